@@ -1,0 +1,1 @@
+"""Measures operators, collectives and real training steps on this machine."""

@@ -1,0 +1,17 @@
+"""The two kinds of error that a user can meet, each one line that names the thing, what was found, what was expected."""
+
+
+class KernelcastError(Exception):
+    """Base of every error that kernelcast raises on purpose; `exit_code` is what the command line returns."""
+
+    exit_code = 1
+
+
+class UsageError(KernelcastError):
+    """What was asked for makes no sense: a field, option or layout outside what is allowed (exit code 2)."""
+
+    exit_code = 2
+
+
+class DataError(KernelcastError):
+    """What was read is missing, damaged or does not hold what is needed (exit code 1)."""

@@ -1,0 +1,121 @@
+"""Fingerprints: what decides the speed of a kernel (compute), of a collective (fabric), and with which software.
+
+A fingerprint's `digest` is its key everywhere. Host names, serials, UUIDs, user names and paths are never part of one
+(DESIGN section 3): two sites with the same hardware get the same key.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Self
+
+from kernelcast.runtime.errors import DataError
+
+DIGEST_HEX_DIGITS = 32
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys and no spaces: equal values give equal text on every machine."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def content_digest(value: Any) -> str:
+    """First 128 bits of the SHA-256 of the canonical JSON of `value`, in hexadecimal."""
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()[:DIGEST_HEX_DIGITS]
+
+
+class _Digested:
+    """What the three fingerprints share: their digest, and a plain dictionary there and back."""
+
+    __slots__ = ()
+
+    @property
+    def digest(self) -> str:
+        return content_digest(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        # Through JSON, so that tuples are lists on both sides of a file.
+        plain: dict[str, Any] = json.loads(canonical_json(asdict(self)))  # type: ignore[call-overload]
+        return plain
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """Inverse of `to_dict`.
+
+        Raises:
+            DataError: a field is missing or unknown.
+        """
+        known = {f.name for f in fields(cls)}  # type: ignore[arg-type]
+        if set(values) != known:
+            odd = ", ".join(sorted(set(values) ^ known))
+            raise DataError(f"{cls.__name__}: fields differ from this version's ({odd})")
+        return cls(**{name: tuple(v) if isinstance(v, list) else v for name, v in values.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComputeFingerprint(_Digested):
+    """One device as a kernel sees it. Fields that do not apply to its kind are 0 or empty."""
+
+    kind: str  # "cpu", "cuda" or "rocm"
+    device_name: str
+    compute_capability: str = ""
+    multiprocessors: int = 0
+    memory_gib: int = 0
+    max_sm_clock_mhz: int = 0
+    max_memory_clock_mhz: int = 0
+    power_limit_w: int = 0
+    ecc: str = ""
+    mig: str = ""
+    cores: int = 0
+    threads: int = 0
+    caches: tuple[str, ...] = ()
+    instruction_sets: tuple[str, ...] = ()
+    virtualised: bool = False
+
+    @property
+    def description(self) -> str:
+        """One readable line."""
+        if self.kind == "cpu":
+            return f"{self.device_name}, {self.cores} cores, {self.threads} thread(s) per process"
+        return f"{self.device_name}, {self.memory_gib} GiB"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FabricFingerprint(_Digested):
+    """What connects the devices: inside a node (`links`) and between nodes (`nics`)."""
+
+    backend: str  # "gloo" or "nccl"
+    gpus_per_node: int
+    links: tuple[str, ...] = ()
+    nics: tuple[str, ...] = ()
+
+    @property
+    def description(self) -> str:
+        """One readable line."""
+        inside = ", ".join(self.links) or "no links known"
+        return f"{self.backend}, {self.gpus_per_node} device(s) per node ({inside})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SoftwareFingerprint(_Digested):
+    """Versions and settings that change what runs. `environment` is `NAME=value` of known tuning variables."""
+
+    torch: str
+    driver: str = ""
+    cuda: str = ""
+    cudnn: str = ""
+    nccl: str = ""
+    cpu_libraries: tuple[str, ...] = ()
+    environment: tuple[str, ...] = ()
+
+    @property
+    def description(self) -> str:
+        """One readable line."""
+        parts = [f"torch {self.torch}"]
+        parts += [
+            f"{name} {version}"
+            for name, version in (("CUDA", self.cuda), ("driver", self.driver), ("NCCL", self.nccl))
+            if version
+        ]
+        return ", ".join(parts)

@@ -1,0 +1,1 @@
+"""The versioned SQLite store of measurements."""

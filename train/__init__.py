@@ -1,0 +1,1 @@
+"""Store → regressors → ONNX bundle."""
