@@ -1,1 +1,35 @@
-"""The versioned SQLite store of measurements."""
+"""The versioned SQLite store of measurements.
+
+The rest of kernelcast imports from here: records, their statistics, and `Database`, which keeps them.
+"""
+
+from kernelcast.store.canonical import utc_now
+from kernelcast.store.records import (
+    KERNELCAST_COLLECTOR,
+    Kernel,
+    Repetition,
+    Run,
+    Sample,
+    Source,
+    Status,
+)
+from kernelcast.store.statistics import middle_five_mean_us, percentile, quiet_us, spread
+from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
+
+__all__ = [
+    "KERNELCAST_COLLECTOR",
+    "Kernel",
+    "MeasuredStep",
+    "Prediction",
+    "PredictorRecord",
+    "Repetition",
+    "Run",
+    "Sample",
+    "Source",
+    "Status",
+    "middle_five_mean_us",
+    "percentile",
+    "quiet_us",
+    "spread",
+    "utc_now",
+]

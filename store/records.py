@@ -1,0 +1,326 @@
+"""What is stored of measurements: where they come from, a run, its samples, their repetitions and kernels.
+
+Records are immutable and canonical (see `canonical`): what is read from a database equals what was written. The id of a
+record is the digest of its meaning, so two databases that hold the same measurement hold the same row.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.operators import OPERATORS, Direction, operator
+from kernelcast.store.canonical import plain_mapping, record_digest, rounded_ratio, rounded_us, utc_moment
+from kernelcast.store.statistics import middle_five_mean_us, quiet_us, spread
+
+MIDDLE_FIVE_OF_TEN = "middle five of ten"
+ELEMENT_BYTES = {
+    "float64": 8,
+    "float32": 4,
+    "float16": 2,
+    "bfloat16": 2,
+    "float8_e4m3fn": 1,
+    "float8_e5m2": 1,
+}
+
+
+class Status(StrEnum):
+    """Whether a workload has a time. What a device lacks is `UNSUPPORTED`, what went wrong (memory) is `FAILED`."""
+
+    OK = "ok"
+    FAILED = "failed"
+    UNSUPPORTED = "unsupported"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where rows come from. `name` is a program or a file's base name, never a path.
+
+    `file_digest` is the SHA-256 of an imported file; `reference` says where it was published (address or citation).
+    """
+
+    kind: str  # "collector", "import" or "trace"
+    name: str
+    licence: str = ""
+    file_digest: str = ""
+    reference: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("collector", "import", "trace"):
+            raise UsageError(f"source kind: found {self.kind!r}, expected collector, import or trace")
+
+    @property
+    def id(self) -> str:
+        """Digest of all fields."""
+        return record_digest(
+            "source",
+            {
+                "kind": self.kind,
+                "name": self.name,
+                "licence": self.licence,
+                "file_digest": self.file_digest,
+                "reference": self.reference,
+            },
+        )
+
+
+KERNELCAST_COLLECTOR = Source(kind="collector", name="kernelcast")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One invocation that measured or imported: who, when, with which code, on what.
+
+    `command` and `plan` name what was done (`collect compute`, `quick`) without paths. `conditions` holds what else
+    decides a time, such as `processes_per_node`; a collection resumes only a run with equal conditions. `site` and
+    `note` are free text and not part of the id, so that a database can be passed on without them.
+    """
+
+    started_at: str | None  # UTC ISO-8601; None where an imported file does not say
+    kernelcast_version: str
+    code_digest: str  # of the code that measured; empty for somebody else's program
+    command: str
+    compute_id: str
+    software_id: str
+    fabric_id: str | None = None  # None: unknown, and no part in what was measured
+    plan: str = ""
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    source: Source = KERNELCAST_COLLECTOR
+    site: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.started_at is not None:
+            object.__setattr__(self, "started_at", utc_moment(self.started_at, "started_at"))
+        object.__setattr__(self, "conditions", plain_mapping(self.conditions, "conditions"))
+
+    @property
+    def id(self) -> str:
+        """Digest of all fields but `site` and `note`."""
+        return record_digest(
+            "run",
+            {
+                "started_at": self.started_at,
+                "kernelcast_version": self.kernelcast_version,
+                "code_digest": self.code_digest,
+                "command": self.command,
+                "plan": self.plan,
+                "compute_id": self.compute_id,
+                "fabric_id": self.fabric_id,
+                "software_id": self.software_id,
+                "conditions": self.conditions,
+                "source_id": self.source.id,
+            },
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """One kernel of one repetition (on a CPU: one operator call). `start_us` counts from the repetition's start."""
+
+    name: str
+    start_us: float
+    duration_us: float
+    stream: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "start_us", rounded_us(self.start_us, "kernel start_us"))
+        object.__setattr__(self, "duration_us", rounded_us(self.duration_us, "kernel duration_us"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Repetition:
+    """One timed execution, `time_us` from the earliest kernel's start to the latest one's end.
+
+    `start_us` counts from the start of the sample's first repetition. `kernels` are kept in order of start.
+    """
+
+    index: int
+    time_us: float
+    start_us: float = 0.0
+    kernels: tuple[Kernel, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "time_us", rounded_us(self.time_us, "repetition time_us"))
+        object.__setattr__(self, "start_us", rounded_us(self.start_us, "repetition start_us"))
+        ordered = sorted(self.kernels, key=lambda k: (k.start_us, k.stream, k.duration_us, k.name))
+        object.__setattr__(self, "kernels", tuple(ordered))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """One measured point: an operator, a direction and a dtype at a workload vector, and how long that took.
+
+    Build one with `from_repetitions` or `without_time`; the plain constructor is for reading and for imports that know
+    a time but not its repetitions. Times are in µs; `flops` and `moved_bytes` count one execution.
+    """
+
+    run_id: str
+    operator: str
+    direction: Direction
+    dtype: str  # torch's name: float32, bfloat16, …
+    vector: tuple[int, ...]
+    variant: str = ""  # which of several ways, such as "in-place"; empty for the only one
+    status: Status = Status.OK
+    reason: str = ""
+    time_us: float | None = None  # the paper's statistic, or the one that `statistic` names
+    quiet_us: float | None = None  # 10th percentile of all repetitions
+    spread: float | None = None  # (90th − 10th percentile) / median
+    statistic: str = ""
+    repetition_count: int = 0
+    flops: float | None = None
+    moved_bytes: float | None = None
+    reference_us: float | None = None  # a short fixed kernel timed beside it: how disturbed the machine was
+    measured_at: str | None = None  # UTC ISO-8601
+    repetitions: tuple[Repetition, ...] = ()
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        try:
+            put(self, "direction", Direction(self.direction))
+            put(self, "status", Status(self.status))
+            put(self, "vector", _whole_numbers(self.vector))
+        except ValueError as error:
+            raise UsageError(f"{self.operator}: {error}") from error
+        for name in ("time_us", "quiet_us", "reference_us"):
+            if (value := getattr(self, name)) is not None:
+                put(self, name, rounded_us(value, f"{self.operator}: {name}"))
+        for name in ("flops", "moved_bytes", "spread"):
+            if (value := getattr(self, name)) is not None:
+                put(self, name, rounded_ratio(value, f"{self.operator}: {name}"))
+        if self.measured_at is not None:
+            put(self, "measured_at", utc_moment(self.measured_at, f"{self.operator}: measured_at"))
+        put(self, "repetitions", tuple(sorted(self.repetitions, key=lambda r: r.index)))
+        put(self, "repetition_count", self.repetition_count or len(self.repetitions))
+        self._check()
+
+    def _check(self) -> None:
+        known = OPERATORS.get(self.operator)
+        if known is not None and len(self.vector) != len(known.features):
+            expected = ", ".join(known.features)
+            found = len(self.vector)
+            raise UsageError(f"{self.operator}: workload vector has {found} entries, expected [{expected}]")
+        if self.status is Status.OK and (self.time_us is None or self.time_us <= 0):
+            raise UsageError(f"{self.operator}: found time_us {self.time_us}, expected more than 0")
+        if self.status is not Status.OK and (self.time_us is not None or not self.reason):
+            raise UsageError(f"{self.operator}: a sample that is {self.status} has a reason and no time")
+        if self.repetitions and self.repetition_count != len(self.repetitions):
+            found = len(self.repetitions)
+            raise UsageError(
+                f"{self.operator}: {found} repetitions, repetition_count {self.repetition_count}"
+            )
+        if len({repetition.index for repetition in self.repetitions}) != len(self.repetitions):
+            raise UsageError(f"{self.operator}: two repetitions have the same index")
+
+    @classmethod
+    def from_repetitions(
+        cls,
+        *,
+        run_id: str,
+        operator: str,
+        direction: Direction,
+        dtype: str,
+        vector: Sequence[int],
+        repetitions: Sequence[Repetition],
+        reference_us: float | None = None,
+        measured_at: str | None = None,
+        variant: str = "",
+    ) -> Self:
+        """A measured sample; the statistics, FLOPs and bytes follow from its repetitions and the operator table.
+
+        Raises:
+            UsageError: unknown operator, direction or dtype, a vector of another length, or no repetition.
+        """
+        ordered = sorted(repetitions, key=lambda repetition: repetition.index)
+        durations_us = [repetition.time_us for repetition in ordered]
+        flops, moved_bytes = _cost(operator, direction, dtype, vector)
+        return cls(
+            run_id=run_id,
+            operator=operator,
+            direction=direction,
+            dtype=dtype,
+            vector=tuple(vector),
+            variant=variant,
+            time_us=middle_five_mean_us(durations_us),
+            quiet_us=quiet_us(durations_us),
+            spread=spread(durations_us),
+            statistic=MIDDLE_FIVE_OF_TEN,
+            flops=flops,
+            moved_bytes=moved_bytes,
+            reference_us=reference_us,
+            measured_at=measured_at,
+            repetitions=tuple(ordered),
+        )
+
+    @classmethod
+    def without_time(
+        cls,
+        *,
+        run_id: str,
+        operator: str,
+        direction: Direction,
+        dtype: str,
+        vector: Sequence[int],
+        status: Status | str,
+        reason: str,
+        reference_us: float | None = None,
+        measured_at: str | None = None,
+        variant: str = "",
+    ) -> Self:
+        """A workload that has no time: `status` is failed or unsupported and `reason` says why in one line.
+
+        Raises:
+            UsageError: status ok, or no reason.
+        """
+        return cls(
+            run_id=run_id,
+            operator=operator,
+            direction=direction,
+            dtype=dtype,
+            vector=tuple(vector),
+            variant=variant,
+            status=Status(status),
+            reason=" ".join(reason.split()),
+            reference_us=reference_us,
+            measured_at=measured_at,
+        )
+
+    @property
+    def id(self) -> str:
+        """Digest of the whole meaning: the run, the workload, the statistics, every repetition and every kernel."""
+        values = {name: getattr(self, name) for name in _SAMPLE_MEANING}
+        values["vector"] = list(self.vector)
+        values["repetitions"] = [
+            [
+                r.index,
+                r.time_us,
+                r.start_us,
+                [[k.name, k.start_us, k.duration_us, k.stream] for k in r.kernels],
+            ]
+            for r in self.repetitions
+        ]
+        return record_digest("sample", values)
+
+
+_SAMPLE_MEANING = tuple(name for name in Sample.__slots__ if name not in ("vector", "repetitions"))
+
+
+def _whole_numbers(vector: Sequence[float]) -> tuple[int, ...]:
+    whole = tuple(int(entry) for entry in vector)
+    if not whole or any(entry != given or entry < 0 for entry, given in zip(whole, vector, strict=True)):
+        raise ValueError(f"workload vector {list(vector)}, expected whole numbers from 0")
+    return whole
+
+
+def _cost(name: str, direction: Direction, dtype: str, vector: Sequence[int]) -> tuple[float, float]:
+    """FLOPs and bytes moved of one execution."""
+    row = operator(name)
+    if direction not in row.directions:
+        raise UsageError(
+            f"{name}: found direction {direction!r}, expected one of {', '.join(row.directions)}"
+        )
+    if dtype not in ELEMENT_BYTES:
+        raise UsageError(f"{name}: found dtype {dtype!r}, expected one of {', '.join(ELEMENT_BYTES)}")
+    direction = Direction(direction)
+    return row.flops(direction, vector), row.moved_bytes(direction, vector, ELEMENT_BYTES[dtype])

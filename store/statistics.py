@@ -1,0 +1,67 @@
+"""What one number is made of many repetitions (METHOD section 3); durations in microseconds, in measured order."""
+
+import statistics
+from collections.abc import Sequence
+
+from kernelcast.runtime.errors import UsageError
+
+PAPER_REPETITIONS = 10
+QUIET_FRACTION = 0.1
+
+
+def middle_five_mean_us(durations: Sequence[float]) -> float:
+    """Mean of the middle five of the first ten durations (µs), the paper's statistic.
+
+    Of ten sorted durations these are the third to the seventh. Of fewer than ten they are the five around the middle
+    (the lower ones where that is not exact), and of fewer than five all of them.
+
+    Raises:
+        UsageError: no duration.
+    """
+    first = sorted(_some(durations)[:PAPER_REPETITIONS])
+    low = max(0, (len(first) - 5) // 2)
+    return statistics.fmean(first[low : low + 5])
+
+
+def percentile(values: Sequence[float], fraction: float) -> float:
+    """The value below which `fraction` of `values` lies, linear between neighbours.
+
+    Rank `fraction · (n − 1)` counted from 0: numpy's default, type 7 of Hyndman and Fan (1996).
+
+    Raises:
+        UsageError: no value, or a fraction outside 0 to 1.
+    """
+    if not 0 <= fraction <= 1:
+        raise UsageError(f"percentile: found fraction {fraction}, expected 0 to 1")
+    ordered = sorted(_some(values))
+    rank = fraction * (len(ordered) - 1)
+    below = int(rank)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (rank - below) * (ordered[above] - ordered[below])
+
+
+def quiet_us(durations: Sequence[float]) -> float:
+    """10th percentile of all durations (µs), see `percentile`: the time on a machine that nothing disturbs.
+
+    Raises:
+        UsageError: no duration.
+    """
+    return percentile(durations, QUIET_FRACTION)
+
+
+def spread(durations: Sequence[float]) -> float:
+    """(90th − 10th percentile) / median of all durations, without unit; 0 where the median is 0.
+
+    Raises:
+        UsageError: no duration.
+    """
+    median = percentile(durations, 0.5)
+    if median == 0:
+        return 0.0
+    return (percentile(durations, 0.9) - percentile(durations, QUIET_FRACTION)) / median
+
+
+def _some(values: Sequence[float]) -> Sequence[float]:
+    if not values:
+        raise UsageError("statistic of no repetitions: expected at least one duration")
+    return values

@@ -1,0 +1,151 @@
+"""What is stored of whole training steps and of the regressors that predict them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.operators import Direction
+from kernelcast.store.canonical import plain_mapping, record_digest, rounded_ratio, rounded_s, utc_moment
+from kernelcast.store.records import Status
+from kernelcast.store.statistics import percentile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredStep:
+    """A real training step, timed end to end (optimizer included), many times. All times in seconds.
+
+    `model` is the model's configuration as the runtime reads it. `components_s` are parts of the step that were
+    measured inside it, name → seconds. `options` holds further settings (ZeRO stage, sequence parallel, …).
+    Published steps may know the minimum only.
+    """
+
+    run_id: str
+    model: Mapping[str, Any]
+    pp: int
+    mp: int
+    dp: int
+    micro_batch: int  # samples
+    micro_batches: int  # per update and pipeline
+    schedule: str  # such as "1F1B"; empty without a pipeline
+    recomputation: bool
+    dtype: str
+    framework: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)
+    status: Status = Status.OK
+    reason: str = ""
+    min_s: float | None = None
+    p10_s: float | None = None
+    median_s: float | None = None
+    repetitions_s: tuple[float, ...] = ()
+    components_s: Mapping[str, float] = field(default_factory=dict)
+    peak_memory_bytes: int | None = None  # of the fullest device
+    reference_us: float | None = None  # a short fixed kernel timed beside it
+    measured_at: str | None = None  # UTC ISO-8601
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        for name in ("pp", "mp", "dp", "micro_batch", "micro_batches"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"step: found {name} {getattr(self, name)}, expected at least 1")
+        put(self, "status", Status(self.status))
+        if (self.status is Status.OK) != (self.min_s is not None) or (self.status is not Status.OK) != bool(
+            self.reason
+        ):
+            raise UsageError("step: expected min_s when ok, else a reason and no time")
+        put(self, "model", plain_mapping(self.model, "model"))
+        put(self, "options", plain_mapping(self.options, "options"))
+        for name in ("min_s", "p10_s", "median_s"):
+            if (value := getattr(self, name)) is not None:
+                put(self, name, rounded_s(value, f"step {name}"))
+        if self.reference_us is not None:
+            put(self, "reference_us", round(self.reference_us, 3))
+        put(self, "repetitions_s", tuple(rounded_s(value, "step repetition") for value in self.repetitions_s))
+        put(self, "components_s", _seconds(self.components_s))
+        if self.measured_at is not None:
+            put(self, "measured_at", utc_moment(self.measured_at, "step measured_at"))
+
+    @classmethod
+    def from_repetitions(cls, *, repetitions_s: Sequence[float], **fields: Any) -> Self:
+        """A measured step whose minimum, 10th percentile and median follow from its repetitions (seconds)."""
+        return cls(
+            repetitions_s=tuple(repetitions_s),
+            min_s=percentile(repetitions_s, 0),
+            p10_s=percentile(repetitions_s, 0.1),
+            median_s=percentile(repetitions_s, 0.5),
+            **fields,
+        )
+
+    @property
+    def id(self) -> str:
+        """Digest of all fields."""
+        return record_digest("step", _values(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """What a bundle predicted for a measured step. All times in seconds."""
+
+    step_id: str
+    bundle_digest: str
+    timeline: str  # "closed form" or "schedule"
+    statistic: str  # of the operators: "time_us" or "quiet_us"
+    predicted_s: float
+    low_s: float | None = None  # interval, where the estimate has one
+    high_s: float | None = None
+    components_s: Mapping[str, float] = field(default_factory=dict)
+    kernelcast_version: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("predicted_s", "low_s", "high_s"):
+            if (value := getattr(self, name)) is not None:
+                object.__setattr__(self, name, rounded_s(value, f"prediction {name}"))
+        object.__setattr__(self, "components_s", _seconds(self.components_s))
+
+    @property
+    def id(self) -> str:
+        """Digest of all fields."""
+        return record_digest("prediction", _values(self))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorRecord:
+    """One trained regressor of a bundle, and how well it did on rows that it had not seen."""
+
+    bundle_digest: str
+    operator: str  # an operator, or the name of a group that shares a regressor
+    direction: Direction
+    dtype: str
+    algorithm: str  # "random_forest", "xgboost", …
+    form: str  # features and target, such as "log(time) on the workload vector"
+    hyperparameters: Mapping[str, Any]
+    training_rows: int
+    validation_error: float  # mean absolute error as a fraction of the time
+    size_bytes: int  # of the ONNX model
+    trained_at: str  # UTC ISO-8601
+    statistic: str  # which time was the target: "time_us" or "quiet_us"
+    dataset_digest: str  # see `dataset_digest`
+    compute_id: str | None = None
+    fabric_id: str | None = None
+    software_id: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "direction", Direction(self.direction))
+        object.__setattr__(self, "hyperparameters", plain_mapping(self.hyperparameters, "hyperparameters"))
+        object.__setattr__(self, "trained_at", utc_moment(self.trained_at, "trained_at"))
+        error = rounded_ratio(self.validation_error, f"{self.operator}: validation_error")
+        object.__setattr__(self, "validation_error", error)
+
+    @property
+    def id(self) -> str:
+        """Digest of all fields."""
+        return record_digest("predictor", _values(self))
+
+
+def _seconds(times: Mapping[str, float]) -> dict[str, float]:
+    return {name: rounded_s(times[name], f"component {name}") for name in sorted(times)}
+
+
+def _values(record: MeasuredStep | Prediction | PredictorRecord) -> dict[str, Any]:
+    values = {name: getattr(record, name) for name in type(record).__slots__}
+    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
