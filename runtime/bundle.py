@@ -1,0 +1,198 @@
+"""The bundle `NAME.kcast`: a zip of `manifest.json` and one ONNX model per regressor (DESIGN section 4).
+
+Standard library only. The zip is written record by record, so that the same manifest and models give the
+same bytes with every Python version; reading requires exactly those bytes, so that no flipped byte and no cut
+goes unnoticed.
+"""
+
+import io
+import json
+import os
+import secrets
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+
+from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
+from kernelcast.runtime.manifest import FORMAT, STATISTICS, Key, Manifest, RegressorEntry, model_file
+
+__all__ = [
+    "FORMAT",
+    "STATISTICS",
+    "Bundle",
+    "Key",
+    "Manifest",
+    "RegressorEntry",
+    "model_file",
+    "read_bundle",
+    "write_bundle",
+]
+
+MANIFEST_FILE = "manifest.json"
+MAX_BUNDLE_BYTES = 1 << 30
+MAX_MANIFEST_BYTES = 1 << 24
+
+# 1980-01-01 00:00, the earliest moment that a zip can say, in MS-DOS form: time 0, date 1 January of year 0.
+_DOS_TIME, _DOS_DATE = 0, (1 << 5) | 1
+_UNIX_FILE_0644 = 0o100644 << 16
+_LOCAL = struct.Struct("<4s5H3I2H")
+_CENTRAL = struct.Struct("<4s6H3I5H2I")
+_END = struct.Struct("<4s4H2IH")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bundle:
+    """A verified bundle, wholly in memory; no file stays open.
+
+    `digest` is the SHA-256 of the file; `models` maps operator and direction to ONNX bytes, `entries` to what
+    the manifest says about them.
+    """
+
+    path: Path
+    digest: str
+    manifest: Manifest
+    models: Mapping[Key, bytes] = field(repr=False)
+    entries: Mapping[Key, RegressorEntry] = field(repr=False)
+
+
+def write_bundle(path: str | os.PathLike[str], manifest: Manifest, models: Mapping[str, bytes]) -> str:
+    """Write a bundle: all of it, or nothing.
+
+    `models` maps `RegressorEntry.file` to the bytes of the ONNX model. Returns the SHA-256 of the file. The
+    same input gives the same bytes.
+
+    Raises:
+        UsageError: models and manifest do not belong together, or the bundle would be larger than 1 GiB.
+        DataError: the file cannot be written.
+    """
+    target = Path(path)
+    content = _serialise(target, manifest, models)
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    try:
+        try:
+            with partial.open("xb") as stream:
+                stream.write(content)
+                stream.flush()
+                os.fsync(stream.fileno())
+            partial.replace(target)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise DataError(f"bundle {target}: cannot be written ({error.strerror})") from error
+    return sha256(content).hexdigest()
+
+
+def read_bundle(path: str | os.PathLike[str]) -> Bundle:
+    """Read a bundle and verify all of it: every byte of the file is accounted for.
+
+    Raises:
+        DataError: the file is missing, cut, damaged, larger than 1 GiB, of an unknown format version, or does
+            not hold exactly what its manifest says; the message names the file and the member.
+    """
+    source = Path(path)
+    content = _read_file(source)
+    members = _members(source, content)
+    if MANIFEST_FILE not in members:
+        raise DataError(f"bundle {source}: no {MANIFEST_FILE} inside")
+    manifest = _manifest(source, members.pop(MANIFEST_FILE))
+    try:
+        expected = _serialise(source, manifest, members)
+    except UsageError as error:
+        raise DataError(str(error)) from error
+    if expected != content:
+        raise DataError(
+            f"bundle {source}: its bytes differ from what kernelcast writes for its content (damaged?)"
+        )
+    return Bundle(
+        path=source,
+        digest=sha256(content).hexdigest(),
+        manifest=manifest,
+        models=MappingProxyType({entry.key: members[entry.file] for entry in manifest.regressors}),
+        entries=MappingProxyType({entry.key: entry for entry in manifest.regressors}),
+    )
+
+
+def _serialise(target: Path, manifest: Manifest, models: Mapping[str, bytes]) -> bytes:
+    expected = {entry.file: entry for entry in manifest.regressors}
+    for name in sorted(models.keys() ^ expected.keys()):
+        problem = "is not in the manifest" if name in models else "is in the manifest, but missing"
+        raise UsageError(f"bundle {target}: {name} {problem}")
+    for name, entry in expected.items():
+        found = sha256(models[name]).hexdigest()
+        if found != entry.sha256 or len(models[name]) != entry.size_bytes:
+            raise UsageError(
+                f"bundle {target}: {name} has {len(models[name])} bytes and SHA-256 {found[:12]}…, "
+                f"the manifest says {entry.size_bytes} and {entry.sha256[:12]}…"
+            )
+    text = manifest.to_json()
+    if len(text) > MAX_MANIFEST_BYTES or len(text) + sum(map(len, models.values())) > MAX_BUNDLE_BYTES:
+        raise UsageError(f"bundle {target}: larger than a bundle may be ({MAX_BUNDLE_BYTES} bytes)")
+    comment = f"{FORMAT} manifest sha256 {sha256(text).hexdigest()}".encode()
+    return _zip_bytes([(MANIFEST_FILE, text), *sorted(models.items())], comment)
+
+
+def _zip_bytes(members: list[tuple[str, bytes]], comment: bytes) -> bytes:
+    """A zip (PKWARE APPNOTE 4.3) of stored members in the order given, without any variable field."""
+    body, directory = bytearray(), bytearray()
+    for name, data in members:
+        raw = name.encode("ascii")
+        common = (20, 0, 0, _DOS_TIME, _DOS_DATE, zlib.crc32(data), len(data), len(data), len(raw), 0)
+        # Made by version 2.0 on Unix (3), so that unpacking gives readable files.
+        tail = (0, 0, 0, _UNIX_FILE_0644, len(body))
+        directory += _CENTRAL.pack(b"PK\x01\x02", 0x0314, *common, *tail) + raw
+        body += _LOCAL.pack(b"PK\x03\x04", *common) + raw + data
+    end = _END.pack(b"PK\x05\x06", 0, 0, len(members), len(members), len(directory), len(body), len(comment))
+    return bytes(body + directory + end) + comment
+
+
+def _read_file(source: Path) -> bytes:
+    try:
+        with source.open("rb") as stream:
+            content = stream.read(MAX_BUNDLE_BYTES + MAX_MANIFEST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise DataError(f"bundle {source}: no such file") from error
+    except OSError as error:
+        raise DataError(f"bundle {source}: cannot be read ({error.strerror})") from error
+    if len(content) > MAX_BUNDLE_BYTES + MAX_MANIFEST_BYTES:
+        raise DataError(f"bundle {source}: larger than a bundle may be ({MAX_BUNDLE_BYTES} bytes)")
+    return content
+
+
+def _members(source: Path, content: bytes) -> dict[str, bytes]:
+    """Members by name; compressed ones are refused unread, so nothing can unfold into more than the file."""
+    if not content.startswith(b"PK\x03\x04"):
+        raise DataError(f"bundle {source}: not a bundle (expected a zip file, {len(content)} bytes found)")
+    members: dict[str, bytes] = {}
+    try:
+        with zipfile.ZipFile(io.BytesIO(content)) as archive:
+            listed = archive.infolist()
+            if sum(info.file_size for info in listed) > len(content):
+                raise DataError(f"bundle {source}: its members say they are larger than the file")
+            for info in listed:
+                if info.compress_type != zipfile.ZIP_STORED or info.filename in members:
+                    raise DataError(f"bundle {source}: {info.filename} is compressed or there twice")
+                members[info.filename] = archive.read(info)
+    except KernelcastError:
+        raise
+    except Exception as error:
+        # zipfile answers damage with a dozen exception types, differing between Python versions.
+        raise DataError(f"bundle {source}: cut or damaged ({error})") from error
+    return members
+
+
+def _manifest(source: Path, text: bytes) -> Manifest:
+    if len(text) > MAX_MANIFEST_BYTES:
+        raise DataError(f"bundle {source}: {MANIFEST_FILE} is larger than {MAX_MANIFEST_BYTES} bytes")
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"bundle {source}: {MANIFEST_FILE} is not JSON ({error})") from error
+    try:
+        return Manifest.from_dict(values)
+    except DataError as error:
+        raise DataError(f"bundle {source}: {error}") from error
