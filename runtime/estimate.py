@@ -1,0 +1,173 @@
+"""What a prediction answers: the step time and all that it is made of, with a documented JSON form."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kernelcast.runtime.decomposition import Component
+from kernelcast.runtime.model import ModelConfig
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.parallelism import Cluster, Parallelism
+from kernelcast.runtime.predictor import RangeWarning
+
+ESTIMATE_FORMAT = "kernelcast.estimate/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Components:
+    """The paper's components (Table IX), in seconds; one that the layout does not have is 0.
+
+    `encoder_*` are one encoder, `stage_*_max` the slowest stage for one micro-batch (sends included),
+    `dp_all_reduce` the first stage's gradients, `max_update` the largest optimizer + all-gather of a stage
+    and `dp_all_gather` the all-gather in it, `mp_all_reduce` and `pp_p2p` one call.
+    """
+
+    encoder_forward_s: float
+    encoder_backward_s: float
+    stage_forward_max_s: float
+    stage_backward_max_s: float
+    dp_all_reduce_s: float
+    dp_all_gather_s: float
+    max_update_s: float
+    mp_all_reduce_s: float
+    pp_p2p_s: float
+
+    def to_dict(self) -> dict[str, float]:
+        """Seconds by the names of Table IX."""
+        return {
+            "Encoder_Fwd": self.encoder_forward_s,
+            "Encoder_Bwd": self.encoder_backward_s,
+            "Stage_Fwd_Max": self.stage_forward_max_s,
+            "Stage_Bwd_Max": self.stage_backward_max_s,
+            "DP_Allreduce": self.dp_all_reduce_s,
+            "DP_Allgather": self.dp_all_gather_s,
+            "Max_Update": self.max_update_s,
+            "MP_Allreduce": self.mp_all_reduce_s,
+            "PP_P2P": self.pp_p2p_s,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEstimate:
+    """One stage, per device. Forward and backward are one micro-batch with its send; the rest one update."""
+
+    index: int
+    encoders: int
+    parameters: int
+    forward_s: float
+    backward_s: float
+    all_reduce_s: float
+    optimizer_s: float
+    all_gather_s: float
+
+    @property
+    def update_s(self) -> float:
+        """Optimizer and all-gather."""
+        return self.optimizer_s + self.all_gather_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRow:
+    """Calls of one operator on one stage.
+
+    `count` and `total_s` are per micro-batch for forward and backward components, per update for the others.
+    """
+
+    stage: int
+    component: Component
+    operator: str
+    direction: Direction
+    vector: tuple[int, ...]
+    count: int
+    time_us: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where the times come from: the bundle, and the hardware and software that were measured, readable."""
+
+    bundle: str
+    bundle_digest: str
+    dataset_digest: str
+    kernelcast_version: str
+    created_at: str
+    dtype: str
+    statistic: str
+    compute: tuple[str, ...]
+    fabric: tuple[str, ...]
+    software: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The predicted time of one training step (one update of all parameters) and its parts.
+
+    `cluster_source` says where the devices per node come from: "asked", "bundle", or "one node" where the
+    bundle says nothing and the whole job is taken to lie on one node.
+    """
+
+    step_time_s: float
+    tokens_per_s: float
+    components: Components
+    stages: tuple[StageEstimate, ...]
+    operators: tuple[OperatorRow, ...]
+    warnings: tuple[RangeWarning, ...]
+    model: ModelConfig
+    parallelism: Parallelism
+    cluster: Cluster
+    cluster_source: str
+    bucket_entries: int
+    padded_vocabulary_size: int
+    provenance: Provenance
+
+    @property
+    def encoder_counts(self) -> tuple[int, ...]:
+        """Encoders of each stage."""
+        return tuple(stage.encoders for stage in self.stages)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, form `kernelcast.estimate/1`.
+
+        Keys: `format`; `step_time_s`; `tokens_per_s`; `components` (Table IX name → seconds);
+        `encoder_counts`; `stages` (index, encoders, parameters, forward_s, backward_s, all_reduce_s,
+        optimizer_s, all_gather_s, update_s); `operators` (stage, component, operator, direction, vector,
+        count, time_us, total_s); `warnings` (operator, direction, feature, asked, range, message); `model`,
+        `parallelism` and `cluster` as used; `provenance` (bundle, digests, statistic, hardware and software
+        in words). Later versions may add keys.
+        """
+        stages = [{**asdict(stage), "update_s": stage.update_s} for stage in self.stages]
+        operators = [
+            {
+                "stage": row.stage,
+                "component": row.component.value,
+                "operator": row.operator,
+                "direction": row.direction.value,
+                "vector": list(row.vector),
+                "count": row.count,
+                "time_us": row.time_us,
+                "total_s": row.total_s,
+            }
+            for row in self.operators
+        ]
+        provenance = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self.provenance).items()
+        }
+        return {
+            "format": ESTIMATE_FORMAT,
+            "step_time_s": self.step_time_s,
+            "tokens_per_s": self.tokens_per_s,
+            "components": self.components.to_dict(),
+            "encoder_counts": list(self.encoder_counts),
+            "stages": stages,
+            "operators": operators,
+            "warnings": [warning.to_dict() for warning in self.warnings],
+            "model": {**asdict(self.model), "padded_vocabulary_size": self.padded_vocabulary_size},
+            "parallelism": {
+                **asdict(self.parallelism),
+                "world_size": self.parallelism.world_size,
+                "bucket_entries": self.bucket_entries,
+            },
+            "cluster": {"gpus_per_node": self.cluster.gpus_per_node, "source": self.cluster_source},
+            "provenance": provenance,
+        }

@@ -1,0 +1,42 @@
+"""How communication groups lie on nodes of g devices, a collective's layout (METHOD section 5)."""
+
+from dataclasses import dataclass
+
+from kernelcast.runtime.parallelism import Cluster, Parallelism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """One communication group: `nodes` nodes with `gpus_per_node` of its processes on each."""
+
+    nodes: int
+    gpus_per_node: int
+
+    @property
+    def processes(self) -> int:
+        """Processes of the group."""
+        return self.nodes * self.gpus_per_node
+
+
+def tensor_group(parallelism: Parallelism, cluster: Cluster) -> Group:
+    """The mp group: min(mp, g) devices of a node, on mp / that many nodes."""
+    return _spread(parallelism.mp, cluster.gpus_per_node)
+
+
+def data_group(parallelism: Parallelism, cluster: Cluster) -> Group:
+    """The dp group: max(1, g // mp) devices of a node, at most dp, on dp / that many nodes."""
+    return _spread(parallelism.dp, max(1, cluster.gpus_per_node // parallelism.mp))
+
+
+def pipeline_pair(parallelism: Parallelism, cluster: Cluster) -> Group:
+    """Two neighbouring stages: two nodes with a device each when the job spans nodes, else two of one."""
+    if parallelism.world_size > cluster.gpus_per_node:
+        return Group(nodes=2, gpus_per_node=1)
+    return Group(nodes=1, gpus_per_node=2)
+
+
+def _spread(processes: int, most_per_node: int) -> Group:
+    # Where the degree does not divide, the largest number per node that does: the process count, which
+    # decides a collective's time first, stays right.
+    per_node = next(size for size in range(min(processes, most_per_node), 0, -1) if processes % size == 0)
+    return Group(nodes=processes // per_node, gpus_per_node=per_node)
