@@ -4,6 +4,8 @@ The rest of kernelcast imports from here: records, their statistics, and `Databa
 """
 
 from kernelcast.store.canonical import utc_now
+from kernelcast.store.database import Database
+from kernelcast.store.read import FabricRow, HardwareRow, PointKey, SampleRow, SoftwareRow, dataset_digest
 from kernelcast.store.records import (
     KERNELCAST_COLLECTOR,
     Kernel,
@@ -18,15 +20,22 @@ from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
 
 __all__ = [
     "KERNELCAST_COLLECTOR",
+    "Database",
+    "FabricRow",
+    "HardwareRow",
     "Kernel",
     "MeasuredStep",
+    "PointKey",
     "Prediction",
     "PredictorRecord",
     "Repetition",
     "Run",
     "Sample",
+    "SampleRow",
+    "SoftwareRow",
     "Source",
     "Status",
+    "dataset_digest",
     "middle_five_mean_us",
     "percentile",
     "quiet_us",

@@ -1,7 +1,7 @@
-"""The one form in which values are digested and stored, so that an id can be computed again from what a database holds.
+"""The one form in which values are digested and stored: an id can be computed again from what a database holds.
 
-Times in microseconds have three decimals and times in seconds nine: whole nanoseconds, finer than any profiler's clock.
-JSON has sorted keys and no spaces. Moments are UTC, ISO-8601, with milliseconds and a Z.
+Times in microseconds have three decimals and times in seconds nine: whole nanoseconds, finer than any
+profiler's clock. JSON has sorted keys and no spaces. Moments are UTC, ISO-8601, with milliseconds and a Z.
 """
 
 import json
@@ -52,7 +52,7 @@ def plain_mapping(values: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def utc_now() -> str:
-    """This moment in the stored form, such as `2026-01-31T08:15:00.250Z`."""
+    """The present moment in the stored form, such as `2026-01-31T08:15:00.250Z`."""
     return _utc_text(datetime.now(UTC))
 
 
@@ -80,8 +80,8 @@ def _utc_text(moment: datetime) -> str:
 def record_digest(record: str, values: Mapping[str, Any]) -> str:
     """Id of a record: the digest of its kind and of every field that says something.
 
-    Fields that are None or empty are left out. A later schema may therefore add a field without changing the id of any
-    row written before it.
+    Fields that are None or empty are left out. A later schema may therefore add a field without changing the
+    id of any row written before it.
     """
     meaning = {
         name: value for name, value in values.items() if value is not None and value not in ("", [], {})

@@ -1,7 +1,8 @@
 """What is stored of measurements: where they come from, a run, its samples, their repetitions and kernels.
 
-Records are immutable and canonical (see `canonical`): what is read from a database equals what was written. The id of a
-record is the digest of its meaning, so two databases that hold the same measurement hold the same row.
+Records are immutable and canonical (see `canonical`): what is read from a database equals what was written.
+The id of a record is the digest of its meaning, so two databases that hold the same measurement hold the same
+row.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ ELEMENT_BYTES = {
 
 
 class Status(StrEnum):
-    """Whether a workload has a time. What a device lacks is `UNSUPPORTED`, what went wrong (memory) is `FAILED`."""
+    """Whether a workload has a time; UNSUPPORTED is what a device lacks, FAILED what went wrong (memory)."""
 
     OK = "ok"
     FAILED = "failed"
@@ -37,7 +38,8 @@ class Status(StrEnum):
 class Source:
     """Where rows come from. `name` is a program or a file's base name, never a path.
 
-    `file_digest` is the SHA-256 of an imported file; `reference` says where it was published (address or citation).
+    `file_digest` is the SHA-256 of an imported file; `reference` says where it was published (address or
+    citation).
     """
 
     kind: str  # "collector", "import" or "trace"
@@ -72,9 +74,10 @@ KERNELCAST_COLLECTOR = Source(kind="collector", name="kernelcast")
 class Run:
     """One invocation that measured or imported: who, when, with which code, on what.
 
-    `command` and `plan` name what was done (`collect compute`, `quick`) without paths. `conditions` holds what else
-    decides a time, such as `processes_per_node`; a collection resumes only a run with equal conditions. `site` and
-    `note` are free text and not part of the id, so that a database can be passed on without them.
+    `command` and `plan` name what was done (`collect compute`, `quick`) without paths. `conditions` holds
+    what else decides a time, such as `processes_per_node`; a collection resumes only a run with equal
+    conditions. `site` and `note` are free text and not part of the id, so that a database can be passed on
+    without them.
     """
 
     started_at: str | None  # UTC ISO-8601; None where an imported file does not say
@@ -117,7 +120,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """One kernel of one repetition (on a CPU: one operator call). `start_us` counts from the repetition's start."""
+    """One kernel of a repetition (on a CPU: one operator call); `start_us` counts from the repetition's start."""
 
     name: str
     start_us: float
@@ -152,8 +155,8 @@ class Repetition:
 class Sample:
     """One measured point: an operator, a direction and a dtype at a workload vector, and how long that took.
 
-    Build one with `from_repetitions` or `without_time`; the plain constructor is for reading and for imports that know
-    a time but not its repetitions. Times are in µs; `flops` and `moved_bytes` count one execution.
+    Build one with `from_repetitions` or `without_time`; the plain constructor is for reading and for imports
+    that know a time but not its repetitions. Times are in µs; `flops` and `moved_bytes` count one execution.
     """
 
     run_id: str
@@ -227,7 +230,7 @@ class Sample:
         measured_at: str | None = None,
         variant: str = "",
     ) -> Self:
-        """A measured sample; the statistics, FLOPs and bytes follow from its repetitions and the operator table.
+        """A measured sample; statistics, FLOPs and bytes follow from its repetitions and the operator table.
 
         Raises:
             UsageError: unknown operator, direction or dtype, a vector of another length, or no repetition.
@@ -288,7 +291,7 @@ class Sample:
 
     @property
     def id(self) -> str:
-        """Digest of the whole meaning: the run, the workload, the statistics, every repetition and every kernel."""
+        """Digest of the whole meaning: run, workload, statistics, every repetition and every kernel."""
         values = {name: getattr(self, name) for name in _SAMPLE_MEANING}
         values["vector"] = list(self.vector)
         values["repetitions"] = [

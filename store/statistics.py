@@ -1,4 +1,4 @@
-"""What one number is made of many repetitions (METHOD section 3); durations in microseconds, in measured order."""
+"""One number made of many repetitions (METHOD section 3); durations in microseconds, in measured order."""
 
 import statistics
 from collections.abc import Sequence
@@ -12,8 +12,8 @@ QUIET_FRACTION = 0.1
 def middle_five_mean_us(durations: Sequence[float]) -> float:
     """Mean of the middle five of the first ten durations (µs), the paper's statistic.
 
-    Of ten sorted durations these are the third to the seventh. Of fewer than ten they are the five around the middle
-    (the lower ones where that is not exact), and of fewer than five all of them.
+    Of ten sorted durations these are the third to the seventh. Of fewer than ten they are the five around the
+    middle (the lower ones where that is not exact), and of fewer than five all of them.
 
     Raises:
         UsageError: no duration.

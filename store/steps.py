@@ -15,9 +15,9 @@ from kernelcast.store.statistics import percentile
 class MeasuredStep:
     """A real training step, timed end to end (optimizer included), many times. All times in seconds.
 
-    `model` is the model's configuration as the runtime reads it. `components_s` are parts of the step that were
-    measured inside it, name → seconds. `options` holds further settings (ZeRO stage, sequence parallel, …).
-    Published steps may know the minimum only.
+    `model` is the model's configuration as the runtime reads it. `components_s` are parts of the step that
+    were measured inside it, name → seconds. `options` holds further settings (ZeRO stage, sequence parallel,
+    …). Published steps may know the minimum only.
     """
 
     run_id: str

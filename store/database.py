@@ -1,0 +1,297 @@
+"""`Database`: one kernelcast database, opened, written and read."""
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import sqlite_utils
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.operators import Direction
+from kernelcast.store import read, write
+from kernelcast.store.database_file import check_file, check_version, create_file
+from kernelcast.store.migrations import SCHEMA_VERSION, migrate, schema_version
+from kernelcast.store.records import Run, Sample, Status
+from kernelcast.store.sqlite_errors import reported
+from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
+
+_BUSY_TIMEOUT_S = 60.0
+
+
+class Database:
+    """A benchmark database. Use `Database.open(...)` in a `with` statement.
+
+    Every method that writes is one transaction: all of it is stored or nothing, and several processes may
+    write at once. Rows are only ever added; adding what is there already changes nothing. One object belongs
+    to one thread.
+
+    Every method may raise DataError where the file is damaged, locked for too long, read-only or the disk is
+    full.
+    """
+
+    def __init__(self, path: Path, connection: sqlite3.Connection) -> None:
+        self.path = path
+        self._connection = connection
+
+    @classmethod
+    def open(cls, path: str | Path, *, create: bool = False, read_only: bool = False) -> Self:
+        """Open a database; with `create`, make an empty one where there is none. Older versions are migrated.
+
+        Raises:
+            DataError: no such file, not a kernelcast database, of a newer version (the file stays as it was),
+            of an
+                older one while `read_only`, or it cannot be opened.
+        """
+        path = Path(path)
+        if create and not read_only and not path.exists():
+            create_file(path)
+        check_file(path)
+        with reported(path):
+            connection = _connect(path, read_only=read_only)
+            try:
+                _prepare(path, connection, read_only=read_only)
+            except BaseException:
+                connection.close()
+                raise
+        return cls(path, connection)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Close the file; the object is of no use afterwards."""
+        with reported(self.path):
+            self._connection.close()
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        """The open connection (autocommit), for SQL that has no method here."""
+        return self._connection
+
+    def query(self, sql: str, parameters: Sequence[Any] | Mapping[str, Any] = ()) -> list[dict[str, Any]]:
+        """Rows that a statement answers, as dictionaries column → value.
+
+        Raises:
+            DataError: the statement is wrong, or answers no rows.
+        """
+        # Plugins that may be installed beside sqlite-utils have no business in a measurement database.
+        database = sqlite_utils.Database(self._connection, recursive_triggers=False, execute_plugins=False)
+        with reported(self.path):
+            try:
+                given = dict(parameters) if isinstance(parameters, Mapping) else list(parameters)
+                return list(database.query(sql, given))
+            except ValueError as error:
+                raise DataError(f"{self.path}: {error}") from error
+
+    @contextmanager
+    def _transaction(self) -> Iterator[sqlite3.Connection]:
+        with reported(self.path):
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self._connection
+                self._connection.execute("COMMIT")
+            except BaseException:
+                # A full disk may have ended the transaction already.
+                if self._connection.in_transaction:
+                    self._connection.execute("ROLLBACK")
+                raise
+
+    # Writing
+
+    def add_run(
+        self,
+        run: Run,
+        compute: ComputeFingerprint,
+        fabric: FabricFingerprint | None,
+        software: SoftwareFingerprint,
+    ) -> str:
+        """Add a run with its fingerprints and source; answers its id.
+
+        A run without `fabric_id` leaves the fabric out.
+
+        Raises:
+            UsageError: the run's fingerprint ids are not those of the fingerprints given.
+        """
+        with self._transaction() as connection:
+            return write.write_run(connection, run, compute, fabric, software)
+
+    def add_samples(self, samples: Iterable[Sample]) -> int:
+        """Add samples with their repetitions and kernels; answers how many were not there yet.
+
+        The database is locked for other writers while `samples` is iterated: pass what is measured already.
+
+        Raises:
+            DataError: a sample's run or operator is not in the database; nothing of this call is stored.
+        """
+        with self._transaction() as connection:
+            return write.write_samples(connection, samples)
+
+    def add_step(self, step: MeasuredStep) -> str:
+        """Add a measured training step, whose run is there; answers its id."""
+        with self._transaction() as connection:
+            return write.write_step(connection, step)
+
+    def add_prediction(self, prediction: Prediction) -> str:
+        """Add what was predicted for a stored step; answers its id."""
+        with self._transaction() as connection:
+            return write.write_prediction(connection, prediction)
+
+    def add_predictors(self, predictors: Iterable[PredictorRecord]) -> None:
+        """Add the records of a bundle's regressors; their hardware, fabric and software are there or None."""
+        with self._transaction() as connection:
+            for predictor in predictors:
+                write.write_predictor(connection, predictor)
+
+    # Reading
+
+    def measured_points(
+        self,
+        compute_id: str,
+        software_id: str,
+        *,
+        fabric_id: str | None = None,
+        conditions: Mapping[str, Any] | None = None,
+        dtype: str | None = None,
+        variant: str | None = None,
+    ) -> set[read.PointKey]:
+        """Points (operator, direction, dtype, vector) that need no measuring again here.
+
+        Those with a time and those that the device does not support; what failed is worth another try.
+        `conditions` must equal the run's; None means any, as for the other filters.
+        """
+        with reported(self.path):
+            return read.read_measured_points(
+                self._connection,
+                compute_id=compute_id,
+                software_id=software_id,
+                fabric_id=fabric_id,
+                conditions=conditions,
+                dtype=dtype,
+                variant=variant,
+            )
+
+    def read_samples(
+        self,
+        *,
+        compute_id: str | None = None,
+        software_id: str | None = None,
+        fabric_id: str | None = None,
+        operator: str | None = None,
+        direction: Direction | None = None,
+        dtype: str | None = None,
+        variant: str | None = None,
+        conditions: Mapping[str, Any] | None = None,
+        run_id: str | None = None,
+        status: Status | None = Status.OK,
+    ) -> list[read.SampleRow]:
+        """Samples that match every filter given (None: any), without repetitions, in the order of their ids."""
+        with reported(self.path):
+            return read.read_sample_rows(
+                self._connection,
+                compute_id=compute_id,
+                software_id=software_id,
+                fabric_id=fabric_id,
+                operator=operator,
+                direction=direction,
+                dtype=dtype,
+                variant=variant,
+                conditions=conditions,
+                run_id=run_id,
+                status=status,
+            )
+
+    def samples_in_full(self, *, run_id: str | None = None) -> Iterator[Sample]:
+        """Every sample (of one run) with repetitions and kernels, one at a time, in the order of their ids."""
+        with reported(self.path):
+            yield from read.read_samples_in_full(self._connection, run_id=run_id)
+
+    def run_list(self) -> list[Run]:
+        """Every run, in the order of their ids."""
+        with reported(self.path):
+            return read.read_runs(self._connection)
+
+    def hardware_list(self) -> list[read.HardwareRow]:
+        """Every device in the database, most samples first."""
+        with reported(self.path):
+            return read.read_hardware(self._connection)
+
+    def fabric_list(self) -> list[read.FabricRow]:
+        """Every fabric in the database, most samples first."""
+        with reported(self.path):
+            return read.read_fabrics(self._connection)
+
+    def software_list(self) -> list[read.SoftwareRow]:
+        """Every set of software versions in the database, most samples first."""
+        with reported(self.path):
+            return read.read_software(self._connection)
+
+    def step_list(self) -> list[MeasuredStep]:
+        """Every measured training step, in the order of their ids."""
+        with reported(self.path):
+            return read.read_steps(self._connection)
+
+    def prediction_list(self) -> list[Prediction]:
+        """Every stored prediction, in the order of their ids."""
+        with reported(self.path):
+            return read.read_predictions(self._connection)
+
+    def predictor_list(self) -> list[PredictorRecord]:
+        """Every trained regressor's record, in the order of their ids."""
+        with reported(self.path):
+            return read.read_predictors(self._connection)
+
+
+def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
+    address = path.resolve().as_uri()
+    connection = _connect_uri(f"{address}?mode={'ro' if read_only else 'rw'}")
+    if not read_only:
+        return connection
+    try:
+        schema_version(connection)
+    except sqlite3.OperationalError:
+        # In a folder that cannot be written SQLite cannot make the files that WAL readers share. Without a
+        # -wal file nobody is writing either, and the file can be read as one that never changes.
+        connection.close()
+        if path.with_name(path.name + "-wal").exists():
+            raise
+        return _connect_uri(f"{address}?mode=ro&immutable=1")
+    return connection
+
+
+def _connect_uri(uri: str) -> sqlite3.Connection:
+    # isolation_level None: transactions begin and end where this package says so, nowhere else.
+    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
+
+
+def _prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> None:
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA foreign_keys = ON")
+    # With WAL, NORMAL risks the last transactions at a power cut, never the database.
+    connection.execute("PRAGMA synchronous = NORMAL")
+    found = schema_version(connection)
+    check_version(path, found)
+    if read_only:
+        if found < SCHEMA_VERSION:
+            raise DataError(
+                f"{path}: has schema version {found}, expected {SCHEMA_VERSION}; "
+                "open it once for writing to migrate it"
+            )
+        return
+    migrate(connection)
+    if not write.operators_are_current(connection):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            write.write_operators(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise

@@ -1,0 +1,118 @@
+"""The file itself: is it a kernelcast database, and how a new one comes into being.
+
+The check reads the first bytes only, without SQLite, so that a file that is refused stays as it was.
+"""
+
+import os
+import secrets
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelcast.runtime.errors import DataError
+from kernelcast.store.migrations import APPLICATION_ID, SCHEMA_VERSION, create_schema
+from kernelcast.store.sqlite_errors import reported
+
+_MAGIC = b"SQLite format 3\x00"
+_HEADER_BYTES = 100
+_USER_VERSION = slice(60, 64)  # big-endian, see https://sqlite.org/fileformat2.html section 1.3
+_APPLICATION_ID = slice(68, 72)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Header:
+    """What the first 100 bytes of a SQLite file say about who wrote it."""
+
+    application_id: int
+    user_version: int
+
+
+def read_header(path: Path) -> Header:
+    """Read a SQLite file's header.
+
+    Raises:
+        DataError: no such file, unreadable, or not a SQLite database.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(_HEADER_BYTES)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such database; expected a file written by kernelcast") from None
+    except OSError as error:
+        raise DataError(f"{path}: {error.strerror or error}") from error
+    if len(start) < _HEADER_BYTES or not start.startswith(_MAGIC):
+        raise DataError(f"{path}: is not a SQLite database; expected one written by kernelcast")
+    return Header(
+        application_id=int.from_bytes(start[_APPLICATION_ID], "big"),
+        user_version=int.from_bytes(start[_USER_VERSION], "big"),
+    )
+
+
+def check_file(path: Path) -> None:
+    """Refuse what this kernelcast cannot read, leaving the file untouched.
+
+    Raises:
+        DataError: not a kernelcast database, or of a newer schema version.
+    """
+    header = read_header(path)
+    if header.application_id != APPLICATION_ID:
+        raise DataError(
+            f"{path}: is not a kernelcast database; found application_id {header.application_id:#x}, "
+            f"expected {APPLICATION_ID:#x}"
+        )
+    check_version(path, header.user_version)
+
+
+def check_version(path: Path, found: int) -> None:
+    """Refuse a schema version that this kernelcast does not know.
+
+    Raises:
+        DataError: newer than this kernelcast, or no version at all.
+    """
+    if found > SCHEMA_VERSION:
+        raise DataError(
+            f"{path}: has schema version {found}, this kernelcast reads versions up to {SCHEMA_VERSION}; "
+            "use a newer kernelcast"
+        )
+    if found < 1:
+        raise DataError(f"{path}: has schema version {found}, expected 1 to {SCHEMA_VERSION}")
+
+
+def create_file(path: Path) -> None:
+    """Create an empty database that appears under its name only when it is complete.
+
+    Where two processes create the same file, the first one's stays and both use it.
+
+    Raises:
+        DataError: the folder does not exist or cannot be written.
+    """
+    if not path.parent.is_dir():
+        raise DataError(f"{path}: its folder does not exist")
+    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    try:
+        with reported(path):
+            connection = sqlite3.connect(unfinished, isolation_level=None)
+            try:
+                create_schema(connection)
+                connection.execute("PRAGMA journal_mode = WAL")
+            finally:
+                connection.close()
+        _publish(unfinished, path)
+    finally:
+        for leftover in ("", "-journal", "-wal", "-shm"):
+            unfinished.with_name(unfinished.name + leftover).unlink(missing_ok=True)
+
+
+def _publish(unfinished: Path, path: Path) -> None:
+    try:
+        os.link(unfinished, path)  # unlike a rename, never replaces what another process has put there
+    except FileExistsError:
+        return
+    except OSError:
+        # File systems without hard links. A rename could replace a database that appears between these two
+        # lines.
+        if not path.exists():
+            try:
+                unfinished.rename(path)
+            except OSError as error:
+                raise DataError(f"{path}: cannot be created ({error.strerror or error})") from error

@@ -1,0 +1,41 @@
+"""SQLite's errors in the one line that a user of kernelcast meets."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kernelcast.runtime.errors import DataError
+
+# By the error's name without its extension (SQLITE_IOERR_WRITE begins with SQLITE_IOERR).
+_EXPLANATIONS = {
+    "SQLITE_FULL": "the disk is full; nothing of this change was stored",
+    "SQLITE_IOERR": "reading or writing failed; nothing of this change was stored",
+    "SQLITE_READONLY": "is opened read-only or its file is write-protected; nothing was stored",
+    "SQLITE_BUSY": "another process has kept it locked for too long; nothing of this change was stored",
+    "SQLITE_NOTADB": "is not a SQLite database",
+    "SQLITE_CORRUPT": "is damaged",
+    "SQLITE_CANTOPEN": "cannot be opened",
+    "SQLITE_CONSTRAINT_FOREIGNKEY": "a row names something that is not in the database; nothing was stored",
+}
+
+
+@contextmanager
+def reported(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors inside the block into a DataError that names the file.
+
+    Raises:
+        DataError: instead of any sqlite3.Error.
+    """
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise DataError(f"{path}: {_explanation(error)}") from error
+
+
+def _explanation(error: sqlite3.Error) -> str:
+    name = getattr(error, "sqlite_errorname", None) or ""
+    for prefix, explanation in _EXPLANATIONS.items():
+        if name.startswith(prefix):
+            return f"{explanation} ({error})"
+    return " ".join(str(error).split())
