@@ -21,7 +21,7 @@ from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES, Cluster, Para
 from kernelcast.runtime.predictor import Predictor, RangeWarning
 from kernelcast.runtime.timeline import StageTimes, closed_form
 
-_S_PER_US = 1e-6
+_US_PER_S = 1e6
 _Times = Mapping[tuple[Key, tuple[int, ...]], float]
 
 
@@ -66,21 +66,21 @@ class Estimator:
         times_us, warnings = self._ask(parts, model)
         stages = [_stage_times(stage.calls, times_us) for stage in parts.stages]
         timeline = closed_form(stages, parallelism.micro_batches)
-        step_time_s = timeline.step_us * _S_PER_US
+        step_time_s = timeline.step_us / _US_PER_S
         tokens = parallelism.samples_per_update * model.sequence_length
         return Estimate(
             step_time_s=step_time_s,
             tokens_per_s=tokens / step_time_s,
             components=Components(
-                encoder_forward_s=_S_PER_US * _total(parts.encoder, times_us, (Component.ENCODER_FORWARD,)),
-                encoder_backward_s=_S_PER_US * _total(parts.encoder, times_us, (Component.ENCODER_BACKWARD,)),
-                stage_forward_max_s=_S_PER_US * timeline.max_forward_us,
-                stage_backward_max_s=_S_PER_US * timeline.max_backward_us,
-                dp_all_reduce_s=_S_PER_US * timeline.all_reduce_us,
-                dp_all_gather_s=_S_PER_US * stages[timeline.slowest_update_stage].all_gather_us,
-                max_update_s=_S_PER_US * timeline.max_update_us,
-                mp_all_reduce_s=_S_PER_US * _one_call("mp_all_reduce", parts, times_us),
-                pp_p2p_s=_S_PER_US * _one_call("pp_p2p", parts, times_us),
+                encoder_forward_s=_total(parts.encoder, times_us, (Component.ENCODER_FORWARD,)) / _US_PER_S,
+                encoder_backward_s=_total(parts.encoder, times_us, (Component.ENCODER_BACKWARD,)) / _US_PER_S,
+                stage_forward_max_s=timeline.max_forward_us / _US_PER_S,
+                stage_backward_max_s=timeline.max_backward_us / _US_PER_S,
+                dp_all_reduce_s=timeline.all_reduce_us / _US_PER_S,
+                dp_all_gather_s=stages[timeline.slowest_update_stage].all_gather_us / _US_PER_S,
+                max_update_s=timeline.max_update_us / _US_PER_S,
+                mp_all_reduce_s=_one_call("mp_all_reduce", parts, times_us) / _US_PER_S,
+                pp_p2p_s=_one_call("pp_p2p", parts, times_us) / _US_PER_S,
             ),
             stages=tuple(_stage_estimate(*pair) for pair in zip(parts.stages, stages, strict=True)),
             operators=tuple(_rows(parts, times_us)),
@@ -155,11 +155,11 @@ def _stage_estimate(stage: Stage, times: StageTimes) -> StageEstimate:
         index=stage.index,
         encoders=stage.encoders,
         parameters=stage.parameters,
-        forward_s=_S_PER_US * times.forward_us,
-        backward_s=_S_PER_US * times.backward_us,
-        all_reduce_s=_S_PER_US * times.all_reduce_us,
-        optimizer_s=_S_PER_US * times.optimizer_us,
-        all_gather_s=_S_PER_US * times.all_gather_us,
+        forward_s=times.forward_us / _US_PER_S,
+        backward_s=times.backward_us / _US_PER_S,
+        all_reduce_s=times.all_reduce_us / _US_PER_S,
+        optimizer_s=times.optimizer_us / _US_PER_S,
+        all_gather_s=times.all_gather_us / _US_PER_S,
     )
 
 
@@ -175,7 +175,7 @@ def _rows(parts: Decomposition, times_us: _Times) -> Iterable[OperatorRow]:
                 vector=call.vector,
                 count=call.count,
                 time_us=time_us,
-                total_s=_S_PER_US * call.count * time_us,
+                total_s=call.count * time_us / _US_PER_S,
             )
 
 

@@ -19,8 +19,8 @@ def encoder_parameters(model: ModelConfig, mp: int) -> int:
     with k = h_kv · d/h and MLP width f:
 
     - norms: two per encoder, LayerNorm 2d each (weight and bias), RMSNorm d each;
-    - attention: queries, keys, values and output, (d + 2k)(d + β)/mp + d(d + β)/mp, where β = 1 with LayerNorm
-      and 0 with RMSNorm (models with RMSNorm have no attention biases);
+    - attention: queries, keys, values and output, (d + 2k)(d + β)/mp + d(d + β)/mp, with β = 1 for LayerNorm
+      and 0 for RMSNorm (models with RMSNorm have no attention biases);
     - MLP: GeLU f(d + 1)/mp + d(f + 1)/mp; SwiGLU three products without bias, 3fd/mp.
 
     All divisions are exact when mp divides h, h_kv and f, which `Parallelism.check` requires.
