@@ -5,16 +5,10 @@ The rest of kernelcast imports from here: records, their statistics, and `Databa
 
 from kernelcast.store.canonical import utc_now
 from kernelcast.store.database import Database
-from kernelcast.store.read import FabricRow, HardwareRow, PointKey, SampleRow, SoftwareRow, dataset_digest
-from kernelcast.store.records import (
-    KERNELCAST_COLLECTOR,
-    Kernel,
-    Repetition,
-    Run,
-    Sample,
-    Source,
-    Status,
-)
+from kernelcast.store.listing import FabricRow, HardwareRow, SoftwareRow
+from kernelcast.store.read import PointKey, SampleRow, dataset_digest
+from kernelcast.store.records import Kernel, Repetition, Sample, Status
+from kernelcast.store.runs import KERNELCAST_COLLECTOR, Run, Source
 from kernelcast.store.statistics import middle_five_mean_us, percentile, quiet_us, spread
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
 

@@ -1,4 +1,4 @@
-"""The one form in which values are digested and stored: an id can be computed again from what a database holds.
+"""The one form in which values are digested and stored: ids can be computed again from a database.
 
 Times in microseconds have three decimals and times in seconds nine: whole nanoseconds, finer than any
 profiler's clock. JSON has sorted keys and no spaces. Moments are UTC, ISO-8601, with milliseconds and a Z.

@@ -11,14 +11,13 @@ import sqlite_utils
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
-from kernelcast.store import read, write
-from kernelcast.store.database_file import check_file, check_version, create_file
-from kernelcast.store.migrations import SCHEMA_VERSION, migrate, schema_version
-from kernelcast.store.records import Run, Sample, Status
+from kernelcast.store import listing, read, write
+from kernelcast.store.connection import connect, transaction
+from kernelcast.store.database_file import check_file, create_file
+from kernelcast.store.records import Sample, Status
+from kernelcast.store.runs import Run
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
-
-_BUSY_TIMEOUT_S = 60.0
 
 
 class Database:
@@ -50,13 +49,7 @@ class Database:
             create_file(path)
         check_file(path)
         with reported(path):
-            connection = _connect(path, read_only=read_only)
-            try:
-                _prepare(path, connection, read_only=read_only)
-            except BaseException:
-                connection.close()
-                raise
-        return cls(path, connection)
+            return cls(path, connect(path, read_only=read_only))
 
     def __enter__(self) -> Self:
         return self
@@ -93,16 +86,8 @@ class Database:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with reported(self.path):
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                # A full disk may have ended the transaction already.
-                if self._connection.in_transaction:
-                    self._connection.execute("ROLLBACK")
-                raise
+        with reported(self.path), transaction(self._connection):
+            yield self._connection
 
     # Writing
 
@@ -192,7 +177,7 @@ class Database:
         run_id: str | None = None,
         status: Status | None = Status.OK,
     ) -> list[read.SampleRow]:
-        """Samples that match every filter given (None: any), without repetitions, in the order of their ids."""
+        """Samples that match every filter given (None: any), without repetitions, in order of id."""
         with reported(self.path):
             return read.read_sample_rows(
                 self._connection,
@@ -209,89 +194,41 @@ class Database:
             )
 
     def samples_in_full(self, *, run_id: str | None = None) -> Iterator[Sample]:
-        """Every sample (of one run) with repetitions and kernels, one at a time, in the order of their ids."""
+        """Every sample (of one run) with repetitions and kernels, one at a time, in order of id."""
         with reported(self.path):
             yield from read.read_samples_in_full(self._connection, run_id=run_id)
 
     def run_list(self) -> list[Run]:
         """Every run, in the order of their ids."""
         with reported(self.path):
-            return read.read_runs(self._connection)
+            return listing.read_runs(self._connection)
 
-    def hardware_list(self) -> list[read.HardwareRow]:
+    def hardware_list(self) -> list[listing.HardwareRow]:
         """Every device in the database, most samples first."""
         with reported(self.path):
-            return read.read_hardware(self._connection)
+            return listing.read_hardware(self._connection)
 
-    def fabric_list(self) -> list[read.FabricRow]:
+    def fabric_list(self) -> list[listing.FabricRow]:
         """Every fabric in the database, most samples first."""
         with reported(self.path):
-            return read.read_fabrics(self._connection)
+            return listing.read_fabrics(self._connection)
 
-    def software_list(self) -> list[read.SoftwareRow]:
+    def software_list(self) -> list[listing.SoftwareRow]:
         """Every set of software versions in the database, most samples first."""
         with reported(self.path):
-            return read.read_software(self._connection)
+            return listing.read_software(self._connection)
 
     def step_list(self) -> list[MeasuredStep]:
         """Every measured training step, in the order of their ids."""
         with reported(self.path):
-            return read.read_steps(self._connection)
+            return listing.read_steps(self._connection)
 
     def prediction_list(self) -> list[Prediction]:
         """Every stored prediction, in the order of their ids."""
         with reported(self.path):
-            return read.read_predictions(self._connection)
+            return listing.read_predictions(self._connection)
 
     def predictor_list(self) -> list[PredictorRecord]:
         """Every trained regressor's record, in the order of their ids."""
         with reported(self.path):
-            return read.read_predictors(self._connection)
-
-
-def _connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
-    address = path.resolve().as_uri()
-    connection = _connect_uri(f"{address}?mode={'ro' if read_only else 'rw'}")
-    if not read_only:
-        return connection
-    try:
-        schema_version(connection)
-    except sqlite3.OperationalError:
-        # In a folder that cannot be written SQLite cannot make the files that WAL readers share. Without a
-        # -wal file nobody is writing either, and the file can be read as one that never changes.
-        connection.close()
-        if path.with_name(path.name + "-wal").exists():
-            raise
-        return _connect_uri(f"{address}?mode=ro&immutable=1")
-    return connection
-
-
-def _connect_uri(uri: str) -> sqlite3.Connection:
-    # isolation_level None: transactions begin and end where this package says so, nowhere else.
-    return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
-
-
-def _prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> None:
-    connection.execute("PRAGMA trusted_schema = OFF")
-    connection.execute("PRAGMA foreign_keys = ON")
-    # With WAL, NORMAL risks the last transactions at a power cut, never the database.
-    connection.execute("PRAGMA synchronous = NORMAL")
-    found = schema_version(connection)
-    check_version(path, found)
-    if read_only:
-        if found < SCHEMA_VERSION:
-            raise DataError(
-                f"{path}: has schema version {found}, expected {SCHEMA_VERSION}; "
-                "open it once for writing to migrate it"
-            )
-        return
-    migrate(connection)
-    if not write.operators_are_current(connection):
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            write.write_operators(connection)
-            connection.execute("COMMIT")
-        except BaseException:
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+            return listing.read_predictors(self._connection)

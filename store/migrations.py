@@ -80,7 +80,8 @@ def _apply(connection: sqlite3.Connection, migration: Migration) -> None:
             connection.execute(f"PRAGMA user_version = {int(migration.to_version)}")
         connection.execute("COMMIT")
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk ends it by itself
+            connection.execute("ROLLBACK")
         raise
     finally:
         connection.execute("PRAGMA foreign_keys = ON")

@@ -25,12 +25,15 @@ def reported(path: Path) -> Iterator[None]:
     """Turn SQLite's errors inside the block into a DataError that names the file.
 
     Raises:
-        DataError: instead of any sqlite3.Error.
+        DataError: instead of any sqlite3.Error, and for values that SQLite cannot hold.
     """
     try:
         yield
     except sqlite3.Error as error:
         raise DataError(f"{path}: {_explanation(error)}") from error
+    except (ValueError, OverflowError) as error:
+        # JSON that does not parse, text that is not Unicode, an integer of more than 64 bits.
+        raise DataError(f"{path}: a value can be neither stored nor read ({error})") from error
 
 
 def _explanation(error: sqlite3.Error) -> str:

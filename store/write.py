@@ -15,7 +15,8 @@ from kernelcast.runtime.fingerprint import (
 )
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.store.canonical import record_digest
-from kernelcast.store.records import Run, Sample
+from kernelcast.store.records import Sample
+from kernelcast.store.runs import Run
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
 
 _CHILD_ROWS_AT_ONCE = 50_000

@@ -1,0 +1,92 @@
+"""Where measurements come from: a run, and the source that it read or was."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.store.canonical import plain_mapping, record_digest, utc_moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Where rows come from. `name` is a program or a file's base name, never a path.
+
+    `file_digest` is the SHA-256 of an imported file; `reference` says where it was published (address or
+    citation).
+    """
+
+    kind: str  # "collector", "import" or "trace"
+    name: str
+    licence: str = ""
+    file_digest: str = ""
+    reference: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("collector", "import", "trace"):
+            raise UsageError(f"source kind: found {self.kind!r}, expected collector, import or trace")
+
+    @property
+    def id(self) -> str:
+        """Digest of all fields."""
+        return record_digest(
+            "source",
+            {
+                "kind": self.kind,
+                "name": self.name,
+                "licence": self.licence,
+                "file_digest": self.file_digest,
+                "reference": self.reference,
+            },
+        )
+
+
+KERNELCAST_COLLECTOR = Source(kind="collector", name="kernelcast")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One invocation that measured or imported: who, when, with which code, on what.
+
+    `command` and `plan` name what was done (`collect compute`, `quick`) without paths. `conditions` holds
+    what else decides a time, such as `processes_per_node`; a collection resumes only a run with equal
+    conditions. `site` and `note` are free text and not part of the id, so that a database can be passed on
+    without them.
+    """
+
+    started_at: str | None  # UTC ISO-8601; None where an imported file does not say
+    kernelcast_version: str
+    code_digest: str  # of the code that measured; empty for somebody else's program
+    command: str
+    compute_id: str
+    software_id: str
+    fabric_id: str | None = None  # None: unknown, and no part in what was measured
+    plan: str = ""
+    conditions: Mapping[str, Any] = field(default_factory=dict)
+    source: Source = KERNELCAST_COLLECTOR
+    site: str = ""
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        if self.started_at is not None:
+            object.__setattr__(self, "started_at", utc_moment(self.started_at, "started_at"))
+        object.__setattr__(self, "conditions", plain_mapping(self.conditions, "conditions"))
+
+    @property
+    def id(self) -> str:
+        """Digest of all fields but `site` and `note`."""
+        return record_digest(
+            "run",
+            {
+                "started_at": self.started_at,
+                "kernelcast_version": self.kernelcast_version,
+                "code_digest": self.code_digest,
+                "command": self.command,
+                "plan": self.plan,
+                "compute_id": self.compute_id,
+                "fabric_id": self.fabric_id,
+                "software_id": self.software_id,
+                "conditions": self.conditions,
+                "source_id": self.source.id,
+            },
+        )
