@@ -26,7 +26,7 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], in
 
 
 def _is_numeric(cell: str) -> bool:
-    # "1,234", "12.5 %" and "0.3 ms" count as numbers; an empty or missing ("-") cell does not speak against it.
+    # "1,234", "12.5 %" and "0.3 ms" count as numbers; an empty cell or "-" does not speak against it.
     return not cell.strip("- ") or cell.lstrip("+-")[:1].isdigit()
 
 

@@ -1,0 +1,122 @@
+"""Fixtures for tests of every part: real bundles with tiny ONNX models, whose answers are known by hand."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import pytest
+from kernelcast.runtime.bundle import Manifest, RegressorEntry, write_bundle
+from kernelcast.runtime.fingerprint import FabricFingerprint
+from kernelcast.runtime.operators import OPERATORS, Direction
+
+Key = tuple[str, Direction]
+
+
+def linear_model(weights: Sequence[float], constant: float, *, output: str = "time_us") -> bytes:
+    """An ONNX model: time_us = workload · weights + constant."""
+    from onnx import TensorProto, helper
+
+    columns = len(weights)
+    graph = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["workload", "weights"], ["product"]),
+            helper.make_node("Add", ["product", "constant"], [output]),
+        ],
+        "linear",
+        [helper.make_tensor_value_info("workload", TensorProto.FLOAT, ["N", columns])],
+        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["N", 1])],
+        [
+            helper.make_tensor("weights", TensorProto.FLOAT, [columns, 1], [float(w) for w in weights]),
+            helper.make_tensor("constant", TensorProto.FLOAT, [1], [float(constant)]),
+        ],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    serialised: bytes = model.SerializeToString()
+    return serialised
+
+
+def regressor(key: Key, model: bytes, *, largest: float = 1e12) -> RegressorEntry:
+    """An entry for `model`, trained from 1 to `largest` in every feature."""
+    operator, direction = key
+    return RegressorEntry.for_model(
+        model,
+        operator=operator,
+        direction=direction,
+        dtype="float32",
+        training_range=[(1.0, largest)] * len(OPERATORS[operator].features),
+        algorithm="linear",
+        form="time",
+        hyperparameters={"depth": 0, "note": "written by a test"},
+        validation_error=0.0,
+        rows=1,
+        statistic="quiet",
+    )
+
+
+def manifest(entries: Sequence[RegressorEntry], *, fabric: Sequence[FabricFingerprint] = ()) -> Manifest:
+    """A manifest for `entries`."""
+    return Manifest(
+        kernelcast_version="0.1.0",
+        created_at="2026-01-01T00:00:00+00:00",
+        dtype="float32",
+        statistic="quiet",
+        compute=(),
+        fabric=tuple(fabric),
+        software=(),
+        dataset_digest="0123456789abcdef",
+        seed=7,
+        regressors=tuple(entries),
+    )
+
+
+@pytest.fixture
+def make_bundle(tmp_path: Path) -> Callable[..., Path]:
+    """Writes a bundle where every operator takes 10 µs forward, 20 µs backward, 5 µs where it has one time.
+
+    `times` gives other operators (both directions) or (operator, direction) a constant time in µs or a model;
+    `without` leaves operators out.
+    """
+
+    def make(
+        times: Mapping[str | Key, float | bytes] | None = None,
+        *,
+        without: Sequence[str] = (),
+        fabric: Sequence[FabricFingerprint] = (),
+        largest: float = 1e12,
+        name: str = "test.kcast",
+    ) -> Path:
+        times = times or {}
+        usual_us = {Direction.FORWARD: 10.0, Direction.BACKWARD: 20.0, Direction.ONCE: 5.0}
+        entries, models = [], {}
+        for operator in OPERATORS.values():
+            for direction in operator.directions if operator.name not in without else ():
+                key = operator.name, direction
+                answer = times.get(key, times.get(operator.name, usual_us[direction]))
+                zeros = [0.0] * len(operator.features)
+                model = answer if isinstance(answer, bytes) else linear_model(zeros, answer)
+                entry = regressor(key, model, largest=largest)
+                entries.append(entry)
+                models[entry.file] = model
+        path = tmp_path / name
+        write_bundle(path, manifest(entries, fabric=fabric), models)
+        return path
+
+    return make
+
+
+@pytest.fixture(name="linear_model")
+def linear_model_fixture() -> Callable[..., bytes]:
+    """The function that makes a linear ONNX model of weights and a constant."""
+    return linear_model
+
+
+@pytest.fixture(name="regressor")
+def regressor_fixture() -> Callable[..., RegressorEntry]:
+    """The function that makes a regressor's entry for a model."""
+    return regressor
+
+
+@pytest.fixture(name="manifest")
+def manifest_fixture() -> Callable[..., Manifest]:
+    """The function that makes a manifest of entries."""
+    return manifest

@@ -1,0 +1,293 @@
+"""Whole estimates: steps added up by hand, and the laws that hold for every layout."""
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+from kernelcast.runtime import (
+    Cluster,
+    DataError,
+    Estimator,
+    KernelcastError,
+    ModelConfig,
+    Parallelism,
+    UsageError,
+)
+from kernelcast.runtime.fingerprint import FabricFingerprint
+
+Make = Callable[..., Path]
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "hidden_size": 8,
+    "sequence_length": 4,
+    "attention_heads": 2,
+    "encoders": 4,
+    "vocabulary_size": 100,
+}
+ONE: dict[str, Any] = {"pp": 1, "mp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1}
+OPTIMIZERS = {f"optimizer_{role}_stage": 100.0 for role in ("first", "middle", "last")}
+
+
+def us(seconds: float) -> float:
+    return round(seconds * 1e6, 6)
+
+
+def test_two_stages_by_hand(make_bundle: Make) -> None:
+    # An encoder calls 11: 2 norms, Linear1, RoPE, attention, Linear2, 2 adds, Linear3, GeLU, Linear4.
+    # 9 blocks on 2 stages: 5 and 4, so 3 encoders and 1.
+    estimate = Estimator.load(make_bundle(OPTIMIZERS)).predict(
+        model=ModelConfig(**TINY),
+        parallelism=Parallelism(**ONE | {"pp": 2, "micro_batches": 3}),
+        cluster=Cluster(gpus_per_node=2),
+    )
+    first, last = estimate.stages
+    assert us(first.forward_s) == 10 + 3 * 110 + 5
+    assert us(first.backward_s) == 20 + 3 * 220
+    assert us(last.forward_s) == 110 + 3 * 10
+    assert us(last.backward_s) == 220 + 3 * 20 + 5
+    # (3 − 1 + 2) · (345 + 680) + 100
+    assert us(estimate.step_time_s) == 4200
+    assert {name: us(value) for name, value in estimate.components.to_dict().items()} == {
+        "Encoder_Fwd": 110,
+        "Encoder_Bwd": 220,
+        "Stage_Fwd_Max": 345,
+        "Stage_Bwd_Max": 680,
+        "DP_Allreduce": 0,
+        "DP_Allgather": 0,
+        "Max_Update": 100,
+        "MP_Allreduce": 0,
+        "PP_P2P": 5,
+    }
+    assert estimate.encoder_counts == (3, 1)
+    assert estimate.tokens_per_s == pytest.approx(3 * 4 / 4200e-6)
+    assert estimate.warnings == ()
+
+
+def test_recomputation_by_hand(make_bundle: Make) -> None:
+    estimate = Estimator.load(make_bundle(OPTIMIZERS)).predict(
+        model=ModelConfig(**TINY),
+        parallelism=Parallelism(**ONE | {"pp": 2, "micro_batches": 3, "recompute": "full"}),
+        cluster=Cluster(gpus_per_node=2),
+    )
+    # Encoder backward 220 + 110; first stage 20 + 3 · 330 = 1,010; 4 · (345 + 1,010) + 100.
+    assert us(estimate.components.encoder_backward_s) == 330
+    assert us(estimate.step_time_s) == 5520
+
+
+def test_all_three_dimensions_by_hand(make_bundle: Make) -> None:
+    times = {
+        "mp_all_reduce": 7.0,
+        "dp_all_reduce": 30.0,
+        "dp_all_gather": 11.0,
+        "optimizer_first_stage": 100.0,
+        "optimizer_last_stage": 200.0,
+    }
+    estimate = Estimator.load(make_bundle(times)).predict(
+        model=ModelConfig(**TINY, parallel_residual=True),
+        parallelism=Parallelism(**ONE | {"pp": 2, "mp": 2, "dp": 2, "micro_batches": 3}),
+        cluster=Cluster(gpus_per_node=2),
+    )
+    # Encoder 110 + 7 and 220 + 14. First stage: 10 + 7 + 351 + 5 = 373 and 20 + 702 = 722.
+    assert us(estimate.stages[0].forward_s) == 373
+    assert us(estimate.stages[0].backward_s) == 722
+    # 4 · 1,095 + 30 + (200 + 11)
+    assert us(estimate.step_time_s) == 4380 + 30 + 211
+    components = estimate.components
+    assert (us(components.max_update_s), us(components.dp_all_gather_s)) == (211, 11)
+    assert (us(components.mp_all_reduce_s), us(components.pp_p2p_s)) == (7, 5)
+
+
+def test_buckets_by_hand(make_bundle: Make, linear_model: Callable[..., bytes]) -> None:
+    # 1 µs per bucket and 0.001 µs per entry; on the first stage 3 encoders and 128 · 8 for the embedding:
+    # 3 · (32 + 8·8·9 + 8·33) + 1,024 = 3,640 entries, so buckets of 1,000 are 3 and a rest of 640.
+    times = {"dp_all_reduce": linear_model((0.001, 0, 0), 1)}
+    estimate = Estimator.load(make_bundle(times)).predict(
+        model=ModelConfig(**TINY),
+        parallelism=Parallelism(**ONE | {"pp": 2, "dp": 2}),
+        cluster=Cluster(gpus_per_node=4),
+        bucket_entries=1000,
+    )
+    assert estimate.stages[0].parameters == 3640
+    rows = [row for row in estimate.operators if row.operator == "dp_all_reduce" and row.stage == 0]
+    assert [(row.vector, row.count) for row in rows] == [((1000, 1, 2), 3), ((640, 1, 2), 1)]
+    assert us(estimate.components.dp_all_reduce_s) == pytest.approx(4 + 3.64, abs=1e-4)
+
+
+def test_a_single_process_needs_no_collectives(make_bundle: Make) -> None:
+    without = ("mp_all_reduce", "dp_all_reduce", "dp_all_gather", "pp_p2p", "optimizer_first_stage")
+    estimate = Estimator.load(make_bundle({"optimizer_last_stage": 50.0}, without=without)).predict(
+        model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"micro_batches": 2})
+    )
+    # Embedding, 4 encoders, norm + logits + loss: 10 + 440 + 30 and 20 + 880 + 60; twice, and the optimizer.
+    assert us(estimate.step_time_s) == 2 * (480 + 960) + 50
+
+
+def test_rows_add_up_to_the_stages(make_bundle: Make) -> None:
+    estimate = Estimator.load(make_bundle()).predict(
+        model=ModelConfig(**TINY),
+        parallelism=Parallelism(**ONE | {"pp": 2, "mp": 2, "dp": 4, "recompute": "full"}),
+        cluster=Cluster(gpus_per_node=4),
+    )
+    for stage in estimate.stages:
+        total_s = sum(row.total_s for row in estimate.operators if row.stage == stage.index)
+        parts_s = stage.forward_s + stage.backward_s + stage.all_reduce_s + stage.update_s
+        assert total_s == pytest.approx(parts_s)
+
+
+def test_plain_values(make_bundle: Make) -> None:
+    path = make_bundle(fabric=[FabricFingerprint(backend="gloo", gpus_per_node=2)], largest=50)
+    estimate = Estimator.load(path).predict(
+        model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"pp": 2, "dp": 2})
+    )
+    values = json.loads(json.dumps(estimate.to_dict(), allow_nan=False))
+    assert values["format"] == "kernelcast.estimate/1"
+    assert set(values) == {
+        "format",
+        "step_time_s",
+        "tokens_per_s",
+        "components",
+        "encoder_counts",
+        "stages",
+        "operators",
+        "warnings",
+        "model",
+        "parallelism",
+        "cluster",
+        "provenance",
+    }
+    assert values["step_time_s"] == estimate.step_time_s
+    assert values["encoder_counts"] == [3, 1]
+    assert values["stages"][0]["update_s"] == estimate.stages[0].update_s
+    assert values["operators"][0]["component"] == "ends_forward"
+    assert values["warnings"][0] == estimate.warnings[0].to_dict()
+    assert values["cluster"] == {"gpus_per_node": 2, "source": "bundle"}
+    assert values["model"]["padded_vocabulary_size"] == 128
+    assert values["parallelism"]["world_size"] == 4
+    assert values["provenance"]["bundle"] == str(path)
+    assert values["provenance"]["statistic"] == "quiet"
+    assert values["provenance"]["fabric"] == ["gloo, 2 device(s) per node (no links known)"]
+
+
+def test_devices_per_node(make_bundle: Make) -> None:
+    model, layout = ModelConfig(**TINY), Parallelism(**ONE | {"pp": 2, "dp": 2})
+    two = FabricFingerprint(backend="gloo", gpus_per_node=2)
+    four = FabricFingerprint(backend="nccl", gpus_per_node=4)
+    nothing = Estimator.load(make_bundle()).predict(model=model, parallelism=layout)
+    assert (nothing.cluster.gpus_per_node, nothing.cluster_source) == (4, "one node")
+    measured = Estimator.load(make_bundle(fabric=[two])).predict(model=model, parallelism=layout)
+    assert (measured.cluster.gpus_per_node, measured.cluster_source) == (2, "bundle")
+    several = Estimator.load(make_bundle(fabric=[two, four]))
+    with pytest.raises(UsageError, match=r"^gpus_per_node is not given, and bundle .* on nodes of 2, 4$"):
+        several.predict(model=model, parallelism=layout)
+    asked = several.predict(model=model, parallelism=layout, cluster=Cluster(gpus_per_node=8))
+    assert (asked.cluster.gpus_per_node, asked.cluster_source) == (8, "asked")
+
+
+def test_a_bundle_without_what_the_model_needs(make_bundle: Make) -> None:
+    path = make_bundle(without=("swiglu",))
+    with pytest.raises(DataError) as caught:
+        Estimator.load(path).predict(
+            model=ModelConfig(**TINY, activation="swiglu"), parallelism=Parallelism(**ONE)
+        )
+    assert str(caught.value) == f"bundle {path} has no regressor for swiglu (forward), which model tiny needs"
+
+
+def test_threads_agree(make_bundle: Make) -> None:
+    estimator = Estimator.load(make_bundle())
+    layouts = [Parallelism(**ONE | {"pp": 1 + i % 3, "dp": 1 + i % 2}) for i in range(24)]
+
+    def step(layout: Parallelism) -> float:
+        return estimator.predict(model=ModelConfig(**TINY), parallelism=layout).step_time_s
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(step, layouts)) == [step(layout) for layout in layouts]
+
+
+# Sound configurations, into some of which one field of nonsense is put.
+SIZE_FIELDS = ("hidden_size", "sequence_length", "attention_heads", "encoders", "vocabulary_size")
+DEGREE_FIELDS = ("pp", "mp", "dp", "micro_batch", "micro_batches")
+nonsense = st.sampled_from([-1, 0, 3, 10**6, 2**31 - 1, 2**31, 10**30, 1.5, True, "4", None])
+architectures = {
+    "name": st.just("any"),
+    "norm": st.sampled_from(["layer_norm", "rms_norm"]),
+    "activation": st.sampled_from(["gelu", "swiglu"]),
+    "attention": st.sampled_from(["flash", "fused_softmax", "unfused"]),
+    "rotary": st.booleans(),
+    "parallel_residual": st.booleans(),
+}
+sound_models = st.fixed_dictionaries(
+    architectures
+    | {
+        "hidden_size": st.integers(1, 512).map(lambda size: 16 * size),
+        "sequence_length": st.integers(1, 10**6),
+        "attention_heads": st.sampled_from([4, 8, 16]),
+        "encoders": st.integers(1, 200),
+        "vocabulary_size": st.integers(1, 10**6),
+    },
+    optional={
+        "kv_heads": st.sampled_from([1, 2, 4]),
+        "mlp_size": st.integers(1, 10**4).map(lambda size: 4 * size),
+    },
+)
+sound_layouts = st.fixed_dictionaries(
+    {
+        "pp": st.integers(1, 8),
+        "mp": st.sampled_from([1, 2, 4]),
+        "dp": st.integers(1, 64),
+        "micro_batch": st.integers(1, 64),
+        "micro_batches": st.integers(1, 1000),
+        "recompute": st.sampled_from(["none", "full"]),
+    }
+)
+
+
+def with_nonsense(fields: tuple[str, ...]) -> st.SearchStrategy[dict[str, Any]]:
+    broken = st.builds(lambda name, value: {name: value}, st.sampled_from(fields), nonsense)
+    return st.one_of(st.just({}), st.just({}), broken)
+
+
+models = st.builds(dict.__or__, sound_models, with_nonsense(SIZE_FIELDS))
+layouts = st.builds(dict.__or__, sound_layouts, with_nonsense(DEGREE_FIELDS))
+nodes = st.none() | st.integers(1, 16) | nonsense
+buckets = st.integers(1, 10**9) | nonsense
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@given(model=models, layout=layouts, gpus_per_node=nodes, bucket_entries=buckets)
+def test_any_configuration_gives_an_estimate_or_a_named_error(
+    estimator: Estimator,
+    model: dict[str, Any],
+    layout: dict[str, Any],
+    gpus_per_node: int | None,
+    bucket_entries: int,
+) -> None:
+    problem = ""
+    try:
+        parallelism = Parallelism(**layout)
+        estimate = estimator.predict(
+            model=ModelConfig(**model),
+            parallelism=parallelism,
+            cluster=None if gpus_per_node is None else Cluster(gpus_per_node=gpus_per_node),
+            bucket_entries=bucket_entries,
+        )
+    except KernelcastError as error:
+        problem = str(error)
+    event("refused" if problem else "estimated")
+    if problem:
+        assert len(problem.splitlines()) == 1
+        return
+    busiest_s = max(stage.forward_s + stage.backward_s for stage in estimate.stages)
+    assert estimate.step_time_s >= parallelism.micro_batches * busiest_s * (1 - 1e-9)
+    assert sum(estimate.encoder_counts) == model["encoders"]
+    json.dumps(estimate.to_dict(), allow_nan=False)
+
+
+@pytest.fixture
+def estimator(make_bundle: Make) -> Estimator:
+    """An estimator with every operator."""
+    return Estimator.load(make_bundle())

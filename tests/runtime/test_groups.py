@@ -1,0 +1,51 @@
+"""Groups on nodes, by hand from METHOD section 5."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from kernelcast.runtime import Cluster, Parallelism
+from kernelcast.runtime.groups import data_group, pipeline_pair, tensor_group
+
+
+def layout(pp: int, mp: int, dp: int) -> Parallelism:
+    return Parallelism(pp=pp, mp=mp, dp=dp, micro_batch=1, micro_batches=1)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "gpus_per_node", "tensor", "data", "pair"),
+    [
+        ((4, 4, 8), 4, (1, 4), (8, 1), (2, 1)),
+        ((4, 8, 4), 4, (2, 4), (4, 1), (2, 1)),
+        ((4, 2, 2), 4, (1, 2), (1, 2), (2, 1)),
+        ((1, 1, 8), 4, (1, 1), (2, 4), (2, 1)),
+        ((2, 1, 1), 4, (1, 1), (1, 1), (1, 2)),
+        ((2, 2, 2), 8, (1, 2), (1, 2), (1, 2)),
+        ((2, 4, 16), 8, (1, 4), (8, 2), (2, 1)),
+        ((1, 1, 6), 4, (1, 1), (2, 3), (2, 1)),  # 4 do not divide 6, 3 do
+        ((1, 6, 1), 4, (2, 3), (1, 1), (2, 1)),
+        ((2, 1, 1), 1, (1, 1), (1, 1), (2, 1)),
+    ],
+)
+def test_groups(
+    degrees: tuple[int, int, int],
+    gpus_per_node: int,
+    tensor: tuple[int, int],
+    data: tuple[int, int],
+    pair: tuple[int, int],
+) -> None:
+    job, cluster = layout(*degrees), Cluster(gpus_per_node=gpus_per_node)
+    found = [
+        (group.nodes, group.gpus_per_node)
+        for group in (tensor_group(job, cluster), data_group(job, cluster), pipeline_pair(job, cluster))
+    ]
+    assert found == [tensor, data, pair]
+
+
+@given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 16))
+def test_groups_have_as_many_processes_as_their_degree(pp: int, mp: int, dp: int, gpus_per_node: int) -> None:
+    job, cluster = layout(pp, mp, dp), Cluster(gpus_per_node=gpus_per_node)
+    assert tensor_group(job, cluster).processes == mp
+    assert data_group(job, cluster).processes == dp
+    assert (
+        max(tensor_group(job, cluster).gpus_per_node, data_group(job, cluster).gpus_per_node) <= gpus_per_node
+    )

@@ -1,0 +1,130 @@
+"""Regressors answered by real ONNX models, and everything that a model can do wrong."""
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import pytest
+from kernelcast.runtime import DataError, UsageError, read_bundle
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.predictor import Predictor
+
+GELU, FORWARD = "gelu", Direction.FORWARD
+Make = Callable[..., Path]
+Model = Callable[..., bytes]
+
+
+def predictor(path: Path) -> Predictor:
+    return Predictor(read_bundle(path))
+
+
+def test_answers_in_the_order_asked(make_bundle: Make, linear_model: Model) -> None:
+    asked = predictor(make_bundle({(GELU, FORWARD): linear_model((1, 10, 100), 0.5)}))
+    answers = asked.predict_us(GELU, FORWARD, np.array([[1, 2, 3], [4, 5, 6], [1, 2, 3]], dtype=np.float32))
+    assert answers.dtype == np.float64
+    assert answers.tolist() == [321.5, 654.5, 321.5]
+    assert asked.predict_us(GELU, Direction.BACKWARD, [[1, 2, 3]]).tolist() == [20.0]
+    assert asked.predict_us(GELU, FORWARD, np.empty((0, 3))).tolist() == []
+
+
+def test_distinct_workloads_are_asked_once(make_bundle: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked, runs = predictor(make_bundle()), []
+    run = Predictor._run
+
+    def counted(self: Predictor, key: tuple[str, Direction], vectors: list[tuple[float, ...]]) -> list[float]:
+        runs.append(vectors)
+        return run(self, key, vectors)
+
+    monkeypatch.setattr(Predictor, "_run", counted)
+    asked.predict_us(GELU, FORWARD, [[1, 2, 3], [4, 5, 6], [1, 2, 3]])
+    asked.predict_us(GELU, FORWARD, [[4, 5, 6], [7, 8, 9]])
+    asked.predict_us(GELU, FORWARD, [[4, 5, 6], [7, 8, 9]])
+    assert runs == [[(1, 2, 3), (4, 5, 6)], [(7, 8, 9)]]
+
+
+def test_what_is_remembered_is_bounded(make_bundle: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelcast.runtime.predictor._MAX_REMEMBERED", 10)
+    asked = predictor(make_bundle())
+    for start in range(0, 60, 6):
+        vectors = [[start + i, 1, 1] for i in range(6)]
+        assert asked.predict_us(GELU, FORWARD, vectors).tolist() == [10.0] * 6
+        assert len(asked._remembered[GELU, FORWARD]) <= 10
+
+
+def test_many_threads_get_the_same_answers(make_bundle: Make, linear_model: Model) -> None:
+    asked = predictor(make_bundle({(GELU, FORWARD): linear_model((1, 10, 100), 0)}))
+
+    def ask(seed: int) -> list[float]:
+        return asked.predict_us(GELU, FORWARD, [[1 + (seed + i) % 7, 2, 3] for i in range(20)]).tolist()
+
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(ask, range(64)))
+    assert answers == [[320.0 + 1 + (seed + i) % 7 for i in range(20)] for seed in range(64)]
+
+
+def test_workloads_outside_the_training_range_are_named(make_bundle: Make) -> None:
+    asked = predictor(make_bundle(largest=100))
+    warnings = asked.range_warnings(GELU, FORWARD, [(1, 100, 100), (0, 100, 5120), (7, 7, 5120)])
+    assert [(w.feature, w.asked) for w in warnings] == [("b", 0), ("width", 5120)]
+    assert str(warnings[1]) == "gelu (forward): width = 5120 is outside the training range, 1 to 100"
+    assert warnings[1].to_dict() == {
+        "operator": "gelu",
+        "direction": "forward",
+        "feature": "width",
+        "asked": 5120,
+        "range": [1.0, 100.0],
+        "message": str(warnings[1]),
+    }
+
+
+def test_missing_regressors_and_wrong_vectors(make_bundle: Make) -> None:
+    asked = predictor(make_bundle(without=("rope",)))
+    with pytest.raises(DataError, match=r"test\.kcast has no regressor for rope \(forward\)$"):
+        asked.predict_us("rope", FORWARD, [[1, 2, 3, 4]])
+    with pytest.raises(
+        UsageError, match=r"^gelu \(forward\): vectors of shape \(1, 2\), expected finite \[n, b, l"
+    ):
+        asked.predict_us(GELU, FORWARD, [[1, 2]])
+    with pytest.raises(UsageError, match=r"expected finite"):
+        asked.predict_us(GELU, FORWARD, [[1, 2, np.nan]])
+
+
+@pytest.mark.parametrize("answer", [0.0, -3.0, float("nan"), float("inf")])
+def test_times_that_cannot_be_are_refused(make_bundle: Make, answer: float) -> None:
+    asked = predictor(make_bundle({(GELU, FORWARD): answer}))
+    with pytest.raises(
+        DataError, match=r"gelu \(forward\) answers .* µs for workload \[1, 2, 3\], expected a pos"
+    ):
+        asked.times_us(GELU, FORWARD, [(1, 2, 3)])
+
+
+def test_models_that_break_the_contract(make_bundle: Make, linear_model: Model) -> None:
+    for model, message in (
+        (b"no model at all", r"the model of gelu \(forward\) is not a model that ONNX Runtime loads \("),
+        (
+            linear_model((1, 1, 1), 0, output="seconds"),
+            r"maps \['workload'\] to \['seconds'\], expected \['workload'\]",
+        ),
+        (linear_model((1, 1), 0), r"the model of gelu \(forward\) cannot be run \("),
+    ):
+        asked = predictor(make_bundle({(GELU, FORWARD): model}))
+        with pytest.raises(DataError, match=message) as caught:
+            asked.predict_us(GELU, FORWARD, [[1, 2, 3]])
+        assert "\n" not in str(caught.value)
+
+
+def test_answers_of_another_shape_are_refused(make_bundle: Make) -> None:
+    from onnx import TensorProto, helper
+
+    graph = helper.make_graph(
+        [helper.make_node("Identity", ["workload"], ["time_us"])],
+        "identity",
+        [helper.make_tensor_value_info("workload", TensorProto.FLOAT, ["N", 3])],
+        [helper.make_tensor_value_info("time_us", TensorProto.FLOAT, ["N", 3])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    asked = predictor(make_bundle({(GELU, FORWARD): model.SerializeToString()}))
+    with pytest.raises(DataError, match=r"answers float32 \(1, 3\), expected float32 \(1, 1\)$"):
+        asked.predict_us(GELU, FORWARD, [[1, 2, 3]])
