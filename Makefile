@@ -1,0 +1,41 @@
+# `make demo` and `make test` need only Python ≥ 3.11 and make; everything else goes into .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+
+.PHONY: demo test lint types imports unit slow clean
+
+demo: $(INSTALLED)
+	$(BIN)/kernelcast demo
+
+test: lint types imports unit
+
+# constraints.txt pins torch to a version whose CPU build is enough: without it, pip may bring gigabytes of CUDA.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --editable '.[all,dev]'
+	mkdir -p $(VENV)/typing && ln -sfn "$(CURDIR)" $(VENV)/typing/kernelcast
+	touch $@
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# mypy cannot follow the editable install, so it finds the package through a link that is named like it.
+types: $(INSTALLED)
+	MYPYPATH=$(VENV)/typing $(BIN)/mypy -p kernelcast.runtime -p kernelcast.store -p kernelcast.train \
+	  -p kernelcast.collector -p kernelcast.demo -p kernelcast.cli
+
+imports: $(INSTALLED)
+	$(BIN)/lint-imports
+
+unit: $(INSTALLED)
+	$(BIN)/pytest -m 'not slow' -n 2
+
+slow: $(INSTALLED)
+	$(BIN)/pytest -m slow
+
+clean:
+	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,115 @@
+"""`kernelcast collect compute` and `kernelcast collect comm`."""
+
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.options import (
+    again_option,
+    database_option,
+    device_option,
+    dtype_option,
+    plan_option,
+    site_option,
+    threads_option,
+)
+from kernelcast.cli.progress import progress
+from kernelcast.collector.comm import World, collect_comm
+from kernelcast.collector.compute import Collected, collect_compute
+from kernelcast.collector.plan import load_plan
+from kernelcast.store import Database
+
+
+@click.group()
+def collect() -> None:
+    """Measure operators and collectives into a database.
+
+    What the database already holds for this hardware and software is not measured again, so an interrupted collection
+    goes on where it was.
+    """
+
+
+@collect.command()
+@database_option("The database; made where there is none.")
+@plan_option
+@device_option
+@dtype_option
+@threads_option
+@click.option("--operator", "operators", multiple=True, help="Only this operator; may be given several times.")
+@again_option
+@site_option
+def compute(
+    database_path: Path,
+    plan: str,
+    device: str,
+    dtype: str,
+    threads: int,
+    operators: tuple[str, ...],
+    again: bool,
+    site: str,
+) -> None:
+    """Measure every compute operator, forward and backward, on one device.
+
+    \b
+    kernelcast collect compute --plan quick --db bench.db
+    """
+    chosen = load_plan(plan)
+    with Database.open(database_path, create=True) as database, progress("operators") as report:
+        done = collect_compute(
+            database,
+            chosen,
+            device=device,
+            dtype=dtype,
+            threads=threads,
+            operators=operators,
+            again=again,
+            site=site,
+            on_progress=lambda p: report(p.done, p.total, p.operator),
+        )
+    _say(done, database_path)
+
+
+@collect.command()
+@database_option("The database; made where there is none.")
+@plan_option
+@device_option
+@dtype_option
+@threads_option
+@again_option
+@site_option
+def comm(
+    database_path: Path, plan: str, device: str, dtype: str, threads: int, again: bool, site: str
+) -> None:
+    """Measure all-reduce, all-gather, reduce-scatter and point-to-point between the launcher's processes.
+
+    \b
+    torchrun --nproc-per-node 2 --no-python kernelcast collect comm --db bench.db
+    """
+    is_first = World.from_launcher().rank == 0
+    with progress("collectives") as report:
+        done = collect_comm(
+            lambda: Database.open(database_path, create=True),
+            load_plan(plan),
+            device=device,
+            dtype=dtype,
+            threads=threads,
+            again=again,
+            site=site,
+            on_progress=lambda p: report(p.done, p.total, p.operator),
+        )
+    if is_first:
+        _say(done, database_path)
+
+
+def _say(done: Collected, database_path: Path) -> None:
+    parts = [f"{done.measured} measured"]
+    parts += [
+        f"{count} {what}"
+        for count, what in (
+            (done.already_there, "already there"),
+            (done.unsupported, "not supported here"),
+            (done.failed, "failed"),
+        )
+        if count
+    ]
+    click.echo(f"{database_path}: {', '.join(parts)}")

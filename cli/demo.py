@@ -1,0 +1,127 @@
+"""`kernelcast demo`: the verbs of a user's work one after another, on this machine."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.options import again_option
+from kernelcast.cli.progress import progress
+from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.train import show_training
+from kernelcast.collector.compute import collect_compute
+from kernelcast.collector.plan import load_plan
+from kernelcast.collector.probe import probe, resolve_device
+from kernelcast.demo.config import DemoConfig
+from kernelcast.demo.loop import THREADS, Comparison, predict_layouts, store_comparisons, train_layouts
+from kernelcast.runtime.errors import DataError
+from kernelcast.store import Database
+from kernelcast.train.fit import train_bundle
+
+
+@click.command()
+@click.option(
+    "--db",
+    "database_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("bench.db"),
+    show_default=True,
+    help="The database; made where there is none.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("here.kcast"),
+    show_default=True,
+    help="The bundle.",
+)
+@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file like demo/demo.toml.")
+@again_option
+def demo(database_path: Path, output: Path, config: Path | None, again: bool) -> None:
+    """Measure this machine's CPU, train a bundle, predict a small GPT's step, then train it for real and compare.
+
+    \b
+    kernelcast demo
+    """
+    chosen = DemoConfig.load(config)
+    keys = probe(resolve_device("cpu"), threads=THREADS)
+    _title(1, f"this machine: {keys.compute.description}; {keys.software.description}")
+    with Database.open(database_path, create=True) as database:
+        _title(2, f"measure operators, forward and backward (plan {chosen.plan}) into {database_path}")
+        with progress("operators") as report:
+            done = collect_compute(
+                database,
+                load_plan(chosen.plan),
+                device="cpu",
+                threads=THREADS,
+                again=again,
+                on_progress=lambda p: report(p.done, p.total, p.operator),
+            )
+        click.echo(f"{done.measured} measured, {done.already_there} already there, {done.unsupported} not supported")
+        _title(3, "measure collectives between two processes (torchrun, gloo)")
+        _collect_comm(database_path, chosen.plan, again)
+        _title(4, f"fit one regressor per operator and direction into {output}")
+        with progress("regressors") as report:
+            trained = train_bundle(database, output, hardware=keys.compute.digest, seed=chosen.seed, on_progress=report)
+        show_training(trained)
+        _title(5, f"predict {chosen.model.name}, then train it for real")
+        estimates = predict_layouts(chosen, output)
+        with progress("training") as report:
+            comparisons = train_layouts(chosen, estimates, report)
+        store_comparisons(database, keys, comparisons)
+    for comparison in comparisons:
+        _show_components(comparison)
+    _show_steps(comparisons)
+
+
+def _title(number: int, text: str) -> None:
+    click.secho(f"\n[{number}/5] {text}", bold=True)
+
+
+def _collect_comm(database_path: Path, plan: str, again: bool) -> None:
+    """Run the very command that a user types, under torchrun; it shows its own progress."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "kernelcast.cli.main", "collect", "comm", "--db", str(database_path), "--plan", plan]
+    command += ["--device", "cpu", "--threads", str(THREADS), *(["--again"] if again else [])]
+    sys.stdout.flush()
+    done = subprocess.run(command, check=False)
+    if done.returncode != 0:
+        raise DataError(f"collect comm ended with exit status {done.returncode}; its own message is above")
+
+
+def _show_components(comparison: Comparison) -> None:
+    rows = []
+    for component in comparison.components():
+        measured = component.measured_s
+        rows.append(
+            (
+                component.name,
+                seconds(component.predicted_s),
+                "-" if measured is None else seconds(measured),
+                "-" if measured is None else f"{component.predicted_s / measured - 1:+.1%}",
+            )
+        )
+    click.echo(f"\n{comparison.label}: components, measured in a traced step")
+    click.echo(text_table(("component", "predicted", "measured", "error"), rows, indent="  "))
+    for warning in comparison.estimate.warnings:
+        click.echo(f"  note: {warning}")
+
+
+def _show_steps(comparisons: list[Comparison]) -> None:
+    rows = [
+        (
+            comparison.label,
+            seconds(comparison.estimate.step_time_s),
+            seconds(comparison.steps.quiet_s),
+            f"{comparison.error:+.1%}",
+            seconds(comparison.steps.minimum_s),
+            seconds(comparison.steps.median_s),
+            str(len(comparison.steps.steps_s)),
+        )
+        for comparison in comparisons
+    ]
+    click.echo("\nstep time, predicted from quiet operators against the quiet (10th percentile) real step")
+    heads = ("pp-mp-dp", "predicted", "measured", "error", "minimum", "median", "steps")
+    click.echo(text_table(heads, rows, indent="  "))

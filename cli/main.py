@@ -1,0 +1,105 @@
+"""The `kernelcast` command: finds a verb's file, and turns every error into one line and an exit code."""
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from types import MappingProxyType
+from typing import Any
+
+import click
+
+from kernelcast.runtime.errors import KernelcastError, UsageError
+
+INTERRUPTED = 130
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Where a verb lives and which extra it needs. `summary` shows in the help without importing anything."""
+
+    module: str
+    attribute: str
+    extra: str
+    summary: str
+
+
+VERBS: Mapping[str, Verb] = MappingProxyType(
+    {
+        "probe": Verb("probe", "probe", "collector", "Show this machine's fingerprints."),
+        "collect": Verb("collect", "collect", "collector", "Measure operators and collectives into a database."),
+        "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
+        "predict": Verb("predict", "predict", "", "Predict a training step from a bundle."),
+        "demo": Verb("demo", "demo", "all", "Do all of it on this machine and check it against real steps."),
+    }
+)
+
+
+class LazyGroup(click.Group):
+    """Imports a verb's module only when it is used: `predict` must start fast, and without torch."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs, in the order of a user's work."""
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb, imported.
+
+        Raises:
+            UsageError: a package that the verb needs is not installed; says which extra brings it.
+        """
+        verb = VERBS.get(cmd_name)
+        if verb is None:
+            return None
+        try:
+            command: click.Command = getattr(import_module(f"kernelcast.cli.{verb.module}"), verb.attribute)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("kernelcast"):
+                raise
+            raise UsageError(
+                f"{cmd_name} needs the package {error.name}, which is not installed; "
+                f"expected: pip install 'kernelcast[{verb.extra}]'"
+            ) from error
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs from the table above."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="kernelcast", message="%(package)s %(version)s")
+def kernelcast() -> None:
+    """Predict how long a distributed LLM training step takes, from operators measured on the hardware.
+
+    \b
+    kernelcast demo
+    kernelcast collect compute --plan quick --db bench.db
+    kernelcast train --db bench.db -o here.kcast
+    kernelcast predict --bundle here.kcast --model model.toml --pp 2 --micro-batch 4 --micro-batches 8
+    """
+
+
+def main(arguments: list[str] | None = None) -> Any:
+    """Run the command line; never shows a traceback for an error that kernelcast raises on purpose."""
+    try:
+        status = kernelcast.main(arguments, prog_name="kernelcast", standalone_mode=False)
+    except KernelcastError as error:
+        click.echo(f"kernelcast: error: {error}", err=True)
+        sys.exit(error.exit_code)
+    except click.ClickException as error:
+        click.echo(f"kernelcast: error: {error.format_message()}", err=True)
+        sys.exit(error.exit_code)
+    except (KeyboardInterrupt, click.Abort):
+        click.echo("kernelcast: interrupted; what was measured is stored", err=True)
+        sys.exit(INTERRUPTED)
+    except BrokenPipeError:
+        # The reader (head, less) went away: not our error, and nobody is left to tell.
+        sys.stderr.close()
+        sys.exit(0)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

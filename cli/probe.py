@@ -1,0 +1,45 @@
+"""`kernelcast probe`."""
+
+import json
+from typing import Any
+
+import click
+
+from kernelcast.cli.options import device_option, threads_option
+from kernelcast.collector.probe import probe as probe_machine
+from kernelcast.collector.probe import resolve_device
+
+FORMAT = "kernelcast.fingerprints/1"
+
+
+@click.command()
+@device_option
+@threads_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def probe(device: str, threads: int, as_json: bool) -> None:
+    """Show what decides speed here: the compute, fabric and software fingerprints.
+
+    They are the keys of everything that is measured. Host name, user, serials and addresses are in none of them.
+
+    \b
+    kernelcast probe
+    kernelcast probe --json
+    """
+    found = probe_machine(resolve_device(device), threads=threads)
+    parts = {"compute": found.compute, "fabric": found.fabric, "software": found.software}
+    if as_json:
+        document = {
+            name: {"digest": part.digest, "description": part.description, "fields": part.to_dict()}
+            for name, part in parts.items()
+        }
+        click.echo(json.dumps({"format": FORMAT, **document}, indent=2))
+        return
+    for name, part in parts.items():
+        click.echo(f"{name:9} {part.digest}  {part.description}")
+        for field, value in part.to_dict().items():
+            if value not in ("", 0, [], False):
+                click.echo(f"  {field:21} {_readable(value)}")
+
+
+def _readable(value: Any) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,0 +1,17 @@
+"""The digest of the code that measures: samples made by other code are told apart."""
+
+import hashlib
+from pathlib import Path
+
+from kernelcast.runtime.fingerprint import DIGEST_HEX_DIGITS
+
+# What a sample's time depends on; changes elsewhere leave the digest as it is.
+_MEASURING = ("attribution.py", "benches.py", "collectives.py", "comm.py", "harness.py", "kineto.py", "layers.py")
+
+
+def code_digest() -> str:
+    """Digest of the source files that decide what is run and timed."""
+    digest = hashlib.sha256()
+    for name in _MEASURING:
+        digest.update((Path(__file__).parent / name).read_bytes())
+    return digest.hexdigest()[:DIGEST_HEX_DIGITS]

@@ -1,0 +1,164 @@
+"""Times one bench: every repetition comes from the kernels in the profiler's trace, not from a clock around the call.
+
+METHOD section 3: 10 warm-up iterations, 10 measured ones; on shared machines more are added until the quiet statistic
+(10th percentile) is stable.
+"""
+
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from kernelcast.collector.attribution import Work, attribute
+from kernelcast.collector.benches import Bench, Builder, Place
+from kernelcast.collector.kineto import Event, Trace, read_trace
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.operators import Direction, Shape
+from kernelcast.store import Kernel, Repetition, quiet_us
+
+MARK = "kernelcast."
+BLOCK = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much is spent on one measurement. Iterations come in blocks of ten."""
+
+    warm_up_iterations: int = 10
+    most_blocks: int = 4
+    stable_within: float = 0.02
+    most_seconds: float = 4.0
+
+
+def measure(
+    builder: Builder, shape: Shape, place: Place, directions: Sequence[Direction], effort: Effort
+) -> Mapping[Direction, list[Repetition]]:
+    """Build the operator at `shape` and time it; durations in µs, per direction.
+
+    Raises:
+        UnsupportedError: the device cannot run it.
+        DataError: the trace lacks repetitions.
+    """
+    bench = builder(shape, place)
+    bench.prepare()
+    for _ in range(effort.warm_up_iterations):
+        _iterate(bench, place, directions, None)
+    deadline = time.monotonic() + effort.most_seconds
+    repetitions: dict[Direction, list[Repetition]] = {direction: [] for direction in directions}
+    clock = TraceClock()
+    for _ in range(effort.most_blocks):
+        _one_block(bench, place, repetitions, clock)
+        if time.monotonic() > deadline or all(is_stable(r, effort.stable_within) for r in repetitions.values()):
+            break
+    return repetitions
+
+
+class TraceClock:
+    """Puts the times of several traces, each with a base of its own, on one axis that starts at the first work seen."""
+
+    def __init__(self) -> None:
+        self._origin: tuple[int, float] | None = None
+
+    def since_first_us(self, trace: Trace, start_us: float) -> float:
+        """µs from the first work that this clock was asked about to `start_us` in `trace`."""
+        if self._origin is None:
+            self._origin = (trace.base_time_ns, start_us)
+        base_ns, first_us = self._origin
+        return (trace.base_time_ns - base_ns) / 1000 + start_us - first_us
+
+
+def is_stable(repetitions: Sequence[Repetition], within: float) -> bool:
+    """Whether the first and the second half agree on the quiet time."""
+    times = [r.time_us for r in repetitions]
+    half = len(times) // 2
+    first, second = quiet_us(times[:half]), quiet_us(times[half:])
+    return abs(first - second) <= within * min(first, second)
+
+
+def _one_block(
+    bench: Bench, place: Place, repetitions: dict[Direction, list[Repetition]], clock: TraceClock
+) -> None:
+    with kineto_trace(place.device) as path:
+        for index in range(BLOCK):
+            _iterate(bench, place, tuple(repetitions), index)
+    trace = read_trace(path[0])
+    path[0].unlink()
+    work = attribute(trace, MARK)
+    for direction, found in repetitions.items():
+        own = [w for w in work if w.mark.startswith(f"{MARK}{direction}#")]
+        if len(own) != BLOCK:
+            raise DataError(f"trace holds {len(own)} marked {direction} repetitions with kernels, expected {BLOCK}")
+        for item in own:
+            found.append(_repetition(item, len(found), clock.since_first_us(trace, item.start_us)))
+
+
+def _repetition(work: Work, index: int, start_us: float) -> Repetition:
+    return Repetition(index=index, time_us=work.time_us, start_us=start_us, kernels=stored_kernels(work))
+
+
+def stored_kernels(work: Work) -> tuple[Kernel, ...]:
+    """The kernels of one repetition as the store keeps them, their start counted from the repetition's."""
+    return tuple(
+        Kernel(
+            name=kernel.name,
+            start_us=kernel.start_us - work.start_us,
+            duration_us=kernel.duration_us,
+            stream=_stream(kernel),
+        )
+        for kernel in work.kernels
+    )
+
+
+def _stream(kernel: Event) -> int:
+    return int(kernel.args.get("stream", 0))
+
+
+def _iterate(bench: Bench, place: Place, directions: Sequence[Direction], index: int | None) -> None:
+    """One iteration; `index` names the marks, None for a warm-up without marks."""
+    bench.reset()
+    once = Direction.ONCE in directions
+    with _mark(Direction.ONCE if once else Direction.FORWARD, index):
+        outputs = bench.outputs()
+        synchronise(place.device)
+    if not once:
+        with _mark(Direction.BACKWARD, index):
+            bench.backward(outputs)
+            synchronise(place.device)
+
+
+@contextmanager
+def _mark(direction: Direction, index: int | None) -> Iterator[None]:
+    if index is None:
+        yield
+    else:
+        with record_function(f"{MARK}{direction}#{index}"):
+            yield
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait for the device; a CPU is never behind."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+@contextmanager
+def kineto_trace(device: torch.device) -> Iterator[list[Path]]:
+    """Profile the block; afterwards the yielded list holds the path of the trace that Kineto wrote (caller deletes)."""
+    # Kineto writes a line for every start and stop otherwise; it reads the variable at its first use.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    written: list[Path] = []
+    with profile(activities=activities) as profiler:
+        yield written
+    with tempfile.NamedTemporaryFile(prefix="kernelcast-", suffix=".json", delete=False) as file:
+        path = Path(file.name)
+    profiler.export_chrome_trace(str(path))
+    written.append(path)

@@ -1,0 +1,144 @@
+"""Real steps beside predicted ones: trains each layout here, compares, and stores both."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+
+from kernelcast.collector.code_digest import code_digest
+from kernelcast.collector.probe import Fingerprints
+from kernelcast.collector.training import TrainingSteps, train_steps
+from kernelcast.demo.config import DemoConfig
+from kernelcast.runtime import Estimate, Estimator, Parallelism
+from kernelcast.store import Database, MeasuredStep, Prediction, Run, utc_now
+
+# Every stage is a process that computes with one thread.
+THREADS = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentComparison:
+    """A part of the step: predicted, and measured in one traced step (None where the trace does not single it out)."""
+
+    name: str
+    predicted_s: float
+    measured_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """One layout: what was predicted from quiet operators, and the real steps."""
+
+    estimate: Estimate
+    steps: TrainingSteps
+
+    @property
+    def label(self) -> str:
+        """`pp-mp-dp`."""
+        layout = self.estimate.parallelism
+        return f"{layout.pp}-{layout.mp}-{layout.dp}"
+
+    @property
+    def error(self) -> float:
+        """Predicted against the quiet (10th percentile) measured step, as a fraction; negative is too short."""
+        return self.estimate.step_time_s / self.steps.quiet_s - 1
+
+    def components(self) -> list[ComponentComparison]:
+        """The paper's components that this layout has."""
+        measured = {
+            "Stage_Fwd_Max": max(stage.forward_s for stage in self.steps.stages),
+            "Stage_Bwd_Max": max(stage.backward_s for stage in self.steps.stages),
+            "Max_Update": max(stage.optimizer_s for stage in self.steps.stages),
+        }
+        return [
+            ComponentComparison(name=name, predicted_s=seconds, measured_s=measured.get(name))
+            for name, seconds in self.estimate.components.to_dict().items()
+            if seconds > 0
+        ]
+
+
+def predict_layouts(config: DemoConfig, bundle: Path) -> list[Estimate]:
+    """An estimate per layout. All processes run on this one node."""
+    estimator = Estimator.load(bundle)
+    return [estimator.predict(model=config.model, parallelism=layout) for layout in config.layouts]
+
+
+def train_layouts(
+    config: DemoConfig, estimates: Sequence[Estimate], on_progress: Callable[[int, int, str], None]
+) -> list[Comparison]:
+    """Train every layout for real, taking turns, with the stages and vocabulary that were predicted."""
+    found: dict[int, TrainingSteps] = {}
+    total = config.rounds * len(estimates)
+    for turn in range(total):
+        index = turn % len(estimates)
+        steps = _train(config, estimates[index])
+        found[index] = found[index].joined(steps) if index in found else steps
+        on_progress(turn + 1, total, _label(estimates[index].parallelism))
+    return [Comparison(estimate=e, steps=found[i]) for i, e in enumerate(estimates)]
+
+
+def _label(layout: Parallelism) -> str:
+    return f"{layout.pp}-{layout.mp}-{layout.dp}"
+
+
+def _train(config: DemoConfig, estimate: Estimate) -> TrainingSteps:
+    return train_steps(
+        config.model,
+        estimate.parallelism,
+        stage_encoders=estimate.encoder_counts,
+        vocabulary_size=estimate.padded_vocabulary_size,
+        steps=config.timed_steps,
+        warm_up_steps=config.warm_up_steps,
+        seed=config.seed,
+        threads=THREADS,
+    )
+
+
+def store_comparisons(database: Database, keys: Fingerprints, comparisons: Sequence[Comparison]) -> None:
+    """Keep the measured steps and what was predicted for them."""
+    run = Run(
+        started_at=utc_now(),
+        kernelcast_version=version("kernelcast"),
+        code_digest=code_digest(),
+        command="demo",
+        compute_id=keys.compute.digest,
+        fabric_id=keys.fabric.digest,
+        software_id=keys.software.digest,
+    )
+    database.add_run(run, keys.compute, keys.fabric, keys.software)
+    for comparison in comparisons:
+        step = _measured_step(run.id, comparison)
+        database.add_step(step)
+        estimate = comparison.estimate
+        database.add_prediction(
+            Prediction(
+                step_id=step.id,
+                bundle_digest=estimate.provenance.bundle_digest,
+                timeline="closed form",
+                statistic="quiet_us",
+                predicted_s=estimate.step_time_s,
+                components_s=estimate.components.to_dict(),
+                kernelcast_version=version("kernelcast"),
+            )
+        )
+
+
+def _measured_step(run_id: str, comparison: Comparison) -> MeasuredStep:
+    layout = comparison.estimate.parallelism
+    traced = {c.name: c.measured_s for c in comparison.components() if c.measured_s is not None}
+    return MeasuredStep.from_repetitions(
+        run_id=run_id,
+        repetitions_s=comparison.steps.steps_s,
+        model=asdict(comparison.estimate.model),
+        pp=layout.pp,
+        mp=layout.mp,
+        dp=layout.dp,
+        micro_batch=layout.micro_batch,
+        micro_batches=layout.micro_batches,
+        schedule="1F1B",
+        recomputation=False,
+        dtype=comparison.estimate.provenance.dtype,
+        framework="torch.distributed.pipelining",
+        components_s=traced,
+        measured_at=utc_now(),
+    )
