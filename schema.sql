@@ -127,7 +127,7 @@ CREATE TABLE sample ( -- One measured point: an operator at a workload. What cou
     reason TEXT NOT NULL, -- why there is no time; empty when ok
     time_us REAL, -- microseconds: mean of the middle five of the first ten repetitions, or what `statistic` says
     quiet_us REAL, -- microseconds: 10th percentile over all repetitions; NULL where repetitions are not known
-    spread REAL, -- (90th - 10th percentile) / median over all repetitions, no unit; NULL where they are not known
+    spread REAL, -- no unit: (90th - 10th percentile) / median over all repetitions; NULL where they are not known
     statistic TEXT NOT NULL, -- how time_us was formed: "middle five of ten", or what an import's author did
     repetition_count INTEGER NOT NULL, -- repetitions that the times come from; 0 where unknown
     flops REAL, -- floating-point operations of one execution

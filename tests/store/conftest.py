@@ -1,0 +1,122 @@
+"""What the store's tests measure on: a made-up CPU, and samples with kernels."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.operators import Direction
+from kernelcast.store import Database, Kernel, MeasuredStep, Repetition, Run, Sample
+
+SampleMaker = Callable[..., Sample]
+
+
+@pytest.fixture
+def compute() -> ComputeFingerprint:
+    return ComputeFingerprint(
+        kind="cpu", device_name="Example CPU", cores=2, threads=1, caches=("L2 1 MiB",), virtualised=True
+    )
+
+
+@pytest.fixture
+def fabric() -> FabricFingerprint:
+    return FabricFingerprint(backend="gloo", gpus_per_node=2, links=("shared memory",))
+
+
+@pytest.fixture
+def software() -> SoftwareFingerprint:
+    return SoftwareFingerprint(torch="2.13.0", environment=("OMP_NUM_THREADS=1",))
+
+
+@pytest.fixture
+def run(compute: ComputeFingerprint, fabric: FabricFingerprint, software: SoftwareFingerprint) -> Run:
+    return Run(
+        started_at="2026-01-31T08:15:00Z",
+        kernelcast_version="0.1.0",
+        code_digest="c0de",
+        command="collect compute",
+        plan="quick",
+        compute_id=compute.digest,
+        fabric_id=fabric.digest,
+        software_id=software.digest,
+        conditions={"processes_per_node": 1},
+        site="Example site",
+        note="first try",
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "bench.db"
+
+
+@pytest.fixture
+def database(
+    path: Path,
+    run: Run,
+    compute: ComputeFingerprint,
+    fabric: FabricFingerprint,
+    software: SoftwareFingerprint,
+) -> Iterator[Database]:
+    """An open database that holds `run` and nothing measured."""
+    with Database.open(path, create=True) as opened:
+        opened.add_run(run, compute, fabric, software)
+        yield opened
+
+
+@pytest.fixture
+def make_sample(run: Run) -> SampleMaker:
+    """Make a sample of `run`: `make_sample(rows=64, time_us=10.0, kernels=3)`."""
+
+    def make(
+        *,
+        rows: int = 64,
+        time_us: float = 10.0,
+        kernels: int = 2,
+        operator: str = "qkv_linear",
+        direction: Direction = Direction.FORWARD,
+        run_id: str | None = None,
+    ) -> Sample:
+        repetitions = [
+            Repetition(
+                index=index,
+                time_us=time_us + index,
+                start_us=100.0 * index,
+                kernels=tuple(
+                    Kernel(name=f"gemm_{k}", start_us=float(k), duration_us=0.5 + k, stream=7)
+                    for k in range(kernels)
+                ),
+            )
+            for index in range(10)
+        ]
+        return Sample.from_repetitions(
+            run_id=run_id or run.id,
+            operator=operator,
+            direction=direction,
+            dtype="float32",
+            vector=(rows, 512, 1536),
+            repetitions=repetitions,
+            reference_us=41.5,
+            measured_at="2026-01-31T08:16:00Z",
+        )
+
+    return make
+
+
+@pytest.fixture
+def step(run: Run) -> MeasuredStep:
+    return MeasuredStep.from_repetitions(
+        repetitions_s=[0.7, 0.6, 0.65, 0.9],
+        run_id=run.id,
+        model={"name": "small-gpt", "d": 512},
+        pp=2,
+        mp=1,
+        dp=1,
+        micro_batch=4,
+        micro_batches=8,
+        schedule="1F1B",
+        recomputation=False,
+        dtype="float32",
+        components_s={"encoder_forward": 0.02},
+        measured_at="2026-01-31T09:00:00Z",
+    )

@@ -1,0 +1,104 @@
+"""Migrations: old databases end with the schema that new ones begin with, or stay as they were."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from kernelcast.runtime.errors import DataError
+from kernelcast.store import Database
+from kernelcast.store.migrations import (
+    MIGRATIONS,
+    SCHEMA_PATH,
+    SCHEMA_VERSION,
+    Migration,
+    migrate,
+    schema_version,
+)
+
+OLD_SCHEMAS = Path(__file__).parent / "schemas"
+
+ADD_COLUMN = Migration(
+    to_version=2,
+    statements=("ALTER TABLE run ADD COLUMN weather TEXT", "CREATE INDEX run_by_weather ON run (weather)"),
+)
+FAILS_HALFWAY = Migration(
+    to_version=3, statements=("CREATE TABLE half (x TEXT) STRICT", "CREATE TABLE half (x TEXT)")
+)
+LEAVES_DANGLING_ROWS = Migration(to_version=2, statements=("DELETE FROM hardware",))
+
+
+def schema_of(connection: sqlite3.Connection) -> dict[str, object]:
+    """Tables with their columns, keys and indexes, and views, without comments and spacing."""
+    found: dict[str, object] = {}
+    for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_master").fetchall():
+        if kind == "table":
+            found[name] = [
+                connection.execute(f"SELECT * FROM {pragma}('{name}')").fetchall()
+                for pragma in ("pragma_table_xinfo", "pragma_foreign_key_list")
+            ]
+        elif kind == "index":
+            found[name] = connection.execute(f"SELECT * FROM pragma_index_xinfo('{name}')").fetchall()
+        else:
+            lines = (line.partition("--")[0] for line in sql.splitlines())
+            found[name] = " ".join(" ".join(lines).split())
+    return found
+
+
+@pytest.fixture
+def connection(database: Database) -> sqlite3.Connection:
+    return database.connection
+
+
+def test_versions_are_numbered_without_gaps() -> None:
+    assert [migration.to_version for migration in MIGRATIONS] == list(range(2, SCHEMA_VERSION + 1))
+    assert f"PRAGMA user_version = {SCHEMA_VERSION};" in SCHEMA_PATH.read_text(encoding="utf-8")
+
+
+def test_every_old_version_migrated_equals_a_fresh_database(connection: sqlite3.Connection) -> None:
+    # A new version leaves the schema.sql before it in schemas/version_N.sql.
+    for version in range(1, SCHEMA_VERSION):
+        old = sqlite3.connect(":memory:", isolation_level=None)
+        old.executescript((OLD_SCHEMAS / f"version_{version}.sql").read_text(encoding="utf-8"))
+        assert schema_version(old) == version
+        migrate(old)
+        assert schema_version(old) == SCHEMA_VERSION
+        assert schema_of(old) == schema_of(connection)
+        old.close()
+
+
+def test_a_migration_is_applied_once(connection: sqlite3.Connection) -> None:
+    migrate(connection, [ADD_COLUMN])
+    migrate(connection, [ADD_COLUMN])
+    assert schema_version(connection) == 2
+    assert connection.execute("SELECT weather FROM run").fetchall() == [(None,)]
+    assert connection.execute("PRAGMA foreign_keys").fetchone() == (1,)
+
+
+def test_a_migration_that_fails_leaves_the_version_before_it(connection: sqlite3.Connection) -> None:
+    with pytest.raises(sqlite3.OperationalError, match="already exists"):
+        migrate(connection, [FAILS_HALFWAY, ADD_COLUMN])
+    assert schema_version(connection) == 2
+    assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'half'").fetchone() == (0,)
+    assert not connection.in_transaction
+
+
+def test_a_migration_may_not_leave_rows_that_point_to_nothing(connection: sqlite3.Connection) -> None:
+    before = schema_of(connection)
+    with pytest.raises(DataError, match="version 2: run has dangling rows"):
+        migrate(connection, [LEAVES_DANGLING_ROWS])
+    assert schema_version(connection) == 1
+    assert schema_of(connection) == before
+    assert connection.execute("SELECT count(*) FROM hardware").fetchone() == (1,)
+
+
+def test_opening_migrates_unless_read_only(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    database.close()
+    for module in ("connection", "database_file"):
+        monkeypatch.setattr(f"kernelcast.store.{module}.SCHEMA_VERSION", 2)
+    monkeypatch.setattr("kernelcast.store.connection.migrate", lambda opened: migrate(opened, [ADD_COLUMN]))
+    with pytest.raises(DataError, match="open it once for writing"):
+        Database.open(database.path, read_only=True)
+    with Database.open(database.path) as migrated:
+        assert schema_version(migrated.connection) == 2
+    with Database.open(database.path, read_only=True) as reader:
+        assert len(reader.run_list()) == 1
