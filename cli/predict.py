@@ -3,7 +3,7 @@
 import json
 
 import click
-from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.tables import seconds, seconds_precisely, text_table
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism
 from kernelcast.runtime.decomposition import Component
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
@@ -92,7 +92,7 @@ def _headline(estimate: Estimate) -> str:
     hardware = "; ".join((*source.compute, *source.fabric)) or "not recorded"
     return "\n".join(
         (
-            f"step {estimate.step_time_s:.3f} s, {estimate.tokens_per_s:,.0f} tokens/s",
+            f"step {seconds_precisely(estimate.step_time_s)}, {estimate.tokens_per_s:,.0f} tokens/s",
             "",
             f"model     {model.name}: {model.encoders} encoders, hidden {model.hidden_size}, "
             f"sequence {model.sequence_length}, vocabulary {estimate.padded_vocabulary_size} (padded)",

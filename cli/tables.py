@@ -1,5 +1,6 @@
 """Plain-text tables for a terminal or a file: aligned columns, nothing but spaces and one rule."""
 
+import math
 from collections.abc import Sequence
 
 _GAP = "  "
@@ -37,3 +38,9 @@ def seconds(value_s: float) -> str:
     if value_s >= 1e-3:
         return f"{value_s * 1e3:.2f} ms"
     return f"{value_s * 1e6:.1f} µs"
+
+
+def seconds_precisely(value_s: float) -> str:
+    """A positive time in seconds, to three decimals or four digits: `1.234 s`, `0.004105 s`."""
+    decimals = max(3, 3 - math.floor(math.log10(value_s)))
+    return f"{value_s:.{decimals}f} s"

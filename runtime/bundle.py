@@ -95,16 +95,20 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
             not hold exactly what its manifest says; the message names the file and the member.
     """
     source = Path(path)
-    content = _read_file(source)
+    try:
+        return _verified(source, _read_file(source))
+    except KernelcastError as error:
+        # Names inside a damaged file can hold anything, line breaks too; an error is one readable line.
+        line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error))
+        raise DataError(line) from error
+
+
+def _verified(source: Path, content: bytes) -> Bundle:
     members = _members(source, content)
     if MANIFEST_FILE not in members:
         raise DataError(f"bundle {source}: no {MANIFEST_FILE} inside")
     manifest = _manifest(source, members.pop(MANIFEST_FILE))
-    try:
-        expected = _serialise(source, manifest, members)
-    except UsageError as error:
-        raise DataError(str(error)) from error
-    if expected != content:
+    if _serialise(source, manifest, members) != content:
         raise DataError(
             f"bundle {source}: its bytes differ from what kernelcast writes for its content (damaged?)"
         )

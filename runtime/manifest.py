@@ -15,6 +15,7 @@ from types import GenericAlias
 from typing import Any, Self, TypeVar
 
 from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.field_reader import FieldReader
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import OPERATORS, Direction
 
@@ -167,7 +168,7 @@ class RegressorEntry:
         Raises:
             DataError: a field is missing, unknown, ill-typed or out of bounds.
         """
-        read = _Reader("regressor", values, [f.name for f in fields(cls)])
+        read = FieldReader("regressor", values, [f.name for f in fields(cls)])
         direction = read.text("direction")
         if direction not in set(Direction):
             raise DataError(
@@ -256,7 +257,7 @@ class Manifest:
         """
         if isinstance(values, dict) and values.get("format") != FORMAT:
             raise DataError(f"manifest: format is {values.get('format')!r}, this version reads {FORMAT!r}")
-        read = _Reader("manifest", values, ["format", *(f.name for f in fields(cls))])
+        read = FieldReader("manifest", values, ["format", *(f.name for f in fields(cls))])
         return cls(
             kernelcast_version=read.text("kernelcast_version"),
             created_at=read.text("created_at"),
@@ -276,53 +277,6 @@ class Manifest:
         return text.encode() + b"\n"
 
 
-class _Reader:
-    """Typed access to a JSON object whose fields must be exactly `names`."""
-
-    def __init__(self, where: str, values: object, names: Sequence[str]) -> None:
-        if not isinstance(values, dict):
-            raise DataError(f"{where}: expected an object, found {type(values).__name__}")
-        odd = sorted(map(str, set(values) ^ set(names)))
-        if odd:
-            raise DataError(f"{where}: missing or unknown field(s) {', '.join(odd)}")
-        self._where, self._values = where, values
-
-    def _get(self, name: str, expected: str, *types: type) -> Any:
-        value = self._values[name]
-        if type(value) not in types:
-            raise DataError(f"{self._where}: {name} is {value!r:.80}, expected {expected}")
-        return value
-
-    def text(self, name: str) -> str:
-        return str(self._get(name, "a text", str))
-
-    def integer(self, name: str) -> int:
-        return int(self._get(name, "a whole number", int))
-
-    def number(self, name: str) -> float:
-        return _as_float(self._get(name, "a number", float, int))
-
-    def items(self, name: str) -> list[Any]:
-        return list(self._get(name, "a list", list))
-
-    def texts(self, name: str) -> list[str]:
-        values = self.items(name)
-        if not all(isinstance(value, str) for value in values):
-            raise DataError(f"{self._where}: {name} is {values!r:.80}, expected a list of texts")
-        return values
-
-    def pairs(self, name: str) -> tuple[tuple[float, float], ...]:
-        values = self.items(name)
-        for pair in values:
-            if type(pair) is not list or len(pair) != 2 or not all(type(v) in (int, float) for v in pair):
-                raise DataError(f"{self._where}: {name} holds {pair!r:.80}, expected [minimum, maximum]")
-        return tuple((_as_float(low), _as_float(high)) for low, high in values)
-
-    def settings(self, name: str) -> dict[str, str | int | float | bool | None]:
-        values = self._get(name, "an object", dict)
-        return dict(values)
-
-
 def _described(fingerprints: Sequence[_Fingerprint]) -> list[dict[str, Any]]:
     # The description is for readers of the manifest; the digest is what a store looks the hardware up by.
     rows = [{"digest": f.digest, "description": f.description, "fields": f.to_dict()} for f in fingerprints]
@@ -332,7 +286,7 @@ def _described(fingerprints: Sequence[_Fingerprint]) -> list[dict[str, Any]]:
 def _fingerprints(cls: type[_Fingerprint], name: str, rows: list[Any]) -> tuple[_Fingerprint, ...]:
     found: list[_Fingerprint] = []
     for row in rows:
-        read = _Reader(f"manifest {name}", row, ["digest", "description", "fields"])
+        read = FieldReader(f"manifest {name}", row, ["digest", "description", "fields"])
         values = row["fields"]
         if not isinstance(values, dict):
             raise DataError(f"manifest {name}: fields is {type(values).__name__}, expected an object")
@@ -349,13 +303,6 @@ def _fingerprints(cls: type[_Fingerprint], name: str, rows: list[Any]) -> tuple[
             )
         found.append(fingerprint)
     return tuple(found)
-
-
-def _as_float(value: int | float) -> float:
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf  # refused later, with the field's name
 
 
 def _require(holds: bool, where: str, name: str, value: object, expected: str) -> None:

@@ -116,6 +116,7 @@ def with_manifest(content: bytes, change: Callable[[dict[str, Any]], None]) -> b
     ("changes", "message"),
     [
         ({"models/gelu.forward.onnx": None}, "models/gelu.forward.onnx is in the manifest, but missing"),
+        ({"models/a\nb.onnx": b"x"}, "models/a\\nb.onnx is not in the manifest"),
         ({"models/extra.onnx": b"x"}, "models/extra.onnx is not in the manifest"),
         ({"models/gelu.forward.onnx": COPY[::-1]}, "models/gelu.forward.onnx has 28 bytes and SHA-256 "),
         ({"manifest.json": None}, "no manifest.json inside"),
@@ -156,6 +157,7 @@ ENTRY = ("regressors", 0)
             "manifest: format is 'kernelcast.bundle/2', this version reads",
         ),
         (set_in("colour", to=1), "manifest: missing or unknown field(s) colour"),
+        (set_in("a\nb", to=1), "manifest: missing or unknown field(s) a\\nb"),
         (set_in("seed", to=True), "manifest: seed is True, expected a whole number"),
         (set_in("seed", to="7"), "manifest: seed is '7', expected a whole number"),
         (set_in("created_at", to="2026-01-01"), "manifest: created_at is '2026-01-01', expected ISO 8601"),
