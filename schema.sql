@@ -16,7 +16,7 @@ PRAGMA application_id = 1262699586;  -- 0x4B434442, "KCDB" in ASCII: a kernelcas
 PRAGMA user_version = 1;             -- this schema's version; numbered migrations bring older files here
 
 
--- What was measured on -------------------------------------------------------------------------------------------------
+-- What was measured on ----------------------------------------------------------------------------------------------
 
 CREATE TABLE hardware ( -- One kind of device as a kernel sees it; what does not apply to its kind is 0 or empty.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- compute fingerprint: digest of `fingerprint`
@@ -73,7 +73,7 @@ CREATE TABLE operator ( -- The basic operators of a training step: a copy of ker
 ) STRICT;
 
 
--- Where rows come from -------------------------------------------------------------------------------------------------
+-- Where rows come from ----------------------------------------------------------------------------------------------
 
 CREATE TABLE source ( -- Who made measurements: kernelcast's collector, an imported file, a trace of a real run.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
@@ -112,9 +112,9 @@ CREATE TABLE run_note ( -- Free text about a run; apart from it, so that a datab
 CREATE INDEX run_note_by_run ON run_note (run_id);
 
 
--- Measured operators ---------------------------------------------------------------------------------------------------
+-- Measured operators ------------------------------------------------------------------------------------------------
 
-CREATE TABLE sample ( -- One measured point: an operator at a workload. What could not be measured is a row with a reason.
+CREATE TABLE sample ( -- One measured point: an operator at a workload. What has no time is a row with a reason.
     number INTEGER PRIMARY KEY, -- row number in this file; repetition and kernel link to it
     id TEXT NOT NULL UNIQUE CHECK (length(id) = 32), -- digest of the other columns, the repetitions and the kernels
     run_id TEXT NOT NULL REFERENCES run (id), -- measured by
@@ -169,7 +169,7 @@ CREATE TABLE kernel ( -- One kernel of a repetition (on a CPU: one operator call
 CREATE INDEX kernel_by_name ON kernel (name_number, sample_number, duration_us);
 
 
--- Whole training steps and what was predicted for them -----------------------------------------------------------------
+-- Whole training steps and what was predicted for them --------------------------------------------------------------
 
 CREATE TABLE step ( -- A real training step of a model, timed end to end; what failed is a row with a reason.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
@@ -242,7 +242,7 @@ CREATE INDEX predictor_by_fabric ON predictor (fabric_id);
 CREATE INDEX predictor_by_software ON predictor (software_id);
 
 
--- Questions that people ask --------------------------------------------------------------------------------------------
+-- Questions that people ask -----------------------------------------------------------------------------------------
 
 CREATE VIEW operator_time AS -- Which operator took how long on which hardware? One row per measured point.
 SELECT
@@ -435,29 +435,49 @@ JOIN point_time AS two
 JOIN hardware AS hardware_one ON hardware_one.id = one.compute_id
 JOIN hardware AS hardware_two ON hardware_two.id = two.compute_id;
 
-CREATE VIEW step_accuracy AS -- Predicted against measured training steps. Like is compared with like: the minimum.
+CREATE VIEW step_accuracy AS -- How far was the prediction from the real step? Quiet against quiet, else the minimum.
 SELECT
-    hardware.description AS hardware,
-    step.model_name AS model,
-    step.pp,
-    step.mp,
-    step.dp,
-    step.micro_batch,
-    step.micro_batches,
-    step.min_s AS measured_s,
-    prediction.predicted_s,
-    round(100.0 * (prediction.predicted_s / step.min_s - 1), 2) AS error_percent,
-    prediction.timeline,
-    prediction.statistic,
-    prediction.bundle_digest,
-    step.measured_at,
-    step.id AS step_id,
-    run.compute_id
-FROM prediction
-JOIN step ON step.id = prediction.step_id
-JOIN run ON run.id = step.run_id
-JOIN hardware ON hardware.id = run.compute_id
-WHERE step.status = 'ok';
+    hardware,
+    model,
+    pp,
+    mp,
+    dp,
+    micro_batch,
+    micro_batches,
+    measured_s,
+    measured_statistic, -- which of the step's times was compared: p10_s for quiet operators, else min_s
+    predicted_s,
+    round(100.0 * (predicted_s / measured_s - 1), 2) AS error_percent, -- negative: predicted too short
+    timeline,
+    statistic,
+    bundle_digest,
+    measured_at,
+    step_id,
+    compute_id
+FROM (
+    SELECT
+        hardware.description AS hardware,
+        step.model_name AS model,
+        step.pp,
+        step.mp,
+        step.dp,
+        step.micro_batch,
+        step.micro_batches,
+        iif(prediction.statistic = 'quiet_us' AND step.p10_s IS NOT NULL, step.p10_s, step.min_s) AS measured_s,
+        iif(prediction.statistic = 'quiet_us' AND step.p10_s IS NOT NULL, 'p10_s', 'min_s') AS measured_statistic,
+        prediction.predicted_s,
+        prediction.timeline,
+        prediction.statistic,
+        prediction.bundle_digest,
+        step.measured_at,
+        step.id AS step_id,
+        run.compute_id
+    FROM prediction
+    JOIN step ON step.id = prediction.step_id
+    JOIN run ON run.id = step.run_id
+    JOIN hardware ON hardware.id = run.compute_id
+    WHERE step.status = 'ok'
+);
 
 CREATE VIEW predictor_error AS -- How well does each trained regressor predict what it has not seen? Worst first.
 SELECT

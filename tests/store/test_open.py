@@ -97,6 +97,16 @@ def test_creating_leaves_one_file_and_opening_keeps_it(path: Path) -> None:
     assert path.read_bytes() == before
 
 
+def test_creating_needs_no_hard_links(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError("hard links are not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with Database.open(path, create=True) as database:
+        assert database.run_list() == []
+    assert os.listdir(path.parent) == [path.name]
+
+
 def test_a_failed_creation_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = path.with_name("broken.sql")
     broken.write_text("CREATE TABLE half (x) STRICT;")

@@ -86,11 +86,12 @@ def test_every_view_says_what_it_answers_and_answers(
     )
     database.add_samples([make_sample(), failed])
     step_id = database.add_step(step)
-    database.add_prediction(
-        Prediction(
-            step_id=step_id, bundle_digest="b", timeline="schedule", statistic="quiet_us", predicted_s=0.66
+    for statistic in ("time_us", "quiet_us"):
+        database.add_prediction(
+            Prediction(
+                step_id=step_id, bundle_digest="b", timeline="schedule", statistic=statistic, predicted_s=0.66
+            )
         )
-    )
     database.add_predictors([predictor(compute.digest)])
     answers = {}
     for name, sql in statements(database, "view").items():
@@ -111,7 +112,10 @@ def test_every_view_says_what_it_answers_and_answers(
     assert (slowest["kernel"], slowest["launches"], slowest["total_us"]) == ("gemm_1", 10, 15.0)
     assert slowest["operators"] == "qkv_linear forward"
     assert [row["reason"] for row in answers["failure"]] == ["CUDA kernel"]
-    assert answers["step_accuracy"][0]["error_percent"] == 10.0
+    by_statistic = {row["statistic"]: row for row in answers["step_accuracy"]}
+    assert by_statistic["time_us"]["error_percent"] == 10.0  # 0.66 s against the minimum, 0.6 s
+    assert by_statistic["quiet_us"]["measured_statistic"] == "p10_s"
+    assert by_statistic["quiet_us"]["error_percent"] == 7.32  # 0.66 s against the 10th percentile, 0.615 s
     assert answers["predictor_error"][0]["validation_error_percent"] == 4.0
 
 
