@@ -35,7 +35,9 @@ def collect() -> None:
 @device_option
 @dtype_option
 @threads_option
-@click.option("--operator", "operators", multiple=True, help="Only this operator; may be given several times.")
+@click.option(
+    "--operator", "operators", multiple=True, help="Only this operator; may be given several times."
+)
 @again_option
 @site_option
 def compute(

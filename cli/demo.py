@@ -37,7 +37,9 @@ from kernelcast.train.fit import train_bundle
     show_default=True,
     help="The bundle.",
 )
-@click.option("--config", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file like demo/demo.toml.")
+@click.option(
+    "--config", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file like demo/demo.toml."
+)
 @again_option
 def demo(database_path: Path, output: Path, config: Path | None, again: bool) -> None:
     """Measure this machine's CPU, train a bundle, predict a small GPT's step, then train it for real and compare.
@@ -59,12 +61,16 @@ def demo(database_path: Path, output: Path, config: Path | None, again: bool) ->
                 again=again,
                 on_progress=lambda p: report(p.done, p.total, p.operator),
             )
-        click.echo(f"{done.measured} measured, {done.already_there} already there, {done.unsupported} not supported")
+        click.echo(
+            f"{done.measured} measured, {done.already_there} already there, {done.unsupported} not supported"
+        )
         _title(3, "measure collectives between two processes (torchrun, gloo)")
         _collect_comm(database_path, chosen.plan, again)
         _title(4, f"fit one regressor per operator and direction into {output}")
         with progress("regressors") as report:
-            trained = train_bundle(database, output, hardware=keys.compute.digest, seed=chosen.seed, on_progress=report)
+            trained = train_bundle(
+                database, output, hardware=keys.compute.digest, seed=chosen.seed, on_progress=report
+            )
         show_training(trained)
         _title(5, f"predict {chosen.model.name}, then train it for real")
         estimates = predict_layouts(chosen, output)

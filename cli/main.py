@@ -27,7 +27,9 @@ class Verb:
 VERBS: Mapping[str, Verb] = MappingProxyType(
     {
         "probe": Verb("probe", "probe", "collector", "Show this machine's fingerprints."),
-        "collect": Verb("collect", "collect", "collector", "Measure operators and collectives into a database."),
+        "collect": Verb(
+            "collect", "collect", "collector", "Measure operators and collectives into a database."
+        ),
         "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
         "predict": Verb("predict", "predict", "", "Predict a training step from a bundle."),
         "demo": Verb("demo", "demo", "all", "Do all of it on this machine and check it against real steps."),
@@ -68,7 +70,9 @@ class LazyGroup(click.Group):
             formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.group(
+    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+)
 @click.version_option(package_name="kernelcast", message="%(package)s %(version)s")
 def kernelcast() -> None:
     """Predict how long a distributed LLM training step takes, from operators measured on the hardware.

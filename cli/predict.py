@@ -3,6 +3,7 @@
 import json
 
 import click
+
 from kernelcast.cli.tables import seconds, seconds_precisely, text_table
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism
 from kernelcast.runtime.decomposition import Component

@@ -8,6 +8,7 @@ import click
 from kernelcast.cli.options import device_option, threads_option
 from kernelcast.collector.probe import probe as probe_machine
 from kernelcast.collector.probe import resolve_device
+from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 
 FORMAT = "kernelcast.fingerprints/1"
 
@@ -26,7 +27,11 @@ def probe(device: str, threads: int, as_json: bool) -> None:
     kernelcast probe --json
     """
     found = probe_machine(resolve_device(device), threads=threads)
-    parts = {"compute": found.compute, "fabric": found.fabric, "software": found.software}
+    parts: dict[str, ComputeFingerprint | FabricFingerprint | SoftwareFingerprint] = {
+        "compute": found.compute,
+        "fabric": found.fabric,
+        "software": found.software,
+    }
     if as_json:
         document = {
             name: {"digest": part.digest, "description": part.description, "fields": part.to_dict()}

@@ -17,7 +17,9 @@ FORMAT = "kernelcast.training/1"
 
 @click.command()
 @database_option("The database with the measurements.")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The bundle.")
+@click.option(
+    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The bundle."
+)
 @click.option(
     "--statistic",
     type=click.Choice(STATISTICS),
@@ -84,7 +86,9 @@ def show_training(trained: Trained) -> None:
     for skipped in trained.skipped:
         click.echo(f"left out: {skipped.operator} ({skipped.direction}): {skipped.reason}")
     count = len(trained.manifest.regressors)
-    click.echo(f"{trained.path}: {count} regressors, mean validation error {trained.mean_validation_error:.1%}")
+    click.echo(
+        f"{trained.path}: {count} regressors, mean validation error {trained.mean_validation_error:.1%}"
+    )
 
 
 def _document(trained: Trained) -> dict[str, object]:

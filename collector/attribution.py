@@ -24,7 +24,7 @@ GLOO_PREFIX = "gloo:"
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """One marked call: its kernels, and the span from the earliest start to the latest end (µs on the trace's clock)."""
+    """One marked call: its kernels, and the span from their earliest start to their latest end (µs, trace's clock)."""
 
     mark: str
     start_us: float

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 from kernelcast.collector.layers import causal_attention, rotary_tables, rotate, token_loss
@@ -122,7 +122,10 @@ def _layer_norm(s: Shape, place: Place) -> Bench:
 
 
 def _rms_norm(s: Shape, place: Place) -> Bench:
-    x, weight = place.activation(s.micro_batch, s.sequence_length, s.hidden_size), place.parameter(s.hidden_size)
+    x, weight = (
+        place.activation(s.micro_batch, s.sequence_length, s.hidden_size),
+        place.parameter(s.hidden_size),
+    )
     return Bench(lambda: F.rms_norm(x, (s.hidden_size,), weight), [x], [weight])
 
 

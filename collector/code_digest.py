@@ -6,7 +6,15 @@ from pathlib import Path
 from kernelcast.runtime.fingerprint import DIGEST_HEX_DIGITS
 
 # What a sample's time depends on; changes elsewhere leave the digest as it is.
-_MEASURING = ("attribution.py", "benches.py", "collectives.py", "comm.py", "harness.py", "kineto.py", "layers.py")
+_MEASURING = (
+    "attribution.py",
+    "benches.py",
+    "collectives.py",
+    "comm.py",
+    "harness.py",
+    "kineto.py",
+    "layers.py",
+)
 
 
 def code_digest() -> str:

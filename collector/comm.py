@@ -69,7 +69,9 @@ class World:
                 "torchrun --nproc-per-node 2 --no-python kernelcast collect comm --db FILE"
             ) from None
         if size < 2 or size % local_size:
-            raise UsageError(f"collect comm: {size} process(es), {local_size} per node; expected 2 or more, nodes alike")
+            raise UsageError(
+                f"collect comm: {size} process(es), {local_size} per node; expected 2 or more, nodes alike"
+            )
         return cls(rank=rank, size=size, local_size=local_size)
 
 
@@ -83,7 +85,11 @@ class _Point:
 def _points(plan: Plan, world: World, element_bytes: int) -> list[_Point]:
     operators = [op for op in OPERATORS.values() if op.collective]
     return [
-        _Point(operator=op, entries=size // element_bytes, vector=(size // element_bytes, world.nodes, world.local_size))
+        _Point(
+            operator=op,
+            entries=size // element_bytes,
+            vector=(size // element_bytes, world.nodes, world.local_size),
+        )
         for size in plan.messages.sizes_bytes()
         for op in operators
         # A message has two ends; more processes would measure it again.
@@ -137,7 +143,14 @@ class _Recorder:
     """Process 0's way to the database; the run is added with its first sample."""
 
     def __init__(
-        self, database: Database, plan: Plan, place: torch.device, dtype: str, threads: int, again: bool, site: str
+        self,
+        database: Database,
+        plan: Plan,
+        place: torch.device,
+        dtype: str,
+        threads: int,
+        again: bool,
+        site: str,
     ) -> None:
         self._keys = probe(place, threads=threads)
         self._run = Run(

@@ -135,7 +135,9 @@ def _measure_point(
         return _without_time(point, run_id, dtype, Status.FAILED, f"out of memory: {error}", measured_at)
     except (RuntimeError, DataError) as error:
         # A kernel that this build lacks must not end the run: the reason is kept with the sample.
-        return _without_time(point, run_id, dtype, Status.FAILED, f"{type(error).__name__}: {error}", measured_at)
+        return _without_time(
+            point, run_id, dtype, Status.FAILED, f"{type(error).__name__}: {error}", measured_at
+        )
     reference_us = (before_us + reference.time_us()) / 2
     return [
         _sample(point, run_id, dtype, direction, found, reference_us, measured_at)

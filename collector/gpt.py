@@ -7,7 +7,7 @@ parallelism).
 from collections.abc import Sequence
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from kernelcast.collector.layers import causal_attention, rotary_tables, rotate
@@ -22,7 +22,9 @@ def require_trainable(model: ModelConfig) -> None:
         UsageError: the field, what was found, what is trained.
     """
     if model.attention != "flash":
-        raise UsageError(f"model {model.name}: attention is {model.attention!r}, real steps train 'flash' only")
+        raise UsageError(
+            f"model {model.name}: attention is {model.attention!r}, real steps train 'flash' only"
+        )
     if model.kv_heads != model.attention_heads:
         raise UsageError(
             f"model {model.name}: kv_heads is {model.kv_heads}, real steps train {model.attention_heads} "
@@ -41,7 +43,11 @@ class Encoder(nn.Module):
         super().__init__()
         d = model.hidden_size
         self.heads, self.head_size = model.attention_heads, model.head_size
-        self.rotary, self.parallel, self.gated = model.rotary, model.parallel_residual, model.activation == "swiglu"
+        self.rotary, self.parallel, self.gated = (
+            model.rotary,
+            model.parallel_residual,
+            model.activation == "swiglu",
+        )
         self.attention_norm, self.mlp_norm = _norm(model), _norm(model)
         self.qkv = nn.Linear(d, 3 * d)
         self.attention_output = nn.Linear(d, d)
@@ -49,7 +55,7 @@ class Encoder(nn.Module):
         self.mlp_down = nn.Linear(model.mlp_size, d)
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-        """x [b, l, d] → [b, l, d]; the tables are those of rotary_tables."""
+        """X [b, l, d] → [b, l, d]; the tables are those of rotary_tables."""
         attended = x + self._attention(self.attention_norm(x), cosine, sine)
         mlp_input = x if self.parallel else attended
         return attended + self._mlp(self.mlp_norm(mlp_input))

@@ -54,7 +54,9 @@ def measure(
     clock = TraceClock()
     for _ in range(effort.most_blocks):
         _one_block(bench, place, repetitions, clock)
-        if time.monotonic() > deadline or all(is_stable(r, effort.stable_within) for r in repetitions.values()):
+        if time.monotonic() > deadline or all(
+            is_stable(r, effort.stable_within) for r in repetitions.values()
+        ):
             break
     return repetitions
 
@@ -93,7 +95,9 @@ def _one_block(
     for direction, found in repetitions.items():
         own = [w for w in work if w.mark.startswith(f"{MARK}{direction}#")]
         if len(own) != BLOCK:
-            raise DataError(f"trace holds {len(own)} marked {direction} repetitions with kernels, expected {BLOCK}")
+            raise DataError(
+                f"trace holds {len(own)} marked {direction} repetitions with kernels, expected {BLOCK}"
+            )
         for item in own:
             found.append(_repetition(item, len(found), clock.since_first_us(trace, item.start_us)))
 

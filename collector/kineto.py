@@ -75,7 +75,9 @@ def read_trace(path: Path) -> Trace:
     if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
         raise DataError(f"{path}: no list 'traceEvents' found, expected a Kineto trace")
     return Trace(
-        events=tuple(sorted(_complete_events(document["traceEvents"]), key=lambda e: (e.start_us, -e.duration_us))),
+        events=tuple(
+            sorted(_complete_events(document["traceEvents"]), key=lambda e: (e.start_us, -e.duration_us))
+        ),
         device_properties=tuple(document.get("deviceProperties") or ()),
         distributed=document.get("distributedInfo") or {},
         base_time_ns=int(document.get("baseTimeNanoseconds") or 0),

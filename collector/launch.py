@@ -12,7 +12,9 @@ from kernelcast.runtime.errors import DataError
 _LAST_LINES = 3
 
 
-def run_workers(module: str, arguments: Sequence[str], *, processes: int, threads: int, timeout_s: float) -> None:
+def run_workers(
+    module: str, arguments: Sequence[str], *, processes: int, threads: int, timeout_s: float
+) -> None:
     """Run `python -m MODULE ARGUMENTS` in `processes` processes under torchrun; each computes with `threads` threads.
 
     Raises:
@@ -36,12 +38,16 @@ def run_workers(module: str, arguments: Sequence[str], *, processes: int, thread
         try:
             status = worker.wait(timeout_s)
         except subprocess.TimeoutExpired:
-            raise DataError(f"{module}: no result after {timeout_s:.0f} s on {processes} process(es)") from None
+            raise DataError(
+                f"{module}: no result after {timeout_s:.0f} s on {processes} process(es)"
+            ) from None
         finally:
             _end(worker)
         if status != 0:
             output.seek(0)
-            raise DataError(f"{module}: exit status {status} on {processes} process(es): {_last_words(output.read())}")
+            raise DataError(
+                f"{module}: exit status {status} on {processes} process(es): {_last_words(output.read())}"
+            )
 
 
 def _end(worker: subprocess.Popen[bytes]) -> None:
@@ -58,5 +64,9 @@ def _end(worker: subprocess.Popen[bytes]) -> None:
 def _last_words(output: str) -> str:
     """The workers' own error line, without the launcher's frames."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
-    errors = [line for line in lines if "Error" in line and not line.startswith(("File", "raise", "torch.distributed"))]
+    errors = [
+        line
+        for line in lines
+        if "Error" in line and not line.startswith(("File", "raise", "torch.distributed"))
+    ]
     return " | ".join((errors or lines)[-_LAST_LINES:])[:500] or "no output"

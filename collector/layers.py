@@ -4,13 +4,17 @@ Both sides call these, so what is measured alone is what a step runs.
 """
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import Tensor
 
 
-def rotary_tables(sequence_length: int, head_size: int, *, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def rotary_tables(
+    sequence_length: int, head_size: int, *, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
     """Cosine and sine tables [1, l, 1, head_size] of rotary position embedding (arXiv 2104.09864, eq. 34)."""
-    inverse_frequency = 10_000.0 ** -(torch.arange(0, head_size, 2, device=device, dtype=torch.float32) / head_size)
+    inverse_frequency = 10_000.0 ** -(
+        torch.arange(0, head_size, 2, device=device, dtype=torch.float32) / head_size
+    )
     angles = torch.outer(torch.arange(sequence_length, device=device, dtype=torch.float32), inverse_frequency)
     angles = torch.cat((angles, angles), dim=-1)[None, :, None, :]
     return angles.cos().to(dtype), angles.sin().to(dtype)

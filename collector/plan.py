@@ -56,6 +56,7 @@ class Plan:
     most_gflop: float
     most_tokens: int
     most_elements: int
+    most_parameters: int
     ranges: Ranges
     messages: Messages
 
@@ -87,7 +88,9 @@ def load_plan(name_or_path: str) -> Plan:
             for entry in files("kernelcast.collector").joinpath("plans").iterdir()
             if entry.name.endswith(".toml")
         )
-        raise UsageError(f"plan {name_or_path!r}: expected one of {', '.join(names)} or an existing TOML file")
+        raise UsageError(
+            f"plan {name_or_path!r}: expected one of {', '.join(names)} or an existing TOML file"
+        )
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -104,7 +107,9 @@ def _plan_from(document: dict[str, Any], *, name: str, where: str) -> Plan:
     _check_names(messages, {f.name for f in fields(Messages)}, f"{where}, [messages]")
     for key, values in ranges.items():
         if not isinstance(values, list) or not values or not all(_is_positive(v) for v in values):
-            raise UsageError(f"{where}: ranges.{key} is {values!r}, expected a list of positive whole numbers")
+            raise UsageError(
+                f"{where}: ranges.{key} is {values!r}, expected a list of positive whole numbers"
+            )
     scalars = {key: document[key] for key in document if key not in ("ranges", "messages")} | messages
     for key, value in scalars.items():
         number = isinstance(value, float) and value > 0 and key == "most_gflop"
@@ -161,7 +166,8 @@ def _shapes(plan: Plan, op: Operator) -> Iterator[Shape]:
     """Shapes by a scrambled Sobol sequence over the ranges; invalid combinations are left out."""
     ranges = [getattr(plan.ranges, f.name) for f in fields(Ranges)]
     # A seed of its own per operator: no two operators share their gaps.
-    engine = SobolEngine(len(ranges), scramble=True, seed=plan.seed + list(OPERATORS).index(op.name))
+    seed = plan.seed + list(OPERATORS).index(op.name)
+    engine = SobolEngine(len(ranges), scramble=True, seed=seed)  # type: ignore[no-untyped-call]
     for _ in range(plan.shapes_per_operator * _DRAWS_PER_SHAPE):
         picks = engine.draw(1)[0].tolist()
         values = [r[min(int(pick * len(r)), len(r) - 1)] for r, pick in zip(ranges, picks, strict=True)]
@@ -196,9 +202,10 @@ def optimizer_role(op: Operator) -> str:
 
 
 def _fits(plan: Plan, op: Operator, shape: Shape, vector: tuple[int, ...]) -> bool:
-    direction = Direction.FORWARD if Direction.FORWARD in op.directions else Direction.ONCE
+    if op.operator_class is OperatorClass.OPTIMIZER:
+        return shape.stage_parameters <= plan.most_parameters
     return (
         shape.tokens <= plan.most_tokens
-        and op.flops(direction, vector) <= plan.most_gflop * 1e9
-        and op.moved_bytes(direction, vector, 1) <= plan.most_elements
+        and op.flops(Direction.FORWARD, vector) <= plan.most_gflop * 1e9
+        and op.moved_bytes(Direction.FORWARD, vector, 1) <= plan.most_elements
     )

@@ -5,13 +5,19 @@ from dataclasses import dataclass
 
 import torch
 
-from kernelcast.collector.probe_cpu import cpu_model, cpu_instruction_sets, cpu_caches, is_virtualised, memory_gib
-from kernelcast.collector.probe_gpu import gpu_fields, gpu_links, driver_version
+from kernelcast.collector.probe_cpu import (
+    cpu_caches,
+    cpu_instruction_sets,
+    cpu_model,
+    is_virtualised,
+    memory_gib,
+)
+from kernelcast.collector.probe_gpu import driver_version, gpu_fields, gpu_links
 from kernelcast.collector.probe_network import network_links
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 
-# Settings that change what runs. Thread counts are in the compute fingerprint; values that name paths or hosts stay out.
+# Settings that change what runs. Threads are in the compute fingerprint; values that name paths or hosts stay out.
 _TUNING_VARIABLES = (
     "CUBLAS_WORKSPACE_CONFIG",
     "CUDA_DEVICE_MAX_CONNECTIONS",
@@ -103,16 +109,18 @@ def _fabric(device: torch.device, threads: int) -> FabricFingerprint:
 def _software(device: torch.device) -> SoftwareFingerprint:
     environment = tuple(f"{name}={os.environ[name]}" for name in _TUNING_VARIABLES if name in os.environ)
     if device.type == "cuda":
-        cudnn = torch.backends.cudnn.version()
+        cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
         return SoftwareFingerprint(
             torch=torch.__version__,
             driver=driver_version(),
             cuda=torch.version.cuda or torch.version.hip or "",
             cudnn=str(cudnn or ""),
-            nccl=".".join(map(str, torch.cuda.nccl.version())),
+            nccl=".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
             environment=environment,
         )
-    return SoftwareFingerprint(torch=torch.__version__, cpu_libraries=_cpu_libraries(), environment=environment)
+    return SoftwareFingerprint(
+        torch=torch.__version__, cpu_libraries=_cpu_libraries(), environment=environment
+    )
 
 
 def _cpu_libraries() -> tuple[str, ...]:

@@ -31,7 +31,9 @@ def cpu_model() -> str:
     """Vendor's name of the model, with family, model and stepping where names alone are vague (virtual machines)."""
     name = _cpuinfo("model name", "Model", "CPU part") or platform.processor() or platform.machine()
     numbers = [_cpuinfo(key) for key in ("cpu family", "model", "stepping")]
-    return f"{name} (family {numbers[0]}, model {numbers[1]}, stepping {numbers[2]})" if all(numbers) else name
+    return (
+        f"{name} (family {numbers[0]}, model {numbers[1]}, stepping {numbers[2]})" if all(numbers) else name
+    )
 
 
 def cpu_instruction_sets() -> tuple[str, ...]:

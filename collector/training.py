@@ -84,7 +84,9 @@ def train_steps(
     """
     require_trainable(model)
     if parallelism.mp != 1 or parallelism.dp != 1:
-        raise UsageError(f"mp is {parallelism.mp} and dp is {parallelism.dp}, real steps train mp = dp = 1 only")
+        raise UsageError(
+            f"mp is {parallelism.mp} and dp is {parallelism.dp}, real steps train mp = dp = 1 only"
+        )
     config = {
         "model": asdict(model),
         "stage_encoders": list(stage_encoders),
@@ -102,7 +104,11 @@ def train_steps(
         request, result = Path(folder, "request.json"), Path(folder, "result.json")
         request.write_text(json.dumps(config))
         run_workers(
-            _WORKER, [str(request), str(result)], processes=parallelism.pp, threads=threads, timeout_s=timeout_s
+            _WORKER,
+            [str(request), str(result)],
+            processes=parallelism.pp,
+            threads=threads,
+            timeout_s=timeout_s,
         )
         answer = json.loads(result.read_text())
     return TrainingSteps(

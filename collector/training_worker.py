@@ -69,9 +69,9 @@ def _pipeline_step(
 ) -> Callable[[Tensor, Tensor], None]:
     stage_index, stages = dist.get_rank(), dist.get_world_size()
     b, length = config["micro_batch"], model.sequence_length
-    hidden = torch.empty(b, length, model.hidden_size, device="meta")
+    hidden = torch.empty(b, length, model.hidden_size, device="meta", requires_grad=True)
     first = torch.empty(b, length, dtype=torch.int64, device="meta")
-    last = torch.empty(b, length, config["vocabulary_size"], device="meta")
+    last = torch.empty(b, length, config["vocabulary_size"], device="meta", requires_grad=True)
     stage = _MarkedStage(
         module,
         stage_index,
@@ -111,7 +111,11 @@ def _slowest(seconds: float, device: torch.device) -> float:
 def _run(config: dict[str, Any]) -> dict[str, Any] | None:
     """Train and time; the result on rank 0."""
     rank, stages = dist.get_rank(), dist.get_world_size()
-    device = torch.device(config["device"], rank % torch.cuda.device_count()) if config["device"] == "cuda" else torch.device("cpu")
+    device = (
+        torch.device(config["device"], rank % torch.cuda.device_count())
+        if config["device"] == "cuda"
+        else torch.device("cpu")
+    )
     torch.manual_seed(config["seed"])
     model = ModelConfig(**config["model"])
     module = build_stage(
@@ -120,7 +124,9 @@ def _run(config: dict[str, Any]) -> dict[str, Any] | None:
     optimizer = torch.optim.AdamW(module.parameters(), lr=1e-4, fused=True)
     micro_batches = config["micro_batches"]
     passes = (
-        _single_stage_step(module, micro_batches) if stages == 1 else _pipeline_step(module, config, model, device)
+        _single_stage_step(module, micro_batches)
+        if stages == 1
+        else _pipeline_step(module, config, model, device)
     )
     size = (config["micro_batch"] * micro_batches, model.sequence_length)
     tokens = torch.randint(model.vocabulary_size, size, device=device)
@@ -146,7 +152,9 @@ def _run(config: dict[str, Any]) -> dict[str, Any] | None:
     return {"steps_s": steps_s, "stages": components} if rank == 0 else None
 
 
-def _traced_components(step: Callable[[], None], device: torch.device, micro_batches: int) -> dict[str, float]:
+def _traced_components(
+    step: Callable[[], None], device: torch.device, micro_batches: int
+) -> dict[str, float]:
     """Seconds of one profiled step on this rank: forward and backward per micro-batch (median), optimizer."""
     with kineto_trace(device) as path:
         dist.barrier()

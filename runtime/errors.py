@@ -1,4 +1,4 @@
-"""The two kinds of error that a user can meet, each one line that names the thing, what was found, what was expected."""
+"""The kinds of error that a user can meet: one line that names the thing, what was found and what was expected."""
 
 
 class KernelcastError(Exception):

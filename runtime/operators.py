@@ -5,149 +5,14 @@ they follow from a `Shape`, and how many FLOPs and elements moved a workload cos
 therefore cannot drift apart.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import StrEnum
-from math import prod
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.operator_row import Cost, Direction, Operator, OperatorClass, Term, cost
+from kernelcast.runtime.shape import Shape
 
-
-class OperatorClass(StrEnum):
-    """What bounds an operator's time."""
-
-    COMPUTE = "compute-bound"
-    MEMORY = "memory-bound"
-    COMMUNICATION = "communication"
-    OPTIMIZER = "optimizer"
-
-
-class Direction(StrEnum):
-    """Which part of the step an operator's time belongs to; `ONCE` marks operators that have one time only."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"
-    ONCE = "once"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Everything a workload vector can depend on (METHOD section 1); fields that an operator does not use stay 1.
-
-    `vocabulary_size` is the padded one. `attention_heads`, `kv_heads`, `mlp_size` and `vocabulary_size` are those of
-    the whole model; workload vectors divide them by `tensor_parallel`.
-    """
-
-    micro_batch: int = 1
-    sequence_length: int = 1
-    hidden_size: int = 1
-    attention_heads: int = 1
-    kv_heads: int = 1
-    mlp_size: int = 1
-    vocabulary_size: int = 1
-    tensor_parallel: int = 1
-    stage_encoders: int = 1
-    stage_parameters: int = 1
-    data_parallel: int = 1
-    nodes: int = 1
-    gpus_per_node: int = 1
-
-    @property
-    def tokens(self) -> int:
-        """b·l, tokens of a micro-batch."""
-        return self.micro_batch * self.sequence_length
-
-    @property
-    def head_size(self) -> int:
-        """d/h, elements of a head."""
-        return self.hidden_size // self.attention_heads
-
-    @property
-    def local_heads(self) -> int:
-        """h/mp, query heads on one device."""
-        return self.attention_heads // self.tensor_parallel
-
-    @property
-    def local_mlp_size(self) -> int:
-        """MLP columns on one device."""
-        return self.mlp_size // self.tensor_parallel
-
-    @property
-    def local_vocabulary(self) -> int:
-        """v/mp, vocabulary rows on one device."""
-        return self.vocabulary_size // self.tensor_parallel
-
-
-@dataclass(frozen=True, slots=True)
-class Term:
-    """One monomial: `coefficient` × the product of the named features (a name given twice counts squared)."""
-
-    coefficient: float
-    features: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
-    """FLOPs and elements read or written by one call, as sums of monomials in the workload features."""
-
-    flops: tuple[Term, ...]
-    elements: tuple[Term, ...]
-
-
-def _terms(text: str) -> tuple[Term, ...]:
-    """Read `"2 m k n + 3 m"` as monomials; an empty text is zero."""
-    terms = []
-    for part in filter(None, (piece.split() for piece in text.split("+"))):
-        terms.append(Term(float(part[0]), tuple(part[1:])))
-    return tuple(terms)
-
-
-def _cost(*, flops: str, elements: str) -> Cost:
-    return Cost(_terms(flops), _terms(elements))
-
-
-def evaluate(terms: Sequence[Term], workload: Mapping[str, float]) -> float:
-    """Value of a sum of monomials at a workload given as feature name → value."""
-    return sum(term.coefficient * prod(workload[name] for name in term.features) for term in terms)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Operator:
-    """One row of the table. `features` are ordered: they are the workload vector, the columns of a regressor."""
-
-    name: str
-    paper_name: str
-    title: str
-    operator_class: OperatorClass
-    features: Mapping[str, str]
-    workload_of: Callable[[Shape], tuple[int, ...]] = field(repr=False)
-    costs: Mapping[Direction, Cost] = field(repr=False)
-    collective: str = ""
-
-    @property
-    def directions(self) -> tuple[Direction, ...]:
-        """The directions that have a time of their own."""
-        return tuple(self.costs)
-
-    def workload(self, shape: Shape) -> tuple[int, ...]:
-        """Workload vector of this operator at `shape`, in the order of `features`."""
-        return self.workload_of(shape)
-
-    def flops(self, direction: Direction, vector: Sequence[float]) -> float:
-        """Floating-point operations of one call at a workload vector."""
-        return evaluate(self.costs[direction].flops, self._named(vector))
-
-    def moved_bytes(self, direction: Direction, vector: Sequence[float], element_bytes: int) -> float:
-        """Bytes read plus written by one call (for collectives: the bytes one process puts in), at a vector."""
-        return element_bytes * evaluate(self.costs[direction].elements, self._named(vector))
-
-    def _named(self, vector: Sequence[float]) -> dict[str, float]:
-        if len(vector) != len(self.features):
-            expected = ", ".join(self.features)
-            raise UsageError(f"{self.name}: workload vector has {len(vector)} entries, expected [{expected}]")
-        return dict(zip(self.features, vector, strict=True))
-
+__all__ = ["OPERATORS", "Cost", "Direction", "Operator", "OperatorClass", "Shape", "Term", "operator"]
 
 _F, _B, _1 = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
 _GEMM = {"m": "rows", "k": "columns in", "n": "columns out"}
@@ -166,8 +31,8 @@ def _linear(name: str, paper_name: str, title: str, workload: Callable[[Shape], 
         features=_GEMM,
         workload_of=workload,
         costs={
-            _F: _cost(flops="2 m k n", elements="1 m k + 1 k n + 1 m n"),
-            _B: _cost(flops="4 m k n", elements="2 m k + 4 k n + 2 m n"),
+            _F: cost(flops="2 m k n", elements="1 m k + 1 k n + 1 m n"),
+            _B: cost(flops="4 m k n", elements="2 m k + 4 k n + 2 m n"),
         },
     )
 
@@ -185,7 +50,7 @@ def _elementwise(
     """Memory-bound row whose (FLOPs, elements) per direction are multiples of the product of its features."""
     product = " ".join(features)
     costs = {
-        direction: _cost(flops=f"{flops} {product}", elements=f"{elements} {product}")
+        direction: cost(flops=f"{flops} {product}", elements=f"{elements} {product}")
         for direction, (flops, elements) in ((_F, forward), (_B, backward))
     }
     return Operator(
@@ -209,7 +74,7 @@ def _collective(
         operator_class=OperatorClass.COMMUNICATION,
         features=_LAYOUT,
         workload_of=lambda s: (entries(s), s.nodes, s.gpus_per_node),
-        costs={_1: _cost(flops="", elements=elements)},
+        costs={_1: cost(flops="", elements=elements)},
         collective=collective,
     )
 
@@ -224,7 +89,7 @@ def _optimizer(role: str) -> Operator:
         operator_class=OperatorClass.OPTIMIZER,
         features={"parameters": "elements", "encoders": "encoders"},
         workload_of=lambda s: (s.stage_parameters, s.stage_encoders),
-        costs={_1: _cost(flops="14 parameters", elements="7 parameters")},
+        costs={_1: cost(flops="14 parameters", elements="7 parameters")},
     )
 
 
@@ -238,8 +103,8 @@ _TABLE = (
         workload_of=lambda s: (s.tokens, s.local_vocabulary, s.hidden_size),
         # The dense gradient is zero-filled, scattered into, and added to the accumulated one.
         costs={
-            _F: _cost(flops="", elements="2 tokens d"),
-            _B: _cost(flops="1 tokens d + 1 vocabulary d", elements="3 tokens d + 4 vocabulary d"),
+            _F: cost(flops="", elements="2 tokens d"),
+            _B: cost(flops="1 tokens d + 1 vocabulary d", elements="3 tokens d + 4 vocabulary d"),
         },
     ),
     _elementwise(
@@ -292,12 +157,12 @@ _TABLE = (
             s.sequence_length,
         ),
         costs={
-            _F: _cost(
+            _F: cost(
                 flops="2 batch_heads l_query head_size l_key",
                 elements="1 batch_heads l_query head_size + 1 batch_heads l_key head_size "
                 "+ 1 batch_heads l_query l_key",
             ),
-            _B: _cost(
+            _B: cost(
                 flops="4 batch_heads l_query head_size l_key",
                 elements="2 batch_heads l_query head_size + 2 batch_heads l_key head_size "
                 "+ 2 batch_heads l_query l_key",
@@ -344,12 +209,12 @@ _TABLE = (
             s.head_size,
         ),
         costs={
-            _F: _cost(
+            _F: cost(
                 flops="2 batch_heads l_query l_key head_size",
                 elements="1 batch_heads l_query l_key + 1 batch_heads l_key head_size "
                 "+ 1 batch_heads l_query head_size",
             ),
-            _B: _cost(
+            _B: cost(
                 flops="4 batch_heads l_query l_key head_size",
                 elements="2 batch_heads l_query l_key + 2 batch_heads l_key head_size "
                 "+ 2 batch_heads l_query head_size",
@@ -365,8 +230,8 @@ _TABLE = (
         workload_of=lambda s: (s.micro_batch, s.sequence_length, s.local_heads, s.head_size),
         # Two products forward and five backward, half of each masked away (arXiv 2205.14135, section 3 and app. B).
         costs={
-            _F: _cost(flops="2 b l l heads head_size", elements="4 b l heads head_size"),
-            _B: _cost(flops="5 b l l heads head_size", elements="8 b l heads head_size"),
+            _F: cost(flops="2 b l l heads head_size", elements="4 b l heads head_size"),
+            _B: cost(flops="5 b l l heads head_size", elements="8 b l heads head_size"),
         },
     ),
     _linear(

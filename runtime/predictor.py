@@ -7,10 +7,11 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
 from kernelcast.runtime.bundle import Bundle, Key
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import Direction
-from numpy.typing import ArrayLike, NDArray
 
 INPUT_NAME = "workload"
 OUTPUT_NAME = "time_us"

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import sqlite_utils
+
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction

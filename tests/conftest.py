@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
+
 from kernelcast.runtime.bundle import Manifest, RegressorEntry, write_bundle
 from kernelcast.runtime.fingerprint import FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS, Direction

@@ -36,7 +36,8 @@ class PowerLaw:
 
     def predict_log(self, workloads: Array) -> Array:
         """Logarithm of the time in µs, [rows]."""
-        return np.log(workloads) @ np.array(self.exponents) + self.log_us
+        log_us: Array = np.log(workloads) @ np.array(self.exponents) + self.log_us
+        return log_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +54,18 @@ class Roofline:
 
     def predict_log(self, workloads: Array) -> Array:
         """Logarithm of the time in µs, [rows]."""
-        return np.log(_monomials(workloads, self.powers) @ np.array(self.weights_us) + self.constant_us)
+        log_us: Array = np.log(
+            _monomials(workloads, self.powers) @ np.array(self.weights_us) + self.constant_us
+        )
+        return log_us
 
 
 Baseline = Constant | PowerLaw | Roofline
 
 
-def fit_baseline(form: str, op: Operator, direction: Direction, workloads: Array, times_us: Array) -> Baseline:
+def fit_baseline(
+    form: str, op: Operator, direction: Direction, workloads: Array, times_us: Array
+) -> Baseline:
     """Fit the baseline called `form` ("raw", "power_law" or "roofline") to times in µs."""
     if form == "raw":
         return Constant(log_us=float(np.log(times_us).mean()))
@@ -101,4 +107,5 @@ def _powers(term: Term, features: Sequence[str]) -> tuple[int, ...]:
 
 
 def _monomials(workloads: Array, powers: Sequence[Sequence[int]]) -> Array:
-    return np.exp(np.log(workloads) @ np.array(powers, dtype=np.float64).T)
+    products: Array = np.exp(np.log(workloads) @ np.array(powers, dtype=np.float64).T)
+    return products

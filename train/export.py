@@ -1,8 +1,11 @@
 """A regressor as one ONNX graph: workload vector in, time in µs out; features, trees and exp are inside.
 
-Opset 15 (the newest that both converters write) with the `ai.onnx.ml` tree operators of opset 3. Input `workload` float32 [rows, features], output `time_us`
-float32 [rows, 1]. The export is compared with the Python regressor before anybody sees it.
+Opset 15 (the newest that both converters write) with the tree operators of `ai.onnx.ml` opset 3. Input `workload`
+float32 [rows, features], output `time_us` float32 [rows, 1]. The export is compared with the Python regressor before
+anybody sees it.
 """
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +38,7 @@ class _Graph:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
 
-    def add(self, kind: str, *inputs: str, output: str = "", **attributes: object) -> str:
+    def add(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
         output = output or f"{kind.lower()}_{len(self.nodes)}"
         self.nodes.append(helper.make_node(kind, list(inputs), [output], **attributes))
         return output
@@ -93,7 +96,8 @@ def _baseline(graph: _Graph, regressor: Regressor) -> str:
 def _residual(graph: _Graph, regressor: Regressor, features: int) -> str:
     """What the trees add, [rows, 1]."""
     columns = [
-        graph.add("Gather", "workload", graph.constant([column], np.int64), axis=1) for column in range(features)
+        graph.add("Gather", "workload", graph.constant([column], np.int64), axis=1)
+        for column in range(features)
     ]
     product = columns[0]
     for column in columns[1:]:
@@ -103,22 +107,27 @@ def _residual(graph: _Graph, regressor: Regressor, features: int) -> str:
     trees = next(node for node in converted.graph.node if node.op_type == "TreeEnsembleRegressor")
     if len(converted.graph.node) != 1:
         kinds = ", ".join(node.op_type for node in converted.graph.node)
-        raise DataError(f"{regressor.operator}: trees converted to {kinds}, expected one TreeEnsembleRegressor")
+        raise DataError(
+            f"{regressor.operator}: trees converted to {kinds}, expected one TreeEnsembleRegressor"
+        )
     trees.input[0], trees.output[0] = inputs, "residual"
     graph.nodes.append(trees)
     return "residual"
 
 
 def _convert_trees(regressor: Regressor, inputs: int) -> onnx.ModelProto:
+    converted: onnx.ModelProto
     if isinstance(regressor.trees, XGBRegressor):
-        return convert_xgboost(
+        converted = convert_xgboost(
             regressor.trees, initial_types=[("x", XgboostFloatTensorType([None, inputs]))], target_opset=OPSET
         )
-    return convert_sklearn(
-        regressor.trees,
-        initial_types=[("x", FloatTensorType([None, inputs]))],
-        target_opset={"": OPSET, "ai.onnx.ml": ML_OPSET},
-    )
+    else:
+        converted = convert_sklearn(
+            regressor.trees,
+            initial_types=[("x", FloatTensorType([None, inputs]))],
+            target_opset={"": OPSET, "ai.onnx.ml": ML_OPSET},
+        )
+    return converted
 
 
 def check_parity(model: bytes, regressor: Regressor, table: Table, seed: int) -> float:
@@ -143,4 +152,5 @@ def check_parity(model: bytes, regressor: Regressor, table: Table, seed: int) ->
 def _random_workloads(workloads: Array, seed: int) -> Array:
     generator = np.random.default_rng(seed)
     low, high = workloads.min(axis=0), workloads.max(axis=0)
-    return np.round(low * (high / low) ** generator.random((_RANDOM_ROWS, workloads.shape[1])))
+    drawn: Array = np.round(low * (high / low) ** generator.random((_RANDOM_ROWS, workloads.shape[1])))
+    return drawn

@@ -77,7 +77,9 @@ def train_bundle(
             selections.append(select(table, seed))
         on_progress(done, len(found), table.operator)
     if not selections:
-        raise DataError(f"{database.path}: no operator has {FEWEST_ROWS} or more distinct workloads with a time")
+        raise DataError(
+            f"{database.path}: no operator has {FEWEST_ROWS} or more distinct workloads with a time"
+        )
     models = [to_onnx(s.regressor) for s in selections]
     for selected, model in zip(selections, models, strict=True):
         check_parity(model, selected.regressor, selected.table, seed)
@@ -109,9 +111,7 @@ def _rows(samples: Sequence[SampleRow], statistic: str, database: Database) -> I
                 f"{database.path}: sample {sample.sample_id} of {sample.operator} has no {statistic} time; "
                 "train with --statistic middle_five, or measure it here"
             )
-        yield Row(
-            operator=sample.operator, direction=sample.direction, vector=sample.vector, time_us=time_us
-        )
+        yield Row(operator=sample.operator, direction=sample.direction, vector=sample.vector, time_us=time_us)
 
 
 def _entry(selected: Selected, model: bytes, dtype: str, statistic: str) -> RegressorEntry:

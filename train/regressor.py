@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,7 +13,8 @@ from kernelcast.runtime.operators import OPERATORS
 from kernelcast.train.baseline import Baseline, fit_baseline
 from kernelcast.train.dataset import Array, Table
 
-Trees = RandomForestRegressor | XGBRegressor
+# Neither library is typed; both have fit and predict.
+Trees: TypeAlias = Any
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,12 @@ class Candidate:
             return RandomForestRegressor(random_state=seed, n_jobs=1, **self.hyperparameters)
         # base_score is fixed because the ONNX converter takes it from here; the target is centred by the baseline.
         return XGBRegressor(
-            random_state=seed, n_jobs=1, tree_method="exact", base_score=0.0, verbosity=0, **self.hyperparameters
+            random_state=seed,
+            n_jobs=1,
+            tree_method="exact",
+            base_score=0.0,
+            verbosity=0,
+            **self.hyperparameters,
         )
 
 
@@ -46,7 +52,9 @@ class Regressor:
     def predict_us(self, workloads: Array) -> Array:
         """Times in µs [rows] of workload vectors [rows, features]."""
         residual = self.trees.predict(tree_inputs(workloads))
-        times_us: Array = np.exp(self.baseline.predict_log(workloads) + np.asarray(residual, dtype=np.float64))
+        times_us: Array = np.exp(
+            self.baseline.predict_log(workloads) + np.asarray(residual, dtype=np.float64)
+        )
         return times_us
 
 
@@ -56,7 +64,7 @@ def fit(candidate: Candidate, table: Table, seed: int) -> Regressor:
         candidate.form, OPERATORS[table.operator], table.direction, table.workloads, table.times_us
     )
     residual = np.log(table.times_us) - baseline.predict_log(table.workloads)
-    trees: Any = candidate.trees(seed)
+    trees = candidate.trees(seed)
     trees.fit(tree_inputs(table.workloads), residual)
     return Regressor(candidate=candidate, operator=table.operator, baseline=baseline, trees=trees)
 

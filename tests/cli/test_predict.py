@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 import pytest
 from click.testing import CliRunner, Result
+
 from kernelcast.cli.main import main
 from kernelcast.cli.predict import predict
 from kernelcast.cli.tables import seconds, text_table

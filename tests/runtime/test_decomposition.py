@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.decomposition import Component, Decomposition, decompose
 from kernelcast.runtime.operators import Direction

@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kernelcast.runtime import Cluster, Parallelism
 from kernelcast.runtime.groups import data_group, pipeline_pair, tensor_group
 

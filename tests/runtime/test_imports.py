@@ -5,8 +5,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import kernelcast.runtime
 import pytest
+
+import kernelcast.runtime
 
 PROGRAM = """
 import sys

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from kernelcast.runtime import DataError, ModelConfig, UsageError
 
 SIZES: dict[str, Any] = {

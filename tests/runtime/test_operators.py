@@ -1,6 +1,7 @@
 """FLOPs and bytes by hand; workload vectors are in test_decomposition."""
 
 import pytest
+
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS, Direction, operator
 

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from kernelcast.runtime import Cluster, Parallelism, UsageError
 
 LAYOUT: dict[str, Any] = {"pp": 4, "mp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16}

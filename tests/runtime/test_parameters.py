@@ -1,6 +1,7 @@
 """Padded vocabularies and parameters, by hand from eq. 1, 2, 6 and Table III."""
 
 import pytest
+
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.parameters import encoder_parameters, padded_vocabulary, stage_parameters
 

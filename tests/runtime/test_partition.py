@@ -3,6 +3,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.partition import partition
 

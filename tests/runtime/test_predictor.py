@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from kernelcast.runtime import DataError, UsageError, read_bundle
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.predictor import Predictor

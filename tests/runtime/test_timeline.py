@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.timeline import StageTimes, closed_form
 

@@ -4,6 +4,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+
 from kernelcast.runtime.errors import DataError
 from kernelcast.store import Database
 from kernelcast.store.migrations import (

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Kernel, MeasuredStep, Prediction, Repetition, Run, Sample, Source, Status

@@ -5,6 +5,7 @@ import sqlite3
 from collections.abc import Callable
 
 import pytest
+
 from kernelcast.runtime.fingerprint import ComputeFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, MeasuredStep, Prediction, PredictorRecord, Sample

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from kernelcast.runtime.errors import UsageError
 from kernelcast.store import middle_five_mean_us, percentile, quiet_us, spread
 

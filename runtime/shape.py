@@ -1,0 +1,51 @@
+"""The sizes that a workload vector can depend on (METHOD section 1)."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Everything a workload vector can depend on (METHOD section 1); fields that an operator does not use stay 1.
+
+    `vocabulary_size` is the padded one. `attention_heads`, `kv_heads`, `mlp_size` and `vocabulary_size` are those of
+    the whole model; workload vectors divide them by `tensor_parallel`.
+    """
+
+    micro_batch: int = 1
+    sequence_length: int = 1
+    hidden_size: int = 1
+    attention_heads: int = 1
+    kv_heads: int = 1
+    mlp_size: int = 1
+    vocabulary_size: int = 1
+    tensor_parallel: int = 1
+    stage_encoders: int = 1
+    stage_parameters: int = 1
+    data_parallel: int = 1
+    nodes: int = 1
+    gpus_per_node: int = 1
+
+    @property
+    def tokens(self) -> int:
+        """b·l, tokens of a micro-batch."""
+        return self.micro_batch * self.sequence_length
+
+    @property
+    def head_size(self) -> int:
+        """d/h, elements of a head."""
+        return self.hidden_size // self.attention_heads
+
+    @property
+    def local_heads(self) -> int:
+        """h/mp, query heads on one device."""
+        return self.attention_heads // self.tensor_parallel
+
+    @property
+    def local_mlp_size(self) -> int:
+        """MLP columns on one device."""
+        return self.mlp_size // self.tensor_parallel
+
+    @property
+    def local_vocabulary(self) -> int:
+        """v/mp, vocabulary rows on one device."""
+        return self.vocabulary_size // self.tensor_parallel
