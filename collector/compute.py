@@ -77,6 +77,7 @@ def collect_compute(
         return collected
     run_id = database.add_run(run, keys.compute, None, keys.software)
     reference = Reference(place.device, place.dtype)
+    reference.saturate()
     for done, point in enumerate(todo, start=1):
         samples = _measure_point(point, place, run_id, dtype, reference, effort or Effort())
         database.add_samples(samples)

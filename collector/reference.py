@@ -20,6 +20,14 @@ class Reference:
         self._right = torch.randn(size, size, device=device, dtype=dtype)
         self.best_us = float("inf")
 
+    def saturate(self) -> None:
+        """Ten products large enough to keep the whole device busy: clocks, allocator and libraries wake up."""
+        size = 4 * self._left.shape[0]
+        large = torch.randn(size, size, device=self._device, dtype=self._left.dtype)
+        for _ in range(10):
+            torch.mm(large, large)
+        synchronise(self._device)
+
     def time_us(self) -> float:
         """The median of a few products, µs; remembers the best seen."""
         times = []
