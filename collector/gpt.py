@@ -49,10 +49,12 @@ class Encoder(nn.Module):
             model.activation == "swiglu",
         )
         self.attention_norm, self.mlp_norm = _norm(model), _norm(model)
-        self.qkv = nn.Linear(d, 3 * d)
-        self.attention_output = nn.Linear(d, d)
-        self.mlp_up = nn.Linear(d, model.mlp_size * (2 if self.gated else 1))
-        self.mlp_down = nn.Linear(model.mlp_size, d)
+        # Biases as runtime/parameters.py counts them: GPT models have them, LLaMA models do not.
+        attention_bias, mlp_bias = model.norm == "layer_norm", not self.gated
+        self.qkv = nn.Linear(d, 3 * d, bias=attention_bias)
+        self.attention_output = nn.Linear(d, d, bias=attention_bias)
+        self.mlp_up = nn.Linear(d, model.mlp_size * (2 if self.gated else 1), bias=mlp_bias)
+        self.mlp_down = nn.Linear(model.mlp_size, d, bias=mlp_bias)
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """X [b, l, d] → [b, l, d]; the tables are those of rotary_tables."""
