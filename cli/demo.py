@@ -109,7 +109,7 @@ def _show_components(comparison: Comparison) -> None:
                 "-" if measured is None else f"{component.predicted_s / measured - 1:+.1%}",
             )
         )
-    click.echo(f"\n{comparison.label}: components, measured in a traced step")
+    click.echo(f"\n{comparison.label}: components, measured in traced steps (quiet)")
     click.echo(text_table(("component", "predicted", "measured", "error"), rows, indent="  "))
     for warning in comparison.estimate.warnings:
         click.echo(f"  note: {warning}")

@@ -24,6 +24,9 @@ from kernelcast.collector.harness import kineto_trace, synchronise
 from kernelcast.collector.kineto import ANNOTATION_CATEGORY, read_trace
 from kernelcast.collector.layers import token_loss
 from kernelcast.runtime import ModelConfig
+from kernelcast.store import quiet_us
+
+TRACED_STEPS = 3
 
 FORWARD, LOSS, BACKWARD, OPTIMIZER = (
     "kernelcast.stage_forward",
@@ -148,17 +151,16 @@ def _run(config: dict[str, Any]) -> dict[str, Any] | None:
         step()
         steps_s.append(_slowest(time.perf_counter() - start, device))
     components: list[dict[str, float]] = [{}] * stages
-    dist.all_gather_object(components, _traced_components(step, device, micro_batches))
+    dist.all_gather_object(components, _traced_components(step, device))
     return {"steps_s": steps_s, "stages": components} if rank == 0 else None
 
 
-def _traced_components(
-    step: Callable[[], None], device: torch.device, micro_batches: int
-) -> dict[str, float]:
-    """Seconds of one profiled step on this rank: forward and backward per micro-batch (median), optimizer."""
+def _traced_components(step: Callable[[], None], device: torch.device) -> dict[str, float]:
+    """Quiet seconds (10th percentile over a few traced steps) of this rank's passes per micro-batch, and optimizer."""
     with kineto_trace(device) as path:
-        dist.barrier()
-        step()
+        for _ in range(TRACED_STEPS):
+            dist.barrier()
+            step()
     trace = read_trace(path[0])
     path[0].unlink()
     if device.type == "cuda":
@@ -170,14 +172,14 @@ def _traced_components(
             if e.name.startswith("kernelcast.")
         ]
 
-    def median_s(mark: str) -> float:
-        times = sorted(us for name, us in spans if name == mark)
-        return times[len(times) // 2] / 1e6 if times else 0.0
+    def quiet_s(mark: str) -> float:
+        times = [us for name, us in spans if name == mark]
+        return quiet_us(times) / 1e6 if times else 0.0
 
     return {
-        "forward_s": median_s(FORWARD) + median_s(LOSS),
-        "backward_s": median_s(BACKWARD),
-        "optimizer_s": median_s(OPTIMIZER),
+        "forward_s": quiet_s(FORWARD) + quiet_s(LOSS),
+        "backward_s": quiet_s(BACKWARD),
+        "optimizer_s": quiet_s(OPTIMIZER),
     }
 
 
