@@ -14,7 +14,7 @@ from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import listing, read, write
 from kernelcast.store.connection import connect, transaction
-from kernelcast.store.database_file import check_file, create_file
+from kernelcast.store.database_file import check_file, check_size, create_file
 from kernelcast.store.records import Sample, Status
 from kernelcast.store.runs import Run
 from kernelcast.store.sqlite_errors import reported
@@ -37,18 +37,27 @@ class Database:
         self._connection = connection
 
     @classmethod
-    def open(cls, path: str | Path, *, create: bool = False, read_only: bool = False) -> Self:
+    def open(
+        cls,
+        path: str | Path,
+        *,
+        create: bool = False,
+        read_only: bool = False,
+        max_size_bytes: int | None = None,
+    ) -> Self:
         """Open a database; with `create`, make an empty one where there is none. Older versions are migrated.
 
         Raises:
             DataError: no such file, not a kernelcast database, of a newer version (the file stays as it was),
-            of an
-                older one while `read_only`, or it cannot be opened.
+                of an older one while `read_only`, with tables, views or triggers that are not ours, larger
+                than `max_size_bytes`, or it cannot be opened.
         """
         path = Path(path)
         if create and not read_only and not path.exists():
             create_file(path)
         check_file(path)
+        if max_size_bytes is not None:
+            check_size(path, max_size_bytes)
         with reported(path):
             return cls(path, connect(path, read_only=read_only))
 

@@ -6,12 +6,16 @@ The check reads the first bytes only, without SQLite, so that a file that is ref
 import os
 import secrets
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.store.migrations import APPLICATION_ID, SCHEMA_VERSION, create_schema
 from kernelcast.store.sqlite_errors import reported
+
+DEFAULT_MAX_SIZE_BYTES = 16 * 2**30  # of somebody else's database
 
 _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
@@ -63,6 +67,20 @@ def check_file(path: Path) -> None:
     check_version(path, header.user_version)
 
 
+def check_size(path: Path, max_size_bytes: int) -> None:
+    """Refuse a file that is larger than its reader wants to take in, its -wal file included.
+
+    Raises:
+        DataError: too large; names the limit.
+    """
+    sizes = [file.stat().st_size for file in (path, path.with_name(path.name + "-wal")) if file.exists()]
+    if sum(sizes) > max_size_bytes:
+        raise DataError(
+            f"{path}: has {sum(sizes) / 2**30:.3g} GiB, the limit is {max_size_bytes / 2**30:.3g} GiB "
+            "(--max-size-gib raises it)"
+        )
+
+
 def check_version(path: Path, found: int) -> None:
     """Refuse a schema version that this kernelcast does not know.
 
@@ -86,6 +104,17 @@ def create_file(path: Path) -> None:
     Raises:
         DataError: the folder does not exist or cannot be written.
     """
+    with unfinished_file(path) as unfinished:
+        publish(unfinished, path)
+
+
+@contextmanager
+def unfinished_file(path: Path) -> Iterator[Path]:
+    """Yield an empty database beside `path` under a name of its own; it goes at the end, unless published.
+
+    Raises:
+        DataError: the folder does not exist or cannot be written.
+    """
     if not path.parent.is_dir():
         raise DataError(f"{path}: its folder does not exist")
     unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
@@ -97,22 +126,29 @@ def create_file(path: Path) -> None:
                 connection.execute("PRAGMA journal_mode = WAL")
             finally:
                 connection.close()
-        _publish(unfinished, path)
+        yield unfinished
     finally:
         for leftover in ("", "-journal", "-wal", "-shm"):
             unfinished.with_name(unfinished.name + leftover).unlink(missing_ok=True)
 
 
-def _publish(unfinished: Path, path: Path) -> None:
+def publish(unfinished: Path, path: Path) -> bool:
+    """Give a complete, closed file its name; answers False where another process took the name first.
+
+    Raises:
+        DataError: the folder cannot be written.
+    """
     try:
         os.link(unfinished, path)  # unlike a rename, never replaces what another process has put there
     except FileExistsError:
-        return
+        return False
     except OSError:
         # File systems without hard links. A rename could replace a database that appears between these two
         # lines.
-        if not path.exists():
-            try:
-                unfinished.rename(path)
-            except OSError as error:
-                raise DataError(f"{path}: cannot be created ({error.strerror or error})") from error
+        if path.exists():
+            return False
+        try:
+            unfinished.rename(path)
+        except OSError as error:
+            raise DataError(f"{path}: cannot be created ({error.strerror or error})") from error
+    return True

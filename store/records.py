@@ -208,7 +208,7 @@ class Sample:
     @property
     def id(self) -> str:
         """Digest of the whole meaning: run, workload, statistics, every repetition and every kernel."""
-        values = {name: getattr(self, name) for name in _SAMPLE_MEANING}
+        values = {name: getattr(self, name) for name in SAMPLE_MEANING}
         values["vector"] = list(self.vector)
         values["repetitions"] = [
             [
@@ -222,7 +222,8 @@ class Sample:
         return record_digest("sample", values)
 
 
-_SAMPLE_MEANING = tuple(name for name in Sample.__slots__ if name not in ("vector", "repetitions"))
+# Fields of a sample that its id is the digest of, beside vector and repetitions.
+SAMPLE_MEANING = tuple(name for name in Sample.__slots__ if name not in ("vector", "repetitions"))
 
 
 def _whole_numbers(vector: Sequence[float]) -> tuple[int, ...]:

@@ -6,7 +6,14 @@ from typing import Any, Self
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Direction
-from kernelcast.store.canonical import plain_mapping, record_digest, rounded_ratio, rounded_s, utc_moment
+from kernelcast.store.canonical import (
+    plain_mapping,
+    record_digest,
+    rounded_ratio,
+    rounded_s,
+    rounded_us,
+    utc_moment,
+)
 from kernelcast.store.records import Status
 from kernelcast.store.statistics import percentile
 
@@ -59,7 +66,7 @@ class MeasuredStep:
             if (value := getattr(self, name)) is not None:
                 put(self, name, rounded_s(value, f"step {name}"))
         if self.reference_us is not None:
-            put(self, "reference_us", round(self.reference_us, 3))
+            put(self, "reference_us", rounded_us(self.reference_us, "step reference_us"))
         put(self, "repetitions_s", tuple(rounded_s(value, "step repetition") for value in self.repetitions_s))
         put(self, "components_s", _seconds(self.components_s))
         if self.measured_at is not None:

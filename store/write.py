@@ -15,24 +15,15 @@ from kernelcast.runtime.fingerprint import (
 )
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.store.canonical import record_digest
+from kernelcast.store.children import ChildRows, KernelRow
 from kernelcast.store.records import Sample
 from kernelcast.store.runs import Run
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
-
-_CHILD_ROWS_AT_ONCE = 50_000
 
 _ADD_SAMPLE = (
     "INSERT INTO sample (id, run_id, operator, direction, dtype, variant, vector, status, reason, time_us,"
     " quiet_us, spread, statistic, repetition_count, flops, moved_bytes, reference_us, measured_at)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO NOTHING"
-)
-_ADD_REPETITION = (
-    "INSERT INTO repetition (sample_number, repetition_index, time_us, start_us) VALUES (?, ?, ?, ?)"
-)
-_ADD_KERNEL = (
-    "INSERT INTO kernel"
-    " (sample_number, repetition_index, sequence, name_number, start_us, duration_us, stream)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?)"
 )
 
 
@@ -124,36 +115,19 @@ def _same_id(name: str, found: str, expected: str | None) -> None:
 
 def write_samples(connection: sqlite3.Connection, samples: Iterable[Sample]) -> int:
     """Add samples with their repetitions and kernels; answers how many were new."""
-    names = _KernelNames(connection)
-    repetitions: list[tuple[Any, ...]] = []
-    kernels: list[tuple[Any, ...]] = []
+    children = ChildRows(connection)
     added = 0
     for sample in samples:
         cursor = connection.execute(_ADD_SAMPLE, _sample_row(sample))
         if cursor.rowcount != 1:
             continue  # this very sample is there already, and with it its repetitions and kernels
         added += 1
-        number = cursor.lastrowid
+        number = cursor.lastrowid or 0
         for repetition in sample.repetitions:
-            index = repetition.index
-            repetitions.append((number, index, repetition.time_us, repetition.start_us))
-            kernels.extend(
-                (number, index, sequence, names.number(k.name), k.start_us, k.duration_us, k.stream)
-                for sequence, k in enumerate(repetition.kernels)
-            )
-        if len(kernels) + len(repetitions) >= _CHILD_ROWS_AT_ONCE:
-            _flush(connection, repetitions, kernels)
-    _flush(connection, repetitions, kernels)
+            kernels = [KernelRow(k.name, k.start_us, k.duration_us, k.stream) for k in repetition.kernels]
+            children.add(number, repetition.index, repetition.time_us, repetition.start_us, kernels)
+    children.flush()
     return added
-
-
-def _flush(
-    connection: sqlite3.Connection, repetitions: list[tuple[Any, ...]], kernels: list[tuple[Any, ...]]
-) -> None:
-    connection.executemany(_ADD_REPETITION, repetitions)
-    connection.executemany(_ADD_KERNEL, kernels)
-    repetitions.clear()
-    kernels.clear()
 
 
 def _sample_row(sample: Sample) -> tuple[Any, ...]:
@@ -177,25 +151,6 @@ def _sample_row(sample: Sample) -> tuple[Any, ...]:
         sample.reference_us,
         sample.measured_at,
     )
-
-
-class _KernelNames:
-    """Numbers of kernel names, looked up or given once per transaction."""
-
-    def __init__(self, connection: sqlite3.Connection) -> None:
-        self._connection = connection
-        self._numbers: dict[str, int] = {}
-
-    def number(self, name: str) -> int:
-        known = self._numbers.get(name)
-        if known is not None:
-            return known
-        self._connection.execute(
-            "INSERT INTO kernel_name (name) VALUES (?) ON CONFLICT (name) DO NOTHING", (name,)
-        )
-        found = self._connection.execute("SELECT number FROM kernel_name WHERE name = ?", (name,)).fetchone()
-        self._numbers[name] = int(found[0])
-        return self._numbers[name]
 
 
 def write_step(connection: sqlite3.Connection, step: MeasuredStep) -> str:

@@ -96,6 +96,7 @@ def test_opening_migrates_unless_read_only(database: Database, monkeypatch: pyte
     database.close()
     for module in ("connection", "database_file"):
         monkeypatch.setattr(f"kernelcast.store.{module}.SCHEMA_VERSION", 2)
+    monkeypatch.setattr("kernelcast.store.connection.schema_differences", lambda opened: [])
     monkeypatch.setattr("kernelcast.store.connection.migrate", lambda opened: migrate(opened, [ADD_COLUMN]))
     with pytest.raises(DataError, match="open it once for writing"):
         Database.open(database.path, read_only=True)

@@ -77,7 +77,9 @@ def test_a_version_that_never_was_is_refused(path: Path) -> None:
 
 def test_a_database_without_our_tables_is_refused(path: Path) -> None:
     sqlite_file(path, application_id=APPLICATION_ID, user_version=1)
-    assert "no such table" in refusal(path)
+    message = refusal(path)
+    assert "table 'something' is not kernelcast's" in message
+    assert "nothing of it was read" in message
 
 
 def test_a_truncated_database_is_one_line(database: Database, path: Path) -> None:

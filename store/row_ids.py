@@ -1,0 +1,141 @@
+"""Ids computed again from stored rows: a row whose content does not give its id is damaged or forged."""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from kernelcast.runtime.fingerprint import canonical_json, content_digest
+from kernelcast.store.canonical import record_digest
+from kernelcast.store.children import KernelRow
+from kernelcast.store.records import SAMPLE_MEANING
+from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
+
+FINGERPRINT_TABLES = ("hardware", "fabric", "software")
+
+_JSON_COLUMNS = {
+    "run": ("conditions",),
+    "step": ("model", "options", "repetitions_s", "components_s"),
+    "prediction": ("components_s",),
+    "predictor": ("hyperparameters",),
+}
+# Columns that the id is the digest of; those of fingerprints are in their column `fingerprint`.
+_MEANING = {
+    "source": ("kind", "name", "licence", "file_digest", "reference"),
+    "run": (
+        "started_at", "kernelcast_version", "code_digest", "command", "plan", "compute_id", "fabric_id",
+        "software_id", "conditions", "source_id",
+    ),
+    "run_note": ("run_id", "site", "note"),
+    "step": tuple(field.name for field in fields(MeasuredStep)),
+    "prediction": tuple(field.name for field in fields(Prediction)),
+    "predictor": tuple(field.name for field in fields(PredictorRecord)),
+}  # fmt: skip
+
+
+def row_problem(table: str, row: Mapping[str, Any]) -> str | None:
+    """What is wrong with a row of a content table (samples: see `sample_problem`), or None."""
+    try:
+        if table in FINGERPRINT_TABLES:
+            return _fingerprint_problem(row)
+        values = dict(row)
+        for name in _JSON_COLUMNS.get(table, ()):
+            values[name] = _parsed(name, row[name])
+        if table == "step":
+            values["recomputation"] = bool(row["recomputation"])
+            if row["model_name"] != str(values["model"].get("name", "")):
+                return f"model_name is {row['model_name']!r}, its model says otherwise"
+        found = record_digest(table, {name: values[name] for name in _MEANING[table]})
+    except (ValueError, AttributeError, TypeError) as error:
+        return str(error)
+    return _id_problem(row["id"], found)
+
+
+def _fingerprint_problem(row: Mapping[str, Any]) -> str | None:
+    said = _parsed("fingerprint", row["fingerprint"])
+    for name, value in said.items():
+        expected = canonical_json(value) if isinstance(value, list) else value
+        if row.get(name) != expected:  # True == 1, as SQLite stores it
+            return f"{name} is {row.get(name)!r}, its fingerprint says {expected!r}"
+    return _id_problem(row["id"], content_digest(said))
+
+
+def _parsed(name: str, text: str) -> Any:
+    value = json.loads(text)
+    if canonical_json(value) != text:
+        raise ValueError(f"{name} is not in the canonical form (sorted keys, no spaces)")
+    return value
+
+
+def _id_problem(stored: str, found: str) -> str | None:
+    return None if stored == found else f"content does not match its id, it gives {found}"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRepetition:
+    """A repetition as its rows say. Times in µs."""
+
+    index: int
+    time_us: float
+    start_us: float
+    kernels: list[KernelRow]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSample:
+    """A sample as its rows say: `columns` without id and number."""
+
+    id: str
+    columns: dict[str, Any]
+    repetitions: list[StoredRepetition]
+    gap: bool  # whether the sequence of its kernels has one
+
+
+def stored_samples(
+    connection: sqlite3.Connection, where: str = "1", parameters: Sequence[Any] = ()
+) -> Iterator[StoredSample]:
+    """Samples with repetitions and kernels, one at a time; `where` is SQL of this package about `sample`.
+
+    Memory does not grow with the database: it holds one sample, and the names of kernels.
+    """
+    cursor = connection.execute(f"SELECT * FROM sample WHERE {where} ORDER BY number", parameters)
+    names = [column[0] for column in cursor.description]
+    for values in cursor:
+        columns = dict(zip(names, values, strict=True))
+        number, sample_id = columns.pop("number"), columns.pop("id")
+        repetitions = {
+            index: StoredRepetition(index, time_us, start_us, [])
+            for index, time_us, start_us in connection.execute(
+                "SELECT repetition_index, time_us, start_us FROM repetition WHERE sample_number = ?"
+                " ORDER BY repetition_index",
+                (number,),
+            )
+        }
+        gap = False
+        for index, sequence, *kernel in connection.execute(
+            "SELECT repetition_index, sequence, name, start_us, duration_us, stream FROM kernel"
+            " JOIN kernel_name ON kernel_name.number = kernel.name_number"
+            " WHERE sample_number = ? ORDER BY repetition_index, sequence",
+            (number,),
+        ):
+            repetition = repetitions.get(index)
+            if repetition is None or sequence != len(repetition.kernels):
+                gap = True
+            else:
+                repetition.kernels.append(KernelRow._make(kernel))
+        yield StoredSample(sample_id, columns, list(repetitions.values()), gap)
+
+
+def sample_problem(sample: StoredSample) -> str | None:
+    """What is wrong with a sample, its repetitions or its kernels, or None."""
+    if sample.gap:
+        return "its kernels are not numbered without gaps"
+    try:
+        values = {name: sample.columns[name] for name in SAMPLE_MEANING}
+        values["vector"] = _parsed("vector", sample.columns["vector"])
+        values["repetitions"] = [[r.index, r.time_us, r.start_us, r.kernels] for r in sample.repetitions]
+        found = record_digest("sample", values)
+    except (ValueError, TypeError) as error:
+        return str(error)
+    return _id_problem(sample.id, found)
