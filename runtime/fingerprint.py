@@ -78,7 +78,7 @@ class ComputeFingerprint(_Digested):
         """One readable line."""
         if self.kind == "cpu":
             return f"{self.device_name}, {self.cores} cores, {self.threads} thread(s) per process"
-        return f"{self.device_name}, {self.memory_gib} GiB"
+        return f"{self.device_name}, {self.memory_gib} GiB" if self.memory_gib else self.device_name
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,10 +112,10 @@ class SoftwareFingerprint(_Digested):
     @property
     def description(self) -> str:
         """One readable line."""
-        parts = [f"torch {self.torch}"]
-        parts += [
-            f"{name} {version}"
-            for name, version in (("CUDA", self.cuda), ("driver", self.driver), ("NCCL", self.nccl))
-            if version
-        ]
-        return ", ".join(parts)
+        versions = (
+            ("torch", self.torch),
+            ("CUDA", self.cuda),
+            ("driver", self.driver),
+            ("NCCL", self.nccl),
+        )
+        return ", ".join(f"{name} {version}" for name, version in versions if version) or "versions unknown"
