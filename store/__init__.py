@@ -4,8 +4,11 @@ The rest of kernelcast imports from here: records, their statistics, and `Databa
 """
 
 from kernelcast.store.canonical import utc_now
+from kernelcast.store.check import check_database
 from kernelcast.store.database import Database
+from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.listing import FabricRow, HardwareRow, SoftwareRow
+from kernelcast.store.merge import Merged, merge_databases
 from kernelcast.store.read import PointKey, SampleRow, dataset_digest
 from kernelcast.store.records import Kernel, Repetition, Sample, Status
 from kernelcast.store.runs import KERNELCAST_COLLECTOR, Run, Source
@@ -13,12 +16,14 @@ from kernelcast.store.statistics import middle_five_mean_us, percentile, quiet_u
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
 
 __all__ = [
+    "DEFAULT_MAX_SIZE_BYTES",
     "KERNELCAST_COLLECTOR",
     "Database",
     "FabricRow",
     "HardwareRow",
     "Kernel",
     "MeasuredStep",
+    "Merged",
     "PointKey",
     "Prediction",
     "PredictorRecord",
@@ -29,7 +34,9 @@ __all__ = [
     "SoftwareRow",
     "Source",
     "Status",
+    "check_database",
     "dataset_digest",
+    "merge_databases",
     "middle_five_mean_us",
     "percentile",
     "quiet_us",

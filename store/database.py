@@ -14,6 +14,7 @@ from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import listing, read, write
 from kernelcast.store.connection import connect, transaction
+from kernelcast.store.contents import content_tables_digest, row_counts, snapshot
 from kernelcast.store.database_file import check_file, check_size, create_file
 from kernelcast.store.records import Sample, Status
 from kernelcast.store.runs import Run
@@ -207,6 +208,16 @@ class Database:
         """Every sample (of one run) with repetitions and kernels, one at a time, in order of id."""
         with reported(self.path):
             yield from read.read_samples_in_full(self._connection, run_id=run_id)
+
+    def content_digest(self) -> str:
+        """Digest of everything measured that the database holds; equal content has equal digests."""
+        with reported(self.path), snapshot(self._connection):
+            return content_tables_digest(self._connection)
+
+    def row_counts(self) -> dict[str, int]:
+        """Rows per table of content, and of repetitions and kernels."""
+        with reported(self.path), snapshot(self._connection):
+            return row_counts(self._connection)
 
     def run_list(self) -> list[Run]:
         """Every run, in the order of their ids."""

@@ -30,15 +30,16 @@ def reported(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        raise DataError(f"{path}: {_explanation(error)}") from error
+        raise DataError(f"{path}: {explanation(error)}") from error
     except (ValueError, OverflowError) as error:
         # JSON that does not parse, text that is not Unicode, an integer of more than 64 bits.
         raise DataError(f"{path}: a value can be neither stored nor read ({error})") from error
 
 
-def _explanation(error: sqlite3.Error) -> str:
+def explanation(error: sqlite3.Error) -> str:
+    """What went wrong, in one line."""
     name = getattr(error, "sqlite_errorname", None) or ""
-    for prefix, explanation in _EXPLANATIONS.items():
+    for prefix, words in _EXPLANATIONS.items():
         if name.startswith(prefix):
-            return f"{explanation} ({error})"
+            return f"{words} ({error})"
     return " ".join(str(error).split())

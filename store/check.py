@@ -1,0 +1,109 @@
+"""Is a database sound? Everything that can be verified without measuring again."""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from kernelcast.runtime.errors import DataError
+from kernelcast.store.connection import open_untrusted
+from kernelcast.store.contents import CONTENT_TABLES, snapshot
+from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, check_size, read_header
+from kernelcast.store.foreign_schema import schema_differences
+from kernelcast.store.migrations import APPLICATION_ID, SCHEMA_VERSION
+from kernelcast.store.row_ids import row_problem, sample_problem, stored_samples
+from kernelcast.store.sqlite_errors import explanation, reported
+
+_MOST_OF_ONE_KIND = 100  # a wholly damaged file must not print a line per row
+
+
+def check_database(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -> list[str]:
+    """Findings, one line each; empty where the database is sound. The file is only read.
+
+    Verified are application_id, version, tables and views (all ours, none else), SQLite's own integrity check,
+    foreign keys, and the id of every row against its content, repetitions and kernels included.
+
+    Raises:
+        DataError: no such file, not a SQLite database, or larger than `max_size_bytes`.
+    """
+    path = Path(path)
+    header = read_header(path)
+    check_size(path, max_size_bytes)
+    if header.application_id != APPLICATION_ID:
+        return [f"application_id is {header.application_id:#x}, expected {APPLICATION_ID:#x}"]
+    findings: list[str] = []
+    try:
+        with reported(path), closing(open_untrusted(path, read_only=True)) as connection:
+            connection.execute("PRAGMA query_only = ON")
+            with snapshot(connection):
+                findings += _version(header.user_version)
+                findings += _integrity(connection)
+                findings += _schema(connection)
+                if not findings:  # what is not of our shape cannot be read row by row
+                    findings += _foreign_keys(connection)
+                    findings += _rows(connection)
+    except DataError as error:
+        findings.append(str(error).removeprefix(f"{path}: "))
+    return findings
+
+
+def _version(found: int) -> list[str]:
+    if found == SCHEMA_VERSION:
+        return []
+    if 1 <= found < SCHEMA_VERSION:
+        return [
+            f"schema version is {found}, expected {SCHEMA_VERSION}; open it once for writing to migrate it"
+        ]
+    return [f"schema version is {found}, expected 1 to {SCHEMA_VERSION}"]
+
+
+def _integrity(connection: sqlite3.Connection) -> list[str]:
+    rows = [str(row[0]) for row in connection.execute(f"PRAGMA integrity_check({_MOST_OF_ONE_KIND})")]
+    return [] if rows == ["ok"] else [f"integrity: {' '.join(row.split())}" for row in rows]
+
+
+def _schema(connection: sqlite3.Connection) -> list[str]:
+    try:
+        return [f"schema: {difference}" for difference in schema_differences(connection)]
+    except sqlite3.Error as error:
+        return [f"schema: {explanation(error)}"]
+
+
+def _foreign_keys(connection: sqlite3.Connection) -> list[str]:
+    counts: dict[tuple[str, str], int] = {}
+    for table, _, parent, _ in connection.execute("PRAGMA foreign_key_check"):
+        counts[table, parent] = counts.get((table, parent), 0) + 1
+    return [
+        f"foreign key: {count} row(s) of {table} name a row of {parent} that is not there"
+        for (table, parent), count in sorted(counts.items())
+    ]
+
+
+def _rows(connection: sqlite3.Connection) -> list[str]:
+    findings = []
+    for table in CONTENT_TABLES:
+        problems = _sample_problems(connection) if table == "sample" else _row_problems(connection, table)
+        listed: list[str] = []
+        more = 0
+        for row_id, problem in problems:
+            if len(listed) < _MOST_OF_ONE_KIND:
+                listed.append(f"{table} {row_id}: {problem}")
+            else:
+                more += 1
+        findings += [*listed, f"{table}: {more} more such rows"] if more else listed
+    return findings
+
+
+def _row_problems(connection: sqlite3.Connection, table: str) -> Iterator[tuple[str, str]]:
+    cursor = connection.execute(f"SELECT * FROM {table} ORDER BY id")
+    names = [column[0] for column in cursor.description]
+    for values in cursor:
+        row = dict(zip(names, values, strict=True))
+        if (problem := row_problem(table, row)) is not None:
+            yield row["id"], problem
+
+
+def _sample_problems(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:
+    for sample in stored_samples(connection):
+        if (problem := sample_problem(sample)) is not None:
+            yield sample.id, problem

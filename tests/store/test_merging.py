@@ -1,0 +1,330 @@
+"""Merging: any order, any grouping, twice: the same content; what is not sound merges nothing."""
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.operators import Direction
+from kernelcast.store import (
+    Database,
+    Kernel,
+    MeasuredStep,
+    Prediction,
+    Repetition,
+    Run,
+    Sample,
+    check_database,
+    merge_databases,
+)
+
+SampleMaker = Callable[..., Sample]
+
+GPUS = [ComputeFingerprint(kind="cuda", device_name="Example GPU", power_limit_w=watt) for watt in (300, 400)]
+SOFTWARE = [SoftwareFingerprint(torch="2.13.0", driver=driver) for driver in ("550", "570")]
+
+
+@st.composite
+def runs(
+    draw: st.DrawFn,
+) -> tuple[Run, ComputeFingerprint, SoftwareFingerprint, list[Sample], list[MeasuredStep]]:
+    """A run on one of four machines, with samples and steps; few values, so that databases overlap."""
+    compute, software = draw(st.sampled_from(GPUS)), draw(st.sampled_from(SOFTWARE))
+    run = Run(
+        started_at=draw(st.sampled_from([None, "2026-01-31T08:15:00Z"])),
+        kernelcast_version="0.1.0",
+        code_digest="",
+        command="collect compute",
+        compute_id=compute.digest,
+        software_id=software.digest,
+        site=draw(st.sampled_from(["", "one site", "another"])),
+    )
+    samples = [
+        Sample.from_repetitions(
+            run_id=run.id,
+            operator="gelu",
+            direction=Direction.FORWARD,
+            dtype="float32",
+            vector=(1, 1, rows),
+            repetitions=[
+                Repetition(
+                    index=i,
+                    time_us=time_us,
+                    kernels=tuple(Kernel(name=name, start_us=0.0, duration_us=1.5) for name in names),
+                )
+                for i in range(2)
+            ],
+        )
+        for rows, time_us, names in draw(
+            st.lists(
+                st.tuples(
+                    st.integers(1, 3),
+                    st.sampled_from([1.0, 2.5]),
+                    st.lists(st.sampled_from(["gemm", "copy"]), max_size=2),
+                ),
+                max_size=3,
+            )
+        )
+    ]
+    steps = [
+        MeasuredStep.from_repetitions(
+            repetitions_s=[step_s],
+            run_id=run.id,
+            model={"name": "small-gpt"},
+            pp=1, mp=1, dp=1, micro_batch=1, micro_batches=1,
+            schedule="",
+            recomputation=False,
+            dtype="float32",
+        )
+        for step_s in draw(st.lists(st.sampled_from([0.5, 0.6]), max_size=1))
+    ]  # fmt: skip
+    return run, compute, software, samples, steps
+
+
+def write(
+    path: Path,
+    contents: Sequence[tuple[Run, ComputeFingerprint, SoftwareFingerprint, list[Sample], list[MeasuredStep]]],
+) -> Path:
+    with Database.open(path, create=True) as database:
+        for run, compute, software, samples, steps in contents:
+            database.add_run(run, compute, None, software)
+            database.add_samples(samples)
+            for step in steps:
+                database.add_prediction(
+                    Prediction(
+                        step_id=database.add_step(step),
+                        bundle_digest="b",
+                        timeline="closed form",
+                        statistic="time_us",
+                        predicted_s=0.55,
+                    )
+                )
+    return path
+
+
+def rows(path: Path) -> dict[str, list[tuple[object, ...]]]:
+    """Every row in terms that mean the same in every file: numbers replaced by ids and names."""
+    with Database.open(path, read_only=True) as database:
+        connection = database.connection
+        tables = {
+            table: connection.execute(f"SELECT * FROM {table} ORDER BY id").fetchall()
+            for table in ("hardware", "fabric", "software", "source", "run", "run_note", "step", "prediction")
+        }
+        tables["sample"] = [(sample.id, sample) for sample in database.samples_in_full()]
+        return tables
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.lists(runs(), max_size=2), min_size=3, max_size=3))
+def test_order_grouping_and_repetition_make_no_difference(contents: list[list]) -> None:  # type: ignore[type-arg]
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        a, b, c = (write(folder / f"{n}.db", parts) for n, parts in zip("abc", contents, strict=True))
+        before = [path.read_bytes() for path in (a, b, c)]
+        whole = merge_databases([a, b, c], folder / "abc.db")
+        backward = merge_databases([c, b, a], folder / "cba.db")
+        merge_databases([a, b], folder / "ab.db")
+        left = merge_databases([folder / "ab.db", c], folder / "ab_c.db")
+        merge_databases([b, c], folder / "bc.db")
+        right = merge_databases([a, folder / "bc.db"], folder / "a_bc.db")
+        again = merge_databases([a, folder / "abc.db", b, b], folder / "abc.db")
+        assert len({m.content_digest for m in (whole, backward, left, right, again)}) == 1
+        assert not any(sum(counts.values()) for _, counts in again.added)
+        expected = rows(folder / "abc.db")
+        assert all(rows(folder / f"{other}.db") == expected for other in ("cba", "ab_c", "a_bc"))
+        assert check_database(folder / "cba.db") == []
+        assert [path.read_bytes() for path in (a, b, c)] == before
+        with Database.open(folder / "abc.db") as database:
+            assert database.content_digest() == whole.content_digest
+
+
+@pytest.fixture
+def other(
+    tmp_path: Path,
+    run: Run,
+    compute: ComputeFingerprint,
+    fabric: FabricFingerprint,
+    software: SoftwareFingerprint,
+) -> Path:
+    """A second database, with another run."""
+    path = tmp_path / "other.db"
+    with Database.open(path, create=True) as database:
+        database.add_run(replace(run, plan="thorough"), compute, fabric, software)
+    return path
+
+
+def files(folder: Path) -> dict[Path, bytes]:
+    # SQLite leaves (empty) -wal and -shm files beside a database that was read without permission to write.
+    return {path: path.read_bytes() for path in folder.iterdir() if not path.name.endswith(("-wal", "-shm"))}
+
+
+def refused(sources: list[Path], into: Path) -> str:
+    """The error of a merge that must leave everything as it was."""
+    before = files(into.parent)
+    with pytest.raises(DataError) as caught:
+        merge_databases(sources, into)
+    assert "\n" not in str(caught.value)
+    assert files(into.parent) == before
+    return str(caught.value)
+
+
+def tamper(path: Path, *statements: str) -> None:
+    connection = sqlite3.connect(path)
+    with connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    connection.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ("UPDATE sample SET time_us = 1.0", "sample"),
+        ("UPDATE repetition SET time_us = 1.0 WHERE repetition_index = 3", "sample"),
+        ("UPDATE kernel SET duration_us = 9.0 WHERE sequence = 1", "sample"),
+        ("UPDATE kernel_name SET name = 'x' || name", "sample"),
+        ("DELETE FROM kernel WHERE repetition_index = 2 AND sequence = 0", "sample"),
+        ("UPDATE sample SET vector = '[64, 512, 1536]'", "sample"),
+        ("UPDATE hardware SET cores = 64", "hardware"),
+        ("UPDATE software SET fingerprint = '{}'", "software"),
+        ("UPDATE run SET plan = 'none'", "run"),
+        ("UPDATE run SET conditions = 'none'", "run"),
+        ("UPDATE run_note SET site = 'Other site'", "run_note"),
+        ("UPDATE source SET licence = 'MIT'", "source"),
+        ("UPDATE step SET min_s = 0.1", "step"),
+        ("UPDATE step SET model = '[]'", "step"),
+        ("UPDATE step SET model_name = 'other'", "step"),
+    ],
+)
+def test_a_row_that_does_not_match_its_id_is_reported_and_nothing_merged(
+    database: Database, make_sample: SampleMaker, step: MeasuredStep, other: Path, change: str, where: str
+) -> None:
+    database.add_samples([make_sample()])
+    database.add_step(step)
+    database.close()
+    sound = database.path.with_name("sound.db")
+    shutil.copy(database.path, sound)
+    tamper(database.path, change)
+    assert f"bench.db: {where} " in refused([sound, database.path], other)
+    assert f"bench.db: {where} " in refused([database.path], database.path.with_name("new.db"))
+    [finding, *_] = check_database(database.path)
+    assert finding.startswith(f"{where} ")
+    # The same id with other content in the database that is merged into.
+    assert "differs from the row of the same id" in refused([sound], database.path)
+
+
+def test_dangling_rows_are_refused(database: Database, other: Path) -> None:
+    database.close()
+    tamper(database.path, "DELETE FROM software")
+    assert "bench.db: run: a row breaks the schema" in refused([database.path], other.with_name("new.db"))
+    assert "foreign key: 1 row(s) of run name a row of software that is not there" in check_database(
+        database.path
+    )
+
+
+def test_an_operator_with_other_features_is_refused(database: Database, other: Path) -> None:
+    database.close()
+    tamper(database.path, "UPDATE operator SET features = '{\"x\":\"\"}' WHERE name = 'gelu'")
+    assert "bench.db: operator gelu" in refused([database.path], other)
+
+
+def test_operators_of_other_versions_come_along(database: Database, other: Path) -> None:
+    database.close()
+    tamper(
+        database.path,
+        "INSERT INTO operator VALUES ('later', 'Later', 'invented', 'compute-bound', '', '[\"forward\"]', '{}')",
+    )
+    merge_databases([database.path], other)
+    with Database.open(other) as merged:
+        assert merged.query("SELECT title FROM operator WHERE name = 'later'") == [{"title": "invented"}]
+
+
+def test_what_is_missing_is_named_before_anything_is_made(database: Database, tmp_path: Path) -> None:
+    assert "none.db: no such database" in refused([database.path, tmp_path / "none.db"], tmp_path / "new.db")
+    with pytest.raises(UsageError, match="no database"):
+        merge_databases([], tmp_path / "new.db")
+
+
+def test_a_source_over_the_size_limit_is_refused(database: Database, other: Path) -> None:
+    with pytest.raises(DataError, match=r"bench\.db: has .* GiB, the limit is 9.54e-06 GiB \(--max-size-gib"):
+        merge_databases([database.path], other, max_size_bytes=10_240)
+
+
+def test_an_older_source_is_migrated_in_a_copy(
+    database: Database, other: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database.close()
+    older = database.path.with_name("older.db")
+    shutil.copy(database.path, older)
+    tamper(older, "DROP VIEW failure", "PRAGMA user_version = 0")
+    before = older.read_bytes()
+    view = next(
+        row["sql"]
+        for row in Database.open(other).query("SELECT sql FROM sqlite_master WHERE name = 'failure'")
+    )
+
+    def migrate(connection: sqlite3.Connection) -> None:
+        if connection.execute("PRAGMA user_version").fetchone() == (0,):
+            connection.execute(view)
+            connection.execute("PRAGMA user_version = 1")
+
+    for module in ("connection", "database_file"):
+        monkeypatch.setattr(f"kernelcast.store.{module}.check_version", lambda path, found: None)
+    monkeypatch.setattr("kernelcast.store.connection.migrate", migrate)
+    merge_databases([older], other)
+    assert older.read_bytes() == before
+    with Database.open(other) as merged:
+        assert len(merged.run_list()) == 2
+
+
+def test_a_merge_while_another_process_appears_with_the_name(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def taken(source: Path, target: Path) -> None:
+        raise FileExistsError
+
+    monkeypatch.setattr(os, "link", taken)
+    assert "appeared while merging" in refused([database.path], tmp_path / "new.db")
+
+
+KILLED = """
+import os, signal, sys
+from kernelcast.store import copying, merge, merge_databases
+rows = copying._Copy.rows
+def killed(self, table, where, parameters):
+    if table == "step":  # the samples are written, far beyond what fits into the page cache
+        os.kill(os.getpid(), signal.SIGKILL)
+    return rows(self, table, where, parameters)
+copying._Copy.rows = killed
+merge_databases([sys.argv[1]], sys.argv[2])
+"""
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_killed_merge_leaves_the_target_as_it_was(
+    database: Database, make_sample: SampleMaker, other: Path, is_there: bool
+) -> None:
+    database.add_samples(make_sample(rows=rows, kernels=100) for rows in range(1, 101))
+    target = other if is_there else other.with_name("new.db")
+    before = rows(other)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(database.path), str(target)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    if is_there:
+        assert rows(other) == before
+        assert check_database(other) == []
+    else:
+        assert not target.exists()
+    assert merge_databases([database.path], target).added[0][1]["sample"] == 100
