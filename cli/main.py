@@ -30,6 +30,8 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "collect": Verb(
             "collect", "collect", "collector", "Measure operators and collectives into a database."
         ),
+        "import": Verb("import_", "import_", "store", "Import others' measurements into a database."),
+        "db": Verb("db", "db", "store", "Look into, verify, merge, compare and share databases."),
         "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
         "predict": Verb("predict", "predict", "", "Predict a training step from a bundle."),
         "demo": Verb("demo", "demo", "all", "Do all of it on this machine and check it against real steps."),

@@ -1,0 +1,180 @@
+"""`kernelcast import csv`, `kernelcast import estimate-train-time` and `kernelcast import nccl-tests`."""
+
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kernelcast.cli.options import database_option
+from kernelcast.cli.tables import text_table
+from kernelcast.store import Database
+from kernelcast.store.importers import (
+    Description,
+    Imported,
+    Parsed,
+    read_csv_files,
+    read_description,
+    read_estimate_train_time,
+    read_nccl_tests,
+    store_parsed,
+)
+from kernelcast.store.importers.nccl_tests import OPERATORS_OF
+
+FORMAT = "kernelcast.imported/1"
+_SHOWN_PROBLEMS = 20
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_DESCRIBING = (
+    click.option("--describe", type=click.Path(path_type=Path), help="TOML file that says what follows."),
+    click.option("--device-name", help="The device's name, as its maker writes it."),
+    click.option("--memory-gib", type=click.IntRange(min=1), help="Memory of the device, GiB."),
+    click.option("--gpus-per-node", type=click.IntRange(min=1), help="Devices that a node has."),
+    click.option("--link", "links", multiple=True, help="What connects a node's devices; repeatable."),
+    click.option("--nic", "nics", multiple=True, help="A network card between nodes; repeatable."),
+    click.option("--torch", help="PyTorch version."),
+    click.option("--driver", help="GPU driver version."),
+    click.option("--cuda", help="CUDA (or ROCm) version."),
+    click.option("--nccl", help="NCCL version."),
+    click.option("--licence", help="Licence of the data, SPDX where possible."),
+    click.option("--reference", help="Where it was published: an address or a citation."),
+    click.option("--site", help="Who measured, stored as free text."),
+    click.option("--strict", is_flag=True, help="Import nothing where a line is malformed."),
+    click.option("--json", "as_json", is_flag=True, help="Print JSON."),
+)
+_FIELDS = {
+    "hardware": ("device_name", "memory_gib"),
+    "fabric": ("gpus_per_node", "links", "nics"),
+    "software": ("torch", "driver", "cuda", "nccl"),
+    "source": ("licence", "reference", "site"),
+}
+
+
+def _importing(command: F) -> F:
+    """PATH…, --db, what describes the measurements, --strict and --json."""
+    for option in reversed(_DESCRIBING):
+        command = option(command)
+    command = database_option("The database; made where there is none.")(command)
+    paths = click.argument(
+        "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
+    )
+    return paths(command)
+
+
+@click.group(name="import")
+def import_() -> None:
+    """Import others' measurements into a database.
+
+    Each row keeps where it comes from: file, digest, licence. An import is stored whole or not at all, and
+    repeating it adds nothing. Malformed lines are skipped and shown; with --strict the first one ends it.
+    """
+
+
+@import_.command()
+@_importing
+def csv(paths: tuple[Path, ...], **options: Any) -> None:
+    """Import CSV files: operator, dtype, workload (or raw parameters) and time_us per row.
+
+    \b
+    kernelcast import csv times.csv --db bench.db --device-name 'NVIDIA H100 80GB HBM3'
+    """
+    parsed = read_csv_files(paths, described=_described(options), strict=options["strict"])
+    _store(parsed, options)
+
+
+@import_.command("estimate-train-time")
+@_importing
+def estimate_train_time(paths: tuple[Path, ...], **options: Any) -> None:
+    """Import the method's authors' data: folders of a site with operator/ and nccl/ in them.
+
+    \b
+    kernelcast import estimate-train-time Perlmutter --db perlmutter.db
+    """
+    parsed = read_estimate_train_time(paths, described=_described(options), strict=options["strict"])
+    _store(parsed, options)
+
+
+@import_.command("nccl-tests")
+@_importing
+@click.option(
+    "--collective",
+    type=click.Choice(sorted(OPERATORS_OF)),
+    help="Which one, where a log of an older version does not say it.",
+)
+@click.option("--as-dtype", default="", help="Count messages as elements of this dtype, with as many bytes.")
+def nccl_tests(paths: tuple[Path, ...], collective: str | None, as_dtype: str, **options: Any) -> None:
+    """Import logs of nccl-tests, all of one cluster in one go.
+
+    \b
+    kernelcast import nccl-tests all_reduce.log sendrecv.log --db fabric.db --as-dtype float16
+    """
+    parsed = read_nccl_tests(
+        paths,
+        described=_described(options),
+        collective=collective or "",
+        as_dtype=as_dtype,
+        strict=options["strict"],
+    )
+    _store(parsed, options)
+
+
+def _described(options: dict[str, Any]) -> Description:
+    """What the options say, over what the file of --describe says."""
+    stated = Description(
+        **{
+            table: {name: options[name] for name in names if options[name] not in (None, ())}
+            for table, names in _FIELDS.items()
+        }
+    )
+    return stated.over(read_description(options["describe"])) if options["describe"] else stated
+
+
+def _store(parsed: Parsed, options: dict[str, Any]) -> None:
+    with Database.open(options["database_path"], create=True) as database:
+        imported = store_parsed(database, parsed)
+    counts = _counts(parsed)
+    if options["as_json"]:
+        click.echo(json.dumps(_document(parsed, imported, counts), indent=2))
+        return
+    rows = [(*key, f"{count:,}") for key, count in counts.items()]
+    click.echo(text_table(("operator", "direction", "dtype", "samples"), rows))
+    for reason, count in sorted(parsed.left_out.items()):
+        click.echo(f"left out: {count:,} rows {reason}")
+    for problem in parsed.problems[:_SHOWN_PROBLEMS]:
+        click.echo(f"skipped: {problem}", err=True)
+    if (more := len(parsed.problems) - _SHOWN_PROBLEMS) > 0:
+        click.echo(f"skipped: {more:,} more malformed lines", err=True)
+    there = f", {imported.already_there:,} already there" if imported.already_there else ""
+    malformed = f", {len(parsed.problems):,} malformed lines skipped" if parsed.problems else ""
+    click.echo(
+        f"{options['database_path']}: {imported.added:,} samples added from {parsed.files} file(s)"
+        f"{there}{malformed}"
+    )
+
+
+def _counts(parsed: Parsed) -> dict[tuple[str, str, str], int]:
+    """Samples by operator, direction and dtype."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for batch in parsed.batches:
+        counts.update((s.operator, s.direction.value, s.dtype) for s in batch.samples)
+    return dict(sorted(counts.items()))
+
+
+def _document(
+    parsed: Parsed, imported: Imported, counts: dict[tuple[str, str, str], int]
+) -> dict[str, object]:
+    return {
+        "format": FORMAT,
+        "files": parsed.files,
+        "added": imported.added,
+        "already_there": imported.already_there,
+        "samples": [
+            {"operator": operator, "direction": direction, "dtype": dtype, "count": count}
+            for (operator, direction, dtype), count in counts.items()
+        ],
+        "left_out": dict(sorted(parsed.left_out.items())),
+        "malformed": [{"file": str(p.path), "line": p.line, "problem": p.text} for p in parsed.problems],
+    }

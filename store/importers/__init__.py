@@ -1,0 +1,29 @@
+"""Others' measurements into a database: a generic CSV, the method's authors' data files, nccl-tests logs.
+
+A reader turns files into `Parsed` (records, what was malformed, what was left out), without a database;
+`store_parsed` puts all of it in, in one transaction. What each format means is in docs/importing.md.
+"""
+
+from kernelcast.store.importers.description import Description, read_description
+from kernelcast.store.importers.estimate_train_time import read_estimate_train_time
+from kernelcast.store.importers.generic_csv import CSV_FORMAT, read_csv_files
+from kernelcast.store.importers.nccl_tests import read_nccl_tests
+from kernelcast.store.importers.parsed import Batch, Imported, Parsed, store_parsed
+from kernelcast.store.importers.problems import Problem
+from kernelcast.store.importers.published_errors import PublishedError, read_published_errors
+
+__all__ = [
+    "CSV_FORMAT",
+    "Batch",
+    "Description",
+    "Imported",
+    "Parsed",
+    "Problem",
+    "PublishedError",
+    "read_csv_files",
+    "read_description",
+    "read_estimate_train_time",
+    "read_nccl_tests",
+    "read_published_errors",
+    "store_parsed",
+]

@@ -1,0 +1,134 @@
+"""A CSV file as rows of named texts with their line numbers, and texts as numbers."""
+
+import csv
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from itertools import islice
+
+from kernelcast.runtime.errors import DataError
+from kernelcast.store.importers.problems import Malformed, Problems
+from kernelcast.store.importers.text_file import TextFile
+
+MAX_WHOLE = 2**53  # beyond it a double no longer holds every whole number
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CsvRow:
+    """One row; cells are stripped of surrounding blanks, and empty ones are left out."""
+
+    line: int
+    cells: dict[str, str]
+
+    def whole(self, name: str) -> int:
+        """A whole number from 1.
+
+        Raises:
+            Malformed: missing, or something else.
+        """
+        return whole(self.text(name), name)
+
+    def positive(self, name: str) -> float:
+        """A number above 0.
+
+        Raises:
+            Malformed: missing, or something else.
+        """
+        return positive(self.text(name), name)
+
+    def text(self, name: str) -> str:
+        """A cell.
+
+        Raises:
+            Malformed: it is empty.
+        """
+        try:
+            return self.cells[name]
+        except KeyError:
+            raise Malformed(f"{name} is empty") from None
+
+
+def whole(text: str, name: str) -> int:
+    """A whole number from 1 to 2^53; `4.0` is one.
+
+    Raises:
+        Malformed: something else.
+    """
+    value = _number(text)
+    if value is None or value != int(value) or not 1 <= value <= MAX_WHOLE:
+        raise Malformed(f"{name}: found {text!r:.40}, expected a whole number from 1")
+    return int(value)
+
+
+def positive(text: str, name: str) -> float:
+    """A number above 0.
+
+    Raises:
+        Malformed: something else.
+    """
+    value = _number(text)
+    if value is None or value <= 0:
+        raise Malformed(f"{name}: found {text!r:.40}, expected a number above 0")
+    return value
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+class CsvTable:
+    """A CSV file with a header: `columns`, then `rows`. Lines before `first_line` are not part of it."""
+
+    def __init__(self, file: TextFile, *, first_line: int = 1) -> None:
+        self.file = file
+        lines = StringIO(file.text, newline="")  # lines end as csv expects, and nowhere else
+        self._before = first_line - 1
+        self._reader = csv.reader(islice(lines, self._before, None), strict=True)
+        try:
+            header = next(self._reader, [])
+        except csv.Error as error:
+            raise DataError(f"{file.path}:{first_line}: is not CSV ({error})") from error
+        self.columns = [name.strip() for name in header]
+
+    def require(self, columns: Sequence[str], what: str) -> None:
+        """Check the header.
+
+        Raises:
+            DataError: one of `columns` is missing, or a name stands there twice: the file is not `what`.
+        """
+        missing = [name for name in columns if name not in self.columns]
+        if missing:
+            found = ", ".join(self.columns)
+            raise DataError(
+                f"{self.file.path}: is not {what}: no column {missing[0]!r}; found {found!r:.120}"
+            )
+        twice = [name for name in self.columns if self.columns.count(name) > 1]
+        if twice:
+            raise DataError(f"{self.file.path}: is not {what}: two columns are called {twice[0]!r:.40}")
+
+    def rows(self, problems: Problems) -> Iterator[CsvRow]:
+        """Every row that has as many cells as there are columns; others become problems."""
+        while True:
+            start = self._reader.line_num + 1
+            try:
+                cells = next(self._reader, None)
+            except csv.Error as error:
+                problems.add(self.file.path, self._before + start, error)
+                continue
+            if cells is None:
+                return
+            if not any(cell.strip() for cell in cells):
+                continue
+            line = self._before + start
+            if len(cells) != len(self.columns):
+                problems.add(
+                    self.file.path, line, f"found {len(cells)} cells, expected {len(self.columns)} columns"
+                )
+                continue
+            stripped = ((name, cell.strip()) for name, cell in zip(self.columns, cells, strict=True))
+            yield CsvRow(line=line, cells={name: cell for name, cell in stripped if cell})

@@ -1,0 +1,203 @@
+"""What a stranger's file does not say about its measurements: device, fabric, software, licence, …
+
+From a TOML file, from options, or both; each field is as the fingerprints name it. Nothing is guessed: what
+nobody states stays 0 or empty.
+"""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Self, get_args, get_origin, get_type_hints
+
+from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.store.importers.text_file import read_text_file
+from kernelcast.store.runs import Run, Source
+
+DESCRIPTION_FORMAT = "kernelcast.import/1"
+_MAX_BYTES = 2**20
+_KINDS = ("cpu", "cuda", "rocm")
+
+Fields = Mapping[str, Any]
+_NONE: Fields = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _SourceFields:
+    """Table `[source]`: where the rows come from. `site` and `note` are free text."""
+
+    licence: str = ""
+    reference: str = ""
+    site: str = ""
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RowFields:
+    """Table `[rows]`: what holds for every row that does not say otherwise."""
+
+    dtype: str = ""
+    statistic: str = ""
+    variant: str = ""
+
+
+_TABLES: Mapping[str, type] = MappingProxyType(
+    {
+        "hardware": ComputeFingerprint,
+        "fabric": FabricFingerprint,
+        "software": SoftwareFingerprint,
+        "source": _SourceFields,
+        "rows": _RowFields,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """Fields that are known, by table; a table leaves out what nobody stated.
+
+    Raises:
+        UsageError: a field is unknown or has another type; the message names table and field.
+    """
+
+    hardware: Fields = field(default_factory=lambda: _NONE)
+    fabric: Fields = field(default_factory=lambda: _NONE)
+    software: Fields = field(default_factory=lambda: _NONE)
+    source: Fields = field(default_factory=lambda: _NONE)
+    rows: Fields = field(default_factory=lambda: _NONE)
+    conditions: Fields = field(default_factory=lambda: _NONE)
+
+    def __post_init__(self) -> None:
+        for table, record in _TABLES.items():
+            checked = _checked(table, getattr(self, table), record)
+            object.__setattr__(self, table, MappingProxyType(checked))
+
+    def over(self, below: "Description") -> "Description":
+        """Both together; where both state a field, this one's holds."""
+        names = (*_TABLES, "conditions")
+        return replace(self, **{name: {**getattr(below, name), **getattr(self, name)} for name in names})
+
+    def compute(self) -> ComputeFingerprint:
+        """The device's fingerprint, kind `cuda` where none is given.
+
+        Raises:
+            UsageError: no device name.
+        """
+        if not self.hardware.get("device_name"):
+            raise UsageError(
+                "the files do not say which device was measured; give --device-name or [hardware] device_name"
+            )
+        return ComputeFingerprint(**{"kind": "cuda", **self.hardware})
+
+    def network(self) -> FabricFingerprint:
+        """The fabric's fingerprint, backend `nccl` where none is given.
+
+        Raises:
+            UsageError: no number of devices per node.
+        """
+        if "gpus_per_node" not in self.fabric:
+            raise UsageError(
+                "the files do not say how many devices a node has, which collectives depend on; "
+                "give --gpus-per-node or [fabric] gpus_per_node"
+            )
+        return FabricFingerprint(**{"backend": "nccl", **self.fabric})
+
+    def versions(self) -> SoftwareFingerprint:
+        """The software's fingerprint."""
+        return SoftwareFingerprint(**{"torch": "", **self.software})
+
+    def row_default(self, name: str) -> str:
+        """`dtype`, `statistic` or `variant` of rows that say none; empty where nobody states it."""
+        return str(self.rows.get(name, ""))
+
+    def run(self, *, command: str, file_name: str, file_digest: str, fabric: FabricFingerprint | None) -> Run:
+        """The run that stands for one imported file (measured elsewhere, so without version and date)."""
+        source = _SourceFields(**self.source)
+        return Run(
+            started_at=None,
+            kernelcast_version="",
+            code_digest="",
+            command=command,
+            compute_id=self.compute().digest,
+            software_id=self.versions().digest,
+            fabric_id=None if fabric is None else fabric.digest,
+            conditions=self.conditions,
+            source=Source(
+                kind="import",
+                name=file_name,
+                licence=source.licence,
+                file_digest=file_digest,
+                reference=source.reference,
+            ),
+            site=source.site,
+            note=source.note,
+        )
+
+    @classmethod
+    def from_mapping(cls, values: Mapping[str, Any]) -> Self:
+        """From the tables of a description file.
+
+        Raises:
+            UsageError: an unknown table or field, or a value of another type.
+        """
+        tables = {name: value for name, value in values.items() if name != "format"}
+        if values.get("format") != DESCRIPTION_FORMAT:
+            raise UsageError(f"format is {values.get('format')!r:.60}, expected {DESCRIPTION_FORMAT!r}")
+        for name, value in tables.items():
+            known = (*_TABLES, "conditions")
+            if name not in known:
+                raise UsageError(f"[{name:.40}] is unknown, known are {', '.join(known)}")
+            if not isinstance(value, dict):
+                raise UsageError(f"{name} is {value!r:.60}, expected a table")
+        return cls(**tables)
+
+
+def device_named(name: str) -> Fields:
+    """Fields of `[hardware]` that a device's own name states: itself, and its memory (`80GB`)."""
+    memory = re.search(r"\b(\d+)GB\b", name)
+    return {"device_name": name, **({"memory_gib": int(memory[1])} if memory else {})}
+
+
+def read_description(path: Path) -> Description:
+    """Read a description file (TOML).
+
+    Raises:
+        DataError: the file is missing, too large, not TOML, or says something unknown.
+    """
+    text = read_text_file(path, limit=_MAX_BYTES).text
+    try:
+        return Description.from_mapping(tomllib.loads(text))
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise DataError(f"{path}: not valid TOML ({error})") from error
+    except UsageError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _checked(table: str, values: Fields, record: type) -> dict[str, Any]:
+    types = get_type_hints(record)
+    checked: dict[str, Any] = {}
+    for name, value in values.items():
+        if name not in types:
+            raise UsageError(f"[{table}] {name:.40} is unknown, known are {', '.join(types)}")
+        checked[name] = _typed(f"[{table}] {name}", value, types[name])
+    if checked.get("kind", "cuda") not in _KINDS:
+        raise UsageError(f"[{table}] kind is {checked['kind']!r:.40}, expected {' or '.join(_KINDS)}")
+    devices = checked.get("gpus_per_node")
+    if isinstance(devices, int) and devices < 1:
+        raise UsageError(f"[{table}] gpus_per_node is {devices}, expected at least 1")
+    return checked
+
+
+def _typed(where: str, value: object, expected: Any) -> object:
+    if get_origin(expected) is tuple:
+        inner = get_args(expected)[0]
+        if isinstance(value, list | tuple) and all(type(entry) is inner for entry in value):
+            return tuple(value)
+        raise UsageError(f"{where} is {value!r:.60}, expected a list of texts")
+    if type(value) is not expected:
+        names = {str: "a text", int: "a whole number", bool: "true or false"}
+        raise UsageError(f"{where} is {value!r:.60}, expected {names[expected]}")
+    return value

@@ -1,0 +1,224 @@
+"""Collectives from logs of nccl-tests: what its rows mean as workload vectors of our operators.
+
+nccl-tests calls `size` the larger of a process's two buffers and `count` the elements of the smaller one, so
+that an all-gather's count is one process's shard, as in `dp_all_gather`, and a reduce-scatter's is its output,
+while `dp_reduce_scatter` counts its input.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.operators import Direction, operator
+from kernelcast.store.importers.description import Description, device_named
+from kernelcast.store.importers.imported_sample import imported_sample
+from kernelcast.store.importers.nccl_log import LogRow, Section, read_sections
+from kernelcast.store.importers.parsed import Batch, Parsed
+from kernelcast.store.importers.problems import Malformed, Problems
+from kernelcast.store.importers.text_file import TextFile, read_text_file
+from kernelcast.store.records import ELEMENT_BYTES, Sample
+
+# The same collective serves two operators, which differ in what they are called for, not in what is timed.
+OPERATORS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "all_reduce": ("mp_all_reduce", "dp_all_reduce"),
+        "all_gather": ("dp_all_gather",),
+        "reduce_scatter": ("dp_reduce_scatter",),
+        "sendrecv": ("pp_p2p",),
+    }
+)
+# Their type names: torch's, and bytes. Integers have no dtype of a training step, but bytes are bytes.
+_TYPES: Mapping[str, tuple[str, int]] = MappingProxyType(
+    {
+        "double": ("float64", 8),
+        "float": ("float32", 4),
+        "half": ("float16", 2),
+        "bfloat16": ("bfloat16", 2),
+        "f8e4m3": ("float8_e4m3fn", 1),
+        "f8e5m2": ("float8_e5m2", 1),
+        "int8": ("", 1),
+        "uint8": ("", 1),
+        "int32": ("", 4),
+        "uint32": ("", 4),
+        "int64": ("", 8),
+        "uint64": ("", 8),
+    }
+)
+_GATHERING = ("all_gather", "reduce_scatter")  # size is count × processes
+_ORDINARY_REDUCTIONS = ("", "sum", "none")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Log:
+    """One file, read."""
+
+    file: TextFile
+    sections: list[Section]
+
+
+def read_nccl_tests(
+    paths: Sequence[Path],
+    *,
+    described: Description | None = None,
+    collective: str = "",
+    as_dtype: str = "",
+    strict: bool = False,
+) -> Parsed:
+    """Read logs of one cluster. A node has as many devices as the largest test used on one.
+
+    `collective` names that of tests which do not say it (older versions). With `as_dtype` a message counts as
+    elements of that dtype with as many bytes; what was measured is noted in the run's conditions.
+
+    Raises:
+        DataError: a file is no such log, they come from several kinds of device, or, when `strict`, a
+            malformed line.
+        UsageError: `as_dtype` is unknown.
+    """
+    if as_dtype and as_dtype not in ELEMENT_BYTES:
+        raise UsageError(f"as-dtype: found {as_dtype!r:.40}, expected one of {', '.join(ELEMENT_BYTES)}")
+    problems = Problems(strict=strict)
+    logs = []
+    for path in paths:
+        file = read_text_file(path)
+        sections = read_sections(file, problems)
+        for section in sections:
+            section.collective = section.collective or collective
+        logs.append(_Log(file=file, sections=sections))
+    parsed = Parsed(files=len(logs))
+    description = (described or Description()).over(_described_by_logs(logs))
+    _check_device(logs, description)
+    for log in logs:
+        for batch in _batches(log, description, as_dtype, problems, parsed.left_out):
+            parsed.add(batch)
+    parsed.problems = problems.found
+    parsed.check_something(", ".join(map(str, paths)))
+    return parsed
+
+
+def _described_by_logs(logs: Sequence[_Log]) -> Description:
+    """Device, and devices per node, that the logs list."""
+    sections = [section for log in logs for section in log.sections]
+    devices = sorted({device for section in sections for device in section.devices})
+    hardware = device_named(devices[0]) if devices else {}
+    most = max((section.hosts.count(host) for section in sections for host in section.hosts), default=0)
+    return Description(hardware=hardware, fabric={"gpus_per_node": most} if most else {})
+
+
+def _check_device(logs: Sequence[_Log], description: Description) -> None:
+    expected = description.compute().device_name
+    for log in logs:
+        for section in log.sections:
+            if odd := sorted(section.devices - {expected}):
+                raise DataError(
+                    f"{log.file.path}:{section.line}: measured on {odd[0]!r:.60}, expected {expected!r:.60} "
+                    "as elsewhere; import one kind of device at a time"
+                )
+
+
+def _batches(
+    log: _Log, description: Description, as_dtype: str, problems: Problems, left_out: Counter[str]
+) -> Iterator[Batch]:
+    fabric = description.network()
+    for section in log.sections:
+        own = description.over(_described_by_section(section, as_dtype))
+        run = own.run(
+            command="import nccl-tests", file_name=log.file.name, file_digest=log.file.digest, fabric=fabric
+        )
+        try:
+            samples = list(_samples(section, run.id, as_dtype, log.file, problems, left_out))
+        except Malformed as error:
+            problems.add(log.file.path, section.line, error)
+            continue
+        yield Batch(run=run, compute=own.compute(), fabric=fabric, software=own.versions(), samples=samples)
+
+
+def _described_by_section(section: Section, as_dtype: str) -> Description:
+    versions = {"nccl": section.nccl_version, "cuda": section.cuda_version}
+    conditions: dict[str, object] = {
+        "benchmark": f"nccl-tests {section.benchmark_version}".strip(),
+        "threads_per_process": section.settings.get("nThread", 1),
+        "gpus_per_thread": section.settings.get("nGpus", 1),
+        "aggregated_iterations": section.settings.get("agg iters", 1),
+        "cuda_graph_launches": section.settings.get("graph", 0),
+    }
+    if as_dtype:
+        conditions["bytes_counted_as"] = as_dtype
+        conditions["measured_types"] = sorted({row.type_name for row in section.rows})
+    return Description(
+        software={name: version for name, version in versions.items() if version}, conditions=conditions
+    )
+
+
+def _samples(
+    section: Section, run_id: str, as_dtype: str, file: TextFile, problems: Problems, left_out: Counter[str]
+) -> Iterator[Sample]:
+    if not section.collective:
+        raise Malformed(
+            "the log does not say which collective this test is ('# Collective test starting: …')"
+        )
+    names = OPERATORS_OF.get(section.collective, ())
+    if not names:
+        left_out[f"of {section.collective}: no operator for it"] += len(section.rows)
+        return
+    nodes, gpus_per_node = section.layout()
+    if nodes * gpus_per_node == 1:
+        left_out["of one process alone"] += len(section.rows)
+        return
+    for row in section.rows:
+        if not row.count:
+            left_out["of empty messages"] += 1
+            continue
+        try:
+            message_bytes, dtype = _message(section, row, nodes * gpus_per_node)
+            dtype = as_dtype or dtype
+            if not dtype:
+                left_out[f"of {row.type_name}: no dtype of a training step"] += 1
+                continue
+            entries, rest = divmod(message_bytes, ELEMENT_BYTES[dtype])
+            if rest:
+                raise Malformed(f"{message_bytes} bytes are no whole number of {dtype} elements")
+            vector = (entries, nodes, gpus_per_node)
+            yield from [
+                imported_sample(
+                    run_id=run_id,
+                    operator=operator(name),
+                    direction=Direction.ONCE,
+                    dtype=dtype,
+                    vector=vector,
+                    time_us=time_us,
+                    statistic=f"mean of {section.settings.get('iters', 0) or 'several'}",
+                    repetition_count=section.settings.get("iters", 0),
+                    variant=_variant(section, row, place, nodes * gpus_per_node),
+                )
+                for name in names
+                for place, time_us in (("out-of-place", row.out_of_place_us), ("in-place", row.in_place_us))
+                if time_us is not None
+            ]
+        except Malformed as error:
+            problems.add(file.path, row.line, error)
+
+
+def _message(section: Section, row: LogRow, processes: int) -> tuple[int, str]:
+    """Bytes that our operator counts as entries, and torch's name of the type (empty for integers)."""
+    if row.type_name not in _TYPES:
+        raise Malformed(f"type: found {row.type_name!r:.40}, expected one of {', '.join(_TYPES)}")
+    dtype, element_bytes = _TYPES[row.type_name]
+    smaller = row.count * element_bytes
+    larger = smaller * processes if section.collective in _GATHERING else smaller
+    if row.size_bytes != larger:
+        raise Malformed(
+            f"size {row.size_bytes} does not fit count {row.count} of {row.type_name}, expected {larger}"
+        )
+    return (larger if section.collective == "reduce_scatter" else smaller), dtype
+
+
+def _variant(section: Section, row: LogRow, place: str, processes: int) -> str:
+    parts = [place]
+    if section.collective == "sendrecv" and processes > 2:
+        parts.append("ring")  # every process sends to the next one at the same time
+    if row.reduction not in _ORDINARY_REDUCTIONS:
+        parts.append(row.reduction)
+    return ", ".join(parts)

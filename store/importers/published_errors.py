@@ -1,0 +1,101 @@
+"""How well the method's authors' own regressors did: the `GPU.csv` beside their data files."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.store.importers.csv_table import CsvRow, CsvTable
+from kernelcast.store.importers.estimate_train_time_files import (
+    COLLECTIVES,
+    DTYPES,
+    FUNCTIONS,
+    OLDER_FORMAT,
+    data_files,
+)
+from kernelcast.store.importers.problems import Malformed, Problems
+from kernelcast.store.importers.text_file import read_text_file
+
+_ALGORITHMS = MappingProxyType({"rforest": "random_forest", "xgboost": "xgboost"})
+_DIRECTIONS = MappingProxyType({"fwd": Direction.FORWARD, "bwd": Direction.BACKWARD, "dur": Direction.ONCE})
+_LONGEST_SETTINGS = 2_000
+_WHAT = "a list of the authors' regressors"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedError:
+    """One regressor of theirs. `validation_error` is a fraction, on a 20 % split.
+
+    `nodes` and `gpus_per_node` are the layout of a collective's regressor, both 0 for one over all layouts;
+    None for operators.
+    """
+
+    operator: str
+    direction: Direction
+    dtype: str
+    nodes: int | None
+    gpus_per_node: int | None
+    algorithm: str
+    hyperparameters: Mapping[str, Any]
+    validation_error: float
+
+
+def read_published_errors(directory: Path) -> tuple[PublishedError, ...]:
+    """Errors of a site's folder, operators in METHOD's order, then collectives by layout.
+
+    Functions without an operator here are left out.
+
+    Raises:
+        DataError: no such folder, or a file that is not such a list; a malformed line with its number.
+    """
+    device = data_files(directory)[0].gpu
+    paths = [path for part in ("operator", "nccl") if (path := directory / part / f"{device}.csv").is_file()]
+    if not paths:
+        raise DataError(f"{directory}: holds no operator/{device}.csv and no nccl/{device}.csv")
+    order = list(OPERATORS)
+    found = [error for path in paths for error in _errors(path)]
+    return tuple(
+        sorted(
+            found,
+            key=lambda e: (order.index(e.operator), e.direction.value, e.nodes or 0, e.gpus_per_node or 0),
+        )
+    )
+
+
+def _errors(path: Path) -> Iterator[PublishedError]:
+    table = CsvTable(read_text_file(path))
+    table.require(("Function", "Precision", "Best_model", "Best_config", "Best_error%"), _WHAT)
+    is_collective = path.parent.name == "nccl"
+    table.require(("Nodes", "GPUsPerNode") if is_collective else ("Propagation",), _WHAT)
+    functions = COLLECTIVES if is_collective else FUNCTIONS
+    for row in table.rows(Problems(strict=True)):
+        function = row.cells.get("Function", "")
+        if function == OLDER_FORMAT or function not in functions:
+            continue
+        try:
+            yield _error(row, functions[function], is_collective=is_collective)
+        except (Malformed, KeyError, ValueError, SyntaxError) as error:
+            raise DataError(f"{path}:{row.line}: is not {_WHAT} ({error})") from error
+
+
+def _error(row: CsvRow, operator: str, *, is_collective: bool) -> PublishedError:
+    settings = row.text("Best_config")
+    if len(settings) > _LONGEST_SETTINGS:
+        raise Malformed(f"Best_config: more than {_LONGEST_SETTINGS} characters")
+    hyperparameters = ast.literal_eval(settings)  # literals only: nothing of a stranger's runs
+    if not isinstance(hyperparameters, dict):
+        raise Malformed(f"Best_config: found {settings!r:.40}, expected a dictionary")
+    return PublishedError(
+        operator=operator,
+        direction=Direction.ONCE if is_collective else _DIRECTIONS[row.text("Propagation")],
+        dtype=DTYPES[row.text("Precision")],
+        nodes=int(row.text("Nodes")) if is_collective else None,
+        gpus_per_node=int(row.text("GPUsPerNode")) if is_collective else None,
+        algorithm=_ALGORITHMS[row.text("Best_model")],
+        hyperparameters=MappingProxyType(hyperparameters),
+        validation_error=row.positive("Best_error%"),
+    )
