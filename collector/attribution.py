@@ -2,7 +2,8 @@
 
 A *mark* is a profiler annotation that the harness puts around one call. On a GPU the kernels of a mark are those whose
 launch, found through the correlation id, happened under the mark: they may run long after it. On a CPU the operators
-themselves are the work; a kernel is an operator event with at least 1 µs of time of its own.
+themselves are the work; a kernel is an operator event with at least 1 µs of time of its own, and where a mark has none,
+the operator with most.
 """
 
 from bisect import bisect_left, bisect_right
@@ -59,14 +60,17 @@ def _host_work(trace: Trace, marks: Sequence[Event]) -> Iterable[Work]:
     starts = [event.start_us for event in operators]
     for mark in marks:
         inside = operators[bisect_left(starts, mark.start_us) : bisect_right(starts, mark.end_us)]
-        kernels = tuple(
+        if not inside:
+            continue
+        own = [
             Event(e.category, e.name, e.thread, e.start_us, own_us, e.args)
             for e, own_us in self_times_us(inside)
-            if own_us >= RESOLUTION_US
-        )
-        if inside:
-            # The span is that of the operators as called, so that it includes their dispatch, as a real step does.
-            yield Work(mark.name, inside[0].start_us, max(e.end_us for e in inside), kernels)
+        ]
+        kernels = [e for e in own if e.duration_us >= RESOLUTION_US]
+        # A call shorter than the resolution ran all the same: it is its longest operator.
+        kernels = kernels or [max(own, key=lambda e: e.duration_us)]
+        # The span is that of the operators as called, so that it includes their dispatch, as a real step does.
+        yield Work(mark.name, inside[0].start_us, max(e.end_us for e in inside), tuple(kernels))
 
 
 def self_times_us(events: Sequence[Event]) -> list[tuple[Event, float]]:
@@ -83,16 +87,22 @@ def self_times_us(events: Sequence[Event]) -> list[tuple[Event, float]]:
     return list(zip(events, own, strict=True))
 
 
+def _correlation(event: Event) -> int | None:
+    """What ties a kernel to the call that launched it."""
+    value = event.args.get("correlation")
+    return value if type(value) is int else None
+
+
 def _device_work(trace: Trace, marks: Sequence[Event], kernels: Sequence[Event]) -> Iterable[Work]:
     launches = {
-        event.args["correlation"]: event
+        _correlation(event): event
         for event in trace.of_category(*LAUNCH_CATEGORIES)
-        if "correlation" in event.args
+        if _correlation(event) is not None
     }
     mark_starts = [mark.start_us for mark in marks]
     by_mark: dict[int, list[Event]] = {}
     for kernel in kernels:
-        launch = launches.get(kernel.args.get("correlation"))
+        launch = launches.get(_correlation(kernel))
         if launch is None:
             continue
         # Backward launches come from autograd's own thread, so the mark is found by time, not by thread.
