@@ -1,5 +1,8 @@
 """`kernelcast collect compute` and `kernelcast collect comm`."""
 
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -17,6 +20,7 @@ from kernelcast.cli.progress import progress
 from kernelcast.collector.comm import World, collect_comm
 from kernelcast.collector.compute import Collected, collect_compute
 from kernelcast.collector.plan import load_plan
+from kernelcast.runtime.errors import DataError, KernelcastError
 from kernelcast.store import Database
 
 
@@ -68,7 +72,7 @@ def compute(
             site=site,
             on_progress=lambda p: report(p.done, p.total, p.operator),
         )
-    _say(done, database_path)
+    show_collected(done, database_path)
 
 
 @collect.command()
@@ -87,8 +91,8 @@ def comm(
     \b
     torchrun --nproc-per-node 2 --no-python kernelcast collect comm --db bench.db
     """
-    is_first = World.from_launcher().rank == 0
-    with progress("collectives") as report:
+    world = World.from_launcher()
+    with _one_voice(world), progress("collectives", shown=world.rank == 0) as report:
         done = collect_comm(
             lambda: Database.open(database_path, create=True),
             load_plan(plan),
@@ -99,11 +103,27 @@ def comm(
             site=site,
             on_progress=lambda p: report(p.done, p.total, p.operator),
         )
-    if is_first:
-        _say(done, database_path)
+    if world.rank == 0:
+        show_collected(done, database_path)
 
 
-def _say(done: Collected, database_path: Path) -> None:
+@contextmanager
+def _one_voice(world: World) -> Iterator[None]:
+    """Let one process of a node say what went wrong; the others, which met the same or lost that one, end silently."""
+    try:
+        yield
+    except (KernelcastError, KeyboardInterrupt):
+        if world.local_rank == 0:
+            raise
+        sys.exit(1)
+
+
+def show_collected(done: Collected, database_path: Path) -> None:
+    """Print how many points were measured, and not.
+
+    Raises:
+        DataError: the database holds no time of any of them.
+    """
     parts = [f"{done.measured} measured"]
     parts += [
         f"{count} {what}"
@@ -115,3 +135,7 @@ def _say(done: Collected, database_path: Path) -> None:
         if count
     ]
     click.echo(f"{database_path}: {', '.join(parts)}")
+    if done.first_failure:
+        click.echo(f"first failure: {done.first_failure}", err=True)
+    if done.failed and not done.measured and not done.already_there:
+        raise DataError(f"{database_path}: nothing measured, all points failed; their reasons are stored")

@@ -21,9 +21,11 @@ Report = Callable[[int, int, str], None]
 
 
 @contextmanager
-def progress(title: str) -> Iterator[Report]:
-    """Yield a function (done, total, what) that shows progress on standard error."""
-    if sys.stderr.isatty():
+def progress(title: str, *, shown: bool = True) -> Iterator[Report]:
+    """Yield a function (done, total, what) that shows progress on standard error; not `shown`, it does nothing."""
+    if not shown:
+        yield lambda done, total, what: None
+    elif sys.stderr.isatty():
         with _bar(title) as report:
             yield report
     else:

@@ -6,7 +6,7 @@ the receiver's, which ends when the data is there.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -25,19 +25,22 @@ from kernelcast.collector.harness import (
     Effort,
     TraceClock,
     is_stable,
-    kineto_trace,
+    profiled,
     stored_kernels,
     synchronise,
 )
-from kernelcast.collector.kineto import read_trace
 from kernelcast.collector.plan import Plan
 from kernelcast.collector.probe import probe, resolve_device
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import OPERATORS, Direction, Operator
-from kernelcast.store import Database, PointKey, Repetition, Run, Sample, utc_now
+from kernelcast.store import Database, Kernel, PointKey, Repetition, Run, Sample, utc_now
 
 _MARK = "kernelcast.comm"
+_LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
 T = TypeVar("T")
+
+# One process's duration (µs) and kernels of a repetition.
+_Seen = tuple[float, tuple[Kernel, ...]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,6 +48,7 @@ class World:
     """This process's place among those that the launcher started."""
 
     rank: int
+    local_rank: int
     size: int
     local_size: int
 
@@ -60,19 +64,18 @@ class World:
         Raises:
             UsageError: it is not there, there is one process only, or the nodes are not alike.
         """
-        try:
-            rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-            local_size = int(os.environ["LOCAL_WORLD_SIZE"])
-        except (KeyError, ValueError):
+        found = [os.environ.get(name, "") for name in _LAUNCHER_VARIABLES]
+        if not all(value.isdecimal() for value in found):
             raise UsageError(
-                "collect comm runs under a launcher, found no RANK, WORLD_SIZE and LOCAL_WORLD_SIZE; expected: "
+                f"collect comm runs under a launcher, found no {', '.join(_LAUNCHER_VARIABLES)}; expected: "
                 "torchrun --nproc-per-node 2 --no-python kernelcast collect comm --db FILE"
-            ) from None
-        if size < 2 or size % local_size:
+            )
+        rank, local_rank, size, local_size = map(int, found)
+        if size < 2 or local_size < 1 or size % local_size:
             raise UsageError(
                 f"collect comm: {size} process(es), {local_size} per node; expected 2 or more, nodes alike"
             )
-        return cls(rank=rank, size=size, local_size=local_size)
+        return cls(rank=rank, local_rank=local_rank, size=size, local_size=local_size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,18 +86,24 @@ class _Point:
 
 
 def _points(plan: Plan, world: World, element_bytes: int) -> list[_Point]:
-    operators = [op for op in OPERATORS.values() if op.collective]
-    return [
-        _Point(
-            operator=op,
-            entries=size // element_bytes,
-            vector=(size // element_bytes, world.nodes, world.local_size),
+    smallest = plan.messages.smallest_bytes
+    if smallest < world.size * element_bytes:
+        raise UsageError(
+            f"plan {plan.name}: messages.smallest_bytes is {smallest}, expected at least {world.size * element_bytes}: "
+            f"an element for each of {world.size} processes"
         )
-        for size in plan.messages.sizes_bytes()
-        for op in operators
-        # A message has two ends; more processes would measure it again.
-        if op.collective != "point_to_point" or world.size == 2
-    ]
+    points = []
+    for size in plan.messages.sizes_bytes():
+        for op in OPERATORS.values():
+            # A message has two ends; more processes would measure it again.
+            if op.collective and (op.collective != "point_to_point" or world.size == 2):
+                entries = size // element_bytes
+                if op.collective == "reduce_scatter":
+                    entries -= entries % world.size  # every process gets as much
+                points.append(
+                    _Point(operator=op, entries=entries, vector=(entries, world.nodes, world.local_size))
+                )
+    return points
 
 
 def collect_comm(
@@ -113,30 +122,42 @@ def collect_comm(
 
     Raises:
         UsageError: not under a launcher, or unknown device or dtype.
+        DataError: the database cannot be written (process 0), or another process is gone (the others).
     """
     world = World.from_launcher()
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     place = resolve_device(device)
     if place.type == "cuda":
-        place = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        if world.local_size > torch.cuda.device_count():
+            raise UsageError(
+                f"collect comm: {world.local_size} processes and {torch.cuda.device_count()} CUDA device(s) "
+                "on this node, expected a device for each process"
+            )
+        place = torch.device("cuda", world.local_rank)
         torch.cuda.set_device(place)
+    points = _points(plan, world, DTYPES[dtype].itemsize)
     torch.set_num_threads(threads)
     with _process_group("nccl" if place.type == "cuda" else "gloo"):
         if world.rank == 0:
             with open_database() as database:
                 recorder = _Recorder(database, plan, place, dtype, threads, again, site)
-                return _measure_all(plan, world, place, dtype, effort or Effort(), recorder, on_progress)
-        return _measure_all(plan, world, place, dtype, effort or Effort(), None, on_progress)
+                return _measure_all(points, place, dtype, effort or Effort(), recorder, on_progress)
+        return _measure_all(points, place, dtype, effort or Effort(), None, on_progress)
 
 
 @contextmanager
 def _process_group(backend: str) -> Iterator[None]:
-    dist.init_process_group(backend)
+    """Join the other processes. Whatever goes wrong among them is one line: all of them see it, few are its cause."""
     try:
-        yield
-    finally:
-        dist.destroy_process_group()
+        dist.init_process_group(backend)
+        try:
+            yield
+        finally:
+            dist.destroy_process_group()
+    except (RuntimeError, ValueError) as error:
+        first_line = next(iter(str(error).strip().splitlines()), "no reason given")
+        raise DataError(f"collect comm over {backend}: {first_line}") from error
 
 
 class _Recorder:
@@ -182,15 +203,13 @@ class _Recorder:
 
 
 def _measure_all(
-    plan: Plan,
-    world: World,
+    points: list[_Point],
     place: torch.device,
     dtype: str,
     effort: Effort,
     recorder: _Recorder | None,
     on_progress: Callable[[Progress], None],
 ) -> Collected:
-    points = _points(plan, world, DTYPES[dtype].itemsize)
     known = _from_first(recorder.known if recorder else set())
     todo = [point for point in points if not is_known(point.operator, dtype, point.vector, known)]
     collected = Collected(already_there=len(points) - len(todo))
@@ -230,38 +249,36 @@ def _measure(point: _Point, place: torch.device, dtype: torch.dtype, effort: Eff
 def _one_block(
     point: _Point, call: Callable[[], object], place: torch.device, clock: TraceClock, first_index: int
 ) -> list[Repetition]:
-    with kineto_trace(place) as path:
+    def iterations() -> None:
         for index in range(BLOCK):
             dist.barrier()
             with record_function(f"{_MARK}#{index}"):
                 call()
                 synchronise(place)
-    trace = read_trace(path[0])
-    path[0].unlink()
+
+    trace = profiled(place, iterations)
     own = {work.mark: work for work in attribute(trace, _MARK)}
-    times: list[list[float | None]] = [[] for _ in range(dist.get_world_size())]
+    marks = [f"{_MARK}#{index}" for index in range(BLOCK)]
+    seen: list[list[_Seen | None]] = [[] for _ in range(dist.get_world_size())]
     dist.all_gather_object(
-        times, [own[mark].time_us if (mark := f"{_MARK}#{i}") in own else None for i in range(BLOCK)]
+        seen,
+        [(own[mark].time_us, stored_kernels(own[mark])) if mark in own else None for mark in marks],
     )
     repetitions = []
-    for index in range(BLOCK):
-        durations = [rank[index] for rank in times]
-        work = own.get(f"{_MARK}#{index}")
+    for index, mark in enumerate(marks):
+        time_us, kernels = _agreed(point, [rank[index] for rank in seen])
+        start_us = clock.since_first_us(trace, own[mark].start_us) if mark in own else 0.0
         repetitions.append(
-            Repetition(
-                index=first_index + index,
-                time_us=_agreed_us(point, durations),
-                start_us=clock.since_first_us(trace, work.start_us) if work else 0.0,
-                kernels=stored_kernels(work) if work else (),
-            )
+            Repetition(index=first_index + index, time_us=time_us, start_us=start_us, kernels=kernels)
         )
     return repetitions
 
 
-def _agreed_us(point: _Point, durations_us: list[float | None]) -> float:
+def _agreed(point: _Point, seen: Sequence[_Seen | None]) -> _Seen:
+    """The process whose duration counts; `seen` is what each one's trace holds of a repetition."""
     if point.operator.collective == "point_to_point":
-        durations_us = durations_us[-1:]
-    found = [d for d in durations_us if d is not None]
+        seen = seen[-1:]
+    found = [one for one in seen if one is not None]
     if not found:
-        raise UsageError(f"{point.operator.name}: no process's trace holds its kernels")
-    return min(found)
+        raise DataError(f"{point.operator.name}: no process's trace holds its kernels")
+    return min(found, key=lambda one: one[0])

@@ -12,7 +12,7 @@ from kernelcast.collector.harness import Effort, measure
 from kernelcast.collector.plan import Plan, Point, compute_points
 from kernelcast.collector.probe import Fingerprints, probe, resolve_device
 from kernelcast.collector.reference import Reference
-from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Direction, Operator
 from kernelcast.store import Database, PointKey, Repetition, Run, Sample, Status, utc_now
 
@@ -21,6 +21,9 @@ DTYPES: Mapping[str, torch.dtype] = {
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
 }
+
+DTYPE = "float32"
+"""What is measured where nothing else is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,7 @@ class Collected:
     already_there: int = 0
     unsupported: int = 0
     failed: int = 0
+    first_failure: str = ""
 
 
 def collect_compute(
@@ -47,7 +51,7 @@ def collect_compute(
     plan: Plan,
     *,
     device: str = "auto",
-    dtype: str = "float32",
+    dtype: str = DTYPE,
     threads: int = 1,
     operators: tuple[str, ...] = (),
     again: bool = False,
@@ -117,6 +121,10 @@ def _count(collected: Collected, samples: list[Sample]) -> None:
     statuses = {sample.status for sample in samples}
     if Status.FAILED in statuses:
         collected.failed += 1
+        sample = samples[0]
+        collected.first_failure = (
+            collected.first_failure or f"{sample.operator} {list(sample.vector)}: {sample.reason}"
+        )
     elif Status.UNSUPPORTED in statuses:
         collected.unsupported += 1
     else:
@@ -130,20 +138,25 @@ def _measure_point(
     measured_at, before_us = utc_now(), reference.time_us()
     try:
         repetitions = measure(BENCHES[name], point.shape, place, directions, effort)
-    except UnsupportedError as error:
-        return _without_time(point, run_id, dtype, Status.UNSUPPORTED, str(error), measured_at)
-    except (torch.OutOfMemoryError, MemoryError) as error:
-        return _without_time(point, run_id, dtype, Status.FAILED, f"out of memory: {error}", measured_at)
-    except (RuntimeError, DataError) as error:
-        # A kernel that this build lacks must not end the run: the reason is kept with the sample.
-        return _without_time(
-            point, run_id, dtype, Status.FAILED, f"{type(error).__name__}: {error}", measured_at
-        )
+    except Exception as error:
+        # Whatever a kernel does, the run goes on and the reason is kept with the sample.
+        status, reason = _verdict(error)
+        return _without_time(point, run_id, dtype, status, reason, measured_at)
     reference_us = (before_us + reference.time_us()) / 2
     return [
         _sample(point, run_id, dtype, direction, found, reference_us, measured_at)
         for direction, found in repetitions.items()
     ]
+
+
+def _verdict(error: Exception) -> tuple[Status, str]:
+    """What an operator that raised is stored as; torch adds its stack to messages, so their first line counts."""
+    message = next(iter(str(error).strip().splitlines()), "")
+    if isinstance(error, UnsupportedError | NotImplementedError):
+        return Status.UNSUPPORTED, message
+    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in message:
+        return Status.FAILED, f"out of memory: {message}"
+    return Status.FAILED, f"{type(error).__name__}: {message}"
 
 
 def _sample(
@@ -178,7 +191,7 @@ def _without_time(
             dtype=dtype,
             vector=point.vector,
             status=status,
-            reason=reason[:500],
+            reason=reason[:500] or "no reason given",
             measured_at=measured_at,
         )
         for direction in point.operator.directions

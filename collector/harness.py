@@ -7,7 +7,7 @@ METHOD section 3: 10 warm-up iterations, 10 measured ones; on shared machines mo
 import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -86,11 +86,11 @@ def is_stable(repetitions: Sequence[Repetition], within: float) -> bool:
 def _one_block(
     bench: Bench, place: Place, repetitions: dict[Direction, list[Repetition]], clock: TraceClock
 ) -> None:
-    with kineto_trace(place.device) as path:
+    def iterations() -> None:
         for index in range(BLOCK):
             _iterate(bench, place, tuple(repetitions), index)
-    trace = read_trace(path[0])
-    path[0].unlink()
+
+    trace = profiled(place.device, iterations)
     work = attribute(trace, MARK)
     for direction, found in repetitions.items():
         own = [w for w in work if w.mark.startswith(f"{MARK}{direction}#")]
@@ -151,18 +151,24 @@ def synchronise(device: torch.device) -> None:
         torch.cuda.synchronize(device)
 
 
-@contextmanager
-def kineto_trace(device: torch.device) -> Iterator[list[Path]]:
-    """Profile the block; afterwards the yielded list holds the path of the trace that Kineto wrote (caller deletes)."""
+def profiled(device: torch.device, work: Callable[[], None]) -> Trace:
+    """Run `work` under the profiler; what is returned is read from the file that Kineto writes.
+
+    Raises:
+        DataError: Kineto wrote nothing readable.
+    """
     # Kineto writes a line for every start and stop otherwise; it reads the variable at its first use.
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     activities = [ProfilerActivity.CPU]
     if device.type == "cuda":
         activities.append(ProfilerActivity.CUDA)
-    written: list[Path] = []
     with profile(activities=activities) as profiler:
-        yield written
-    with tempfile.NamedTemporaryFile(prefix="kernelcast-", suffix=".json", delete=False) as file:
-        path = Path(file.name)
-    profiler.export_chrome_trace(str(path))
-    written.append(path)
+        work()
+    with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
+        path = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(path))
+        try:
+            return read_trace(path)
+        except DataError as error:
+            # Without the path: this may be stored as a sample's reason.
+            raise DataError("the profiler wrote no readable trace; is the temporary folder full?") from error

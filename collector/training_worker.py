@@ -20,8 +20,8 @@ from torch.profiler import record_function
 
 from kernelcast.collector.attribution import attribute
 from kernelcast.collector.gpt import build_stage
-from kernelcast.collector.harness import kineto_trace, synchronise
-from kernelcast.collector.kineto import ANNOTATION_CATEGORY, read_trace
+from kernelcast.collector.harness import profiled, synchronise
+from kernelcast.collector.kineto import ANNOTATION_CATEGORY
 from kernelcast.collector.layers import token_loss
 from kernelcast.runtime import ModelConfig
 from kernelcast.store import quiet_us
@@ -157,12 +157,13 @@ def _run(config: dict[str, Any]) -> dict[str, Any] | None:
 
 def _traced_components(step: Callable[[], None], device: torch.device) -> dict[str, float]:
     """Quiet seconds (10th percentile over a few traced steps) of this rank's passes per micro-batch, and optimizer."""
-    with kineto_trace(device) as path:
+
+    def traced_steps() -> None:
         for _ in range(TRACED_STEPS):
             dist.barrier()
             step()
-    trace = read_trace(path[0])
-    path[0].unlink()
+
+    trace = profiled(device, traced_steps)
     if device.type == "cuda":
         spans = [(work.mark, work.time_us) for work in attribute(trace, "kernelcast.")]
     else:
