@@ -4,6 +4,7 @@ import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from importlib.resources import files
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,11 @@ from kernelcast.runtime.operators import OPERATORS, Direction, Operator, Operato
 
 # An operator whose range holds fewer distinct vectors than asked ends its search after this many draws per vector.
 _DRAWS_PER_SHAPE = 200
+
+# Of any number in a plan; larger ones are slips.
+_LARGEST = 2**40
+
+_SHAPE_LIMITS = "most_tokens, most_gflop and most_elements"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +43,13 @@ class Messages:
 
     smallest_bytes: int
     largest_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.smallest_bytes > self.largest_bytes:
+            raise UsageError(
+                f"messages.smallest_bytes is {self.smallest_bytes}, "
+                f"expected at most messages.largest_bytes ({self.largest_bytes})"
+            )
 
     def sizes_bytes(self) -> list[int]:
         """Powers of two times the smallest size, up to the largest."""
@@ -75,63 +88,71 @@ def load_plan(name_or_path: str) -> Plan:
 
     Raises:
         UsageError: there is no such plan, or a field is wrong.
-        DataError: the file is not TOML.
+        DataError: the file cannot be read or is not TOML.
     """
-    shipped = files("kernelcast.collector").joinpath("plans", f"{name_or_path}.toml")
-    if shipped.is_file():
-        text, where = shipped.read_text(encoding="utf-8"), f"plan {name_or_path}"
-    elif Path(name_or_path).is_file():
-        text, where = Path(name_or_path).read_text(encoding="utf-8"), name_or_path
-    else:
-        names = sorted(
-            entry.name.removesuffix(".toml")
-            for entry in files("kernelcast.collector").joinpath("plans").iterdir()
-            if entry.name.endswith(".toml")
-        )
-        raise UsageError(
-            f"plan {name_or_path!r}: expected one of {', '.join(names)} or an existing TOML file"
-        )
+    shipped = {
+        entry.name.removesuffix(".toml"): entry
+        for entry in files("kernelcast.collector").joinpath("plans").iterdir()
+        if entry.name.endswith(".toml")
+    }
+    where = f"plan {name_or_path}"
     try:
+        text = (shipped.get(name_or_path) or Path(name_or_path)).read_text(encoding="utf-8")
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except FileNotFoundError:
+        raise UsageError(
+            f"{where}: no such file, expected a TOML file or one of the plans that ship ({', '.join(sorted(shipped))})"
+        ) from None
+    except OSError as error:
+        raise DataError(f"{where}: cannot be read ({error.strerror})") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise DataError(f"{where}: not TOML ({error})") from error
-    return _plan_from(document, name=Path(name_or_path).stem, where=where)
+    try:
+        return _plan_from(document, name=Path(name_or_path).stem)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
 
 
-def _plan_from(document: dict[str, Any], *, name: str, where: str) -> Plan:
-    _check_names(document, {f.name for f in fields(Plan)} - {"name"}, where)
+def _plan_from(document: dict[str, Any], *, name: str) -> Plan:
+    _check_names(document, Plan, "")
+    for table, kind in (("ranges", Ranges), ("messages", Messages)):
+        if not isinstance(document[table], dict):
+            raise UsageError(f"{table} is {document[table]!r:.80}, expected a table [{table}]")
+        _check_names(document[table], kind, f"{table}.")
     ranges, messages = document["ranges"], document["messages"]
-    if not isinstance(ranges, dict) or not isinstance(messages, dict):
-        raise UsageError(f"{where}: ranges and messages are tables, [ranges] and [messages]")
-    _check_names(ranges, {f.name for f in fields(Ranges)}, f"{where}, [ranges]")
-    _check_names(messages, {f.name for f in fields(Messages)}, f"{where}, [messages]")
     for key, values in ranges.items():
-        if not isinstance(values, list) or not values or not all(_is_positive(v) for v in values):
-            raise UsageError(
-                f"{where}: ranges.{key} is {values!r}, expected a list of positive whole numbers"
-            )
-    scalars = {key: document[key] for key in document if key not in ("ranges", "messages")} | messages
+        if not isinstance(values, list) or not values or not all(_is_whole(v, low=1) for v in values):
+            raise UsageError(f"ranges.{key} is {values!r:.80}, expected a list of whole numbers from 1")
+    for key, value in messages.items():
+        if not _is_whole(value, low=1):
+            raise UsageError(f"messages.{key} is {value!r:.80}, expected a whole number from 1")
+    scalars = {key: value for key, value in document.items() if key not in ("ranges", "messages")}
     for key, value in scalars.items():
-        number = isinstance(value, float) and value > 0 and key == "most_gflop"
-        if not number and not _is_positive(value):
-            raise UsageError(f"{where}: {key} is {value!r}, expected a positive number")
+        if key == "most_gflop":
+            if type(value) not in (int, float) or not 0 < value < inf:
+                raise UsageError(f"most_gflop is {value!r:.80}, expected a number above 0")
+        elif not _is_whole(value, low=0 if key == "seed" else 1):
+            raise UsageError(
+                f"{key} is {value!r:.80}, expected a whole number from {0 if key == 'seed' else 1}"
+            )
     return Plan(
         name=name,
         ranges=Ranges(**{key: tuple(values) for key, values in ranges.items()}),
         messages=Messages(**messages),
-        **{key: document[key] for key in document if key not in ("ranges", "messages")},
+        **scalars,
     )
 
 
-def _is_positive(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
+def _is_whole(value: Any, *, low: int) -> bool:
+    return type(value) is int and low <= value <= _LARGEST
 
 
-def _check_names(found: dict[str, Any], expected: set[str], where: str) -> None:
+def _check_names(found: dict[str, Any], kind: type[Plan | Ranges | Messages], prefix: str) -> None:
+    expected = {f.name for f in fields(kind)} - {"name"}
     if unknown := sorted(set(found) - expected):
-        raise UsageError(f"{where}: unknown field {unknown[0]!r}; known are {', '.join(sorted(expected))}")
+        raise UsageError(f"{prefix}{unknown[0]} is unknown; known are {', '.join(sorted(expected))}")
     if missing := sorted(expected - set(found)):
-        raise UsageError(f"{where}: field {missing[0]!r} is missing")
+        raise UsageError(f"{prefix}{missing[0]} is missing")
 
 
 def compute_points(plan: Plan, operators: tuple[str, ...] = ()) -> list[Point]:
@@ -140,7 +161,7 @@ def compute_points(plan: Plan, operators: tuple[str, ...] = ()) -> list[Point]:
     Same plan, same points. `operators` keeps only those named.
 
     Raises:
-        UsageError: a named operator is unknown or a collective.
+        UsageError: a named operator is unknown or a collective, or the plan has no shape for an operator.
     """
     chosen = [op for op in OPERATORS.values() if op.operator_class is not OperatorClass.COMMUNICATION]
     if unknown := set(operators) - {op.name for op in chosen}:
@@ -159,6 +180,9 @@ def _operator_points(plan: Plan, op: Operator) -> list[Point]:
             found[vector] = Point(operator=op, shape=shape, vector=vector)
         if len(found) == plan.shapes_per_operator:
             break
+    if not found:
+        limits = "most_parameters" if op.operator_class is OperatorClass.OPTIMIZER else _SHAPE_LIMITS
+        raise UsageError(f"plan {plan.name}: its ranges hold no shape of {op.name} within {limits}")
     return list(found.values())
 
 

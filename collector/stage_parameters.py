@@ -11,23 +11,31 @@ def stage_parameter_shapes(shape: Shape, role: str) -> list[tuple[int, ...]]:
     `role` is "first" (with the token embedding), "middle", or "last" (with the final norm and the output projection).
     Their sizes add up to the paper's Table III, biases of row-parallel linears divided as it divides them.
     """
+    before, encoder, after = _tensors(shape, role)
+    return [*before, *encoder * shape.stage_encoders, *after]
+
+
+def stage_parameter_count(shape: Shape, role: str) -> int:
+    """Number of parameters of that stage on one device."""
+    before, encoder, after = (sum(map(prod, tensors)) for tensors in _tensors(shape, role))
+    return before + encoder * shape.stage_encoders + after
+
+
+_Tensors = list[tuple[int, ...]]
+
+
+def _tensors(shape: Shape, role: str) -> tuple[_Tensors, _Tensors, _Tensors]:
+    """What stands before the encoders, in one encoder, and after them."""
     d, mp, mlp = shape.hidden_size, shape.tensor_parallel, shape.local_mlp_size
     kv_width = 2 * shape.kv_heads * shape.head_size
-    encoder = [
+    encoder: _Tensors = [
         (d,), (d,), (d,), (d,),
         ((d + kv_width) // mp, d), ((d + kv_width) // mp,),
         (d, d // mp), (d // mp,),
         (mlp, d), (mlp,),
         (d, mlp), (d // mp,),
     ]  # fmt: skip
-    tensors = encoder * shape.stage_encoders
-    if role == "first":
-        tensors = [(shape.local_vocabulary, d), *tensors]
-    if role == "last":
-        tensors = [*tensors, (d,), (d,), (shape.local_vocabulary, d)]
-    return tensors
-
-
-def stage_parameter_count(shape: Shape, role: str) -> int:
-    """Number of parameters of that stage on one device."""
-    return sum(prod(size) for size in stage_parameter_shapes(shape, role))
+    vocabulary_matrix = (shape.local_vocabulary, d)
+    before: _Tensors = [vocabulary_matrix] if role == "first" else []
+    after: _Tensors = [(d,), (d,), vocabulary_matrix] if role == "last" else []
+    return before, encoder, after
