@@ -45,7 +45,10 @@ def cpu_caches() -> tuple[str, ...]:
     """`L1 Data 48K`-style lines of one core's caches."""
     found = []
     for index in sorted(_CACHES.glob("index*")):
-        level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+        try:
+            level, kind, size = ((index / name).read_text().strip() for name in ("level", "type", "size"))
+        except OSError:  # Some Arm firmware does not say how large a cache is.
+            continue
         found.append(f"L{level} {kind} {size}")
     return tuple(found)
 

@@ -8,16 +8,25 @@ from typing import Any
 
 import torch
 
+from kernelcast.runtime.errors import DataError
+
 _QUERY_TIMEOUT_S = 30
 
 
 def _nvidia_smi(*arguments: str) -> str:
-    """Output of nvidia-smi, or empty where it is missing or fails (ROCm, containers without it)."""
+    """Output of nvidia-smi, or empty where it is missing or fails (ROCm, containers without it).
+
+    Raises:
+        DataError: it hangs; without its answer the same GPU would get another fingerprint.
+    """
     if shutil.which("nvidia-smi") is None:
         return ""
-    done = subprocess.run(
-        ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=_QUERY_TIMEOUT_S, check=False
-    )
+    try:
+        done = subprocess.run(
+            ["nvidia-smi", *arguments], capture_output=True, text=True, timeout=_QUERY_TIMEOUT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise DataError(f"nvidia-smi {' '.join(arguments)}: no answer within {_QUERY_TIMEOUT_S} s") from None
     return done.stdout if done.returncode == 0 else ""
 
 
@@ -63,7 +72,7 @@ def driver_version() -> str:
 
 
 def gpu_links() -> tuple[str, ...]:
-    """How the node's GPUs reach each other, as counts of link types: `NV18 ×28`, `PIX ×4`."""
+    """How the node's GPUs reach each other and the network adapters, as counts of link types: `NV18 ×28`, `PIX ×4`."""
     counts: Counter[str] = Counter()
     for line in _nvidia_smi("topo", "-m").splitlines():
         cells = line.split()
