@@ -1,16 +1,17 @@
 """`kernelcast demo`: the verbs of a user's work one after another, on this machine."""
 
-import subprocess
 import sys
 from pathlib import Path
 
 import click
 
+from kernelcast.cli.collect import show_collected
 from kernelcast.cli.options import again_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import seconds, text_table
 from kernelcast.cli.train import show_training
-from kernelcast.collector.compute import collect_compute
+from kernelcast.collector.compute import DTYPE, collect_compute
+from kernelcast.collector.launch import show_workers
 from kernelcast.collector.plan import load_plan
 from kernelcast.collector.probe import probe, resolve_device
 from kernelcast.demo.config import DemoConfig
@@ -48,6 +49,9 @@ def demo(database_path: Path, output: Path, config: Path | None, again: bool) ->
     kernelcast demo
     """
     chosen = DemoConfig.load(config)
+    plan = load_plan(chosen.plan)
+    if not output.parent.is_dir():
+        raise DataError(f"{output}: its folder does not exist")
     keys = probe(resolve_device("cpu"), threads=THREADS)
     _title(1, f"this machine: {keys.compute.description}; {keys.software.description}")
     with Database.open(database_path, create=True) as database:
@@ -55,21 +59,26 @@ def demo(database_path: Path, output: Path, config: Path | None, again: bool) ->
         with progress("operators") as report:
             done = collect_compute(
                 database,
-                load_plan(chosen.plan),
+                plan,
                 device="cpu",
                 threads=THREADS,
                 again=again,
                 on_progress=lambda p: report(p.done, p.total, p.operator),
             )
-        click.echo(
-            f"{done.measured} measured, {done.already_there} already there, {done.unsupported} not supported"
-        )
+        show_collected(done, database_path)
         _title(3, "measure collectives between two processes (torchrun, gloo)")
         _collect_comm(database_path, chosen.plan, again)
         _title(4, f"fit one regressor per operator and direction into {output}")
         with progress("regressors") as report:
             trained = train_bundle(
-                database, output, hardware=keys.compute.digest, seed=chosen.seed, on_progress=report
+                database,
+                output,
+                dtype=DTYPE,
+                hardware=keys.compute.digest,
+                software=keys.software.digest,
+                fabric=keys.fabric.digest,
+                seed=chosen.seed,
+                on_progress=report,
             )
         show_training(trained)
         _title(5, f"predict {chosen.model.name}, then train it for real")
@@ -88,13 +97,12 @@ def _title(number: int, text: str) -> None:
 
 def _collect_comm(database_path: Path, plan: str, again: bool) -> None:
     """Run the very command that a user types, under torchrun; it shows its own progress."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    command += ["-m", "kernelcast.cli.main", "collect", "comm", "--db", str(database_path), "--plan", plan]
-    command += ["--device", "cpu", "--threads", str(THREADS), *(["--again"] if again else [])]
+    arguments = ["collect", "comm", "--db", str(database_path), "--plan", plan, "--device", "cpu"]
+    arguments += ["--threads", str(THREADS), *(["--again"] if again else [])]
     sys.stdout.flush()
-    done = subprocess.run(command, check=False)
-    if done.returncode != 0:
-        raise DataError(f"collect comm ended with exit status {done.returncode}; its own message is above")
+    status = show_workers("kernelcast.cli.main", arguments, processes=2, threads=THREADS)
+    if status != 0:
+        raise DataError(f"collect comm ended with exit status {status}; its own message is above")
 
 
 def _show_components(comparison: Comparison) -> None:
@@ -105,8 +113,8 @@ def _show_components(comparison: Comparison) -> None:
             (
                 component.name,
                 seconds(component.predicted_s),
-                "-" if measured is None else seconds(measured),
-                "-" if measured is None else f"{component.predicted_s / measured - 1:+.1%}",
+                seconds(measured) if measured else "-",
+                f"{component.predicted_s / measured - 1:+.1%}" if measured else "-",
             )
         )
     click.echo(f"\n{comparison.label}: components, measured in traced steps (quiet)")

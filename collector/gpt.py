@@ -30,6 +30,11 @@ def require_trainable(model: ModelConfig) -> None:
             f"model {model.name}: kv_heads is {model.kv_heads}, real steps train {model.attention_heads} "
             "(as many as attention_heads) only"
         )
+    if model.rotary and model.head_size % 2:
+        raise UsageError(
+            f"model {model.name}: hidden_size / attention_heads is {model.head_size}, "
+            "rotary position embedding needs an even number"
+        )
 
 
 def _norm(model: ModelConfig) -> nn.Module:

@@ -17,7 +17,7 @@ _WORKER = "kernelcast.collector.training_worker"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageTimes:
-    """One rank's traced step: seconds per micro-batch forward (with the loss) and backward, and the optimizer."""
+    """One rank's traced steps: seconds per micro-batch forward (with the loss) and backward, and the optimizer."""
 
     forward_s: float
     backward_s: float
@@ -61,6 +61,24 @@ class TrainingSteps:
         )
 
 
+def check_trainable(model: ModelConfig, parallelism: Parallelism) -> None:
+    """Refuse what `train_steps` does not do, before anything runs.
+
+    Raises:
+        UsageError: the field, what was found, what is trained.
+    """
+    require_trainable(model)
+    if parallelism.mp != 1 or parallelism.dp != 1:
+        raise UsageError(
+            f"mp is {parallelism.mp} and dp is {parallelism.dp}, real steps train mp = dp = 1 only"
+        )
+    if parallelism.micro_batches < parallelism.pp:
+        raise UsageError(
+            f"micro_batches is {parallelism.micro_batches}, real steps over {parallelism.pp} pipeline stages "
+            f"need {parallelism.pp} or more (1F1B)"
+        )
+
+
 def train_steps(
     model: ModelConfig,
     parallelism: Parallelism,
@@ -82,11 +100,7 @@ def train_steps(
         UsageError: the model or layout is not one that can be trained here.
         DataError: a worker failed or the timeout ran out.
     """
-    require_trainable(model)
-    if parallelism.mp != 1 or parallelism.dp != 1:
-        raise UsageError(
-            f"mp is {parallelism.mp} and dp is {parallelism.dp}, real steps train mp = dp = 1 only"
-        )
+    check_trainable(model, parallelism)
     config = {
         "model": asdict(model),
         "stage_encoders": list(stage_encoders),

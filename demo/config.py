@@ -1,12 +1,19 @@
 """The demo's one TOML file: model, job, and how many real steps."""
 
 import tomllib
-from dataclasses import dataclass, fields
+from collections.abc import Sequence
+from dataclasses import MISSING, dataclass, fields
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
+from kernelcast.collector.gpt import require_trainable
+from kernelcast.collector.training import check_trainable
 from kernelcast.runtime import DataError, ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.partition import partition
+
+# Seeds are 32-bit numbers where the split and the trees take them; more steps than that never end.
+_LARGEST = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,25 +52,21 @@ class DemoConfig:
     @classmethod
     def _from(cls, document: dict[str, Any]) -> Self:
         _only(document, "", {"plan": str, "seed": int, "model": dict, "job": dict, "steps": dict})
-        job, steps, model = document["job"], document["steps"], document["model"]
+        job, steps = document["job"], document["steps"]
         _only(job, "job.", {"micro_batch": int, "micro_batches": int, "pipeline_stages": list})
         _only(steps, "steps.", {"rounds": int, "warm_up": int, "timed": int})
-        for name in ("rounds", "timed"):
-            if steps[name] < 1:
-                raise UsageError(f"steps.{name} is {steps[name]}, expected at least 1")
+        _at_least(0, document, "", "seed")
+        _at_least(1, steps, "steps.", "rounds", "timed")
+        _at_least(0, steps, "steps.", "warm_up")
+        model = _model(document["model"])
         stages = job["pipeline_stages"]
-        if not stages or not all(type(pp) is int and pp > 0 for pp in stages):
-            raise UsageError(f"job.pipeline_stages is {stages!r}, expected a list of whole numbers from 1")
+        if not stages or not all(type(pp) is int for pp in stages) or len(set(stages)) != len(stages):
+            raise UsageError(f"job.pipeline_stages is {stages!r}, expected a list of different whole numbers")
         return cls(
             plan=document["plan"],
             seed=document["seed"],
-            model=_model(model),
-            layouts=tuple(
-                Parallelism(
-                    pp=pp, mp=1, dp=1, micro_batch=job["micro_batch"], micro_batches=job["micro_batches"]
-                )
-                for pp in stages
-            ),
+            model=model,
+            layouts=tuple(_layout(model, pp, job) for pp in stages),
             rounds=steps["rounds"],
             warm_up_steps=steps["warm_up"],
             timed_steps=steps["timed"],
@@ -75,22 +78,51 @@ def _shipped() -> str:
 
 
 def _model(values: dict[str, Any]) -> ModelConfig:
-    known = [f.name for f in fields(ModelConfig)]
-    if unknown := [name for name in values if name not in known]:
-        raise UsageError(f"model.{unknown[0]} is unknown; known are {', '.join(known)}")
+    _known(values, "model.", [f.name for f in fields(ModelConfig)])
+    for field in fields(ModelConfig):
+        if field.default is MISSING and field.name not in values:
+            raise UsageError(f"model.{field.name} is missing")
     try:
-        return ModelConfig(**values)
-    except TypeError as error:
-        raise UsageError(f"model: {str(error).removeprefix('ModelConfig.__init__() ')}") from error
+        model = ModelConfig(**values)
+    except UsageError as error:
+        raise UsageError(f"model.{error}") from error
+    require_trainable(model)
+    return model
+
+
+def _layout(model: ModelConfig, pp: int, job: dict[str, Any]) -> Parallelism:
+    """One layout, checked now: measuring takes minutes, and only then would a prediction or a real step refuse it."""
+    try:
+        layout = Parallelism(
+            pp=pp, mp=1, dp=1, micro_batch=job["micro_batch"], micro_batches=job["micro_batches"]
+        )
+        partition(model.encoders, pp)
+        check_trainable(model, layout)
+    except UsageError as error:
+        raise UsageError(f"job with {pp} pipeline stages: {error}") from error
+    return layout
+
+
+_KINDS = {str: "a text", int: "a whole number", list: "a list", dict: "a table"}
 
 
 def _only(table: dict[str, Any], prefix: str, expected: dict[str, type]) -> None:
     """Exactly the expected fields, each of its type."""
-    for name in table:
-        if name not in expected:
-            raise UsageError(f"{prefix}{name} is unknown; known are {', '.join(expected)}")
+    _known(table, prefix, list(expected))
     for name, kind in expected.items():
         if name not in table:
             raise UsageError(f"{prefix}{name} is missing")
         if type(table[name]) is not kind:
-            raise UsageError(f"{prefix}{name} is {table[name]!r}, expected a {kind.__name__}")
+            raise UsageError(f"{prefix}{name} is {table[name]!r:.80}, expected {_KINDS[kind]}")
+
+
+def _known(table: dict[str, Any], prefix: str, names: Sequence[str]) -> None:
+    for name in table:
+        if name not in names:
+            raise UsageError(f"{prefix}{name} is unknown; known are {', '.join(names)}")
+
+
+def _at_least(low: int, table: dict[str, Any], prefix: str, *names: str) -> None:
+    for name in names:
+        if not low <= table[name] <= _LARGEST:
+            raise UsageError(f"{prefix}{name} is {table[name]}, expected a whole number from {low}")
