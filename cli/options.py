@@ -39,3 +39,18 @@ def database_option(help_text: str) -> Callable[[F], F]:
         type=click.Path(path_type=Path, dir_okay=False),
         help=help_text,
     )
+
+
+database_argument = click.argument(
+    "database_path", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+max_size_option = click.option(
+    "--max-size-gib",
+    "max_size_bytes",
+    type=click.FloatRange(min=0, min_open=True),
+    default=16.0,
+    show_default=True,
+    callback=lambda context, parameter, value: int(value * 2**30),
+    help="Refuse databases that are larger.",
+)

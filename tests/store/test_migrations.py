@@ -1,12 +1,15 @@
 """Migrations: old databases end with the schema that new ones begin with, or stay as they were."""
 
+import signal
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.store import Database
+from kernelcast.store import Database, check_database
 from kernelcast.store.migrations import (
     MIGRATIONS,
     SCHEMA_PATH,
@@ -104,3 +107,34 @@ def test_opening_migrates_unless_read_only(database: Database, monkeypatch: pyte
         assert schema_version(migrated.connection) == 2
     with Database.open(database.path, read_only=True) as reader:
         assert len(reader.run_list()) == 1
+
+
+KILLED = """
+import os, signal, sqlite3, sys
+from kernelcast.store.migrations import Migration, migrate
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA cache_size = 10")  # what the migration writes reaches the disk at once
+connection.create_function("die", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
+migrate(connection, [Migration(to_version=2, statements=(
+    "ALTER TABLE run ADD COLUMN weather TEXT",
+    "CREATE TABLE much (x TEXT) STRICT",
+    "INSERT INTO much WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)"
+    " SELECT 'row ' || i FROM n",
+    "SELECT die()",
+))])
+"""
+
+
+def test_a_killed_migration_leaves_the_old_version_whole(database: Database) -> None:
+    before = schema_of(database.connection)
+    database.close()
+    size = database.path.stat().st_size
+    done = subprocess.run([sys.executable, "-c", KILLED, str(database.path)], check=False)
+    assert done.returncode == -signal.SIGKILL
+    written = database.path.with_name(database.path.name + "-wal").stat().st_size
+    assert written > 5 * size
+    assert check_database(database.path) == []
+    with Database.open(database.path) as reopened:
+        assert schema_version(reopened.connection) == SCHEMA_VERSION
+        assert schema_of(reopened.connection) == before
+        assert len(reopened.run_list()) == 1

@@ -1,0 +1,140 @@
+"""`kernelcast db`: info, check and merge; diff, export, query and serve are in files of their own."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.db_diff import diff
+from kernelcast.cli.db_export import export
+from kernelcast.cli.db_query import query
+from kernelcast.cli.db_serve import serve
+from kernelcast.cli.options import database_argument, json_option, max_size_option
+from kernelcast.cli.tables import text_table
+from kernelcast.store import (
+    Database,
+    FabricRow,
+    HardwareRow,
+    SoftwareRow,
+    check_database,
+    merge_databases,
+)
+from kernelcast.store.migrations import SCHEMA_VERSION
+
+FORMAT = "kernelcast.database/1"
+
+
+@click.group()
+def db() -> None:
+    """Look into, verify, merge, compare and pass on databases.
+
+    \b
+    kernelcast db info bench.db
+    kernelcast db check theirs.db
+    kernelcast db merge theirs.db --into bench.db
+    kernelcast db diff bench.db theirs.db
+    kernelcast db export bench.db shared.db --anonymous
+    kernelcast db query bench.db "SELECT * FROM coverage"
+    kernelcast db serve bench.db
+    """
+
+
+@db.command()
+@database_argument
+@json_option
+@max_size_option
+def info(database_path: Path, as_json: bool, max_size_bytes: int) -> None:
+    """Say what a database holds: content digest, rows, hardware, fabrics and software.
+
+    Two databases with the same content digest hold the same measurements, whatever the order they were added in.
+
+    \b
+    kernelcast db info bench.db
+    """
+    with Database.open(database_path, read_only=True, max_size_bytes=max_size_bytes) as database:
+        counts = database.row_counts()
+        digest = database.content_digest()
+        kinds: dict[str, Sequence[HardwareRow | FabricRow | SoftwareRow]] = {
+            "hardware": database.hardware_list(),
+            "fabric": database.fabric_list(),
+            "software": database.software_list(),
+        }
+        [dates] = database.query(
+            "SELECT min(measured_at) AS first_measured_at, max(measured_at) AS last_measured_at FROM sample"
+        )
+    if as_json:
+        document = {
+            "format": FORMAT,
+            "database": str(database_path),
+            "schema_version": SCHEMA_VERSION,
+            "size_bytes": database_path.stat().st_size,
+            "content_digest": digest,
+            "rows": counts,
+            **dates,
+            **{
+                kind: [{"id": r.id, "description": r.description, "samples": r.sample_count} for r in rows]
+                for kind, rows in kinds.items()
+            },
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    size = database_path.stat().st_size
+    click.echo(f"{database_path}: kernelcast database, schema version {SCHEMA_VERSION}, {size / 1e6:,.1f} MB")
+    click.echo(f"content digest {digest}")
+    if dates["first_measured_at"]:
+        click.echo(f"measured from {dates['first_measured_at']} to {dates['last_measured_at']}")
+    click.echo(text_table(("table", "rows"), [(name, f"{count:,}") for name, count in counts.items()]))
+    for kind, rows in kinds.items():
+        if rows:
+            cells = [(row.id[:12], row.description, f"{row.sample_count:,}") for row in rows]
+            click.echo("\n" + text_table((kind, "description", "samples"), cells))
+
+
+@db.command()
+@database_argument
+@max_size_option
+def check(database_path: Path, max_size_bytes: int) -> int:
+    """Verify a database: version, tables and views, SQLite's own check, and every row against its id.
+
+    Prints a line per finding and ends with exit status 1 where there is one. The file is only read.
+
+    \b
+    kernelcast db check theirs.db
+    """
+    findings = check_database(database_path, max_size_bytes=max_size_bytes)
+    for finding in findings:
+        click.echo(f"{database_path}: {finding}")
+    if not findings:
+        click.echo(f"{database_path}: sound")
+    return 1 if findings else 0
+
+
+@db.command()
+@click.argument(
+    "sources", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False)
+)
+@click.option(
+    "--into",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="The database to add to; made where there is none.",
+)
+@max_size_option
+def merge(sources: tuple[Path, ...], into: Path, max_size_bytes: int) -> None:
+    """Add everything that some databases hold to another one: a union of rows, in any order, any number of times.
+
+    All of it is merged or, where a row does not match its id or the merge is interrupted, nothing.
+
+    \b
+    kernelcast db merge site-a.db site-b.db --into all.db
+    """
+    merged = merge_databases(sources, into, max_size_bytes=max_size_bytes)
+    for path, added in merged.added:
+        parts = [f"{count:,} {table}" for table, count in added.items() if count]
+        click.echo(f"{path}: {', '.join(parts) + ' added' if parts else 'nothing new'}")
+    click.echo(f"{into}: content digest {merged.content_digest}")
+
+
+for _command in (diff, export, query, serve):
+    db.add_command(_command)

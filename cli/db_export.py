@@ -1,0 +1,71 @@
+"""`kernelcast db export`."""
+
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.options import database_argument, max_size_option
+from kernelcast.runtime.errors import UsageError
+from kernelcast.store.export import Subset, export_database
+
+
+@click.command()
+@database_argument
+@click.argument("target", metavar="OUT", type=click.Path(path_type=Path))
+@click.option(
+    "--operator", "operators", multiple=True, help="Only this operator; may be given several times."
+)
+@click.option("--hardware", default="", help="Only this hardware: the start of its id (see db info).")
+@click.option("--since", default="", help="Only what was measured from this UTC date on, such as 2026-01-31.")
+@click.option("--until", default="", help="Only what was measured before this UTC date.")
+@click.option("--anonymous", is_flag=True, help="Leave out site names and notes.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(("sqlite", "parquet")),
+    default="sqlite",
+    show_default=True,
+    help="A database, or a folder of Parquet files for DuckDB, Spark or Dask.",
+)
+@max_size_option
+def export(
+    database_path: Path,
+    target: Path,
+    operators: tuple[str, ...],
+    hardware: str,
+    since: str,
+    until: str,
+    anonymous: bool,
+    form: str,
+    max_size_bytes: int,
+) -> None:
+    """Write a part of a database as a new one, or as Parquet files.
+
+    Rows keep their ids, so what was exported merges with any other database. --anonymous leaves out what people wrote
+    about their runs; words that ids are made of (names of imported files, of models, reasons of failures) stay, and
+    are listed.
+
+    \b
+    kernelcast db export bench.db linear.db --operator qkv_linear --since 2026-01-01
+    kernelcast db export bench.db shared.db --anonymous
+    kernelcast db export bench.db bench-parquet --format parquet
+    """
+    subset = Subset(operators=operators, hardware=hardware, since=since, until=until, anonymous=anonymous)
+    if form == "parquet":
+        try:
+            from kernelcast.store.parquet import export_parquet
+        except ModuleNotFoundError as error:
+            raise UsageError(
+                f"db export --format parquet needs the package {error.name}, which is not installed; "
+                "expected: pip install 'kernelcast[parquet]'"
+            ) from error
+        rows = export_parquet(database_path, target, subset, max_size_bytes=max_size_bytes)
+        click.echo(f"{target}: {rows['sample']:,} samples, {rows['kernel']:,} kernels")
+        return
+    exported = export_database(database_path, target, subset, max_size_bytes=max_size_bytes)
+    parts = [f"{count:,} {table}" for table, count in exported.rows.items() if count]
+    click.echo(f"{target}: {', '.join(parts) or 'no rows'}")
+    click.echo(f"content digest {exported.content_digest}")
+    if anonymous:
+        for name, texts in exported.texts.items():
+            click.echo(f"kept {name}: {'; '.join(texts)}")

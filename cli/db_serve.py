@@ -1,0 +1,44 @@
+"""`kernelcast db serve`."""
+
+import socket
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.options import database_argument, max_size_option
+from kernelcast.runtime.errors import DataError, UsageError
+
+
+@click.command()
+@database_argument
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free one."
+)
+@max_size_option
+def serve(database_path: Path, port: int, max_size_bytes: int) -> None:
+    """Show a database in the browser, on this machine only, with the questions of docs/sql.md. Ctrl-C ends it.
+
+    \b
+    kernelcast db serve bench.db
+    """
+    try:
+        from kernelcast.store.serve import HOST
+        from kernelcast.store.serve import serve as serve_database
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"db serve needs the package {error.name}, which is not installed; "
+            "expected: pip install 'kernelcast[datasette]'"
+        ) from error
+    free = _free_port(HOST, port)
+    click.echo(f"{database_path}: http://{HOST}:{free}/ (Ctrl-C ends it)")
+    serve_database(database_path, free, max_size_bytes=max_size_bytes)
+
+
+def _free_port(host: str, port: int) -> int:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise DataError(f"port {port}: {error.strerror}; expected a free one (--port)") from error
+        return int(probe.getsockname()[1])

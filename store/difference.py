@@ -1,0 +1,160 @@
+"""What one database has that another lacks, and which measurements an upgrade has made stale."""
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelcast.store.contents import CONTENT_TABLES
+from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
+from kernelcast.store.foreign import foreign_database
+from kernelcast.store.row_ids import FINGERPRINT_TABLES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldDifference:
+    """A field of two fingerprints: what one says, against what the other says."""
+
+    name: str
+    one: Any
+    other: Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewFingerprint:
+    """A fingerprint that only the second database has, and the one of the first that is nearest to it."""
+
+    kind: str  # hardware, fabric or software
+    id: str
+    description: str
+    nearest_id: str | None  # None: the first database has none of this kind
+    fields: tuple[FieldDifference, ...]  # the nearest one's value, then the new one's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stale:
+    """Samples of hardware that both databases have, measured with software that is not the newest of the two."""
+
+    database: str  # "A" or "B"
+    compute_id: str
+    hardware: str
+    software_id: str
+    newest_software_id: str
+    samples: int
+    fields: tuple[FieldDifference, ...]  # the stale software's value, then the newest one's
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """What `diff_databases` finds."""
+
+    only_in_a: dict[str, int]  # table → rows
+    only_in_b: dict[str, int]
+    new_fingerprints: tuple[NewFingerprint, ...]
+    stale: tuple[Stale, ...]
+
+    @property
+    def is_same_content(self) -> bool:
+        """Whether both hold the same rows."""
+        return not any(self.only_in_a.values()) and not any(self.only_in_b.values())
+
+
+def diff_databases(
+    a: str | Path, b: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES
+) -> Difference:
+    """Compare two databases by their rows' ids; neither is changed, memory does not grow with their size.
+
+    Raises:
+        DataError: one of them is no sound kernelcast database (see `foreign_database`).
+    """
+    with ExitStack() as opened:
+        first, second = (
+            opened.enter_context(foreign_database(Path(path), max_size_bytes=max_size_bytes))
+            for path in (a, b)
+        )
+        counts = {table: _count_missing(first, second, table) for table in CONTENT_TABLES}
+        return Difference(
+            only_in_a={table: only_a for table, (only_a, _) in counts.items()},
+            only_in_b={table: only_b for table, (_, only_b) in counts.items()},
+            new_fingerprints=tuple(_new_fingerprints(first, second)),
+            stale=tuple(_stale(first, second)),
+        )
+
+
+def _count_missing(a: sqlite3.Connection, b: sqlite3.Connection, table: str) -> tuple[int, int]:
+    """Rows only in `a` and only in `b`: two sorted lists, walked side by side."""
+    sql = f"SELECT id FROM {table} ORDER BY id"
+    in_a, in_b = a.execute(sql), b.execute(sql)
+    only_a = only_b = 0
+    one, other = in_a.fetchone(), in_b.fetchone()
+    while one or other:
+        if other is None or (one is not None and one < other):
+            only_a += 1
+            one = in_a.fetchone()
+        elif one is None or other < one:
+            only_b += 1
+            other = in_b.fetchone()
+        else:
+            one, other = in_a.fetchone(), in_b.fetchone()
+    return only_a, only_b
+
+
+def _fingerprints(connection: sqlite3.Connection, table: str) -> dict[str, tuple[str, dict[str, Any]]]:
+    rows = connection.execute(f"SELECT id, description, fingerprint FROM {table} ORDER BY id")
+    return {row_id: (description, json.loads(text)) for row_id, description, text in rows}
+
+
+def _differing(one: dict[str, Any], other: dict[str, Any]) -> tuple[FieldDifference, ...]:
+    return tuple(
+        FieldDifference(name=name, one=one.get(name), other=other.get(name))
+        for name in sorted(one.keys() | other.keys())
+        if one.get(name) != other.get(name)
+    )
+
+
+def _new_fingerprints(a: sqlite3.Connection, b: sqlite3.Connection) -> Iterator[NewFingerprint]:
+    for table in FINGERPRINT_TABLES:
+        old, new = _fingerprints(a, table), _fingerprints(b, table)
+        for row_id in sorted(new.keys() - old.keys()):
+            description, fields = new[row_id]
+            nearest = min(old, key=lambda i: (len(_differing(old[i][1], fields)), i), default=None)
+            yield NewFingerprint(
+                kind=table,
+                id=row_id,
+                description=description,
+                nearest_id=nearest,
+                fields=() if nearest is None else _differing(old[nearest][1], fields),
+            )
+
+
+# Software per hardware with its samples; which is newest is what was measured last.
+_USED = """
+    SELECT run.compute_id, run.software_id, count(sample.number) AS samples,
+        max(coalesce(sample.measured_at, run.started_at, '')) AS last_at
+    FROM sample JOIN run ON run.id = sample.run_id GROUP BY run.compute_id, run.software_id
+"""
+
+
+def _stale(a: sqlite3.Connection, b: sqlite3.Connection) -> Iterator[Stale]:
+    hardware = _fingerprints(a, "hardware")
+    software = _fingerprints(a, "software") | _fingerprints(b, "software")
+    used = {"A": a.execute(_USED).fetchall(), "B": b.execute(_USED).fetchall()}
+    both = {row[0] for row in used["A"]} & {row[0] for row in used["B"]}
+    for compute_id in sorted(both):
+        here = {name: [row[1:] for row in rows if row[0] == compute_id] for name, rows in used.items()}
+        newest = max((last_at, software_id) for rows in here.values() for software_id, _, last_at in rows)[1]
+        for database, rows in here.items():
+            for software_id, samples, _ in sorted(rows):
+                if software_id != newest:
+                    yield Stale(
+                        database=database,
+                        compute_id=compute_id,
+                        hardware=hardware[compute_id][0],
+                        software_id=software_id,
+                        newest_software_id=newest,
+                        samples=samples,
+                        fields=_differing(software[software_id][1], software[newest][1]),
+                    )

@@ -1,0 +1,187 @@
+"""A part of a database as a new one, to pass on."""
+
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.operators import OPERATORS
+from kernelcast.store.canonical import utc_moment
+from kernelcast.store.connection import connect, transaction
+from kernelcast.store.contents import content_tables_digest
+from kernelcast.store.copying import Condition, Selection, copy_content
+from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, publish, unfinished_file
+from kernelcast.store.foreign import foreign_database
+from kernelcast.store.sqlite_errors import reported
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subset:
+    """Which measurements: every condition that is given holds. Dates are when a sample or step was measured.
+
+    `since` is included, `until` is not; both are UTC dates or moments, ISO-8601. What has no date (some
+    imports) is left out where one of them is given. `anonymous` drops site names and notes.
+    """
+
+    operators: Sequence[str] = ()
+    hardware: str = ""  # start of a compute id
+    since: str = ""
+    until: str = ""
+    anonymous: bool = False
+
+    def __post_init__(self) -> None:
+        if self.hardware.strip("0123456789abcdef") or len(self.hardware) > 32:
+            raise UsageError(f"hardware: found {self.hardware!r}, expected the start of a hardware id")
+        for name in ("since", "until"):
+            if text := getattr(self, name):
+                moment = f"{text}T00:00:00Z" if len(text) == len("2026-01-31") else text
+                object.__setattr__(self, name, utc_moment(moment, name))
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether all measurements are selected, notes perhaps apart."""
+        return not (self.operators or self.hardware or self.since or self.until)
+
+    def sample_condition(self) -> Condition:
+        """SQL about `sample`."""
+        where, parameters = self._measured("sample")
+        if self.operators:
+            where += f" AND sample.operator IN ({', '.join('?' for _ in self.operators)})"
+            parameters = (*parameters, *self.operators)
+        return where, parameters
+
+    def selection(self) -> Selection:
+        """The rows to copy: the measurements, and whatever they refer to."""
+        conditions: dict[str, Condition] = {"sample": self.sample_condition()}
+        if self.operators:  # whole steps are not measurements of these operators
+            conditions["step"] = ("0", ())
+        else:
+            conditions["step"] = self._measured("step")
+        where, parameters = conditions["step"]
+        conditions["prediction"] = (f"step_id IN (SELECT id FROM step WHERE {where})", parameters)
+        conditions["predictor"] = self._predictors()
+        if not self.is_everything:
+            conditions |= self._referred_to(conditions)
+        if self.anonymous:
+            conditions["run_note"] = ("0", ())
+        return Selection(conditions=conditions)
+
+    def _measured(self, table: str) -> Condition:
+        where, parameters = ["1"], list[Any]()
+        if self.hardware:
+            where.append(f"{table}.run_id IN (SELECT id FROM run WHERE substr(compute_id, 1, ?) = ?)")
+            parameters += [len(self.hardware), self.hardware]
+        for sign, moment in ((">=", self.since), ("<", self.until)):
+            if moment:
+                where.append(f"{table}.measured_at {sign} ?")
+                parameters.append(moment)
+        return " AND ".join(where), tuple(parameters)
+
+    def _predictors(self) -> Condition:
+        where, parameters = ["1"], list[Any]()
+        if self.hardware:
+            where.append("substr(compute_id, 1, ?) = ?")
+            parameters += [len(self.hardware), self.hardware]
+        if self.operators:
+            where.append(f"operator IN ({', '.join('?' for _ in self.operators)})")
+            parameters += list(self.operators)
+        for sign, moment in ((">=", self.since), ("<", self.until)):
+            if moment:
+                where.append(f"trained_at {sign} ?")
+                parameters.append(moment)
+        return " AND ".join(where), parameters
+
+    @staticmethod
+    def _referred_to(conditions: dict[str, Condition]) -> dict[str, Condition]:
+        samples, sample_parameters = conditions["sample"]
+        steps, step_parameters = conditions["step"]
+        predictors, predictor_parameters = conditions["predictor"]
+        runs = (
+            f"run.id IN (SELECT run_id FROM sample WHERE {samples}"
+            f" UNION SELECT run_id FROM step WHERE {steps})"
+        )
+        of_runs = (*sample_parameters, *step_parameters)
+
+        def either(key: str) -> Condition:
+            return (
+                f"id IN (SELECT {key} FROM run WHERE {runs}"
+                f" UNION SELECT {key} FROM predictor WHERE {predictors})",
+                (*of_runs, *predictor_parameters),
+            )
+
+        return {
+            "hardware": either("compute_id"),
+            "fabric": either("fabric_id"),
+            "software": either("software_id"),
+            "source": (f"id IN (SELECT source_id FROM run WHERE {runs})", of_runs),
+            "run": (runs, of_runs),
+            "run_note": (f"run_id IN (SELECT id FROM run WHERE {runs})", of_runs),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What an export wrote: rows per table, and texts of people that stay because ids are made of them."""
+
+    rows: Counter[str]
+    content_digest: str
+    texts: dict[str, list[str]]
+
+
+def export_database(
+    source: str | Path,
+    target: str | Path,
+    subset: Subset,
+    *,
+    max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
+) -> Exported:
+    """Write a part of `source` as the new database `target`; the rows keep their ids, so it merges with any other.
+
+    Raises:
+        UsageError: an operator that neither kernelcast nor the database knows.
+        DataError: `target` exists or cannot be written, `source` is not sound, or nothing matches.
+    """
+    source, target = Path(source), Path(target)
+    if target.exists():
+        raise DataError(f"{target}: exists already, expected the name of a new database")
+    with foreign_database(source, max_size_bytes=max_size_bytes) as connection:
+        check_operators(connection, subset)
+        with unfinished_file(target) as unfinished, reported(target):
+            with closing(connect(unfinished, read_only=False)) as new, transaction(new):
+                rows = copy_content(
+                    connection, new, source_path=source, target_path=target, selection=subset.selection()
+                )
+                if not subset.is_everything and not any(rows.values()):
+                    raise DataError(f"{source}: nothing in it matches; nothing was written")
+                exported = Exported(rows=rows, content_digest=content_tables_digest(new), texts=_texts(new))
+            if not publish(unfinished, target):
+                raise DataError(f"{target}: appeared meanwhile, expected the name of a new database")
+    return exported
+
+
+def check_operators(connection: sqlite3.Connection, subset: Subset) -> None:
+    """Refuse an operator that nobody knows, which would otherwise silently select nothing.
+
+    Raises:
+        UsageError: names it.
+    """
+    known = {row[0] for row in connection.execute("SELECT name FROM operator")} | OPERATORS.keys()
+    if unknown := [name for name in subset.operators if name not in known]:
+        raise UsageError(f"operator: found {unknown[0]!r}, expected one of {', '.join(sorted(known))}")
+
+
+def _texts(connection: sqlite3.Connection) -> dict[str, list[str]]:
+    """Words that people chose and that cannot be dropped, since ids are digests of them."""
+    questions = {
+        "source names": "SELECT DISTINCT name FROM source WHERE kind <> 'collector' ORDER BY name",
+        "source references": "SELECT DISTINCT reference FROM source WHERE reference <> '' ORDER BY 1",
+        "model names": "SELECT DISTINCT model_name FROM step WHERE model_name <> '' ORDER BY 1",
+        "failure reasons": "SELECT DISTINCT reason FROM sample WHERE reason <> ''"
+        " UNION SELECT reason FROM step WHERE reason <> '' ORDER BY 1",
+    }
+    found = {name: [row[0] for row in connection.execute(sql)] for name, sql in questions.items()}
+    return {name: texts for name, texts in found.items() if texts}

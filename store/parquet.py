@@ -1,0 +1,146 @@
+"""A database as a partitioned Parquet dataset, for traces that outgrow one file (extra `parquet`).
+
+OUT/sample/operator=NAME/part-*.parquet    one row per sample, with its run's hardware and software
+OUT/kernel/operator=NAME/part-*.parquet    one row per kernel, with its sample's id and workload
+OUT/hardware.parquet, software.parquet, ...   one file per smaller table, as in schema.sql
+"""
+
+import secrets
+import shutil
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from kernelcast.runtime.errors import DataError
+from kernelcast.store.copying import Condition
+from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
+from kernelcast.store.export import Subset, check_operators
+from kernelcast.store.foreign import foreign_database
+
+_ROWS_AT_ONCE = 100_000
+_SMALL_TABLES = (
+    "hardware", "fabric", "software", "operator", "source", "run", "run_note", "step", "prediction", "predictor",
+)  # fmt: skip
+_TYPES = {"TEXT": pa.string(), "REAL": pa.float64(), "INTEGER": pa.int64()}
+
+_SAMPLE_SQL = (
+    "SELECT {columns}, run.fabric_id, run.software_id FROM sample JOIN run ON run.id = sample.run_id"
+)
+_KERNEL_SQL = (
+    "SELECT sample.direction, sample.dtype, sample.vector, run.software_id, sample.id,"
+    " kernel.repetition_index, kernel.sequence, kernel_name.name, kernel.start_us, kernel.duration_us,"
+    " kernel.stream"
+    " FROM sample JOIN run ON run.id = sample.run_id"
+    " CROSS JOIN kernel ON kernel.sample_number = sample.number"
+    " JOIN kernel_name ON kernel_name.number = kernel.name_number"
+)
+_KERNEL_SCHEMA = pa.schema(
+    [
+        *((name, pa.string()) for name in ("direction", "dtype", "vector", "software_id", "sample_id")),
+        ("repetition_index", pa.int32()),
+        ("sequence", pa.int32()),
+        ("name", pa.string()),
+        ("start_us", pa.float64()),
+        ("duration_us", pa.float64()),
+        ("stream", pa.int64()),
+    ]
+)
+
+
+def export_parquet(
+    source: str | Path, target: str | Path, subset: Subset, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES
+) -> dict[str, int]:
+    """Write a part of `source` as Parquet files in the new folder `target`; answers rows per table.
+
+    The folder appears only when it is complete; memory does not grow with the database.
+
+    Raises:
+        UsageError: an operator that nobody knows.
+        DataError: `target` exists or cannot be written, or `source` is no sound kernelcast database.
+    """
+    source, target = Path(source), Path(target)
+    if target.exists():
+        raise DataError(f"{target}: exists already, expected the name of a new folder")
+    if not target.parent.is_dir():
+        raise DataError(f"{target}: its folder does not exist")
+    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}.new")
+    try:
+        with foreign_database(source, max_size_bytes=max_size_bytes) as connection:
+            check_operators(connection, subset)
+            unfinished.mkdir()
+            rows = _write_all(connection, unfinished, subset)
+        unfinished.rename(target)
+    except OSError as error:
+        raise DataError(f"{target}: cannot be written ({error.strerror or error})") from error
+    finally:
+        shutil.rmtree(unfinished, ignore_errors=True)
+    return rows
+
+
+def _write_all(connection: sqlite3.Connection, folder: Path, subset: Subset) -> dict[str, int]:
+    selection = subset.selection()
+    rows = {}
+    for table in _SMALL_TABLES:
+        where, parameters = selection.of(table)
+        schema = _schema(connection, table)
+        batches = _batches(connection, f"SELECT * FROM {table} WHERE {where} ORDER BY 1", parameters, schema)
+        content = pa.Table.from_batches(batches, schema)
+        pq.write_table(content, folder / f"{table}.parquet")
+        rows[table] = content.num_rows
+    columns = [field for field in _schema(connection, "sample") if field.name not in ("number", "operator")]
+    sample_schema = pa.schema([*columns, ("fabric_id", pa.string()), ("software_id", pa.string())])
+    sample_sql = _SAMPLE_SQL.format(columns=", ".join(f"sample.{field.name}" for field in columns))
+    condition = subset.sample_condition()
+    rows["sample"] = _write_partitions(connection, folder / "sample", sample_sql, condition, sample_schema)
+    rows["kernel"] = _write_partitions(connection, folder / "kernel", _KERNEL_SQL, condition, _KERNEL_SCHEMA)
+    return rows
+
+
+def _schema(connection: sqlite3.Connection, table: str) -> pa.Schema:
+    columns = connection.execute("SELECT name, type FROM pragma_table_info(?)", (table,))
+    return pa.schema([(name, _TYPES[kind]) for name, kind in columns])
+
+
+def _batches(
+    connection: sqlite3.Connection, sql: str, parameters: Sequence[object], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    cursor = connection.execute(sql, parameters)
+    while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+        arrays = [
+            pa.array(column, field.type)
+            for column, field in zip(zip(*rows, strict=True), schema, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _write_partitions(
+    connection: sqlite3.Connection, folder: Path, sql: str, condition: Condition, schema: pa.Schema
+) -> int:
+    """One file per hardware and operator, in folders that say so; answers the rows written."""
+    where, parameters = condition
+    partitions = connection.execute(
+        "SELECT DISTINCT run.compute_id, sample.operator FROM sample JOIN run ON run.id = sample.run_id"
+        f" WHERE {where} ORDER BY 1, 2",
+        parameters,
+    ).fetchall()
+    folder.mkdir()
+    written = 0
+    for compute_id, operator in partitions:
+        # Quoted: the names are somebody's, and must not lead out of the folder.
+        part = folder / f"compute_id={quote(compute_id, safe='')}" / f"operator={quote(operator, safe='')}"
+        part.mkdir(parents=True)
+        rows = _batches(
+            connection,
+            f"{sql} WHERE {where} AND run.compute_id = ? AND sample.operator = ?",
+            (*parameters, compute_id, operator),
+            schema,
+        )
+        with pq.ParquetWriter(part / "part-0.parquet", schema) as writer:
+            for batch in rows:
+                writer.write_batch(batch)
+                written += batch.num_rows
+    return written

@@ -1,0 +1,64 @@
+"""Somebody's SQL on a database: read-only three times over, so that a typing error costs nothing.
+
+The file is opened `mode=ro`, `query_only` is on, and an authorizer refuses whatever is not reading: attaching other
+files, changing settings, loading extensions.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelcast.runtime.errors import DataError
+from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
+from kernelcast.store.foreign import foreign_database
+from kernelcast.store.sqlite_errors import reported
+
+_READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
+_READING_PRAGMAS = {"table_list", "table_info", "table_xinfo", "index_list", "index_info", "foreign_key_list"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """Columns and rows of a query; rows are read as they are iterated."""
+
+    columns: tuple[str, ...]
+    rows: Iterator[tuple[Any, ...]]
+
+
+@contextmanager
+def answer(path: str | Path, sql: str, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -> Iterator[Answer]:
+    """Yield what one SELECT answers.
+
+    Raises:
+        DataError: the statement is wrong, is not a query, or would do anything but read; or the database is not
+            sound.
+    """
+    path = Path(path)
+    with foreign_database(path, max_size_bytes=max_size_bytes) as connection, reported(path):
+        connection.set_authorizer(_authorize)
+        try:
+            cursor = connection.execute(sql)
+        except (sqlite3.Warning, sqlite3.ProgrammingError) as error:  # several statements
+            raise DataError(f"{path}: {error}") from error
+        except sqlite3.DatabaseError as error:
+            if "not authorized" in str(error):
+                raise DataError(f"{path}: {error}; expected a query that only reads (SELECT)") from error
+            raise
+        finally:
+            connection.set_authorizer(None)  # the snapshot must be able to end
+        if cursor.description is None:
+            raise DataError(f"{path}: found no statement that answers rows, expected a SELECT")
+        yield Answer(columns=tuple(column[0] for column in cursor.description), rows=iter(cursor))
+
+
+def _authorize(action: int, one: str | None, two: str | None, *_: str | None) -> int:
+    if action in _READING:
+        return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_FUNCTION and (two or "").lower() != "load_extension":
+        return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_PRAGMA and (one or "").lower() in _READING_PRAGMAS:
+        return sqlite3.SQLITE_OK
+    return sqlite3.SQLITE_DENY

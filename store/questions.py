@@ -1,0 +1,181 @@
+"""The questions that people ask a database, in SQL: docs/sql.md and `kernelcast db serve` both show these."""
+
+from dataclasses import dataclass
+from textwrap import dedent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """A question, what its answer means, and the SQL that answers it."""
+
+    name: str  # in addresses
+    title: str
+    explanation: str
+    sql: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "explanation", " ".join(dedent(self.explanation).split()))
+        object.__setattr__(self, "sql", dedent(self.sql).strip())
+
+
+QUESTIONS = (
+    Question(
+        name="coverage",
+        title="What has been measured, on what?",
+        explanation="""
+            One row per hardware, operator, direction, dtype and status. `samples` counts measurements, `workloads`
+            distinct shapes: where the first is larger, something was measured again.
+        """,
+        sql="""
+            SELECT hardware, operator, direction, dtype, status, samples, workloads
+            FROM coverage
+            ORDER BY hardware, operator, direction
+            LIMIT 12
+        """,
+    ),
+    Question(
+        name="operator_time",
+        title="Which operator takes how long, and how close is it to the hardware's limits?",
+        explanation="""
+            One row per sample. `time_us` is the paper's statistic (mean of the middle five of ten repetitions),
+            `quiet_us` the 10th percentile of all repetitions. The workload is spelt out from the vector.
+        """,
+        sql="""
+            SELECT operator, direction, workload, time_us, quiet_us, gigaflops_per_s, gigabytes_per_s
+            FROM operator_time
+            ORDER BY time_us DESC
+            LIMIT 10
+        """,
+    ),
+    Question(
+        name="slowest_kernel",
+        title="Which kernels take the most time?",
+        explanation="""
+            Summed over everything measured on one kind of hardware; on a CPU a kernel is an operator call of torch.
+        """,
+        sql="""
+            SELECT hardware, kernel, operators, launches, total_us, mean_us, max_us
+            FROM slowest_kernel
+            LIMIT 10
+        """,
+    ),
+    Question(
+        name="kernels_of_a_sample",
+        title="What runs inside an operator?",
+        explanation="""
+            The kernels of the first repetition of the slowest sample, in order of start, down to the trace.
+        """,
+        sql="""
+            SELECT kernel.sequence, kernel_name.name, kernel.start_us, kernel.duration_us, kernel.stream
+            FROM kernel
+            JOIN kernel_name ON kernel_name.number = kernel.name_number
+            WHERE kernel.repetition_index = 0
+              AND kernel.sample_number = (
+                SELECT number FROM sample
+                WHERE status = 'ok' AND repetition_count > 0 ORDER BY time_us DESC, id LIMIT 1
+              )
+            ORDER BY kernel.sequence
+        """,
+    ),
+    Question(
+        name="software_history",
+        title="Did an upgrade make it slower?",
+        explanation="""
+            Every point (operator, direction, dtype, vector) over the software it was measured with, oldest first;
+            `change_percent` is against the software before. The same for one sample's whole history: add
+            `AND vector = '[...]'`.
+        """,
+        sql="""
+            SELECT operator, direction, vector, software, samples, round(time_us, 1) AS time_us, change_percent
+            FROM software_history
+            WHERE change_percent IS NOT NULL
+            ORDER BY change_percent DESC
+            LIMIT 10
+        """,
+    ),
+    Question(
+        name="hardware_side_by_side",
+        title="How do two kinds of hardware compare?",
+        explanation="""
+            The same point on both; `speedup_of_two` above 1 says that the second is faster.
+        """,
+        sql="""
+            SELECT operator, direction, vector, hardware_one, hardware_two,
+                round(one_us, 1) AS one_us, round(two_us, 1) AS two_us, speedup_of_two
+            FROM hardware_side_by_side
+            ORDER BY speedup_of_two DESC
+            LIMIT 10
+        """,
+    ),
+    Question(
+        name="operator_noise",
+        title="How far can the times be trusted?",
+        explanation="""
+            Spread of a sample's repetitions, (90th - 10th percentile) / median. Large on a busy or virtual machine;
+            `mean_over_quiet_percent` is what the paper's statistic takes in of it.
+        """,
+        sql="""
+            SELECT operator, direction, samples, mean_spread_percent, max_spread_percent, mean_over_quiet_percent
+            FROM operator_noise
+            ORDER BY mean_spread_percent DESC
+            LIMIT 10
+        """,
+    ),
+    Question(
+        name="failure",
+        title="What could not be measured, and why?",
+        explanation="""
+            Failures are rows with a reason: out of memory, or an operator that a device does not support.
+        """,
+        sql="""
+            SELECT operator, direction, vector, status, reason, count(*) AS samples
+            FROM failure
+            GROUP BY operator, direction, vector, status, reason
+            ORDER BY operator, direction, vector
+            LIMIT 10
+        """,
+    ),
+    Question(
+        name="step_accuracy",
+        title="How far is the prediction from the real training step?",
+        explanation="""
+            End-to-end predicted against measured; negative errors are predictions that are too short. Quiet
+            operators are compared with quiet steps, else with the fastest step, as in the paper.
+        """,
+        sql="""
+            SELECT model, pp, mp, dp, measured_statistic, round(measured_s, 4) AS measured_s,
+                round(predicted_s, 4) AS predicted_s, error_percent
+            FROM step_accuracy
+            ORDER BY model, pp, mp, dp, measured_at
+        """,
+    ),
+    Question(
+        name="predictor_error",
+        title="How well does each trained regressor predict what it has not seen?",
+        explanation="""
+            Mean absolute error on the validation split, worst first.
+        """,
+        sql="""
+            SELECT operator, direction, algorithm, form, validation_error_percent, training_rows, size_bytes
+            FROM predictor_error
+            LIMIT 10
+        """,
+    ),
+    Question(
+        name="provenance",
+        title="Where do the measurements come from?",
+        explanation="""
+            Per source and run: who measured, when, with which software, and how many samples.
+        """,
+        sql="""
+            SELECT source.kind, source.name, source.licence, run.command, run.plan, software.description AS software,
+                count(sample.number) AS samples
+            FROM run
+            JOIN source ON source.id = run.source_id
+            JOIN software ON software.id = run.software_id
+            LEFT JOIN sample ON sample.run_id = run.id
+            GROUP BY run.id
+            ORDER BY samples DESC, run.id
+        """,
+    ),
+)

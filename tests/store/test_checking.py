@@ -1,0 +1,141 @@
+"""`check_database`: every kind of damage is a finding of its own, and a sound file has none."""
+
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernelcast.runtime.errors import DataError
+from kernelcast.store import Database, MeasuredStep, Sample, check_database
+
+SampleMaker = Callable[..., Sample]
+
+
+@pytest.fixture
+def sound(database: Database, make_sample: SampleMaker, step: MeasuredStep) -> Path:
+    database.add_samples([make_sample(rows=rows) for rows in range(1, 130)])
+    database.add_step(step)
+    database.close()
+    return database.path
+
+
+def change(path: Path, *statements: str) -> None:
+    connection = sqlite3.connect(path)
+    with connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()
+
+
+def test_a_sound_database_has_no_findings_and_stays_as_it_was(sound: Path) -> None:
+    before = sound.read_bytes()
+    assert check_database(sound) == []
+    assert sound.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("statement", "finding"),
+    [
+        ("PRAGMA application_id = 7", "application_id is 0x7, expected 0x4b434442"),
+        ("PRAGMA user_version = 99", "schema version is 99, expected 1 to"),
+        ("PRAGMA user_version = 0", "schema version is 0, expected 1 to"),
+        ("CREATE TABLE theirs (x)", "schema: table 'theirs' is not kernelcast's"),
+        ("CREATE VIEW theirs AS SELECT 1", "schema: view 'theirs' is not kernelcast's"),
+        ("CREATE INDEX theirs ON run (plan)", "schema: index 'theirs' is not kernelcast's"),
+        (
+            "CREATE TRIGGER theirs AFTER INSERT ON run BEGIN DELETE FROM sample; END",
+            "schema: trigger 'theirs' is not kernelcast's",
+        ),
+        ("CREATE VIRTUAL TABLE theirs USING fts5(x)", "schema: table 'theirs' is not kernelcast's"),
+        ("DROP VIEW failure", "schema: view 'failure' is missing"),
+        ("ALTER TABLE run ADD COLUMN mine TEXT", "schema: table 'run' is not as kernelcast defines it"),
+        ("DELETE FROM hardware", "foreign key: 1 row(s) of run name a row of hardware that is not there"),
+        ("UPDATE kernel SET stream = 8 WHERE sequence = 0", "content does not match its id, it gives "),
+    ],
+)
+def test_a_finding_per_kind_of_damage(sound: Path, statement: str, finding: str) -> None:
+    change(sound, statement)
+    findings = check_database(sound)
+    assert any(finding in found for found in findings)
+    assert not [found for found in findings if "\n" in found or str(sound) in found]
+
+
+def test_a_view_of_ours_that_says_something_else_is_found(sound: Path) -> None:
+    change(sound, "DROP VIEW failure", "CREATE VIEW failure AS SELECT load_extension('evil')")
+    assert check_database(sound) == ["schema: view 'failure' is not as kernelcast defines it"]
+    for how in ({}, {"read_only": True}):
+        with pytest.raises(
+            DataError, match=r"view 'failure' is not as kernelcast defines it; .* nothing of it"
+        ):
+            Database.open(sound, **how)
+
+
+def test_a_trigger_does_not_run_in_a_migration(sound: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    change(sound, "CREATE TRIGGER theirs AFTER UPDATE ON run BEGIN DELETE FROM sample; END")
+    monkeypatch.setattr(
+        "kernelcast.store.connection.migrate", lambda opened: opened.execute("UPDATE run SET plan = plan")
+    )
+    before = sound.read_bytes()
+    with pytest.raises(DataError, match="trigger 'theirs'"):
+        Database.open(sound)
+    assert sound.read_bytes() == before
+
+
+def test_statistics_of_the_query_planner_are_welcome(sound: Path) -> None:
+    change(sound, "ANALYZE")
+    assert check_database(sound) == []
+    Database.open(sound).close()
+
+
+def test_many_damaged_rows_are_counted(sound: Path) -> None:
+    change(sound, "UPDATE sample SET dtype = 'int8'")
+    findings = check_database(sound)
+    assert len(findings) == 101
+    assert findings[-1] == "sample: 29 more such rows"
+
+
+def test_damaged_pages_are_findings(sound: Path) -> None:
+    content = bytearray(sound.read_bytes())
+    for page in range(60, len(content) // 4096, 7):
+        content[page * 4096 : page * 4096 + 200] = b"\xff" * 200
+    sound.write_bytes(content)
+    findings = check_database(sound)
+    assert findings
+    assert all("\n" not in finding for finding in findings)
+
+
+@pytest.mark.parametrize("at", [100, 103, 105])
+def test_a_damaged_schema_is_a_finding(sound: Path, at: int) -> None:
+    content = bytearray(sound.read_bytes())
+    content[at : at + 50] = b"\xff" * 50
+    sound.write_bytes(content)
+    assert check_database(sound)
+
+
+def test_what_is_no_database_is_an_error(tmp_path: Path, sound: Path) -> None:
+    text = tmp_path / "text.db"
+    text.write_text("operator,time\n" * 100)
+    with pytest.raises(DataError, match="not a SQLite database"):
+        check_database(text)
+    with pytest.raises(DataError, match="no such database"):
+        check_database(tmp_path / "none.db")
+    with pytest.raises(DataError, match=r"the limit is 0\.0001 GiB"):
+        check_database(sound, max_size_bytes=2**30 // 10_000)
+
+
+def test_a_text_of_gigabytes_is_refused(sound: Path) -> None:
+    # zeroblob-like: SQLite can hold a text of 100 MB in a row; reading it is refused, not done.
+    change(sound, "UPDATE sample SET reason = printf('%.*c', 70000000, 'x'), status = 'failed', time_us = NULL"
+                  " WHERE number = 1")  # fmt: skip
+    assert any("too big" in finding for finding in check_database(sound))
+
+
+def test_a_copy_in_a_folder_without_write_permission(sound: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "locked"
+    folder.mkdir()
+    shutil.copy(sound, folder / "copy.db")
+    folder.chmod(0o555)
+    assert check_database(folder / "copy.db") == []
+    folder.chmod(0o755)
