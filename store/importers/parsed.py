@@ -14,6 +14,9 @@ from kernelcast.store.runs import Run
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.write import write_run, write_samples
 
+MAX_SAMPLES = 2_000_000
+"""Of one import: it is held in memory, so that a malformed last line can still stop all of it."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
@@ -36,12 +39,21 @@ class Parsed:
     files: int = 0
 
     def add(self, batch: Batch) -> None:
-        """Add a batch. Samples that are equal in everything are one row of a database, and counted as such."""
+        """Add a batch. Samples that are equal in everything are one row of a database, and counted as such.
+
+        Raises:
+            DataError: more than `MAX_SAMPLES` in all.
+        """
         distinct = tuple(dict.fromkeys(batch.samples))
         if repeated := len(batch.samples) - len(distinct):
             self.left_out["equal to another row of their file (same workload, same time)"] += repeated
         if distinct:
             self.batches.append(replace(batch, samples=distinct))
+        if self.sample_count > MAX_SAMPLES:
+            name = batch.run.source.name
+            raise DataError(
+                f"{name}: more than {MAX_SAMPLES:,} samples, the limit for one import; import in parts"
+            )
 
     @property
     def sample_count(self) -> int:

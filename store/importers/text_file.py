@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
 
-MAX_FILE_BYTES = 64 * 2**20
+MAX_FILE_BYTES = 32 * 2**20
 _MIB = 2**20
 
 

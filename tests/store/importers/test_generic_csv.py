@@ -177,8 +177,17 @@ def test_a_file_over_the_limit_is_refused_by_it(tmp_path: Path) -> None:
     huge = tmp_path / "huge.csv"
     with huge.open("wb") as stream:
         stream.truncate(text_file.MAX_FILE_BYTES + 1)  # sparse
-    with pytest.raises(DataError, match="is larger than 64 MiB, the limit for one file"):
+    with pytest.raises(DataError, match="is larger than 32 MiB, the limit for one file"):
         read_csv_files([huge], described=DEVICE)
+
+
+def test_an_import_over_the_limit_is_refused_by_it(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from kernelcast.store.importers import parsed
+
+    monkeypatch.setattr(parsed, "MAX_SAMPLES", 11)
+    read_csv_files([made / "times.csv"])
+    with pytest.raises(DataError, match="more than 11 samples, the limit for one import"):
+        read_csv_files([made / "times.csv", made / "times.csv"])
 
 
 def test_what_nobody_says(tmp_path: Path) -> None:
