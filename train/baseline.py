@@ -9,11 +9,15 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from kernelcast.runtime.operators import Direction, Operator, Term
+from kernelcast.runtime.operators import Direction, Operator, OperatorClass, Term
 from kernelcast.train.dataset import Array
 
 # Keeps a power law defined where a feature never varied in the samples.
 _RIDGE = 1e-3
+_KNEE_QUANTILES = (0.25, 0.5, 0.75)
+
+Powers = tuple[int, ...]
+"""Exponent per feature of one monomial."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,34 +33,38 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerLaw:
-    """log(time) = `log_us` + Σ `exponents` · log(feature)."""
+    """log(time) = `log_us` + Σ `exponents` · log(feature); a feature of 0 (no encoder) counts as 1."""
 
     exponents: tuple[float, ...]
     log_us: float
 
     def predict_log(self, workloads: Array) -> Array:
         """Logarithm of the time in µs, [rows]."""
-        log_us: Array = np.log(workloads) @ np.array(self.exponents) + self.log_us
+        log_us: Array = _logs(workloads) @ np.array(self.exponents) + self.log_us
         return log_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Roofline:
-    """time = `constant_us` + Σ `weights_us` · monomial; `powers` [monomials, features] are the monomials' exponents.
+    """time = `constant_us` + Σ `weights_us` · monomial + Σ `knee_weights_us` · max(0, traffic − `knees`).
 
-    The monomials are those of the operator's FLOPs and bytes, each with a rate of its own, so that a workload bound by
-    either follows; the constant is the cost of a call.
+    The monomials (`powers`) are those of the operator's FLOPs and elements, each with a rate of its own, so that a
+    workload bound by either follows; the constant is the cost of a call. `traffic`, (coefficient, powers) of each
+    term, is the number of elements moved: above a knee each of them takes longer, as where a cache is full.
     """
 
-    powers: tuple[tuple[int, ...], ...]
+    powers: tuple[Powers, ...]
     weights_us: tuple[float, ...]
     constant_us: float
+    traffic: tuple[tuple[float, Powers], ...]
+    knees: tuple[float, ...]
+    knee_weights_us: tuple[float, ...]
 
     def predict_log(self, workloads: Array) -> Array:
         """Logarithm of the time in µs, [rows]."""
-        log_us: Array = np.log(
-            _monomials(workloads, self.powers) @ np.array(self.weights_us) + self.constant_us
-        )
+        above = _above(workloads, self.traffic, self.knees)
+        times_us = _monomials(workloads, self.powers) @ np.array(self.weights_us)
+        log_us: Array = np.log(times_us + above @ np.array(self.knee_weights_us) + self.constant_us)
         return log_us
 
 
@@ -75,7 +83,7 @@ def fit_baseline(
 
 
 def _fit_power_law(workloads: Array, times_us: Array) -> PowerLaw:
-    logs, target = np.log(workloads), np.log(times_us)
+    logs, target = _logs(workloads), np.log(times_us)
     centre, mean = logs.mean(axis=0), target.mean()
     centred = logs - centre
     exponents = np.linalg.solve(
@@ -86,26 +94,70 @@ def _fit_power_law(workloads: Array, times_us: Array) -> PowerLaw:
 
 def _fit_roofline(op: Operator, direction: Direction, workloads: Array, times_us: Array) -> Roofline:
     """Non-negative least squares on relative errors: every workload counts alike, whatever its size."""
-    powers = monomial_powers(op, direction)
-    columns = np.column_stack([_monomials(workloads, powers), np.ones(len(workloads))])
-    scale = columns.max(axis=0)
-    weights, _ = nnls(columns / scale / times_us[:, None], np.ones(len(workloads)))
-    weights = weights / scale
-    # A little of everything keeps the logarithm defined where nothing but the constant was left at zero.
-    constant = max(float(weights[-1]), 1e-3 * float(times_us.min()))
-    return Roofline(powers=powers, weights_us=tuple(map(float, weights[:-1])), constant_us=constant)
+    powers, traffic = monomial_powers(op, direction), _traffic(op, direction)
+    moved = _moved(workloads, traffic)
+    knees = tuple(float(k) for k in np.unique(np.quantile(moved, _KNEE_QUANTILES)) if 0 < k < moved.max())
+    columns = np.column_stack(
+        [_monomials(workloads, powers), _above(workloads, traffic, knees), np.ones(len(workloads))]
+    )
+    # A monomial is 0 throughout where one of its features is.
+    scale = np.where(columns.max(axis=0) > 0, columns.max(axis=0), 1.0)
+    # scipy's own limit, three iterations per column, is too low for times that spread over many powers of ten.
+    weights, _ = nnls(
+        columns / scale / times_us[:, None], np.ones(len(workloads)), maxiter=100 * columns.shape[1]
+    )
+    *weights_us, constant_us = (float(weight) for weight in weights / scale)
+    return Roofline(
+        powers=powers,
+        weights_us=tuple(weights_us[: len(powers)]),
+        # A little of everything keeps the logarithm defined where nothing but the constant was left at zero.
+        constant_us=max(constant_us, 1e-3 * float(times_us.min())),
+        traffic=traffic,
+        knees=knees,
+        knee_weights_us=tuple(weights_us[len(powers) :]),
+    )
 
 
-def monomial_powers(op: Operator, direction: Direction) -> tuple[tuple[int, ...], ...]:
-    """Distinct monomials of an operator's FLOPs and elements, as exponents per feature."""
-    cost = op.costs[direction]
-    return tuple(dict.fromkeys(_powers(term, tuple(op.features)) for term in (*cost.flops, *cost.elements)))
+def monomial_powers(op: Operator, direction: Direction) -> tuple[Powers, ...]:
+    """Distinct monomials of an operator's FLOPs and elements, as exponents per feature.
+
+    A feature that is in none of them has a monomial of its own: it counts calls (the encoders of an optimizer step),
+    or cannot be ruled out. Only of a collective the layout is left to the trees: it changes rates, not work.
+    """
+    cost, features = op.costs[direction], tuple(op.features)
+    powers = dict.fromkeys(_powers(term, features) for term in (*cost.flops, *cost.elements))
+    if op.operator_class is not OperatorClass.COMMUNICATION:
+        unused = [name for column, name in enumerate(features) if not any(p[column] for p in powers)]
+        powers |= dict.fromkeys(_powers(Term(1.0, (name,)), features) for name in unused)
+    return tuple(powers)
 
 
-def _powers(term: Term, features: Sequence[str]) -> tuple[int, ...]:
+def _traffic(op: Operator, direction: Direction) -> tuple[tuple[float, Powers], ...]:
+    features = tuple(op.features)
+    return tuple((term.coefficient, _powers(term, features)) for term in op.costs[direction].elements)
+
+
+def _powers(term: Term, features: Sequence[str]) -> Powers:
     return tuple(term.features.count(name) for name in features)
 
 
-def _monomials(workloads: Array, powers: Sequence[Sequence[int]]) -> Array:
-    products: Array = np.exp(np.log(workloads) @ np.array(powers, dtype=np.float64).T)
+def _monomials(workloads: Array, powers: Sequence[Powers]) -> Array:
+    products: Array = np.prod(workloads[:, None, :] ** np.array(powers), axis=2)
     return products
+
+
+def _moved(workloads: Array, traffic: Sequence[tuple[float, Powers]]) -> Array:
+    coefficients = np.array([coefficient for coefficient, _ in traffic])
+    moved: Array = _monomials(workloads, [powers for _, powers in traffic]) @ coefficients
+    return moved
+
+
+def _above(workloads: Array, traffic: Sequence[tuple[float, Powers]], knees: Sequence[float]) -> Array:
+    """Elements moved beyond each knee, [rows, knees]."""
+    beyond: Array = np.maximum(_moved(workloads, traffic)[:, None] - np.array(knees), 0.0)
+    return beyond
+
+
+def _logs(workloads: Array) -> Array:
+    logs: Array = np.log(np.maximum(workloads, 1.0))
+    return logs

@@ -52,9 +52,10 @@ class Regressor:
     def predict_us(self, workloads: Array) -> Array:
         """Times in µs [rows] of workload vectors [rows, features]."""
         residual = self.trees.predict(tree_inputs(workloads))
-        times_us: Array = np.exp(
-            self.baseline.predict_log(workloads) + np.asarray(residual, dtype=np.float64)
-        )
+        log_us = self.baseline.predict_log(workloads) + np.asarray(residual, dtype=np.float64)
+        # A power law far outside its samples may leave the numbers that there are.
+        with np.errstate(over="ignore"):
+            times_us: Array = np.exp(log_us)
         return times_us
 
 
