@@ -10,7 +10,7 @@ from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.store import Database
 from kernelcast.train.dataset import STATISTICS
-from kernelcast.train.fit import DEFAULT_SEED, Trained, train_bundle
+from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED, Trained, train_bundle
 
 FORMAT = "kernelcast.training/1"
 
@@ -31,7 +31,13 @@ FORMAT = "kernelcast.training/1"
 @click.option("--hardware", default="", help="Start of a hardware id, where the database holds several.")
 @click.option("--software", default="", help="Start of a software id, where the database holds several.")
 @click.option("--fabric", default="", help="Start of a fabric id, where the database holds several.")
-@click.option("--seed", default=DEFAULT_SEED, show_default=True, help="Seed of the split and the trees.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, LARGEST_SEED),
+    default=DEFAULT_SEED,
+    show_default=True,
+    help="Seed of the splits and the trees.",
+)
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def train(
     database_path: Path,

@@ -1,6 +1,6 @@
 """`train`: every operator that a database has enough rows of becomes a regressor, and all of them one bundle."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -9,21 +9,16 @@ from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle import write_bundle
 from kernelcast.runtime.manifest import Manifest, RegressorEntry
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
-from kernelcast.train.dataset import STATISTICS, Row, Table, tables
+from kernelcast.train.dataset import STATISTICS, Table, tables
 from kernelcast.train.export import check_parity, to_onnx
 from kernelcast.train.scope import Scope
+from kernelcast.train.screening import Skipped, screen
 from kernelcast.train.selection import FEWEST_ROWS, Selected, select
 
 DEFAULT_SEED = 20
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """An operator and direction that got no regressor, and why."""
-
-    operator: str
-    direction: str
-    reason: str
+LARGEST_SEED = 2**32 - 1
+_REASONS_SHOWN = 3
+_UNKNOWN_MOMENT = "1970-01-01T00:00:00.000Z"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,42 +51,43 @@ def train_bundle(
 ) -> Trained:
     """Fit, export and bundle. `dtype` and the fingerprint id prefixes choose where the database holds several.
 
-    Same rows and seed, same bytes: the bundle is dated by its newest measurement.
+    Same rows and seed, same bytes: the bundle is dated by its newest measurement. An output that is there already is
+    replaced once everything else has worked.
 
     Raises:
-        UsageError: several dtypes or fingerprints to choose from, or none that matches.
-        DataError: no usable rows, or an export that answers other than its regressor.
+        UsageError: several dtypes or fingerprints to choose from, none that matches, or another wrong argument.
+        DataError: no usable rows, an export that answers other than its regressor, or the bundle or its records
+            cannot be written.
     """
-    if statistic not in STATISTICS:
-        raise UsageError(f"statistic is {statistic!r}, expected {' or '.join(STATISTICS)}")
+    _check(database, output, statistic, seed)
     scope = Scope.choose(database, dtype=dtype, hardware=hardware, software=software, fabric=fabric)
-    samples = scope.samples(database)
-    found = tables(_rows(samples, statistic, database), statistic=statistic)
+    screened = screen(scope.samples, statistic=statistic, where=str(database.path))
+    found = tables(screened.rows, statistic=statistic)
+    too_few = [table for table in found if len(table) < FEWEST_ROWS]
+    enough = [table for table in found if len(table) >= FEWEST_ROWS]
+    skipped = [*screened.skipped, *map(_too_few, too_few)]
+    if not enough:
+        reasons = "; ".join(f"{s.operator} ({s.direction}): {s.reason}" for s in skipped[:_REASONS_SHOWN])
+        more = f"; {len(skipped) - _REASONS_SHOWN} more" if len(skipped) > _REASONS_SHOWN else ""
+        raise DataError(f"{database.path}: no operator has enough rows to train on ({reasons}{more})")
     selections: list[Selected] = []
-    skipped: list[Skipped] = []
-    for done, table in enumerate(found, start=1):
-        if len(table) < FEWEST_ROWS:
-            reason = f"{len(table)} distinct workloads, expected {FEWEST_ROWS} or more"
-            skipped.append(Skipped(operator=table.operator, direction=table.direction, reason=reason))
-        else:
-            selections.append(select(table, seed))
-        on_progress(done, len(found), table.operator)
-    if not selections:
-        raise DataError(
-            f"{database.path}: no operator has {FEWEST_ROWS} or more distinct workloads with a time"
-        )
+    for done, table in enumerate(enough, start=1):
+        selections.append(select(table, seed))
+        on_progress(done, len(enough), table.operator)
     models = [to_onnx(s.regressor) for s in selections]
     for selected, model in zip(selections, models, strict=True):
         check_parity(model, selected.regressor, selected.table, seed)
+    keys = {(table.operator, table.direction) for table in enough}
+    used = [sample for sample in screened.samples if (sample.operator, sample.direction) in keys]
     manifest = Manifest(
         kernelcast_version=version("kernelcast"),
-        created_at=max(row.measured_at or "" for row in samples),
+        created_at=_newest(database, used),
         dtype=scope.dtype,
         statistic=statistic,
         compute=scope.compute,
         fabric=scope.fabric,
         software=scope.software,
-        dataset_digest=dataset_digest(samples),
+        dataset_digest=dataset_digest(used),
         seed=seed,
         regressors=tuple(
             _entry(s, model, scope.dtype, statistic) for s, model in zip(selections, models, strict=True)
@@ -99,19 +95,39 @@ def train_bundle(
     )
     files = {e.file: model for e, model in zip(manifest.regressors, models, strict=True)}
     digest = write_bundle(output, manifest, files)
-    database.add_predictors(_records(manifest, digest))
+    try:
+        database.add_predictors(_records(manifest, digest))
+    except DataError as error:
+        raise DataError(f"bundle {output} is written, but its errors are not recorded: {error}") from error
     return Trained(path=output, manifest=manifest, skipped=tuple(skipped), digest=digest)
 
 
-def _rows(samples: Sequence[SampleRow], statistic: str, database: Database) -> Iterable[Row]:
-    for sample in samples:
-        time_us = sample.quiet_us if statistic == "quiet" else sample.time_us
-        if time_us is None:
-            raise DataError(
-                f"{database.path}: sample {sample.sample_id} of {sample.operator} has no {statistic} time; "
-                "train with --statistic middle_five, or measure it here"
-            )
-        yield Row(operator=sample.operator, direction=sample.direction, vector=sample.vector, time_us=time_us)
+def _check(database: Database, output: Path, statistic: str, seed: int) -> None:
+    """What can be known to fail before the long work."""
+    if statistic not in STATISTICS:
+        raise UsageError(f"statistic is {statistic!r}, expected {' or '.join(STATISTICS)}")
+    if not 0 <= seed <= LARGEST_SEED:
+        raise UsageError(f"seed is {seed}, expected 0 to {LARGEST_SEED}")
+    if not output.parent.is_dir():
+        raise DataError(f"bundle {output}: cannot be written (no folder {output.parent})")
+    if output.is_dir():
+        raise DataError(f"bundle {output}: cannot be written (it is a folder)")
+    if output.exists() and output.samefile(database.path):
+        raise UsageError(f"bundle {output}: is the database, expected another file")
+
+
+def _too_few(table: Table) -> Skipped:
+    reason = f"{len(table)} distinct workloads, expected {FEWEST_ROWS} or more"
+    return Skipped(operator=table.operator, direction=table.direction, reason=reason)
+
+
+def _newest(database: Database, samples: Sequence[SampleRow]) -> str:
+    """Moment of the newest measurement, else of the newest run; imported files may know neither."""
+    moments = [sample.measured_at for sample in samples]
+    if not any(moments):
+        run_ids = {sample.run_id for sample in samples}
+        moments = [run.started_at for run in database.run_list() if run.id in run_ids]
+    return max(filter(None, moments), default=_UNKNOWN_MOMENT)
 
 
 def _entry(selected: Selected, model: bytes, dtype: str, statistic: str) -> RegressorEntry:

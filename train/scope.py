@@ -1,11 +1,13 @@
 """Which measurements belong into one bundle: one dtype, one kind of device, one set of software, one fabric."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.store import Database, SampleRow
 
 
@@ -14,8 +16,6 @@ class _Listed(Protocol):
     def id(self) -> str: ...
     @property
     def description(self) -> str: ...
-    @property
-    def sample_count(self) -> int: ...
 
 
 L = TypeVar("L", bound=_Listed)
@@ -23,57 +23,79 @@ L = TypeVar("L", bound=_Listed)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """What a bundle is trained on. The fingerprints are tuples of one, `fabric` empty without any collective."""
+    """What a bundle is trained on. The fingerprints are tuples of one, `fabric` empty without any collective.
+
+    `samples` have a time and belong here: compute operators of the device with the software, whatever the fabric,
+    and collectives of the fabric (those of an unknown fabric only where none is known).
+    """
 
     dtype: str
     compute: tuple[ComputeFingerprint, ...]
     fabric: tuple[FabricFingerprint, ...]
     software: tuple[SoftwareFingerprint, ...]
+    samples: tuple[SampleRow, ...]
 
     @classmethod
     def choose(cls, database: Database, *, dtype: str, hardware: str, software: str, fabric: str) -> Self:
-        """The only one of each kind, or the one that the id prefix names.
+        """The only one of each kind that has samples, or the one that the id prefix names.
+
+        Hardware is chosen first; software, dtype and fabric then only count where they were measured together with
+        what is chosen already.
 
         Raises:
-            UsageError: several to choose from, or none that the prefix names.
-            DataError: the database holds no sample.
+            UsageError: several to choose from, or none that the option names.
+            DataError: the database holds no sample with a time.
         """
         where = str(database.path)
-        device = _one(where, "hardware", database.hardware_list(), hardware)
-        versions = _one(where, "software", database.software_list(), software)
-        fabrics = [row for row in database.fabric_list() if row.sample_count]
-        network = _one(where, "fabric", fabrics, fabric) if fabrics or fabric else None
-        samples = database.read_samples(compute_id=device.id, software_id=versions.id)
-        dtypes = sorted({sample.dtype for sample in samples})
-        if not dtypes:
-            raise DataError(f"{where}: no sample with a time for {device.description}")
-        if dtype and dtype not in dtypes:
-            raise UsageError(f"{where}: dtype {dtype!r} was not measured, found {', '.join(dtypes)}")
-        if not dtype and len(dtypes) > 1:
-            raise UsageError(f"{where}: several dtypes, choose one with --dtype: {', '.join(dtypes)}")
+        samples = database.read_samples()
+        if not samples:
+            raise DataError(
+                f"{where}: no sample with a time in it, expected some (kernelcast collect compute)"
+            )
+        device = _one(where, "hardware", database.hardware_list(), [s.compute_id for s in samples], hardware)
+        samples = [s for s in samples if s.compute_id == device.id]
+        versions = _one(
+            where, "software", database.software_list(), [s.software_id for s in samples], software
+        )
+        samples = [s for s in samples if s.software_id == versions.id]
+        element_type = _dtype(where, samples, dtype)
+        samples = [s for s in samples if s.dtype == element_type]
+        fabric_ids = [s.fabric_id for s in samples if s.fabric_id is not None and _is_collective(s)]
+        if fabric and not fabric_ids:
+            raise UsageError(f"{where}: no collective has a known fabric, expected no --fabric")
+        network = _one(where, "fabric", database.fabric_list(), fabric_ids, fabric) if fabric_ids else None
+        fabric_id = network.id if network else None
         return cls(
-            dtype=dtype or dtypes[0],
+            dtype=element_type,
             compute=(device.fingerprint,),
             fabric=(network.fingerprint,) if network else (),
             software=(versions.fingerprint,),
+            samples=tuple(s for s in samples if not _is_collective(s) or s.fabric_id == fabric_id),
         )
 
-    def samples(self, database: Database) -> list[SampleRow]:
-        """Rows with a time that belong here: compute operators of the device, collectives of the fabric."""
-        rows = database.read_samples(
-            compute_id=self.compute[0].digest, software_id=self.software[0].digest, dtype=self.dtype
-        )
-        fabric_id = self.fabric[0].digest if self.fabric else None
-        return [row for row in rows if row.fabric_id in (None, fabric_id)]
+
+def _is_collective(sample: SampleRow) -> bool:
+    op = OPERATORS.get(sample.operator)
+    return op is not None and op.operator_class is OperatorClass.COMMUNICATION
 
 
-def _one(where: str, kind: str, rows: Sequence[L], prefix: str) -> L:
-    matching = [row for row in rows if row.id.startswith(prefix)]
-    known = "; ".join(f"{row.id[:12]} ({row.description}, {row.sample_count} samples)" for row in rows)
-    if not rows:
-        raise DataError(f"{where}: no {kind} in it, expected measurements (kernelcast collect compute)")
+def _dtype(where: str, samples: Sequence[SampleRow], wanted: str) -> str:
+    found = sorted({sample.dtype for sample in samples})
+    if wanted and wanted not in found:
+        raise UsageError(f"{where}: dtype {wanted!r} was not measured, found {', '.join(found)}")
+    if not wanted and len(found) > 1:
+        raise UsageError(f"{where}: several dtypes, choose one with --dtype: {', '.join(found)}")
+    return wanted or found[0]
+
+
+def _one(where: str, kind: str, rows: Sequence[L], sample_ids: Sequence[str], prefix: str) -> L:
+    """The row that `prefix` names, of those that samples (one id each) belong to."""
+    counts = Counter(sample_ids)
+    listed = [row for row in rows if row.id in counts]
+    matching = [row for row in listed if row.id.startswith(prefix)]
+    if len(matching) == 1:
+        return matching[0]
+    known = "; ".join(f"{row.id[:12]} ({row.description}, {counts[row.id]} samples)" for row in listed)
     if not matching:
-        raise UsageError(f"{where}: no {kind} starts with {prefix!r}; known are {known}")
-    if len(matching) > 1:
-        raise UsageError(f"{where}: several {kind}s, choose one with --{kind}: {known}")
-    return matching[0]
+        raise UsageError(f"{where}: no {kind} with a sample starts with {prefix!r}; known: {known}")
+    raise UsageError(f"{where}: more than one {kind}, choose one with --{kind}: {known}")
