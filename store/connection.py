@@ -88,6 +88,8 @@ def _prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> 
         )
     _refuse(path, active_objects(connection))
     if not read_only:
+        # Databases that were exported are in one file only, for reading anywhere; writers use WAL.
+        connection.execute("PRAGMA journal_mode = WAL")
         migrate(connection)
     _refuse(path, schema_differences(connection))
     if not read_only and not operators_are_current(connection):

@@ -158,6 +158,10 @@ def export_database(
                 if not subset.is_everything and not any(rows.values()):
                     raise DataError(f"{source}: nothing in it matches; nothing was written")
                 exported = Exported(rows=rows, content_digest=content_tables_digest(new), texts=_texts(new))
+            with closing(sqlite3.connect(unfinished, isolation_level=None)) as new:
+                new.execute(
+                    "PRAGMA journal_mode = DELETE"
+                )  # one file, for reading where nothing can be written
             if not publish(unfinished, target):
                 raise DataError(f"{target}: appeared meanwhile, expected the name of a new database")
     return exported

@@ -59,6 +59,10 @@ def _authorize(action: int, one: str | None, two: str | None, *_: str | None) ->
         return sqlite3.SQLITE_OK
     if action == sqlite3.SQLITE_FUNCTION and (two or "").lower() != "load_extension":
         return sqlite3.SQLITE_OK
+    if action == sqlite3.SQLITE_UPDATE and one == "sqlite_master":
+        return (
+            sqlite3.SQLITE_OK
+        )  # how SQLite declares the tables pragma_...; the file is open for reading only
     if action == sqlite3.SQLITE_PRAGMA and (one or "").lower() in _READING_PRAGMAS:
         return sqlite3.SQLITE_OK
     return sqlite3.SQLITE_DENY

@@ -82,12 +82,14 @@ QUESTIONS = (
         title="Did an upgrade make it slower?",
         explanation="""
             Every point (operator, direction, dtype, vector) over the software it was measured with, oldest first;
-            `change_percent` is against the software before. The same for one sample's whole history: add
-            `AND vector = '[...]'`.
+            `change_percent` is against the software before it. One point's whole history: add
+            `AND vector = '[...]'`. Here the upgrade is a setting of the mathematics library.
         """,
         sql="""
-            SELECT operator, direction, vector, software, samples, round(time_us, 1) AS time_us, change_percent
+            SELECT operator, direction, vector, software.description AS software, software.environment,
+                samples, round(time_us, 1) AS time_us, change_percent
             FROM software_history
+            JOIN software ON software.id = software_history.software_id
             WHERE change_percent IS NOT NULL
             ORDER BY change_percent DESC
             LIMIT 10
@@ -97,12 +99,13 @@ QUESTIONS = (
         name="hardware_side_by_side",
         title="How do two kinds of hardware compare?",
         explanation="""
-            The same point on both; `speedup_of_two` above 1 says that the second is faster.
+            The same point on both, with the same software; `speedup_of_two` above 1 says that the second is faster.
         """,
         sql="""
             SELECT operator, direction, vector, hardware_one, hardware_two,
                 round(one_us, 1) AS one_us, round(two_us, 1) AS two_us, speedup_of_two
             FROM hardware_side_by_side
+            WHERE software_id_one = software_id_two
             ORDER BY speedup_of_two DESC
             LIMIT 10
         """,
@@ -115,7 +118,8 @@ QUESTIONS = (
             `mean_over_quiet_percent` is what the paper's statistic takes in of it.
         """,
         sql="""
-            SELECT operator, direction, samples, mean_spread_percent, max_spread_percent, mean_over_quiet_percent
+            SELECT operator, direction, samples, mean_spread_percent, max_spread_percent, mean_over_quiet_percent,
+                hardware
             FROM operator_noise
             ORDER BY mean_spread_percent DESC
             LIMIT 10

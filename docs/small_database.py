@@ -1,0 +1,57 @@
+"""Cut a measured database down to the few samples behind docs/sql.md (tests/data/small.db, below 300 kB).
+
+Made from what a real machine measured, by these commands (plan and configuration: docs/small/):
+
+    cd docs/small
+    kernelcast demo --config demo.toml --db measured.db -o measured.kcast
+    kernelcast collect compute --plan plan.toml --db measured.db --threads 2 --operator qkv_linear --operator gelu
+    MKL_CBWR=COMPATIBLE \\
+    kernelcast collect compute --plan plan.toml --db measured.db --operator qkv_linear --operator gelu
+    python ../small_database.py measured.db ../../tests/data/small.db
+
+One thread and two are two kinds of hardware to kernelcast, and MKL_CBWR (which kernels the mathematics library may
+use) is part of the software's fingerprint: so the database has two of each. Rows are copied, none is changed.
+"""
+
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+from kernelcast.store.connection import connect, transaction
+from kernelcast.store.copying import Selection, copy_content
+from kernelcast.store.database_file import unfinished_file
+from kernelcast.store.foreign import foreign_database
+
+# Two workloads of what was measured several times over, one of a few others, and all failures.
+SAMPLES = """
+    sample.id IN (
+        SELECT id FROM (
+            SELECT id, operator, status, dense_rank() OVER (PARTITION BY operator ORDER BY vector) AS place FROM sample
+        )
+        WHERE (operator IN ('qkv_linear', 'gelu') AND place <= 2)
+            OR (operator IN ('layer_norm', 'flash_attention', 'mp_all_reduce') AND place = 1)
+            OR status <> 'ok'
+    )
+"""
+
+
+def cut(source: Path, target: Path) -> None:
+    """Write the small database; what is there is replaced."""
+    with (
+        foreign_database(source) as big,
+        unfinished_file(target) as unfinished,
+    ):
+        with closing(connect(unfinished, read_only=False)) as small, transaction(small):
+            selection = Selection(conditions={"sample": (SAMPLES, ())})
+            copy_content(big, small, source_path=source, target_path=target, selection=selection)
+        # Pages of 1 kB, so that the many tables and indexes with few rows do not fill 4 kB each.
+        with closing(sqlite3.connect(unfinished, isolation_level=None)) as small:
+            for statement in ("PRAGMA journal_mode = DELETE", "PRAGMA page_size = 1024", "VACUUM"):
+                small.execute(statement)
+        unfinished.replace(target)
+    print(f"{target}: {target.stat().st_size / 1000:.0f} kB")
+
+
+if __name__ == "__main__":
+    cut(Path(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,75 @@
+"""`answer`: one SELECT, and nothing that writes, attaches, sets or loads."""
+
+from pathlib import Path
+
+import pytest
+
+from kernelcast.runtime.errors import DataError
+from kernelcast.store import Database
+from kernelcast.store.querying import answer
+
+
+@pytest.fixture
+def closed(database: Database) -> Path:
+    database.close()
+    return database.path
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT kind, cores FROM hardware",
+        "WITH RECURSIVE n (kind, cores) AS (SELECT 'cpu', 0 UNION ALL SELECT kind, cores + 1 FROM n WHERE cores < 2)"
+        " SELECT kind, cores FROM n ORDER BY cores DESC LIMIT 1",
+    ],
+)
+def test_an_answer(closed: Path, sql: str) -> None:
+    with answer(closed, sql) as found:
+        assert found.columns == ("kind", "cores")
+        assert list(found.rows) == [("cpu", 2)]
+
+
+def test_the_schema_can_be_asked(closed: Path) -> None:
+    with answer(closed, "SELECT count(*) FROM pragma_table_info('hardware')") as found:
+        assert list(found.rows) == [(18,)]
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "DELETE FROM run_note",
+        "UPDATE run_note SET site = ''",
+        "INSERT INTO kernel_name (name) VALUES ('x')",
+        "DELETE FROM run_note RETURNING site",
+        "CREATE TABLE x (y)",
+        "CREATE TEMP TABLE x (y)",
+        "DROP VIEW coverage",
+        "PRAGMA query_only = OFF",
+        "PRAGMA trusted_schema = ON",
+        "PRAGMA writable_schema = ON",
+        "ATTACH 'other.db' AS other",
+        "VACUUM INTO 'copy.db'",
+        "BEGIN",
+        "COMMIT",
+        "SELECT load_extension('x')",
+        "REINDEX",
+        "SELECT 1; DELETE FROM run_note",
+        "SELECT * FROM nothing",
+        "SELEC",
+        "",
+        "-- nothing",
+    ],
+)
+def test_what_is_no_reading_is_refused(closed: Path, sql: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(closed.parent)
+    before = closed.read_bytes()
+    with pytest.raises(DataError) as caught, answer(closed, sql):
+        pass
+    assert "\n" not in str(caught.value)
+    assert closed.read_bytes() == before
+    assert {path.name.removeprefix("bench.db") for path in closed.parent.iterdir()} <= {"", "-wal", "-shm"}
+
+
+def test_a_value_that_cannot_be_read_is_one_line(closed: Path) -> None:
+    with pytest.raises(DataError, match="too big"), answer(closed, "SELECT hex(zeroblob(90000000))") as found:
+        list(found.rows)

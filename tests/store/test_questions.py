@@ -1,0 +1,74 @@
+"""docs/sql.md: every question is asked again of the small measured database, and the page says what it answers."""
+
+import importlib.util
+import sqlite3
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kernelcast.store import Database, check_database
+from kernelcast.store.questions import QUESTIONS, Question
+from kernelcast.store.schema_comments import documented, unit
+
+ROOT = Path(__file__).parent.parent.parent
+SMALL = ROOT / "tests" / "data" / "small.db"
+
+
+@pytest.fixture(scope="module")
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_sql", ROOT / "docs" / "generate_sql.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_is_what_the_database_answers(generator: ModuleType) -> None:
+    page = (ROOT / "docs" / "sql.md").read_text(encoding="utf-8")
+    assert page == generator.page(SMALL), "docs/sql.md is not current: make docs"
+
+
+def test_the_small_database_is_small_sound_and_anonymous() -> None:
+    assert SMALL.stat().st_size <= 300_000
+    assert check_database(SMALL) == []
+    with Database.open(SMALL, read_only=True) as database:
+        assert database.row_counts()["run_note"] == 0
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question.name)
+def test_every_question_has_an_answer_without_this_package(question: Question) -> None:
+    plain = sqlite3.connect(f"{SMALL.as_uri()}?mode=ro", uri=True)
+    plain.execute("PRAGMA trusted_schema = OFF")
+    assert plain.execute(question.sql).fetchall()
+    plain.close()
+
+
+def test_every_view_has_a_question() -> None:
+    asked = " ".join(question.sql for question in QUESTIONS)
+    with Database.open(SMALL, read_only=True) as database:
+        views = [row["name"] for row in database.query("SELECT name FROM sqlite_master WHERE type = 'view'")]
+    assert [view for view in views if view not in asked] == ["point_time"]  # a step of the two after it
+
+
+def test_duckdb_reads_the_parquet_files_as_the_page_says(generator: ModuleType, tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+    from kernelcast.store.export import Subset
+    from kernelcast.store.parquet import export_parquet
+
+    export_parquet(SMALL, tmp_path / "bench-parquet", Subset())
+    sql = generator.page(SMALL).split("In DuckDB:")[1].split("```")[1].removeprefix("sql")
+    rows = duckdb.sql(sql.replace("bench-parquet/", f"{tmp_path}/bench-parquet/")).fetchall()
+    assert rows[0][:2] == ("qkv_linear", "aten::mm")
+
+
+def test_comments_of_the_schema() -> None:
+    tables = documented()
+    assert tables["sample"].columns["time_us"].startswith("microseconds: mean of the middle five")
+    assert tables["software_history"].columns == {
+        "change_percent": "against the software before it; NULL for the first"
+    }
+    names = ("time_us", "measured_s", "size_bytes", "memory_gib", "power_limit_w", "name", "gigaflops_per_s")
+    assert [unit(name) for name in names] == ["us", "s", "byte", "GiB", "W", "", ""]
