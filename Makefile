@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types imports unit slow clean
+.PHONY: demo test lint types imports unit slow docs bench-store clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -36,6 +36,12 @@ unit: $(INSTALLED)
 
 slow: $(INSTALLED)
 	$(BIN)/pytest -m slow
+
+docs: $(INSTALLED)
+	$(BIN)/python docs/generate_sql.py
+
+bench-store: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_store.py
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

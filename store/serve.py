@@ -22,8 +22,9 @@ _ABOUT = "Measured times of LLM training operators, down to their kernels."
 class _ReadOnly:
     """Datasette opens files read-only by itself; this also keeps a stranger's schema from calling functions."""
 
+    @staticmethod
     @hookimpl  # type: ignore[untyped-decorator]
-    def prepare_connection(self, conn: sqlite3.Connection) -> None:
+    def prepare_connection(conn: sqlite3.Connection) -> None:
         conn.execute("PRAGMA trusted_schema = OFF")
 
 
@@ -41,7 +42,7 @@ def serve(path: str | Path, port: int, *, max_size_bytes: int = DEFAULT_MAX_SIZE
             for name in documented()
         }
     if not pm.has_plugin("kernelcast"):
-        pm.register(_ReadOnly(), name="kernelcast")
+        pm.register(_ReadOnly, name="kernelcast")
     application = Datasette([str(path)], metadata=metadata(path, columns, views), settings=_SETTINGS).app()
     uvicorn.run(application, host=HOST, port=port, lifespan="on", log_level="warning")
 
