@@ -1,6 +1,7 @@
 """`kernelcast db serve`."""
 
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -22,16 +23,17 @@ def serve(database_path: Path, port: int, max_size_bytes: int) -> None:
     kernelcast db serve bench.db
     """
     try:
-        from kernelcast.store.serve import HOST
-        from kernelcast.store.serve import serve as serve_database
+        from kernelcast.store.serve import HOST, prepare, run
     except ModuleNotFoundError as error:
         raise UsageError(
             f"db serve needs the package {error.name}, which is not installed; "
             "expected: pip install 'kernelcast[datasette]'"
         ) from error
+    application = prepare(database_path, max_size_bytes=max_size_bytes)
     free = _free_port(HOST, port)
     click.echo(f"{database_path}: http://{HOST}:{free}/ (Ctrl-C ends it)")
-    serve_database(database_path, free, max_size_bytes=max_size_bytes)
+    with suppress(KeyboardInterrupt):  # the way to end it
+        run(application, free)
 
 
 def _free_port(host: str, port: int) -> int:

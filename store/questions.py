@@ -83,7 +83,7 @@ QUESTIONS = (
         explanation="""
             Every point (operator, direction, dtype, vector) over the software it was measured with, oldest first;
             `change_percent` is against the software before it. One point's whole history: add
-            `AND vector = '[...]'`. Here the upgrade is a setting of the mathematics library.
+            `AND vector = '[...]'`. A setting in `environment` counts like an upgrade.
         """,
         sql="""
             SELECT operator, direction, vector, software.description AS software, software.environment,

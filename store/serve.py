@@ -28,8 +28,8 @@ class _ReadOnly:
         conn.execute("PRAGMA trusted_schema = OFF")
 
 
-def serve(path: str | Path, port: int, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -> None:
-    """Show a database on http://127.0.0.1:PORT until interrupted.
+def prepare(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -> Datasette:
+    """Check a database and make the application that shows it.
 
     Raises:
         DataError: the database is not sound (see `Database.open`).
@@ -43,8 +43,12 @@ def serve(path: str | Path, port: int, *, max_size_bytes: int = DEFAULT_MAX_SIZE
         }
     if not pm.has_plugin("kernelcast"):
         pm.register(_ReadOnly, name="kernelcast")
-    application = Datasette([str(path)], metadata=metadata(path, columns, views), settings=_SETTINGS).app()
-    uvicorn.run(application, host=HOST, port=port, lifespan="on", log_level="warning")
+    return Datasette([str(path)], metadata=metadata(path, columns, views), settings=_SETTINGS)
+
+
+def run(application: Datasette, port: int) -> None:
+    """Answer on http://127.0.0.1:PORT until interrupted."""
+    uvicorn.run(application.app(), host=HOST, port=port, lifespan="on", log_level="warning")
 
 
 def metadata(path: Path, columns: dict[str, list[str]], views: set[str]) -> dict[str, Any]:
@@ -59,7 +63,11 @@ def metadata(path: Path, columns: dict[str, list[str]], views: set[str]) -> dict
         for name, table in documented().items()
     }
     queries = {
-        question.name: {"title": question.title, "description": question.explanation, "sql": question.sql}
+        question.name: {
+            "title": question.title,
+            "description": question.explanation.replace("`", ""),  # shown as it is, not as Markdown
+            "sql": question.sql,
+        }
         for question in QUESTIONS
     }
     about = {"title": f"kernelcast: {path.name}", "description": _ABOUT}
