@@ -149,6 +149,12 @@ def main() -> None:
         )
         seconds, peak_mb = in_a_process("merge", folder, given.kernels, given.repeat)
         print(f"{'merge a and b':24} {seconds:12.2f} s   peak memory {peak_mb:,.0f} MB")
+        with tempfile.TemporaryDirectory() as other:
+            quarter = given.kernels // 4
+            for part in ("insert a", "insert b"):
+                in_a_process(part, Path(other), quarter, 1)
+            seconds, peak_mb = in_a_process("merge", Path(other), quarter, given.repeat)
+            print(f"{'merge, a quarter of it':24} {seconds:12.2f} s   peak memory {peak_mb:,.0f} MB")
         for part in VIEWS:
             seconds, peak_mb = in_a_process(part, folder, given.kernels, given.repeat)
             print(f"{'view ' + part:24} {seconds:12.3f} s   peak memory {peak_mb:,.0f} MB")

@@ -6,59 +6,76 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from kernelcast.runtime.fingerprint import canonical_json, content_digest
-from kernelcast.store.canonical import record_digest
+from kernelcast.runtime.errors import KernelcastError
+from kernelcast.runtime.fingerprint import (
+    ComputeFingerprint,
+    FabricFingerprint,
+    SoftwareFingerprint,
+    canonical_json,
+)
+from kernelcast.store.canonical import record_digest, utc_moment
 from kernelcast.store.children import KernelRow
-from kernelcast.store.records import SAMPLE_MEANING
+from kernelcast.store.records import SAMPLE_MEANING, Sample
+from kernelcast.store.runs import Source
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
 
-FINGERPRINT_TABLES = ("hardware", "fabric", "software")
-
-_JSON_COLUMNS = {
-    "run": ("conditions",),
-    "step": ("model", "options", "repetitions_s", "components_s"),
-    "prediction": ("components_s",),
-    "predictor": ("hyperparameters",),
+_FINGERPRINTS: Mapping[str, type[ComputeFingerprint | FabricFingerprint | SoftwareFingerprint]] = {
+    "hardware": ComputeFingerprint,
+    "fabric": FabricFingerprint,
+    "software": SoftwareFingerprint,
 }
-# Columns that the id is the digest of; those of fingerprints are in their column `fingerprint`.
-_MEANING = {
-    "source": ("kind", "name", "licence", "file_digest", "reference"),
-    "run": (
-        "started_at", "kernelcast_version", "code_digest", "command", "plan", "compute_id", "fabric_id",
-        "software_id", "conditions", "source_id",
-    ),
-    "run_note": ("run_id", "site", "note"),
-    "step": tuple(field.name for field in fields(MeasuredStep)),
-    "prediction": tuple(field.name for field in fields(Prediction)),
-    "predictor": tuple(field.name for field in fields(PredictorRecord)),
-}  # fmt: skip
+_RECORDS = {"source": Source, "step": MeasuredStep, "prediction": Prediction, "predictor": PredictorRecord}
+_NOTE = ("run_id", "site", "note")
+_RUN = (
+    "started_at", "kernelcast_version", "code_digest", "command", "plan", "compute_id", "fabric_id", "software_id",
+    "conditions", "source_id",
+)  # fmt: skip
+_MAPPINGS = {"conditions", "model", "options", "components_s", "hyperparameters"}
+
+FINGERPRINT_TABLES = tuple(_FINGERPRINTS)
 
 
 def row_problem(table: str, row: Mapping[str, Any]) -> str | None:
-    """What is wrong with a row of a content table (samples: see `sample_problem`), or None."""
+    """What is wrong with a row of a content table (samples: see `sample_problem`), or None.
+
+    A row is sound when the record that it stands for can be made, and has its id: such a row can be read later.
+    """
     try:
-        if table in FINGERPRINT_TABLES:
-            return _fingerprint_problem(row)
-        values = dict(row)
-        for name in _JSON_COLUMNS.get(table, ()):
-            values[name] = _parsed(name, row[name])
-        if table == "step":
-            values["recomputation"] = bool(row["recomputation"])
-            if row["model_name"] != str(values["model"].get("name", "")):
-                return f"model_name is {row['model_name']!r}, its model says otherwise"
-        found = record_digest(table, {name: values[name] for name in _MEANING[table]})
-    except (ValueError, AttributeError, TypeError) as error:
+        found = _fingerprint_id(table, row) if table in _FINGERPRINTS else _record_id(table, row)
+    except (KernelcastError, ValueError, TypeError, AttributeError) as error:
         return str(error)
     return _id_problem(row["id"], found)
 
 
-def _fingerprint_problem(row: Mapping[str, Any]) -> str | None:
+def _fingerprint_id(table: str, row: Mapping[str, Any]) -> str:
     said = _parsed("fingerprint", row["fingerprint"])
     for name, value in said.items():
         expected = canonical_json(value) if isinstance(value, list) else value
         if row.get(name) != expected:  # True == 1, as SQLite stores it
-            return f"{name} is {row.get(name)!r}, its fingerprint says {expected!r}"
-    return _id_problem(row["id"], content_digest(said))
+            raise ValueError(f"{name} is {row.get(name)!r}, its fingerprint says {expected!r}")
+    digest: str = _FINGERPRINTS[table].from_dict(said).digest
+    return digest
+
+
+def _record_id(table: str, row: Mapping[str, Any]) -> str:
+    values = {name: _parsed(name, value) if name in _MAPPINGS else value for name, value in row.items()}
+    for name in _MAPPINGS & values.keys():
+        if not isinstance(values[name], dict):
+            raise ValueError(f"{name} is no JSON object")
+    if table == "run_note":
+        return record_digest(table, {name: values[name] for name in _NOTE})
+    if table == "run":
+        started_at = values["started_at"]
+        if started_at is not None and utc_moment(started_at, "started_at") != started_at:
+            raise ValueError(f"started_at is {started_at!r}, not in the stored form")
+        return record_digest(table, {name: values[name] for name in _RUN})
+    if table == "step":
+        values["recomputation"] = bool(values["recomputation"])
+        values["repetitions_s"] = tuple(_parsed("repetitions_s", values["repetitions_s"]))
+        if values["model_name"] != str(values["model"].get("name", "")):
+            raise ValueError(f"model_name is {values['model_name']!r}, its model says otherwise")
+    record = _RECORDS[table]
+    return str(record(**{field.name: values[field.name] for field in fields(record)}).id)
 
 
 def _parsed(name: str, text: str) -> Any:
@@ -134,8 +151,9 @@ def sample_problem(sample: StoredSample) -> str | None:
     try:
         values = {name: sample.columns[name] for name in SAMPLE_MEANING}
         values["vector"] = _parsed("vector", sample.columns["vector"])
+        Sample(**values)  # whatever a sample must be, apart from its repetitions
         values["repetitions"] = [[r.index, r.time_us, r.start_us, r.kernels] for r in sample.repetitions]
         found = record_digest("sample", values)
-    except (ValueError, TypeError) as error:
+    except (KernelcastError, ValueError, TypeError) as error:
         return str(error)
     return _id_problem(sample.id, found)

@@ -1,5 +1,6 @@
 """Merging: any order, any grouping, twice: the same content; what is not sound merges nothing."""
 
+import json
 import os
 import shutil
 import signal
@@ -16,7 +17,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.fingerprint import (
+    ComputeFingerprint,
+    FabricFingerprint,
+    SoftwareFingerprint,
+    content_digest,
+)
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import (
     Database,
@@ -29,6 +35,9 @@ from kernelcast.store import (
     check_database,
     merge_databases,
 )
+from kernelcast.store.canonical import record_digest
+from kernelcast.store.records import SAMPLE_MEANING
+from kernelcast.store.row_ids import stored_samples
 
 SampleMaker = Callable[..., Sample]
 
@@ -126,7 +135,7 @@ def rows(path: Path) -> dict[str, list[tuple[object, ...]]]:
         return tables
 
 
-@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(st.lists(runs(), max_size=2), min_size=3, max_size=3))
 def test_order_grouping_and_repetition_make_no_difference(contents: list[list]) -> None:  # type: ignore[type-arg]
     with tempfile.TemporaryDirectory() as name:
@@ -224,6 +233,44 @@ def test_a_row_that_does_not_match_its_id_is_reported_and_nothing_merged(
     assert finding.startswith(f"{where} ")
     # The same id with other content in the database that is merged into.
     assert "differs from the row of the same id" in refused([sound], database.path)
+
+
+def forged(table: str, meaning: dict[str, object]) -> str:
+    """The id that content gives, computed as a stranger might to get nonsense in."""
+    return content_digest(meaning) if table == "hardware" else record_digest(table, meaning)
+
+
+@pytest.mark.parametrize(
+    ("where", "columns", "meaning"),
+    [
+        ("hardware", {"fingerprint": '{"kind":"cpu"}'}, {"kind": "cpu"}),
+        ("hardware", {"fingerprint": "[]"}, []),
+        ("run_note", {"run_id": "none", "site": "", "note": ""}, {"run_id": "none"}),
+        ("source", {"licence": "x", "file_digest": "y"}, None),
+    ],
+)
+def test_rows_that_could_not_be_read_later_are_refused_although_their_ids_match(
+    database: Database, other: Path, where: str, columns: dict[str, str], meaning: dict[str, object] | None
+) -> None:
+    database.close()
+    row = dict(columns) if meaning is None else {**columns, "id": forged(where, meaning)}
+    changes = ", ".join(f"{name} = '{value}'" for name, value in row.items())
+    tamper(database.path, f"UPDATE {where} SET {changes}")
+    assert f"bench.db: {where}" in refused([database.path], other)
+
+
+@pytest.mark.parametrize("vector", ['["a","b","c"]', "[1,2]", "[1,2,-3]", "{}", "[1,2,3.5]"])
+def test_a_vector_that_makes_no_sense_is_refused_although_its_id_matches(
+    database: Database, make_sample: SampleMaker, other: Path, vector: str
+) -> None:
+    database.add_samples([make_sample()])
+    [stored] = stored_samples(database.connection)
+    database.close()
+    values = {name: stored.columns[name] for name in SAMPLE_MEANING}
+    repetitions = [[r.index, r.time_us, r.start_us, r.kernels] for r in stored.repetitions]
+    values |= {"vector": json.loads(vector), "repetitions": repetitions}
+    tamper(database.path, f"UPDATE sample SET vector = '{vector}', id = '{record_digest('sample', values)}'")
+    assert "bench.db: sample " in refused([database.path], other)
 
 
 def test_dangling_rows_are_refused(database: Database, other: Path) -> None:
