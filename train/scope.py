@@ -91,7 +91,7 @@ def _dtype(where: str, samples: Sequence[SampleRow], wanted: str) -> str:
 def _one(where: str, kind: str, rows: Sequence[L], sample_ids: Sequence[str], prefix: str) -> L:
     """The row that `prefix` names, of those that samples (one id each) belong to."""
     counts = Counter(sample_ids)
-    listed = [row for row in rows if row.id in counts]
+    listed = sorted((row for row in rows if row.id in counts), key=lambda row: (-counts[row.id], row.id))
     matching = [row for row in listed if row.id.startswith(prefix)]
     if len(matching) == 1:
         return matching[0]

@@ -1,0 +1,225 @@
+"""`kernelcast train`: what it prints, as text and as JSON, and how it fails."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from kernelcast.cli.main import main
+from kernelcast.cli.train import train
+from kernelcast.runtime import DataError, UsageError, read_bundle
+from kernelcast.runtime.fingerprint import ComputeFingerprint, SoftwareFingerprint
+from kernelcast.runtime.operators import Direction
+from kernelcast.store import Database, Run, Sample
+from kernelcast.train import selection
+
+COMPUTE = ComputeFingerprint(kind="cpu", device_name="Example CPU", cores=2, threads=1)
+SOFTWARE = SoftwareFingerprint(torch="2.13.0")
+
+
+@pytest.fixture(autouse=True)
+def one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One quick candidate: what is tested here is the command."""
+    monkeypatch.setattr(
+        selection, "CANDIDATES", [c for c in selection.CANDIDATES if c.form == "roofline"][1:2]
+    )
+
+
+def measured(path: Path, *, compute: ComputeFingerprint = COMPUTE, quiet: bool = True) -> Path:
+    """Add gelu (10 workloads, forward and backward) and rope (3) as measured on `compute`."""
+    run = Run(
+        started_at="2026-01-31T08:15:00Z",
+        kernelcast_version="0.1.0",
+        code_digest="",
+        command="collect compute",
+        compute_id=compute.digest,
+        software_id=SOFTWARE.digest,
+    )
+    gelu = [
+        ("gelu", direction, (4, 128, 64 * i))
+        for direction in Direction
+        if direction != "once"
+        for i in range(1, 11)
+    ]
+    rope = [("rope", Direction.FORWARD, (4, 128, 8, 32 * i)) for i in range(1, 4)]
+    samples = []
+    for operator, direction, vector in [*gelu, *rope]:
+        time_us = 10 + vector[-1] / 4
+        sample = Sample(
+            run_id=run.id,
+            operator=operator,
+            direction=direction,
+            dtype="float32",
+            vector=vector,
+            time_us=1.1 * time_us,
+            quiet_us=time_us if quiet else None,
+            measured_at="2026-01-31T08:16:00Z",
+        )
+        samples.append(sample)
+    with Database.open(path, create=True) as database:
+        database.add_run(run, compute, None, SOFTWARE)
+        database.add_samples(samples)
+    return path
+
+
+@pytest.fixture
+def database_path(tmp_path: Path) -> Path:
+    """A database of one device."""
+    return measured(tmp_path / "bench.db")
+
+
+def run(database_path: Path, *arguments: str) -> Result:
+    output = database_path.with_name("here.kcast")
+    return CliRunner().invoke(train, ["--db", str(database_path), "-o", str(output), *arguments])
+
+
+def test_readable(database_path: Path) -> None:
+    result = run(database_path)
+    assert result.exit_code == 0
+    output = database_path.with_name("here.kcast")
+    [forward, backward] = sorted(
+        read_bundle(output).manifest.regressors, key=lambda e: e.direction, reverse=True
+    )
+    head, rule, *lines = result.stdout.splitlines()
+    assert head.split() == ["operator", "direction", "rows", "algorithm", "baseline", "error", "size"]
+    assert set(rule) == {"-", " "}
+    for line, entry in zip(lines[:2], (backward, forward), strict=True):
+        size = f"{entry.size_bytes / 1000:.0f}"
+        error = f"{entry.validation_error:.1%}"
+        assert line.split() == ["gelu", entry.direction, "10", "xgboost", "roofline", error, size, "kB"]
+    mean = (forward.validation_error + backward.validation_error) / 2
+    assert lines[2:] == [
+        "left out: rope (forward): 3 distinct workloads, expected 8 or more",
+        f"{output}: 2 regressors, mean validation error {mean:.1%}",
+    ]
+    assert result.stderr == "regressors: 2 of 2\n"
+
+
+def test_json(database_path: Path) -> None:
+    result = run(database_path, "--json", "--seed", "7")
+    values = json.loads(result.stdout)
+    bundle = read_bundle(database_path.with_name("here.kcast"))
+    assert bundle.manifest.seed == 7
+    assert values["format"] == "kernelcast.training/1"
+    assert values["bundle"] == str(bundle.path)
+    assert values["bundle_digest"] == bundle.digest
+    entries = bundle.manifest.regressors
+    assert values["mean_validation_error"] == sum(entry.validation_error for entry in entries) / 2
+    assert values["operators"] == [
+        {
+            "operator": "gelu",
+            "direction": entry.direction.value,
+            "rows": 10,
+            "algorithm": "xgboost",
+            "form": "roofline",
+            "error": entry.validation_error,
+            "size_bytes": entry.size_bytes,
+        }
+        for entry in entries
+    ]
+    reason = "3 distinct workloads, expected 8 or more"
+    assert values["skipped"] == [{"operator": "rope", "direction": "forward", "reason": reason}]
+
+
+def test_the_statistic_is_a_choice(tmp_path: Path) -> None:
+    database_path = measured(tmp_path / "bench.db", quiet=False)
+    result = run(database_path)
+    assert isinstance(result.exception, DataError)
+    assert "has no quiet time, expected one; train with --statistic middle_five" in str(result.exception)
+    assert run(database_path, "--statistic", "middle_five").exit_code == 0
+    assert read_bundle(tmp_path / "here.kcast").manifest.statistic == "middle_five"
+
+
+def test_several_devices_are_a_choice(database_path: Path) -> None:
+    bigger = replace(COMPUTE, cores=64)
+    measured(database_path, compute=bigger)
+    result = run(database_path)
+    assert isinstance(result.exception, UsageError)
+    assert "more than one hardware, choose one with --hardware: " in str(result.exception)
+    assert not database_path.with_name("here.kcast").exists()
+    chosen = ("--hardware", bigger.digest[:8], "--software", SOFTWARE.digest[:8], "--dtype", "float32")
+    assert run(database_path, *chosen).exit_code == 0
+    assert read_bundle(database_path.with_name("here.kcast")).manifest.compute == (bigger,)
+
+
+def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
+    """Exit status and the one line on standard error."""
+    with pytest.raises(SystemExit) as stopped:
+        main(["train", *arguments])
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("kernelcast: error: ")
+    assert err.count("\n") == 1
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code, err.removeprefix("kernelcast: error: ").rstrip()
+
+
+def test_databases_that_cannot_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "here.kcast"
+    output.write_bytes(b"an earlier bundle")
+    text, empty, new = (tmp_path / name for name in ("notes.db", "empty.db", "new.db"))
+    text.write_text("not a database at all, " * 50)
+    empty.write_bytes(b"")
+    Database.open(new, create=True).close()
+    for path, expected in (
+        (tmp_path / "none.db", "none.db"),
+        (text, "notes.db"),
+        (empty, "empty.db"),
+        (new, "new.db: no sample with a time in it, expected some (kernelcast collect compute)"),
+    ):
+        status, message = printed(capsys, "--db", str(path), "-o", str(output))
+        assert status == 1
+        assert expected in message
+    assert output.read_bytes() == b"an earlier bundle"
+    assert not (tmp_path / "none.db").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "message"),
+    [
+        (["--dtype", "float16"], 2, "dtype 'float16' was not measured, found float32"),
+        (["--hardware", "zz"], 2, "no hardware with a sample starts with 'zz'; known: "),
+        (["--fabric", "zz"], 2, "no collective has a known fabric, expected no --fabric"),
+        (["--seed", "-1"], 2, "'--seed': -1 is not in the range"),
+        (["--statistic", "mean"], 2, "'mean' is not one of 'quiet', 'middle_five'"),
+        (["-o", "none/here.kcast"], 1, "bundle none/here.kcast: cannot be written (no folder none)"),
+        (["-o", "."], 2, "File '.' is a directory"),
+        (["-o", "bench.db"], 2, "bundle bench.db: is the database, expected another file"),
+    ],
+)
+def test_errors_are_one_line_and_an_exit_code(
+    database_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    status: int,
+    message: str,
+) -> None:
+    monkeypatch.chdir(database_path.parent)
+    before = database_path.read_bytes()
+    found, line = printed(capsys, "--db", "bench.db", "-o", "here.kcast", *arguments)
+    assert found == status
+    assert message in line
+    assert sorted(path.name for path in database_path.parent.iterdir() if "db-" not in path.name) == [
+        "bench.db"
+    ]
+    assert database_path.read_bytes() == before
+
+
+@pytest.mark.parametrize("missing", ["--db", "-o"])
+def test_database_and_output_are_required(missing: str) -> None:
+    arguments = [part for option in {"--db", "-o"} - {missing} for part in (option, "file")]
+    result = CliRunner().invoke(train, arguments)
+    assert result.exit_code == 2
+    assert "Missing option" in result.output
+
+
+def test_help_says_every_option() -> None:
+    help_text = CliRunner().invoke(train, ["--help"]).output
+    for option in train.params:
+        assert isinstance(option, click.Option)
+        assert option.help
+        assert option.opts[0] in help_text

@@ -1,0 +1,77 @@
+"""Samples become one table per operator and direction, whatever their order."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelcast.runtime.operators import Direction
+from kernelcast.train.dataset import Row, Table, tables
+
+GELU = Row(operator="gelu", direction=Direction.FORWARD, vector=(1, 2, 3), time_us=10.0)
+
+
+def test_operators_and_directions_get_tables_of_their_own() -> None:
+    rows = [
+        GELU,
+        replace(GELU, direction=Direction.BACKWARD, time_us=20.0),
+        replace(GELU, vector=(1, 2, 4), time_us=11.0),
+        replace(GELU, operator="embedding", time_us=5.0),
+    ]
+    found = tables(rows, statistic="quiet")
+    keys = [(table.operator, table.direction, len(table)) for table in found]
+    assert keys == [
+        ("embedding", Direction.FORWARD, 1),
+        ("gelu", Direction.BACKWARD, 1),
+        ("gelu", Direction.FORWARD, 2),
+    ]
+    assert found[2].workloads.tolist() == [[1, 2, 3], [1, 2, 4]]
+    assert found[2].workloads.dtype == found[2].times_us.dtype == np.float64
+    assert found[2].times_us.tolist() == [10, 11]
+    assert tables([], statistic="quiet") == []
+
+
+@pytest.mark.parametrize(("statistic", "time_us"), [("quiet", 9.0), ("middle_five", 10.0)])
+def test_a_repeated_workload_counts_once(statistic: str, time_us: float) -> None:
+    rows = [replace(GELU, time_us=t) for t in (10.0, 50.0, 9.0)]
+    [table] = tables(rows, statistic=statistic)
+    assert table.workloads.tolist() == [[1, 2, 3]]
+    assert table.times_us.tolist() == [time_us]
+
+
+def test_the_median_of_two_is_their_mean() -> None:
+    [table] = tables([GELU, replace(GELU, time_us=13.0)], statistic="middle_five")
+    assert table.times_us.tolist() == [11.5]
+
+
+rows = st.builds(
+    Row,
+    operator=st.sampled_from(["gelu", "layer_norm"]),
+    direction=st.sampled_from([Direction.FORWARD, Direction.BACKWARD]),
+    vector=st.tuples(*[st.integers(1, 3)] * 3),
+    time_us=st.floats(0.001, 1e9),
+)
+
+
+def plain(found: list[Table]) -> list[object]:
+    return [(t.operator, t.direction, t.workloads.tolist(), t.times_us.tolist()) for t in found]
+
+
+@given(
+    given_rows=st.lists(rows, max_size=30),
+    random=st.randoms(),
+    statistic=st.sampled_from(["quiet", "middle_five"]),
+)
+def test_the_order_of_rows_does_not_matter(given_rows: list[Row], random: object, statistic: str) -> None:
+    shuffled = list(given_rows)
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    found = tables(given_rows, statistic=statistic)
+    assert plain(tables(shuffled, statistic=statistic)) == plain(found)
+    assert sum(map(len, found)) == len({(r.operator, r.direction, r.vector) for r in given_rows})
+    for table in found:
+        times = [
+            r.time_us for r in given_rows if (r.operator, r.direction) == (table.operator, table.direction)
+        ]
+        assert min(times) <= table.times_us.min() <= table.times_us.max() <= max(times)

@@ -1,0 +1,233 @@
+"""Exported regressors answer in ONNX Runtime what they answer in Python, and nothing else than that is let through."""
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+from sklearn.ensemble import RandomForestRegressor
+
+from kernelcast.runtime import DataError
+from kernelcast.runtime.operators import Direction
+from kernelcast.train import export
+from kernelcast.train.baseline import Roofline
+from kernelcast.train.dataset import Array, Table
+from kernelcast.train.export import ML_OPSET, OPSET, PARITY_TOLERANCE, check_parity, to_onnx
+from kernelcast.train.regressor import Candidate, Regressor, fit
+from kernelcast.train.selection import CANDIDATES
+
+FORWARD, BACKWARD, ONCE = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
+KEYS = [
+    ("embedding", BACKWARD),
+    ("logits_linear", FORWARD),
+    ("attention_values", BACKWARD),
+    ("flash_attention", FORWARD),
+    ("dp_all_gather", ONCE),
+    ("optimizer_first_stage", ONCE),
+]
+candidates = pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda c: f"{c.form}-{c.algorithm}")
+
+
+def answers(model: bytes, workloads: Array) -> Array:
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    (times_us,) = session.run(None, {"workload": workloads.astype(np.float32)})
+    return np.asarray(times_us[:, 0], dtype=np.float64)
+
+
+@candidates
+@pytest.mark.parametrize(("operator", "direction"), KEYS)
+def test_parity(
+    make_table: Callable[..., Table], candidate: Candidate, operator: str, direction: Direction
+) -> None:
+    table = make_table(operator, direction, noise=0.2)
+    regressor = fit(candidate, table, 3)
+    model = to_onnx(regressor)
+    assert check_parity(model, regressor, table, 3) <= PARITY_TOLERANCE
+    # Beside what the check itself asks: rows far beyond the samples, and rows with a feature of 0.
+    odd = np.concatenate([30 * table.workloads, table.workloads])
+    odd[20:, -1] = 0
+    assert answers(model, odd) == pytest.approx(regressor.predict_us(odd), rel=PARITY_TOLERANCE)
+
+
+@candidates
+def test_the_same_regressor_gives_the_same_bytes(
+    make_table: Callable[..., Table], candidate: Candidate
+) -> None:
+    table = make_table(noise=0.2)
+    regressor = fit(candidate, table, 3)
+    assert to_onnx(regressor) == to_onnx(regressor) == to_onnx(fit(candidate, table, 3))
+
+
+@candidates
+def test_the_graph_is_what_the_runtime_expects(
+    make_table: Callable[..., Table], candidate: Candidate
+) -> None:
+    model = onnx.load_from_string(to_onnx(fit(candidate, make_table(noise=0.2), 3)))
+    onnx.checker.check_model(model, full_check=True)
+    [given_input], [output] = model.graph.input, model.graph.output
+    for value, name, last in ((given_input, "workload", 3), (output, "time_us", 1)):
+        assert value.name == name
+        assert value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+        rows, columns = value.type.tensor_type.shape.dim
+        assert rows.dim_param == "rows"
+        assert columns.dim_value == last
+    assert {entry.domain: entry.version for entry in model.opset_import} == {
+        "": OPSET,
+        "ai.onnx.ml": ML_OPSET,
+    }
+    properties = {entry.key: entry.value for entry in model.metadata_props}
+    assert properties == {"features": "m k n", "unit": "microseconds"}
+
+
+@candidates
+def test_the_largest_workloads_stay_finite(make_table: Callable[..., Table], candidate: Candidate) -> None:
+    for operator, direction, largest in (
+        ("logits_linear", BACKWARD, (8192, 8192, 49152)),
+        ("dp_all_reduce", ONCE, (1_200_000_000, 8, 8)),
+        ("attention_scores", BACKWARD, (512, 32768, 256, 32768)),
+    ):
+        table = make_table(operator, direction, noise=0.2)
+        top = np.array([largest], dtype=np.float64)
+        grown = replace(
+            table,
+            workloads=np.concatenate([table.workloads, top]),
+            times_us=np.append(table.times_us, 20 + top.prod() / 1e5),
+        )
+        for trained in (table, grown):
+            regressor = fit(candidate, trained, 3)
+            [asked] = answers(to_onnx(regressor), top)
+            assert 0 < asked < 1e15
+            assert asked == pytest.approx(regressor.predict_us(top)[0], rel=PARITY_TOLERANCE)
+
+
+@candidates
+def test_splits_between_neighbouring_numbers_fall_alike(candidate: Candidate) -> None:
+    # Entries that differ by the last bit of float32, whose middle is no float32.
+    entries = 2.0**24 + 2 + 2 * np.arange(24)
+    workloads = np.column_stack([entries, np.ones(24), np.full(24, 2.0)])
+    times_us = np.where(np.arange(24) % 2 == 0, 100.0, 900.0) * (1 + np.arange(24))
+    table = Table(operator="mp_all_reduce", direction=ONCE, workloads=workloads, times_us=times_us)
+    regressor = fit(candidate, table, 3)
+    assert check_parity(to_onnx(regressor), regressor, table, 3) <= PARITY_TOLERANCE
+
+
+@pytest.mark.parametrize("knee", [7e3, 7e5, 3.3e8])
+def test_a_steep_knee_keeps_parity(knee: float) -> None:
+    """Just above a knee the difference of two large numbers counts."""
+    # The time at the knee is 100 µs; above, elements take up to 30 times as long as below.
+    nothing = RandomForestRegressor(n_estimators=1).fit(np.zeros((2, 3)), np.zeros(2))
+    entries = np.unique(np.concatenate([np.round(knee / 7 * np.linspace(0.9, 1.1, 400)), np.full(1, 5e7)]))
+    workloads = np.column_stack([entries, np.full(len(entries), 3.0)])
+    for slope in (1, 5, 30):
+        baseline = Roofline(
+            powers=((1, 0), (0, 1)),
+            weights_us=(7 * 80 / knee, 1.0),
+            constant_us=17.0,
+            traffic=((7.0, (1, 0)),),
+            knees=(knee / 10, knee),
+            knee_weights_us=(0.0, slope * 80 / knee),
+        )
+        regressor = Regressor(
+            candidate=CANDIDATES[0], operator="optimizer_first_stage", baseline=baseline, trees=nothing
+        )
+        answered = answers(to_onnx(regressor), workloads)
+        assert answered == pytest.approx(regressor.predict_us(workloads), rel=PARITY_TOLERANCE / 3)
+
+
+def tampered(model: bytes, name: str, value: float) -> bytes:
+    """The model with the first entry of a constant changed."""
+    changed = onnx.load_from_string(model)
+    [constant] = [tensor for tensor in changed.graph.initializer if tensor.name == name]
+    values = numpy_helper.to_array(constant).copy()
+    values.flat[0] = value
+    constant.CopyFrom(numpy_helper.from_array(values, name))
+    return changed.SerializeToString()
+
+
+def last_float_constant(model: bytes) -> str:
+    floats = [
+        t.name
+        for t in onnx.load_from_string(model).graph.initializer
+        if t.data_type == onnx.TensorProto.FLOAT
+    ]
+    return floats[-1]
+
+
+@pytest.mark.parametrize("candidate", CANDIDATES[::4], ids=lambda c: c.form)
+@pytest.mark.parametrize("value", [9.0, float("nan"), float("inf")])
+def test_a_model_that_answers_otherwise_is_refused(
+    make_table: Callable[..., Table], candidate: Candidate, value: float
+) -> None:
+    table = make_table(noise=0.2)
+    regressor = fit(candidate, table, 3)
+    model = to_onnx(regressor)
+    with pytest.raises(
+        DataError,
+        match=r"^mlp_up_linear \(forward\): ONNX answers differ from Python's by .*, expected at most 1e-04$",
+    ):
+        check_parity(tampered(model, last_float_constant(model), value), regressor, table, 3)
+
+
+def test_a_model_of_another_regressor_is_refused(make_table: Callable[..., Table]) -> None:
+    table = make_table(noise=0.2)
+    one, other = fit(CANDIDATES[-1], table, 3), fit(CANDIDATES[-2], table, 3)
+    with pytest.raises(DataError, match=r"ONNX answers differ from Python's by"):
+        check_parity(to_onnx(other), one, table, 3)
+
+
+@pytest.mark.parametrize(
+    "damage", [lambda model: b"", lambda model: model[: len(model) // 2], lambda model: b"x" * 99]
+)
+def test_a_model_that_cannot_be_run_is_one_line(
+    make_table: Callable[..., Table], damage: Callable[[bytes], bytes]
+) -> None:
+    table = make_table(noise=0.2)
+    regressor = fit(CANDIDATES[0], table, 3)
+    with pytest.raises(
+        DataError, match=r"^mlp_up_linear \(forward\): the exported model cannot be run \("
+    ) as caught:
+        check_parity(damage(to_onnx(regressor)), regressor, table, 3)
+    assert "\n" not in str(caught.value)
+
+
+def test_trees_that_convert_to_something_else_are_refused(
+    make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    regressor = fit(CANDIDATES[0], make_table(), 3)
+    monkeypatch.setattr(
+        export,
+        "convert_sklearn",
+        lambda *_, **__: onnx.load_from_string(to_onnx(fit(CANDIDATES[1], make_table(), 3))),
+    )
+    with pytest.raises(
+        DataError, match=r"^mlp_up_linear: trees converted to Gather, .*, expected one TreeEnsemble"
+    ):
+        to_onnx(regressor)
+
+
+PROGRAM = """
+import sys
+import numpy, onnxruntime
+session = onnxruntime.InferenceSession(sys.argv[1], providers=["CPUExecutionProvider"])
+workload = numpy.array([[64, 512, 512], [8192, 8192, 49152]], dtype=numpy.float32)
+(times_us,) = session.run(["time_us"], {"workload": workload})
+loaded = {name.partition(".")[0] for name in sys.modules}
+assert not loaded & {"sklearn", "xgboost", "onnx", "skl2onnx", "onnxmltools", "scipy", "kernelcast"}, loaded
+print(*times_us[:, 0].tolist())
+"""
+
+
+def test_a_model_needs_nothing_but_onnx_runtime(make_table: Callable[..., Table], tmp_path: Path) -> None:
+    regressor = fit(CANDIDATES[-1], make_table(noise=0.2), 3)
+    file = tmp_path / "model.onnx"
+    file.write_bytes(to_onnx(regressor))
+    command = [sys.executable, "-c", PROGRAM, str(file)]
+    found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+    expected_us = regressor.predict_us(np.array([[64.0, 512.0, 512.0], [8192.0, 8192.0, 49152.0]]))
+    assert [float(text) for text in found] == pytest.approx(expected_us, rel=PARITY_TOLERANCE)

@@ -1,0 +1,167 @@
+"""Which measurements make one bundle, and what is said where there are several to choose from."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from kernelcast.runtime import DataError, UsageError
+from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.operators import Direction
+from kernelcast.store import Database, Run, Sample
+from kernelcast.train.scope import Scope
+
+Measure = Callable[..., list[Sample]]
+ONCE = Direction.ONCE
+
+
+def choose(
+    database: Database, *, dtype: str = "", hardware: str = "", software: str = "", fabric: str = ""
+) -> Scope:
+    return Scope.choose(database, dtype=dtype, hardware=hardware, software=software, fabric=fabric)
+
+
+def test_the_only_one_of_each_kind_needs_no_choice(
+    database: Database,
+    measure: Measure,
+    compute: ComputeFingerprint,
+    fabric: FabricFingerprint,
+    software: SoftwareFingerprint,
+) -> None:
+    samples = measure(database, count=2) + measure(database, "pp_p2p", ONCE, 2)
+    found = choose(database)
+    assert (found.compute, found.fabric, found.software) == ((compute,), (fabric,), (software,))
+    assert found.dtype == "float32"
+    assert {sample.sample_id for sample in found.samples} == {sample.id for sample in samples}
+    given = {"hardware": compute.digest, "software": software.digest[:3], "fabric": fabric.digest[:12]}
+    assert choose(database, dtype="float32", **given) == found
+
+
+def test_what_has_no_time_is_no_choice(
+    database: Database, measure: Measure, compute: ComputeFingerprint, software: SoftwareFingerprint
+) -> None:
+    """Steps, unsupported and failed operators of another device do not make the choice ambiguous."""
+    with pytest.raises(
+        DataError, match=r"bench\.db: no sample with a time in it, expected some \(kernelcast collect"
+    ):
+        choose(database)
+    other = replace(compute, device_name="Another CPU")
+    run = Run(
+        started_at=None,
+        kernelcast_version="0.1.0",
+        code_digest="",
+        command="collect compute",
+        compute_id=other.digest,
+        software_id=software.digest,
+    )
+    database.add_run(run, other, None, software)
+    for status in ("failed", "unsupported"):
+        without = Sample.without_time(
+            run_id=run.id,
+            operator="gelu",
+            direction=Direction.FORWARD,
+            dtype="float16",
+            vector=(1, 2, 3),
+            status=status,
+            reason="out of memory",
+        )
+        database.add_samples([without])
+    with pytest.raises(DataError, match="no sample with a time"):
+        choose(database)
+    measure(database, count=2)
+    assert choose(database).compute == (compute,)
+    with pytest.raises(UsageError, match=rf"no hardware with a sample starts with '{other.digest}'; known: "):
+        choose(database, hardware=other.digest)
+
+
+def test_several_of_a_kind_are_listed_with_the_option_that_chooses(
+    database: Database,
+    measure: Measure,
+    compute: ComputeFingerprint,
+    fabric: FabricFingerprint,
+    software: SoftwareFingerprint,
+) -> None:
+    newer = replace(software, torch="2.14.0")
+    faster = replace(fabric, links=("NVLink",))
+    bigger = replace(compute, cores=64)
+    measure(database, count=1)
+    measure(database, count=2, software=newer)
+    measure(database, count=3, software=newer, dtype="bfloat16")
+    measure(database, "pp_p2p", ONCE, 4, software=newer)
+    measure(database, "pp_p2p", ONCE, 5, software=newer, fabric=faster)
+    measure(database, count=6, compute=bigger)
+
+    with pytest.raises(UsageError) as caught:
+        choose(database)
+    assert str(caught.value) == (
+        f"{database.path}: more than one hardware, choose one with --hardware: "
+        f"{compute.digest[:12]} (Example CPU, 2 cores, 1 thread(s) per process, 15 samples); "
+        f"{bigger.digest[:12]} (Example CPU, 64 cores, 1 thread(s) per process, 6 samples)"
+    )
+    # What is chosen already narrows the rest down: the bigger device has one software, dtype and no collective.
+    assert len(choose(database, hardware=bigger.digest[:8]).samples) == 6
+    here = {"hardware": compute.digest}
+    with pytest.raises(
+        UsageError, match=r"more than one software, choose one with --software: .*2\.14\.0.*2\.13\.0"
+    ):
+        choose(database, **here)
+    assert len(choose(database, **here, software=software.digest).samples) == 1
+    here["software"] = newer.digest
+    with pytest.raises(UsageError, match=r"several dtypes, choose one with --dtype: bfloat16, float32$"):
+        choose(database, **here)
+    assert len(choose(database, **here, dtype="bfloat16").samples) == 3
+    here["dtype"] = "float32"
+    with pytest.raises(
+        UsageError, match=r"more than one fabric, choose one with --fabric: .*NVLink.*5 samples.*4 samp"
+    ):
+        choose(database, **here)
+    found = choose(database, **here, fabric=faster.digest[:6])
+    assert found.fabric == (faster,)
+    # Compute operators do not depend on the fabric that their run noted.
+    assert sorted((s.operator, s.fabric_id) for s in found.samples) == [
+        *[("gelu", fabric.digest)] * 2,
+        *[("pp_p2p", faster.digest)] * 5,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            "hardware",
+            r"no hardware with a sample starts with 'zz'; known: [0-9a-f]{12} \(Example CPU, .*, 4 samples\)$",
+        ),
+        (
+            "software",
+            r"no software with a sample starts with 'zz'; known: [0-9a-f]{12} \(torch 2\.13\.0, 4 samples\)$",
+        ),
+        ("fabric", r"no fabric with a sample starts with 'zz'; known: [0-9a-f]{12} \(gloo, .*, 2 samples\)$"),
+        ("dtype", r"dtype 'zz' was not measured, found float32$"),
+    ],
+)
+def test_an_unknown_choice_lists_what_there_is(
+    database: Database, measure: Measure, option: str, message: str
+) -> None:
+    measure(database, count=2)
+    measure(database, "pp_p2p", ONCE, 2)
+    with pytest.raises(UsageError, match=message):
+        choose(database, **{option: "zz"})
+
+
+def test_without_collectives_there_is_no_fabric(
+    database: Database, measure: Measure, fabric: FabricFingerprint
+) -> None:
+    measure(database, count=2)
+    assert choose(database).fabric == ()
+    with pytest.raises(UsageError, match="no collective has a known fabric, expected no --fabric"):
+        choose(database, fabric=fabric.digest)
+
+
+def test_collectives_of_an_unknown_fabric_train_only_where_none_is_known(
+    database: Database, measure: Measure
+) -> None:
+    measure(database, "pp_p2p", ONCE, 3, fabric=None)
+    found = choose(database)
+    assert (len(found.samples), found.fabric) == (3, ())
+    measure(database, "pp_p2p", ONCE, 2)
+    assert len(choose(database).samples) == 2

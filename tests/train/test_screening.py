@@ -1,0 +1,85 @@
+"""What may train and what is left out: by name, with a reason."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kernelcast.runtime import DataError
+from kernelcast.runtime.operators import Direction
+from kernelcast.store import Database, Sample
+from kernelcast.train.screening import Screened, Skipped, screen
+
+Measure = Callable[..., list[Sample]]
+FORWARD = Direction.FORWARD
+
+
+def screened(database: Database, statistic: str = "quiet") -> Screened:
+    return screen(database.read_samples(), statistic=statistic, where="bench.db")
+
+
+def test_everything_with_a_time_trains(database: Database, measure: Measure) -> None:
+    samples = measure(database, count=3) + measure(database, "embedding", count=2)
+    found = screened(database)
+    assert found.skipped == ()
+    assert {sample.sample_id for sample in found.samples} == {sample.id for sample in samples}
+    for sample, row in zip(found.samples, found.rows, strict=True):
+        assert (row.operator, row.direction, row.vector) == (sample.operator, sample.direction, sample.vector)
+        assert row.time_us == sample.quiet_us
+    assert [row.time_us for row in screened(database, "middle_five").rows] == [
+        s.time_us for s in found.samples
+    ]
+
+
+def test_a_sample_without_a_quiet_time_is_named(database: Database, measure: Measure) -> None:
+    [sample] = measure(database, count=1, quiet=False)
+    with pytest.raises(
+        DataError,
+        match=rf"^bench\.db: sample {sample.id} of gelu has no quiet time, expected one; train with --statistic",
+    ):
+        screened(database)
+    assert len(screened(database, "middle_five").rows) == 1
+
+
+def test_times_that_are_not_above_zero_and_vast_workloads_are_left_out(
+    database: Database, measure: Measure
+) -> None:
+    vast = (2**40, 2**40, 2**40)
+    measure(database, times_us={(1, 1, 1): 5.0, (1, 1, 2): 0.0, (1, 1, 3): -1.0, vast: 9.0})
+    found = screened(database)
+    assert [row.vector for row in found.rows] == [(1, 1, 1)]
+    [skipped] = found.skipped
+    assert (skipped.operator, skipped.direction) == ("gelu", FORWARD)
+    assert skipped.reason == (
+        "3 of 4 samples, whose quiet time is not above 0 or whose workload multiplies to more than 1e+30"
+    )
+
+
+def test_operators_of_another_version_are_left_out(database: Database, measure: Measure) -> None:
+    database.connection.execute("INSERT INTO operator VALUES ('later', 'x', 'x', 'x', '', '[]', '{}')")
+    measure(database, count=1)
+    measure(database, "gelu", Direction.ONCE, times_us={(1, 2, 3): 4.0})
+    measure(database, "later", times_us={(1, 2): 4.0})
+    found = screened(database)
+    reason = "this version has no such operator and direction"
+    assert found.skipped == (
+        Skipped(operator="gelu", direction=Direction.ONCE, reason=reason),
+        Skipped(operator="later", direction=FORWARD, reason=reason),
+    )
+    assert {(row.operator, row.direction) for row in found.rows} == {("gelu", FORWARD)}
+
+
+def test_several_ways_of_measuring_are_never_mixed(database: Database, measure: Measure) -> None:
+    measure(database, "gelu", count=2, variant="in-place")
+    measure(database, "gelu", count=2)
+    measure(database, "softmax", count=2, conditions={"processes_per_node": 1})
+    measure(database, "softmax", count=2, conditions={"processes_per_node": 2})
+    measure(database, "swiglu", count=2, conditions={"processes_per_node": 2})
+    found = screened(database)
+    assert [(s.operator, s.reason) for s in found.skipped] == [
+        ("gelu", "measured in several ways, expected one: {}; in-place {}"),
+        (
+            "softmax",
+            'measured in several ways, expected one: {"processes_per_node":1}; {"processes_per_node":2}',
+        ),
+    ]
+    assert {row.operator for row in found.rows} == {"swiglu"}

@@ -1,0 +1,172 @@
+"""The choice among candidates: measured on rows that were held out, the smallest error wins, all rows are refitted."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kernelcast.train import selection
+from kernelcast.train.baseline import Constant
+from kernelcast.train.dataset import Array, Table
+from kernelcast.train.regressor import Candidate, Regressor, fit
+from kernelcast.train.selection import CANDIDATES, FEWEST_ROWS, relative_errors, select
+
+SEED = 20
+
+
+class Remembering:
+    """Stands for trees that answer exactly what they were fitted on and `wrong` times too much elsewhere."""
+
+    def __init__(self, table: Table, wrong: Callable[[tuple[float, ...]], float]) -> None:
+        self.known = {tuple(w): t for w, t in zip(table.workloads.tolist(), table.times_us, strict=True)}
+        self.wrong = wrong
+
+    def predict(self, inputs: Array) -> Array:
+        rows = [tuple(row[:-1]) for row in inputs.tolist()]
+        return np.log([self.known.get(row, 100 * (1 + self.wrong(row))) for row in rows])
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Table]]:
+    """Records every fit. A candidate whose form is a number predicts held-out rows too large by that share."""
+    calls: list[tuple[str, Table]] = []
+
+    def recorded(candidate: Candidate, table: Table, seed: int) -> Regressor:
+        calls.append((candidate.form, table))
+        assert seed == SEED
+        share = float(candidate.form)
+        trees = Remembering(table, lambda row: share)
+        return Regressor(
+            candidate=candidate, operator=table.operator, baseline=Constant(log_us=0.0), trees=trees
+        )
+
+    monkeypatch.setattr(selection, "fit", recorded)
+    shares = ("0.5", "0.25", "0.75")
+    candidates = [Candidate(algorithm="remembering", form=s, hyperparameters={}) for s in shares]
+    monkeypatch.setattr(selection, "CANDIDATES", candidates)
+    return calls
+
+
+@pytest.mark.parametrize("count", [FEWEST_ROWS, 22])
+def test_every_row_is_held_out_once_and_the_winner_is_refitted_on_all(
+    make_table: Callable[..., Table], fits: list[tuple[str, Table]], count: int
+) -> None:
+    table = make_table(law=lambda v: 100.0, count=count)
+    selected = select(table, SEED)
+    # Whatever was fitted is exact, so the error of a quarter can only come from rows that were not.
+    assert selected.validation_error == pytest.approx(0.25)
+    assert selected.regressor.candidate.form == "0.25"
+    assert [form for form, _ in fits] == ["0.5"] * 5 + ["0.25"] * 5 + ["0.75"] * 5 + ["0.25"]
+    assert fits[-1][1] is table
+    for start in (0, 5, 10):
+        parts = [part for _, part in fits[start : start + 5]]
+        assert all(len(part) in (count - count // 5, count - count // 5 - 1) for part in parts)
+        assert min(map(len, parts)) >= 6
+        held_out = [
+            {tuple(w) for w in table.workloads.tolist()} - {tuple(w) for w in part.workloads.tolist()}
+            for part in parts
+        ]
+        assert sum(map(len, held_out)) == len(set[tuple[float, ...]]().union(*held_out)) == count
+
+
+def test_the_reported_error_is_of_rows_that_had_no_part_in_the_choice(
+    make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two candidates by hand: A errs by 0.2 everywhere, B by 1.5 on one row and 0.1 on the others."""
+    table = make_table(law=lambda v: 100.0, count=10)
+    unlucky = tuple(table.workloads[3])
+    errors: dict[str, Callable[[tuple[float, ...]], float]] = {
+        "A": lambda row: 0.2,
+        "B": lambda row: 1.5 if row == unlucky else 0.1,
+    }
+
+    def fake(candidate: Candidate, part: Table, seed: int) -> Regressor:
+        trees = Remembering(part, errors[candidate.form])
+        return Regressor(candidate=candidate, operator="gelu", baseline=Constant(log_us=0.0), trees=trees)
+
+    monkeypatch.setattr(selection, "fit", fake)
+    candidates = [Candidate(algorithm="remembering", form=form, hyperparameters={}) for form in "AB"]
+    monkeypatch.setattr(selection, "CANDIDATES", candidates)
+    selected = select(table, SEED)
+    # Means over all ten rows: A 0.2, B 0.24. Without the two rows of the unlucky split B's 0.1 wins there instead.
+    assert selected.regressor.candidate.form == "A"
+    assert selected.validation_error == pytest.approx((8 * 0.2 + 0.1 + 1.5) / 10)
+
+
+def test_noise_cannot_be_learnt_and_is_reported(make_table: Callable[..., Table]) -> None:
+    table = make_table(law=lambda v: 100.0, noise=1.0, count=30)
+    selected = select(table, SEED)
+    fitted = float(np.mean(relative_errors(selected.regressor, table)))
+    assert selected.validation_error > 0.5
+    assert selected.validation_error > fitted
+    assert select(make_table(count=30), SEED).validation_error < 0.02
+
+
+def test_the_same_seed_chooses_the_same(make_table: Callable[..., Table]) -> None:
+    table = make_table(noise=0.3, count=15)
+    one, two = select(table, SEED), select(table, SEED)
+    assert one.regressor.candidate == two.regressor.candidate
+    assert one.validation_error == two.validation_error
+    assert (
+        one.regressor.predict_us(table.workloads).tolist()
+        == two.regressor.predict_us(table.workloads).tolist()
+    )
+    assert select(table, SEED + 1).validation_error != one.validation_error
+
+
+def steps(v: tuple[int, ...]) -> float:
+    """Twelve times longer above a size: nothing that a formula follows."""
+    return 10.0 if v[0] < 20 else 120.0
+
+
+def power_law(v: tuple[int, ...]) -> float:
+    return float(2 * v[0] ** 0.6 * v[1] ** 0.7 * v[2] ** 0.4)
+
+
+def latency_and_work(v: tuple[int, ...]) -> float:
+    return 50 + v[0] * v[1] * v[2] * 2e-5
+
+
+@pytest.mark.parametrize(
+    ("law", "form"), [(steps, "raw"), (power_law, "power_law"), (latency_and_work, "roofline")]
+)
+def test_each_form_wins_on_its_own_law(
+    make_table: Callable[..., Table], law: Callable[[tuple[int, ...]], float], form: str
+) -> None:
+    selected = select(make_table(law=law, noise=0.01, count=24), SEED)
+    assert selected.regressor.candidate.form == form
+    assert selected.validation_error < 0.05
+
+
+def test_each_algorithm_can_win(make_table: Callable[..., Table]) -> None:
+    tables = [make_table(law=law, count=24) for law in (steps, latency_and_work)]
+    won = {select(table, SEED).regressor.candidate.algorithm for table in tables}
+    assert won == {"random_forest", "xgboost"}
+
+
+def test_a_candidate_without_a_number_never_wins(
+    make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broken:
+        def predict(self, inputs: Array) -> Array:
+            return np.full(len(inputs), np.nan)
+
+    def fake(candidate: Candidate, table: Table, seed: int) -> Regressor:
+        fitted = fit(candidate, table, seed)
+        return fitted if candidate.form == "roofline" else replace(fitted, trees=Broken())
+
+    monkeypatch.setattr(selection, "fit", fake)
+    selected = select(make_table(count=10), SEED)
+    assert selected.regressor.candidate.form == "roofline"
+    assert np.isfinite(selected.validation_error)
+
+
+def test_relative_errors_are_per_row(make_table: Callable[..., Table]) -> None:
+    table = make_table(law=lambda v: 100.0, count=4)
+    first = replace(table, workloads=table.workloads[:1], times_us=table.times_us[:1])
+    trees = Remembering(first, lambda row: -0.5)
+    known = Regressor(
+        candidate=CANDIDATES[0], operator=table.operator, baseline=Constant(log_us=0.0), trees=trees
+    )
+    assert relative_errors(known, table) == pytest.approx([0, 0.5, 0.5, 0.5])
