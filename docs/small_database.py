@@ -4,9 +4,9 @@ Made from what a real machine measured, by these commands (plan and configuratio
 
     cd docs/small
     kernelcast demo --config demo.toml --db measured.db -o measured.kcast
-    kernelcast collect compute --plan plan.toml --db measured.db --threads 2 --operator qkv_linear --operator gelu
+    kernelcast collect compute --plan tiny-plan.toml --db measured.db --threads 2 --operator qkv_linear --operator gelu
     MKL_CBWR=COMPATIBLE \\
-    kernelcast collect compute --plan plan.toml --db measured.db --operator qkv_linear --operator gelu
+    kernelcast collect compute --plan tiny-plan.toml --db measured.db --operator qkv_linear --operator gelu
     python ../small_database.py measured.db ../../tests/data/small.db
 
 One thread and two are two kinds of hardware to kernelcast, and MKL_CBWR (which kernels the mathematics library may
