@@ -67,9 +67,7 @@ def train_bundle(
     enough = [table for table in found if len(table) >= FEWEST_ROWS]
     skipped = [*screened.skipped, *map(_too_few, too_few)]
     if not enough:
-        reasons = "; ".join(f"{s.operator} ({s.direction}): {s.reason}" for s in skipped[:_REASONS_SHOWN])
-        more = f"; {len(skipped) - _REASONS_SHOWN} more" if len(skipped) > _REASONS_SHOWN else ""
-        raise DataError(f"{database.path}: no operator has enough rows to train on ({reasons}{more})")
+        raise DataError(f"{database.path}: no operator has enough rows to train on ({_listed(skipped)})")
     selections: list[Selected] = []
     for done, table in enumerate(enough, start=1):
         selections.append(select(table, seed))
@@ -119,6 +117,13 @@ def _check(database: Database, output: Path, statistic: str, seed: int) -> None:
 def _too_few(table: Table) -> Skipped:
     reason = f"{len(table)} distinct workloads, expected {FEWEST_ROWS} or more"
     return Skipped(operator=table.operator, direction=table.direction, reason=reason)
+
+
+def _listed(skipped: Sequence[Skipped]) -> str:
+    """The first few in one line."""
+    shown = [f"{s.operator} ({s.direction}): {s.reason}" for s in skipped[:_REASONS_SHOWN]]
+    more = [f"{len(skipped) - len(shown)} more"] if len(skipped) > len(shown) else []
+    return "; ".join(shown + more)
 
 
 def _newest(database: Database, samples: Sequence[SampleRow]) -> str:
