@@ -8,7 +8,7 @@ from typing import Protocol, Self, TypeVar
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
-from kernelcast.store import Database, SampleRow
+from kernelcast.store import Database, FabricRow, SampleRow
 
 
 class _Listed(Protocol):
@@ -25,8 +25,8 @@ L = TypeVar("L", bound=_Listed)
 class Scope:
     """What a bundle is trained on. The fingerprints are tuples of one, `fabric` empty without any collective.
 
-    `samples` have a time and belong here: compute operators of the device with the software, whatever the fabric,
-    and collectives of the fabric (those of an unknown fabric only where none is known).
+    `samples` have a time and belong here: compute operators of the device with the software, whatever the fabric, and
+    collectives of the fabric, which may come from elsewhere (`import nccl-tests`); `software` then names theirs too.
     """
 
     dtype: str
@@ -39,19 +39,21 @@ class Scope:
     def choose(cls, database: Database, *, dtype: str, hardware: str, software: str, fabric: str) -> Self:
         """The only one of each kind that has samples, or the one that the id prefix names.
 
-        Hardware is chosen first; software, dtype and fabric then only count where they were measured together with
-        what is chosen already.
+        Hardware is chosen first, then software, dtype and fabric, each only among what was measured together with
+        what is chosen already; a fabric that `fabric` names may have been measured apart.
 
         Raises:
             UsageError: several to choose from, or none that the option names.
             DataError: the database holds no sample with a time.
         """
         where = str(database.path)
-        samples = database.read_samples()
-        if not samples:
+        everything = database.read_samples()
+        if not everything:
             raise DataError(
                 f"{where}: no sample with a time in it, expected some (kernelcast collect compute)"
             )
+        # A database of collectives alone gives a bundle of collectives; elsewhere they follow what computes.
+        samples = [s for s in everything if not _is_collective(s)] or everything
         device = _one(where, "hardware", database.hardware_list(), [s.compute_id for s in samples], hardware)
         samples = [s for s in samples if s.compute_id == device.id]
         versions = _one(
@@ -59,19 +61,49 @@ class Scope:
         )
         samples = [s for s in samples if s.software_id == versions.id]
         element_type = _dtype(where, samples, dtype)
-        samples = [s for s in samples if s.dtype == element_type]
-        fabric_ids = [s.fabric_id for s in samples if s.fabric_id is not None and _is_collective(s)]
-        if fabric and not fabric_ids:
-            raise UsageError(f"{where}: no collective has a known fabric, expected no --fabric")
-        network = _one(where, "fabric", database.fabric_list(), fabric_ids, fabric) if fabric_ids else None
-        fabric_id = network.id if network else None
+        collectives = [s for s in everything if _is_collective(s) and s.dtype == element_type]
+        own = [s for s in collectives if s.compute_id == device.id and s.software_id == versions.id]
+        # Somebody else's collectives are taken only when their fabric is named.
+        reachable = collectives if fabric else own
+        network, collectives = _collectives(where, database, reachable, fabric)
+        measured_with = {s.software_id for s in collectives} - {versions.id}
         return cls(
             dtype=element_type,
             compute=(device.fingerprint,),
             fabric=(network.fingerprint,) if network else (),
-            software=(versions.fingerprint,),
-            samples=tuple(s for s in samples if not _is_collective(s) or s.fabric_id == fabric_id),
+            software=(
+                versions.fingerprint,
+                *(row.fingerprint for row in database.software_list() if row.id in measured_with),
+            ),
+            samples=(
+                *(s for s in samples if not _is_collective(s) and s.dtype == element_type),
+                *collectives,
+            ),
         )
+
+
+def _collectives(
+    where: str, database: Database, samples: Sequence[SampleRow], prefix: str
+) -> tuple[FabricRow | None, list[SampleRow]]:
+    """The fabric that `prefix` names or the only one, and its collectives; those of an unknown one where none is known.
+
+    Raises:
+        UsageError: several fabrics, none that is named, or one measured with several sets of software.
+    """
+    fabric_ids = [s.fabric_id for s in samples if s.fabric_id is not None]
+    if not fabric_ids:
+        if prefix:
+            raise UsageError(f"{where}: no collective has a known fabric, expected no --fabric")
+        return None, list(samples)
+    network = _one(where, "fabric", database.fabric_list(), fabric_ids, prefix)
+    chosen = [s for s in samples if s.fabric_id == network.id]
+    if len({s.software_id for s in chosen}) > 1:
+        found = "; ".join(sorted({s.software_id[:12] for s in chosen}))
+        raise UsageError(
+            f"{where}: collectives of fabric {network.id[:12]} were measured with several sets of software ({found}), "
+            "expected one; export the wanted ones with kernelcast db export"
+        )
+    return network, chosen
 
 
 def _is_collective(sample: SampleRow) -> bool:

@@ -13,6 +13,15 @@ from kernelcast.train.dataset import Row
 # Products of a workload's features are float32 in the trees and in ONNX, which ends at 3e38.
 _LARGEST_PRODUCT = 1e30
 
+# nccl-tests measures both ways; torch.distributed reduces in place, and gathers, scatters and sends out of place. Its
+# transfers between more than two processes are rings, in layouts of their own: the vector tells them from pairs.
+_CALLED_VARIANTS = {
+    "all_reduce": ("in-place",),
+    "all_gather": ("out-of-place",),
+    "reduce_scatter": ("out-of-place",),
+    "point_to_point": ("out-of-place", "out-of-place, ring"),
+}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Skipped:
@@ -44,6 +53,9 @@ def screen(samples: Sequence[SampleRow], *, statistic: str, where: str) -> Scree
     kept: list[tuple[SampleRow, Row]] = []
     skipped: list[Skipped] = []
     for (operator, direction), group in sorted(grouped.items()):
+        group, unused = _as_called(operator, group)
+        if unused:
+            skipped.append(Skipped(operator=operator, direction=direction, reason=unused))
         if reason := _why_none(operator, direction, group):
             skipped.append(Skipped(operator=operator, direction=direction, reason=reason))
             continue
@@ -66,12 +78,37 @@ def screen(samples: Sequence[SampleRow], *, statistic: str, where: str) -> Scree
     )
 
 
+def _as_called(operator: str, group: list[SampleRow]) -> tuple[list[SampleRow], str]:
+    """A collective's samples measured in the way that training frameworks call it, and what that leaves out."""
+    kept = [sample for sample in group if sample.variant in _called_variants(operator)]
+    if not kept or len(kept) == len(group):
+        return group, ""
+    others = "; ".join(
+        sorted({sample.variant or "unnamed" for sample in group} - set(_called_variants(operator)))
+    )
+    return (
+        kept,
+        f"{len(group) - len(kept)} of {len(group)} samples, measured {others}: frameworks do not call it so",
+    )
+
+
+def _called_variants(operator: str) -> tuple[str, ...]:
+    known = OPERATORS.get(operator)
+    return _CALLED_VARIANTS.get(known.collective, ()) if known else ()
+
+
 def _why_none(operator: str, direction: Direction, group: Sequence[SampleRow]) -> str:
     """Why nothing of an operator and direction can train; empty where it can."""
     known = OPERATORS.get(operator)
     if known is None or direction not in known.directions:
         return "this version has no such operator and direction"
-    ways = sorted({(sample.variant, canonical_json(dict(sample.conditions))) for sample in group})
+    called = _called_variants(operator)
+    ways = sorted(
+        {
+            ("" if sample.variant in called else sample.variant, canonical_json(dict(sample.conditions)))
+            for sample in group
+        }
+    )
     if len(ways) > 1:
         listed = "; ".join(" ".join(filter(None, way)) for way in ways)
         return f"measured in several ways, expected one: {listed}"

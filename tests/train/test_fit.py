@@ -1,7 +1,6 @@
 """`train_bundle`: a database in, a bundle that the runtime reads out, and every way in which that can fail."""
 
 import os
-import stat
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -293,17 +292,6 @@ def test_the_database_is_never_overwritten(database: Database, measure: Measure,
         with pytest.raises(UsageError, match="is the database, expected another file"):
             train_bundle(database, output)
     assert len(database.read_samples()) == 8
-
-
-@pytest.mark.skipif(
-    not hasattr(os, "geteuid") or os.geteuid() == 0, reason="nothing is write-protected for root"
-)
-def test_a_write_protected_folder_is_one_line(database: Database, measure: Measure, tmp_path: Path) -> None:
-    measure(database, "gelu", FORWARD, 8)
-    folder = tmp_path / "protected"
-    folder.mkdir()
-    folder.chmod(stat.S_IRUSR | stat.S_IXUSR)
-    failing(database, folder / "here.kcast", DataError, r"cannot be written \(Permission denied\)")
 
 
 def test_a_failed_write_leaves_the_earlier_bundle(

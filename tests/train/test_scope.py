@@ -95,7 +95,7 @@ def test_several_of_a_kind_are_listed_with_the_option_that_chooses(
         choose(database)
     assert str(caught.value) == (
         f"{database.path}: more than one hardware, choose one with --hardware: "
-        f"{compute.digest[:12]} (Example CPU, 2 cores, 1 thread(s) per process, 15 samples); "
+        f"{compute.digest[:12]} (Example CPU, 2 cores, 1 thread(s) per process, 6 samples); "
         f"{bigger.digest[:12]} (Example CPU, 64 cores, 1 thread(s) per process, 6 samples)"
     )
     # What is chosen already narrows the rest down: the bigger device has one software, dtype and no collective.
@@ -129,11 +129,11 @@ def test_several_of_a_kind_are_listed_with_the_option_that_chooses(
     [
         (
             "hardware",
-            r"no hardware with a sample starts with 'zz'; known: [0-9a-f]{12} \(Example CPU, .*, 4 samples\)$",
+            r"no hardware with a sample starts with 'zz'; known: [0-9a-f]{12} \(Example CPU, .*, 2 samples\)$",
         ),
         (
             "software",
-            r"no software with a sample starts with 'zz'; known: [0-9a-f]{12} \(torch 2\.13\.0, 4 samples\)$",
+            r"no software with a sample starts with 'zz'; known: [0-9a-f]{12} \(torch 2\.13\.0, 2 samples\)$",
         ),
         ("fabric", r"no fabric with a sample starts with 'zz'; known: [0-9a-f]{12} \(gloo, .*, 2 samples\)$"),
         ("dtype", r"dtype 'zz' was not measured, found float32$"),
@@ -165,3 +165,39 @@ def test_collectives_of_an_unknown_fabric_train_only_where_none_is_known(
     assert (len(found.samples), found.fabric) == (3, ())
     measure(database, "pp_p2p", ONCE, 2)
     assert len(choose(database).samples) == 2
+
+
+def test_collectives_from_elsewhere_are_taken_when_their_fabric_is_named(
+    database: Database,
+    measure: Measure,
+    compute: ComputeFingerprint,
+    fabric: FabricFingerprint,
+    software: SoftwareFingerprint,
+) -> None:
+    measure(database, count=3)
+    measure(database, "pp_p2p", ONCE, 2)
+    elsewhere, nccl = replace(fabric, backend="nccl", gpus_per_node=8), replace(software, nccl="2.27")
+    measure(
+        database,
+        "dp_all_reduce",
+        ONCE,
+        4,
+        compute=replace(compute, device_name="NVIDIA H100"),
+        fabric=elsewhere,
+        software=nccl,
+    )
+    assert choose(database).fabric == (fabric,)
+    found = choose(database, fabric=elsewhere.digest)
+    assert (found.compute, found.fabric) == ((compute,), (elsewhere,))
+    assert found.software == (software, nccl)
+    assert sorted(s.operator for s in found.samples) == ["dp_all_reduce"] * 4 + ["gelu"] * 3
+
+
+def test_one_fabric_under_several_sets_of_software_is_refused(
+    database: Database, measure: Measure, fabric: FabricFingerprint, software: SoftwareFingerprint
+) -> None:
+    measure(database, count=3)
+    for version in ("2.26", "2.27"):
+        measure(database, "pp_p2p", ONCE, 2, software=replace(software, nccl=version))
+    with pytest.raises(UsageError, match=r"with several sets of software \(.*\), expected one; export"):
+        choose(database, fabric=fabric.digest)

@@ -1,5 +1,6 @@
 """What may train and what is left out: by name, with a reason."""
 
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
@@ -83,3 +84,31 @@ def test_several_ways_of_measuring_are_never_mixed(database: Database, measure: 
         ),
     ]
     assert {row.operator for row in found.rows} == {"swiglu"}
+
+
+def test_a_collective_trains_on_what_frameworks_call(database: Database, measure: Measure) -> None:
+    """nccl-tests measures in place and out of place, and rings; torch.distributed reduces in place."""
+    once = Direction.ONCE
+    for name in ("in-place", "out-of-place"):
+        measure(database, "mp_all_reduce", once, 3, variant=name)
+        measure(database, "dp_all_gather", once, 3, variant=name)
+        measure(database, "pp_p2p", once, 2, variant=name)
+        measure(database, "pp_p2p", once, 2, variant=f"{name}, ring", seed=1)
+    found = screen(database.read_samples(), statistic="quiet", where="bench.db")
+    assert Counter((s.operator, s.variant) for s in found.samples) == {
+        ("mp_all_reduce", "in-place"): 3,
+        ("dp_all_gather", "out-of-place"): 3,
+        ("pp_p2p", "out-of-place"): 2,
+        ("pp_p2p", "out-of-place, ring"): 2,
+    }
+    assert [(s.operator, s.reason) for s in found.skipped] == [
+        ("dp_all_gather", "3 of 6 samples, measured in-place: frameworks do not call it so"),
+        ("mp_all_reduce", "3 of 6 samples, measured out-of-place: frameworks do not call it so"),
+        ("pp_p2p", "4 of 8 samples, measured in-place; in-place, ring: frameworks do not call it so"),
+    ]
+
+
+def test_a_collective_measured_in_one_way_only_trains_on_that(database: Database, measure: Measure) -> None:
+    measure(database, "mp_all_reduce", Direction.ONCE, 3, variant="out-of-place")
+    found = screen(database.read_samples(), statistic="quiet", where="bench.db")
+    assert (len(found.samples), found.skipped) == (3, ())
