@@ -111,7 +111,6 @@ def test_export(small: Path, capsys: Capture) -> None:
     assert run(capsys, "check", "gelu.db") == "gelu.db: sound\n"
     assert sorted(path.name for path in Path().glob("gelu.db*")) == ["gelu.db"]  # one file, also when read
     assert "exists already" in run(capsys, "export", "small.db", "gelu.db", status=1)
-    pytest.importorskip("pyarrow")
     assert (
         run(capsys, "export", "small.db", "out", "--format", "parquet") == "out: 57 samples, 1,543 kernels\n"
     )

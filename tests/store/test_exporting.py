@@ -119,11 +119,7 @@ def test_what_selects_nothing_is_said(filled: Path) -> None:
 
 
 class TestParquet:
-    """Needs pyarrow, the extra `parquet`."""
-
-    @pytest.fixture(autouse=True)
-    def _pyarrow(self) -> None:
-        pytest.importorskip("pyarrow")
+    """The extra `parquet`."""
 
     def test_samples_and_kernels_are_partitioned(self, filled: Path) -> None:
         from pyarrow import dataset

@@ -106,7 +106,6 @@ def test_what_does_not_fit_is_not_made(disk: Path, large: Path) -> None:
         Database.open(disk / "created.db", create=True)
     one_line(caught, disk / "created.db")
     assert [path.name for path in disk.iterdir()] == ["filler"]
-    pytest.importorskip("pyarrow")
     from kernelcast.store.parquet import export_parquet
 
     with pytest.raises(DataError, match=r"parquet: cannot be written \(.*[Nn]o space left"):

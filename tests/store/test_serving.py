@@ -14,8 +14,6 @@ import pytest
 
 from kernelcast.store.questions import QUESTIONS
 
-pytest.importorskip("datasette")
-
 SMALL = Path(__file__).parent.parent / "data" / "small.db"
 
 
