@@ -13,6 +13,9 @@ from kernelcast.runtime.errors import KernelcastError, UsageError
 
 INTERRUPTED = 130
 
+# Raised for a verb without arguments since click 8.2; before, click shows the help itself.
+_NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
+
 
 @dataclass(frozen=True, slots=True)
 class Verb:
@@ -94,16 +97,19 @@ def main(arguments: list[str] | None = None) -> Any:
     except KernelcastError as error:
         click.echo(f"kernelcast: error: {error}", err=True)
         sys.exit(error.exit_code)
+    except _NO_ARGUMENTS as error:
+        error.show()  # the help
+        sys.exit(error.exit_code)
     except click.ClickException as error:
         click.echo(f"kernelcast: error: {error.format_message()}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
         click.echo("kernelcast: interrupted; what was measured is stored", err=True)
         sys.exit(INTERRUPTED)
-    except BrokenPipeError:
-        # The reader (head, less) went away: not our error, and nobody is left to tell.
-        sys.stderr.close()
-        sys.exit(0)
+    except OSError as error:
+        # A full disk, a folder without permission. (A reader that went away, as head does, click takes care of.)
+        click.echo(f"kernelcast: error: {error}", err=True)
+        sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -1,0 +1,190 @@
+"""The command as a whole: starts fast, names what is missing, and says every error in one line."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from kernelcast.cli.main import VERBS, kernelcast, main
+from kernelcast.runtime import DataError, UsageError
+
+COMMAND = (sys.executable, "-m", "kernelcast.cli.main")
+
+# Refuses to import what the first argument names (and all below it), then runs the rest as a command.
+WITHOUT = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == sys.argv[1]:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Missing())
+from kernelcast.cli.main import main
+main(sys.argv[2:])
+"""
+
+LOADED = """
+import sys
+from kernelcast.cli.main import kernelcast
+kernelcast.main(sys.argv[1:], standalone_mode=False)
+heavy = {"torch", "numpy", "onnxruntime", "sklearn", "xgboost", "rich", "sqlite_utils", "sqlite3", "orjson"}
+print("loaded:", *sorted(heavy & set(sys.modules)))
+"""
+
+
+def run(*command: str, **options: object) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload, no-any-return]
+
+
+def ended(arguments: list[str]) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--version"]])
+def test_help_and_version_load_nothing_heavy(arguments: list[str]) -> None:
+    done = run(sys.executable, "-c", LOADED, *arguments)
+    assert done.stdout.splitlines()[-1] == "loaded:", done.stderr
+
+
+def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(["--help"]) == 0
+    out = capsys.readouterr().out
+    for name, verb in VERBS.items():
+        assert any(line.split()[:1] == [name] and verb.summary in line for line in out.splitlines())
+    assert kernelcast.list_commands(click.Context(kernelcast)) == list(VERBS)
+
+
+@pytest.mark.parametrize("name", ["probe", "collect", "train", "predict", "demo"])
+def test_every_verb_has_a_help(capsys: pytest.CaptureFixture[str], name: str) -> None:
+    assert ended([name, "--help"]) == 0
+    assert capsys.readouterr().out.startswith(f"Usage: kernelcast {name} ")
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(["--version"]) == 0
+    assert capsys.readouterr().out == "kernelcast 0.1.0\n"
+
+
+@pytest.mark.parametrize(("arguments", "name"), [([], "kernelcast"), (["collect"], "kernelcast collect")])
+def test_without_arguments_the_help_is_shown(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], name: str
+) -> None:
+    assert ended(arguments) in (0, 2)  # click's, which changed with 8.2
+    printed = capsys.readouterr()
+    assert (printed.out + printed.err).startswith(f"Usage: {name} [OPTIONS] COMMAND [ARGS]...")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["fly"], "No such command 'fly'."),
+        (["--fly"], "No such option"),
+        (["collect", "fly"], "No such command 'fly'."),
+        (["collect", "compute"], "Missing option '--db'."),
+        (["collect", "compute", "--db", "x.db", "--threads", "0"], "Invalid value for '--threads'"),
+        (["probe", "--device", "tpu"], "device 'tpu' is unknown; expected auto, cpu or cuda"),
+    ],
+)
+def test_wrong_use_is_one_line_and_2(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert ended(arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith(f"kernelcast: error: {message}")
+    assert printed.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "line"),
+    [
+        (UsageError("b is 0"), 2, "kernelcast: error: b is 0"),
+        (DataError("x.db: is damaged"), 1, "kernelcast: error: x.db: is damaged"),
+        (OSError(28, "No space left on device"), 1, "kernelcast: error: [Errno 28] No space left on device"),
+        (KeyboardInterrupt(), 130, "kernelcast: interrupted; what was measured is stored"),
+    ],
+)
+def test_errors_are_one_line_and_an_exit_code(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    error: BaseException,
+    status: int,
+    line: str,
+) -> None:
+    @click.command()
+    def failing() -> None:
+        raise error
+
+    monkeypatch.setattr(kernelcast, "get_command", lambda ctx, name: failing)
+    assert ended(["failing"]) == status
+    assert capsys.readouterr().err.strip() == line
+
+
+def test_an_error_of_ours_that_nobody_expected_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command()
+    def broken() -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(kernelcast, "get_command", lambda ctx, name: broken)
+    with pytest.raises(ZeroDivisionError):
+        main(["broken"])
+
+
+@pytest.mark.parametrize(
+    ("package", "arguments", "verb", "extra"),
+    [
+        ("torch", ["probe"], "probe", "collector"),
+        ("rich", ["collect", "compute", "--db", "x.db"], "collect", "collector"),
+        ("sqlite_utils", ["collect", "compute", "--db", "x.db"], "collect", "collector"),
+        ("sklearn", ["train", "--db", "x.db", "-o", "x.kcast"], "train", "train"),
+        ("orjson", ["demo"], "demo", "all"),
+    ],
+)
+def test_a_missing_package_names_the_extra(
+    tmp_path: Path, package: str, arguments: list[str], verb: str, extra: str
+) -> None:
+    done = run(sys.executable, "-c", WITHOUT, package, *arguments, cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"kernelcast: error: {verb} needs the package {package}, which is not installed; "
+        f"expected: pip install 'kernelcast[{extra}]'\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_predict_needs_no_extra() -> None:
+    for package in ("torch", "sqlite_utils", "sklearn", "rich", "orjson"):
+        assert run(sys.executable, "-c", WITHOUT, package, "predict", "--help").returncode == 0
+
+
+def test_a_bug_of_ours_is_not_taken_for_a_missing_package() -> None:
+    done = run(sys.executable, "-c", WITHOUT, "kernelcast.cli.probe", "--version")
+    assert done.returncode == 0
+    program = WITHOUT.replace('.partition(".")[0]', "")
+    done = run(sys.executable, "-c", program, "kernelcast.cli.probe", "probe")
+    assert "ModuleNotFoundError: No module named 'kernelcast.cli.probe'" in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full on this system")
+def test_a_full_disk_under_the_output_is_one_line() -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, "--version"], stdout=full, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.returncode == 1
+    assert done.stderr == "kernelcast: error: [Errno 28] No space left on device\n"
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with os.fdopen(writer, "w") as pipe:
+        done = subprocess.run(
+            [*COMMAND, "--help"], stdout=pipe, stderr=subprocess.PIPE, text=True, check=False
+        )
+    assert done.stderr == ""

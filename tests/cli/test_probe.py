@@ -1,0 +1,61 @@
+"""`kernelcast probe`: readable, as JSON, and the same both ways."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from kernelcast.cli.probe import probe
+from kernelcast.runtime import UsageError
+from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+
+KINDS = {"compute": ComputeFingerprint, "fabric": FabricFingerprint, "software": SoftwareFingerprint}
+
+
+def invoke(*arguments: str) -> str:
+    result = CliRunner().invoke(probe, ["--device", "cpu", *arguments], catch_exceptions=False)
+    assert result.exit_code == 0
+    return result.output
+
+
+def test_json_holds_fingerprints_that_read_back() -> None:
+    document = json.loads(invoke("--json"))
+    assert list(document) == ["format", *KINDS]
+    assert document["format"] == "kernelcast.fingerprints/1"
+    for name, kind in KINDS.items():
+        part = document[name]
+        assert set(part) == {"digest", "description", "fields"}
+        fingerprint = kind.from_dict(part["fields"])
+        assert fingerprint.digest == part["digest"]
+        assert fingerprint.description == part["description"]
+    assert invoke("--json") == invoke("--json")
+
+
+def test_readable_says_the_same() -> None:
+    document, text = json.loads(invoke("--json")), invoke()
+    lines = text.splitlines()
+    heads = [line for line in lines if not line.startswith(" ")]
+    assert heads == [
+        f"{name:9} {document[name]['digest']}  {document[name]['description']}" for name in KINDS
+    ]
+    fields = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if line.startswith("  ")}
+    assert fields["device_name"] == document["compute"]["fields"]["device_name"]
+    assert fields["caches"] == ", ".join(document["compute"]["fields"]["caches"])
+    assert fields["threads"] == "1"
+    # What does not apply to a CPU is left out.
+    assert "compute_capability" not in fields
+    assert "nccl" not in fields
+
+
+def test_threads_are_asked_for() -> None:
+    one, two = (json.loads(invoke("--json", "--threads", count)) for count in ("1", "2"))
+    assert two["compute"]["fields"]["threads"] == 2
+    assert one["compute"]["digest"] != two["compute"]["digest"]
+    assert one["software"] == two["software"]
+
+
+def test_unknown_device() -> None:
+    result = CliRunner().invoke(probe, ["--device", "tpu"])
+    assert isinstance(result.exception, UsageError)
+    with pytest.raises(UsageError, match="device 'tpu' is unknown"):
+        raise result.exception
