@@ -1,0 +1,80 @@
+"""Worker processes: what comes back from them, and that none is left."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from kernelcast.collector.launch import run_workers, show_workers
+from kernelcast.runtime import DataError
+
+
+@pytest.fixture
+def workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder whose modules workers can run."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    return tmp_path
+
+
+def test_arguments_threads_and_every_process(workers: Path) -> None:
+    (workers / "says.py").write_text(
+        "import os, pathlib, sys\n"
+        "rank = os.environ['RANK']\n"
+        "pathlib.Path(sys.argv[1], rank).write_text(sys.argv[2] + ' ' + os.environ['OMP_NUM_THREADS'])\n"
+    )
+    run_workers("says", [str(workers), "hello"], processes=2, threads=3, timeout_s=60)
+    assert [(workers / rank).read_text() for rank in "01"] == ["hello 3", "hello 3"]
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        ("raise ValueError('the first reason')", "ValueError: the first reason"),
+        ("import sys; sys.exit('only words')", "only words"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "ended by SIGKILL"),
+    ],
+)
+def test_last_words_are_one_line(workers: Path, program: str, words: str) -> None:
+    (workers / "fails.py").write_text(program)
+    with pytest.raises(DataError) as caught:
+        run_workers("fails", [], processes=1, threads=1, timeout_s=60)
+    message = str(caught.value)
+    assert message == f"fails: exit status 1 on 1 process(es): {words}"
+
+
+def test_output_is_shown_as_it_comes(workers: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (workers / "shows.py").write_text(
+        "import sys; print('result'); print('note', file=sys.stderr); sys.exit(5)"
+    )
+    assert show_workers("shows", [], processes=1, threads=1) == 1
+    out, err = capfd.readouterr()
+    assert out == "result\n"
+    assert err.startswith("note\n")  # torchrun's own account follows
+
+
+def test_an_interrupt_ends_the_workers(workers: Path) -> None:
+    # torchrun has its workers in sessions of their own: the terminal's interrupt does not reach them.
+    (workers / "waits.py").write_text(
+        "import os, pathlib, sys, time\n"
+        "pathlib.Path(sys.argv[1], 'pid').write_text(str(os.getpid()))\n"
+        "time.sleep(100)\n"
+    )
+    program = (
+        "from kernelcast.collector.launch import show_workers\n"
+        f"show_workers('waits', [{str(workers)!r}], processes=1, threads=1)\n"
+    )
+    # In a session of its own, so that the interrupt reaches exactly what a terminal's would.
+    parent = subprocess.Popen(
+        [sys.executable, "-c", program], stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    pid_file, deadline = workers / "pid", time.monotonic() + 60
+    while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    worker = int(pid_file.read_text())
+    os.killpg(parent.pid, signal.SIGINT)
+    parent.wait(60)
+    assert not Path(f"/proc/{worker}").exists() or "zombie" in Path(f"/proc/{worker}/status").read_text()
