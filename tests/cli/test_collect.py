@@ -1,0 +1,136 @@
+"""`kernelcast collect`: what it prints, how it is interrupted, and how it fails."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kernelcast.cli import collect as module
+from kernelcast.cli.collect import collect
+from kernelcast.collector.compute import Collected
+from kernelcast.runtime import DataError, UsageError
+from kernelcast.store import Database
+
+PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
+
+
+def invoke(database: Path, *arguments: str) -> Result:
+    options = ["--db", str(database), "--plan", str(PLAN), "--device", "cpu"]
+    return CliRunner().invoke(collect, ["compute", *options, *arguments])
+
+
+def test_compute_says_what_it_did(tmp_path: Path) -> None:
+    path = tmp_path / "bench.db"
+    chosen = ("--operator", "gelu", "--operator", "fused_causal_softmax")
+    first = invoke(path, *chosen, "--site", "Example site")
+    assert first.exit_code == 0
+    assert first.stdout == f"{path}: 2 measured, 2 not supported here\n"
+    assert first.stderr == "operators: 4 of 4\n"
+    again = invoke(path, *chosen)
+    assert again.output == f"{path}: 0 measured, 4 already there\n"
+    with Database.open(path, read_only=True) as database:
+        assert {row.operator for row in database.read_samples(status=None)} == set(chosen[1::2])
+        assert [run.site for run in database.run_list()] == ["Example site"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        (("--plan", "none.toml"), UsageError, "plan none.toml: no such file, expected a TOML file or one of"),
+        (("--dtype", "int8"), UsageError, "dtype 'int8' is unknown; expected one of float32"),
+        (("--device", "npu"), UsageError, "device 'npu' is unknown"),
+        (("--operator", "conv"), UsageError, "operator 'conv' cannot be measured alone"),
+    ],
+)
+def test_errors_name_the_thing(
+    tmp_path: Path, arguments: tuple[str, ...], error: type[Exception], message: str
+) -> None:
+    result = invoke(tmp_path / "bench.db", *arguments)
+    assert isinstance(result.exception, error)
+    assert str(result.exception).startswith(message)
+
+
+def test_a_database_that_cannot_be(tmp_path: Path) -> None:
+    for path, message in (
+        (tmp_path / "none" / "x.db", "its folder does not exist"),
+        (PLAN, "is not a SQLite"),
+    ):
+        result = invoke(path)
+        assert isinstance(result.exception, DataError)
+        assert str(result.exception).startswith(f"{path}: {message}")
+
+
+@pytest.mark.parametrize(
+    ("done", "said", "fails"),
+    [
+        (Collected(measured=3, failed=1, first_failure="gelu [2]: odd"), "3 measured, 1 failed", False),
+        (Collected(already_there=3, failed=1, first_failure="gelu [2]: odd"), "0 measured, 3 already", False),
+        (Collected(failed=2, first_failure="gelu [2]: odd"), "0 measured, 2 failed", True),
+    ],
+)
+def test_failures_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: Collected, said: str, fails: bool
+) -> None:
+    path = tmp_path / "bench.db"
+    monkeypatch.setattr(module, "collect_compute", lambda *_, **__: done)
+    result = invoke(path)
+    assert result.stdout.startswith(f"{path}: {said}")
+    assert result.stderr == "first failure: gelu [2]: odd\n"
+    if fails:
+        assert isinstance(result.exception, DataError)
+        assert (
+            str(result.exception) == f"{path}: nothing measured, all points failed; their reasons are stored"
+        )
+    else:
+        assert result.exception is None
+
+
+def test_comm_outside_a_launcher_is_one_line(tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if "RANK" not in name}
+    command = [sys.executable, "-m", "kernelcast.cli.main", "collect", "comm", "--db", str(tmp_path / "x.db")]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == (
+        "kernelcast: error: collect comm runs under a launcher, "
+        "found no RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE; expected: "
+        "torchrun --nproc-per-node 2 --no-python kernelcast collect comm --db FILE\n"
+    )
+    assert list(tmp_path.iterdir()) == []
+
+
+def count(path: Path) -> int:
+    if not path.exists():
+        return 0
+    with Database.open(path) as database:
+        return len({(row.operator, row.vector) for row in database.read_samples(status=None)})
+
+
+def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
+    path = tmp_path / "bench.db"
+    plan = tmp_path / "long.toml"
+    plan.write_text(PLAN.read_text().replace("shapes_per_operator = 2", "shapes_per_operator = 12"))
+    command = [sys.executable, "-m", "kernelcast.cli.main", "collect", "compute", "--device", "cpu"]
+    command += ["--db", str(path), "--plan", str(plan), "--again"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    while count(path) < 5 and time.monotonic() < deadline:
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out == ""
+    assert err.strip() == "kernelcast: interrupted; what was measured is stored"
+    kept = count(path)
+    assert kept >= 5
+    with Database.open(path) as database:
+        assert database.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
+        # Whole points only: both directions, all repetitions.
+        for row in database.read_samples():
+            assert row.repetition_count >= 10
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["bench.db", "long.toml"]

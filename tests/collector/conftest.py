@@ -1,0 +1,82 @@
+"""What the collector's tests measure with: one thread, tiny shapes, hand-written traces."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelcast.collector.benches import Place
+from kernelcast.collector.harness import Effort
+from kernelcast.collector.plan import Plan, load_plan
+from kernelcast.runtime import ModelConfig
+from kernelcast.runtime.operators import Shape
+
+DATA = Path(__file__).parent.parent / "data"
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """Measurements here share few cores with other tests."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    torch.manual_seed(20)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture
+def traces() -> Path:
+    """The folder of hand-written traces."""
+    return DATA / "traces"
+
+
+@pytest.fixture
+def plan_file() -> Path:
+    """A plan that takes seconds."""
+    return DATA / "plans" / "tiny.toml"
+
+
+@pytest.fixture
+def plan(plan_file: Path) -> Plan:
+    return load_plan(str(plan_file))
+
+
+@pytest.fixture
+def cpu() -> Place:
+    return Place(torch.device("cpu"), torch.float32)
+
+
+@pytest.fixture
+def shape() -> Shape:
+    """Every size is another number, so that a mix-up shows; two tensor-parallel devices."""
+    return Shape(
+        micro_batch=3,
+        sequence_length=10,
+        hidden_size=48,
+        attention_heads=6,
+        kv_heads=6,
+        mlp_size=112,
+        vocabulary_size=256,
+        tensor_parallel=2,
+        stage_encoders=2,
+        stage_parameters=999,
+    )
+
+
+@pytest.fixture
+def quick() -> Effort:
+    """Ten repetitions, hardly any warm-up."""
+    return Effort(warm_up_iterations=1, most_blocks=1)
+
+
+@pytest.fixture
+def model() -> ModelConfig:
+    return ModelConfig(
+        name="tiny",
+        hidden_size=32,
+        sequence_length=16,
+        attention_heads=4,
+        encoders=3,
+        vocabulary_size=100,
+    )

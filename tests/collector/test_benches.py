@@ -1,0 +1,165 @@
+"""Every operator's bench runs forward and backward, on tensors of the sizes that its workload vector says."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from kernelcast.collector.benches import BENCHES, Bench, Place, UnsupportedError
+from kernelcast.collector.collectives import COLLECTIVES
+from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass, Shape
+
+ALONE = [op.name for op in OPERATORS.values() if op.operator_class is not OperatorClass.COMMUNICATION]
+RUNNABLE = [name for name in ALONE if name != "fused_causal_softmax"]
+
+
+def vector(name: str, shape: Shape) -> dict[str, int]:
+    return dict(zip(OPERATORS[name].features, OPERATORS[name].workload(shape), strict=True))
+
+
+def sizes(tensors: Sequence[Tensor]) -> list[tuple[int, ...]]:
+    return [tuple(tensor.shape) for tensor in tensors]
+
+
+def test_every_operator_has_a_bench_or_a_collective() -> None:
+    assert sorted(BENCHES) == sorted(ALONE)
+    assert set(COLLECTIVES) == {op.collective for op in OPERATORS.values() if op.collective}
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_runs_and_gives_gradients_to_all_inputs(name: str, shape: Shape, cpu: Place) -> None:
+    bench = BENCHES[name](shape, cpu)
+    bench.prepare()
+    for tensor in bench.parameters:
+        assert tensor.grad is not None
+        assert not tensor.grad.any()
+    for _ in range(2):
+        bench.reset()
+        assert all(tensor.grad is None for tensor in bench.activations)
+        outputs = bench.outputs()
+        assert all(output.isfinite().all() for output in outputs)
+        if Direction.BACKWARD in OPERATORS[name].directions:
+            assert len(bench.output_gradients) == len([out for out in outputs if out.ndim])
+            bench.backward(outputs)
+            for tensor in [*bench.activations, *bench.parameters]:
+                assert tensor.grad is not None
+                assert tensor.grad.any(), tuple(tensor.shape)
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_the_same_sizes_twice(name: str, shape: Shape, cpu: Place) -> None:
+    first, second = BENCHES[name](shape, cpu), BENCHES[name](shape, cpu)
+    assert sizes([*first.activations, *first.parameters]) == sizes([*second.activations, *second.parameters])
+
+
+LINEARS = [name for name in ALONE if name.endswith("_linear")]
+
+
+@pytest.mark.parametrize("name", LINEARS)
+def test_a_linear_is_its_product(name: str, shape: Shape, cpu: Place) -> None:
+    m, k, n = OPERATORS[name].workload(shape)
+    bench = BENCHES[name](shape, cpu)
+    assert sizes(bench.activations) == [(m, k)]
+    assert sizes(bench.parameters) == ([(n, k)] if name == "logits_linear" else [(n, k), (n,)])
+    assert sizes(bench.outputs()) == [(m, n)]
+
+
+# [b, l, d] and the like: one input that is as large as the product of the vector.
+ELEMENTWISE = ("layer_norm", "rms_norm", "causal_mask_fill", "softmax", "gelu", "cross_entropy")
+
+
+@pytest.mark.parametrize("name", ELEMENTWISE)
+def test_an_elementwise_input_is_its_vector(name: str, shape: Shape, cpu: Place) -> None:
+    bench = BENCHES[name](shape, cpu)
+    assert sizes(bench.activations) == [OPERATORS[name].workload(shape)]
+    assert sizes(bench.outputs()) == [() if name == "cross_entropy" else OPERATORS[name].workload(shape)]
+
+
+def test_residual_add_has_two_inputs_and_sends_the_stream_on(shape: Shape, cpu: Place) -> None:
+    bench = BENCHES["residual_add"](shape, cpu)
+    assert sizes(bench.activations) == [OPERATORS["residual_add"].workload(shape)] * 2
+    total, stream = bench.outputs()
+    x, branch = bench.activations
+    assert torch.equal(total, x + branch)
+    assert torch.equal(stream, x)
+
+
+def test_swiglu_takes_gate_and_up_halves(shape: Shape, cpu: Place) -> None:
+    b, length, width = OPERATORS["swiglu"].workload(shape)
+    bench = BENCHES["swiglu"](shape, cpu)
+    assert sizes(bench.activations) == [(b, length, 2 * width)]
+    assert sizes(bench.outputs()) == [(b, length, width)]
+
+
+def test_embedding(shape: Shape, cpu: Place) -> None:
+    tokens, vocabulary, d = OPERATORS["embedding"].workload(shape)
+    bench = BENCHES["embedding"](shape, cpu)
+    assert sizes(bench.parameters) == [(vocabulary, d)]
+    (out,) = bench.outputs()
+    assert out.shape[-1] == d
+    assert math.prod(out.shape[:-1]) == tokens
+
+
+def test_attention_operators(shape: Shape, cpu: Place) -> None:
+    scores, values = vector("attention_scores", shape), vector("attention_values", shape)
+    bench = BENCHES["attention_scores"](shape, cpu)
+    assert sizes(bench.activations) == [
+        (scores["batch_heads"], scores["l_query"], scores["head_size"]),
+        (scores["batch_heads"], scores["l_key"], scores["head_size"]),
+    ]
+    assert sizes(bench.outputs()) == [(scores["batch_heads"], scores["l_query"], scores["l_key"])]
+    bench = BENCHES["attention_values"](shape, cpu)
+    assert sizes(bench.activations) == [
+        (values["batch_heads"], values["l_query"], values["l_key"]),
+        (values["batch_heads"], values["l_key"], values["head_size"]),
+    ]
+    for name in ("rope", "flash_attention"):
+        bench = BENCHES[name](shape, cpu)
+        assert set(sizes(bench.activations)) == {OPERATORS[name].workload(shape)}
+    b, length, heads, head_size = OPERATORS["flash_attention"].workload(shape)
+    assert sizes(BENCHES["flash_attention"](shape, cpu).outputs()) == [(b, length, heads * head_size)]
+
+
+def test_grouped_queries_narrow_the_qkv_projection(cpu: Place) -> None:
+    shape = Shape(micro_batch=1, sequence_length=4, hidden_size=32, attention_heads=4, kv_heads=2)
+    assert OPERATORS["qkv_linear"].workload(shape) == (4, 32, (4 + 2 * 2) * 8)
+    assert sizes(BENCHES["qkv_linear"](shape, cpu).outputs()) == [(4, 64)]
+
+
+@pytest.mark.parametrize("role", ["first", "middle", "last"])
+def test_an_optimizer_step_changes_every_parameter(role: str, shape: Shape, cpu: Place) -> None:
+    bench = BENCHES[f"optimizer_{role}_stage"](shape, cpu)
+    for tensor in bench.parameters:
+        assert tensor.grad is not None
+        tensor.grad.fill_(1.0)
+    before = [tensor.detach().clone() for tensor in bench.parameters]
+    assert bench.outputs() == ()
+    assert all((a != b).all() for a, b in zip(before, bench.parameters, strict=True))
+
+
+def test_what_a_cpu_lacks_says_so(shape: Shape, cpu: Place) -> None:
+    with pytest.raises(UnsupportedError, match="no fused scale-mask-softmax kernel on device type 'cpu'"):
+        BENCHES["fused_causal_softmax"](shape, cpu)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("name", ALONE)
+def test_runs_on_a_gpu(name: str, shape: Shape) -> None:
+    bench = BENCHES[name](shape, Place(torch.device("cuda"), torch.bfloat16))
+    bench.prepare()
+    outputs = bench.outputs()
+    if Direction.BACKWARD in OPERATORS[name].directions:
+        bench.backward(outputs)
+    torch.cuda.synchronize()
+
+
+def test_a_bench_with_one_output_gives_a_tuple() -> None:
+    x = torch.ones(2, requires_grad=True)
+    bench = Bench(lambda: x * 2, [x])
+    bench.prepare()
+    bench.backward(bench.outputs())
+    assert x.grad is not None
+    assert torch.equal(x.grad, 2 * bench.output_gradients[0])

@@ -1,0 +1,210 @@
+"""`collect compute` as a function: a tiny plan into a database, again, and when things go wrong."""
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelcast.collector import compute as module
+from kernelcast.collector.benches import BENCHES, Bench, Builder, Place
+from kernelcast.collector.compute import Collected, Progress, collect_compute
+from kernelcast.collector.harness import Effort
+from kernelcast.collector.plan import Plan, compute_points
+from kernelcast.runtime import UsageError
+from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass, Shape
+from kernelcast.store import Database, Sample, Status
+
+ALONE = [op for op in OPERATORS.values() if op.operator_class is not OperatorClass.COMMUNICATION]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(tmp_path / "bench.db", create=True) as opened:
+        yield opened
+
+
+def samples(database: Database) -> list[Sample]:
+    return list(database.samples_in_full())
+
+
+def one_shape(plan: Plan) -> Plan:
+    return replace(plan, shapes_per_operator=1)
+
+
+def test_every_operator_and_direction_is_stored(database: Database, plan: Plan, quick: Effort) -> None:
+    seen: list[Progress] = []
+    done = collect_compute(database, one_shape(plan), effort=quick, device="cpu", on_progress=seen.append)
+    assert done == Collected(measured=len(ALONE) - 1, unsupported=1)
+    assert [(p.done, p.total, p.operator) for p in seen] == [
+        (index, len(ALONE), op.name) for index, op in enumerate(ALONE, start=1)
+    ]
+    stored = samples(database)
+    assert Counter((s.operator, s.direction) for s in stored) == Counter(
+        (op.name, direction) for op in ALONE for direction in op.directions
+    )
+    vectors = {point.operator.name: point.vector for point in compute_points(one_shape(plan))}
+    (run,) = database.run_list()
+    for sample in stored:
+        assert sample.vector == vectors[sample.operator]
+        assert sample.dtype == "float32"
+        assert sample.run_id == run.id
+        assert sample.measured_at is not None
+    assert (run.command, run.plan, run.fabric_id) == ("collect compute", "tiny", None)
+
+    missing = [s for s in stored if s.status is Status.UNSUPPORTED]
+    assert {s.operator for s in missing} == {"fused_causal_softmax"}
+    assert len(missing) == 2
+    for sample in missing:
+        assert sample.reason == "no fused scale-mask-softmax kernel on device type 'cpu'"
+        assert sample.time_us is None
+        assert not sample.repetitions
+
+
+def test_statistics_follow_from_the_stored_repetitions(database: Database, plan: Plan) -> None:
+    effort = Effort(warm_up_iterations=1, most_blocks=2, stable_within=-1.0)
+    collect_compute(database, one_shape(plan), operators=("gelu", "qkv_linear"), effort=effort, device="cpu")
+    stored = samples(database)
+    assert len(stored) == 4
+    for sample in stored:
+        times = [repetition.time_us for repetition in sample.repetitions]
+        assert len(times) == sample.repetition_count == 20
+        assert all(repetition.kernels for repetition in sample.repetitions)
+        # Mean of the middle five of the first ten, and the 10th percentile of all, written out again.
+        assert sample.time_us == pytest.approx(sum(sorted(times[:10])[2:7]) / 5, abs=0.001)
+        low, high = sorted(times)[1:3]
+        assert sample.quiet_us == pytest.approx(low + 0.9 * (high - low), abs=0.001)
+        assert sample.reference_us is not None
+        assert sample.reference_us > 0
+
+
+def test_what_is_there_is_not_measured_again(database: Database, plan: Plan, quick: Effort) -> None:
+    chosen = ("gelu", "rope", "fused_causal_softmax")
+    first = collect_compute(database, plan, operators=chosen[:1], effort=quick, device="cpu")
+    assert first == Collected(measured=2)
+    # Another choice of operators, and then the same again.
+    more = collect_compute(database, plan, operators=chosen, effort=quick, device="cpu")
+    assert more == Collected(measured=2, unsupported=2, already_there=2)
+    before = [sample.id for sample in samples(database)]
+    seen: list[Progress] = []
+    again = collect_compute(
+        database, plan, operators=chosen, effort=quick, device="cpu", on_progress=seen.append
+    )
+    assert again == Collected(already_there=6)
+    assert seen == []
+    assert [sample.id for sample in samples(database)] == before
+    assert len(database.run_list()) == 2  # a run that measured nothing is none
+
+
+def test_again_adds(database: Database, plan: Plan, quick: Effort) -> None:
+    for again in (False, True):
+        done = collect_compute(
+            database, one_shape(plan), operators=("gelu",), effort=quick, again=again, device="cpu"
+        )
+        assert done == Collected(measured=1)
+    assert Counter(s.direction for s in samples(database)) == {Direction.FORWARD: 2, Direction.BACKWARD: 2}
+    assert len(database.run_list()) == 2
+
+
+@pytest.mark.parametrize("change", [{"threads": 2}, {"dtype": "bfloat16"}])
+def test_other_conditions_are_measured_on_their_own(
+    database: Database, plan: Plan, quick: Effort, change: dict[str, object]
+) -> None:
+    options = {"operators": ("gelu",), "effort": quick, "device": "cpu"}
+    assert collect_compute(database, one_shape(plan), **options).measured == 1  # type: ignore[arg-type]
+    assert collect_compute(database, one_shape(plan), **options, **change).measured == 1  # type: ignore[arg-type]
+    assert len(samples(database)) == 4
+    threads = {row.fingerprint.threads for row in database.hardware_list()}
+    assert threads == ({1, 2} if "threads" in change else {1})
+
+
+def raising(error: Exception) -> Builder:
+    def build(shape: Shape, place: Place) -> Bench:
+        raise error
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "reason"),
+    [
+        (RuntimeError("no such kernel\nframe #0: c10::Error"), Status.FAILED, "RuntimeError: no such kernel"),
+        (ValueError("odd"), Status.FAILED, "ValueError: odd"),
+        (RuntimeError(), Status.FAILED, "RuntimeError:"),
+        (MemoryError("x"), Status.FAILED, "out of memory: x"),
+        (torch.OutOfMemoryError("tried 40 GiB"), Status.FAILED, "out of memory: tried 40 GiB"),
+        (NotImplementedError("'gelu' not implemented for 'Half'"), Status.UNSUPPORTED, "'gelu' not impl"),
+    ],
+)
+def test_an_operator_that_raises_is_a_row_and_the_run_goes_on(
+    database: Database,
+    plan: Plan,
+    quick: Effort,
+    monkeypatch: pytest.MonkeyPatch,
+    error: Exception,
+    status: Status,
+    reason: str,
+) -> None:
+    monkeypatch.setattr(module, "BENCHES", {**BENCHES, "gelu": raising(error)})
+    done = collect_compute(
+        database, one_shape(plan), operators=("gelu", "residual_add"), effort=quick, device="cpu"
+    )
+    failed = status is Status.FAILED
+    assert (done.measured, done.failed, done.unsupported) == (1, int(failed), int(not failed))
+    assert done.first_failure.startswith("gelu [" if failed else "")
+    rows = [s for s in samples(database) if s.operator == "gelu"]
+    assert {s.direction for s in rows} == {Direction.FORWARD, Direction.BACKWARD}
+    for row in rows:
+        assert row.status is status
+        assert row.reason.startswith(reason)
+        assert "frame" not in row.reason
+    # What failed is tried again, what is unsupported is not.
+    monkeypatch.setattr(module, "BENCHES", BENCHES)
+    again = collect_compute(
+        database, one_shape(plan), operators=("gelu", "residual_add"), effort=quick, device="cpu"
+    )
+    assert again == Collected(measured=int(failed), already_there=2 - int(failed))
+
+
+def test_real_memory_that_runs_out_is_a_row(
+    database: Database, plan: Plan, quick: Effort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def build(shape: Shape, place: Place) -> Bench:
+        return Bench(lambda: torch.empty(2**50), [])
+
+    monkeypatch.setattr(module, "BENCHES", {**BENCHES, "gelu": build})
+    done = collect_compute(database, one_shape(plan), operators=("gelu",), effort=quick, device="cpu")
+    assert done.failed == 1
+    assert "out of memory: " in done.first_failure
+    assert "\n" not in done.first_failure
+
+
+def test_an_interrupt_keeps_what_was_measured(database: Database, plan: Plan, quick: Effort) -> None:
+    def stop(progress: Progress) -> None:
+        if progress.done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        collect_compute(database, plan, effort=quick, device="cpu", on_progress=stop)
+    assert len({(s.operator, s.vector) for s in samples(database)}) == 3
+
+
+def test_wrong_use(database: Database, plan: Plan) -> None:
+    with pytest.raises(
+        UsageError, match="dtype 'int8' is unknown; expected one of float32, bfloat16, float16"
+    ):
+        collect_compute(database, plan, dtype="int8")
+    with pytest.raises(UsageError, match="device 'npu' is unknown"):
+        collect_compute(database, plan, device="npu")
+    with pytest.raises(UsageError, match="operator 'conv' cannot be measured alone"):
+        collect_compute(database, plan, operators=("conv",))
+    assert database.run_list() == []
+
+
+def test_the_site_is_kept(database: Database, plan: Plan, quick: Effort) -> None:
+    collect_compute(
+        database, one_shape(plan), operators=("gelu",), effort=quick, device="cpu", site="Example site"
+    )
+    assert [run.site for run in database.run_list()] == ["Example site"]
