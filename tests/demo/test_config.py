@@ -1,0 +1,89 @@
+"""The demo's TOML file: the one that ships, and slips that are named before anything is measured."""
+
+from pathlib import Path
+
+import pytest
+
+import kernelcast.demo.config as module
+from kernelcast.collector.plan import load_plan
+from kernelcast.demo.config import DemoConfig
+from kernelcast.runtime import DataError, UsageError
+
+SHIPPED = (Path(module.__file__).parent / "demo.toml").read_text()
+
+
+def test_the_one_that_ships() -> None:
+    config = DemoConfig.load(None)
+    assert load_plan(config.plan).name == "quick"
+    assert [(layout.pp, layout.mp, layout.dp) for layout in config.layouts] == [(1, 1, 1), (2, 1, 1)]
+    assert config.model.encoders == 7
+    assert config.timed_steps * config.rounds >= 10
+
+
+def test_a_copy_of_it_is_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(SHIPPED)
+    assert DemoConfig.load(path) == DemoConfig.load(None)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("seed = 20", "seed = 20\nspeed = 1", "speed is unknown; known are plan, seed, model, job, steps"),
+        ("seed = 20", "", "seed is missing"),
+        ("seed = 20", "seed = -1", "seed is -1, expected a whole number from 0"),
+        ("seed = 20", "seed = 4294967296", "seed is 4294967296, expected a whole number from 0"),
+        ("seed = 20", "seed = 2.5", "seed is 2.5, expected a whole number"),
+        ("seed = 20", "seed = true", "seed is True, expected a whole number"),
+        ('plan = "quick"', "plan = 7", "plan is 7, expected a text"),
+        ("[job]", "[jobs]", "jobs is unknown; known are"),
+        ("[steps]", "[steps]\nlast = 3", "steps.last is unknown; known are rounds, warm_up, timed"),
+        ("rounds = 2", "rounds = 0", "steps.rounds is 0, expected a whole number from 1"),
+        ("timed = 12", "timed = 0", "steps.timed is 0, expected a whole number from 1"),
+        ("warm_up = 3", "warm_up = -3", "steps.warm_up is -3, expected a whole number from 0"),
+        ("micro_batch = 2", 'micro_batch = "2"', "job.micro_batch is '2', expected a whole number"),
+        ("micro_batch = 2", "micro_batch = 0", "job with 1 pipeline stages: micro_batch is 0, expected"),
+        ("micro_batches = 4", "micro_batches = 1", "job with 2 pipeline stages: micro_batches is 1, real st"),
+        ("pipeline_stages = [1, 2]", "pipeline_stages = 2", "job.pipeline_stages is 2, expected a list"),
+        ("pipeline_stages = [1, 2]", "pipeline_stages = []", "job.pipeline_stages is [], expected a list of"),
+        ("pipeline_stages = [1, 2]", "pipeline_stages = [2, 2]", "job.pipeline_stages is [2, 2], expected a"),
+        (
+            "pipeline_stages = [1, 2]",
+            "pipeline_stages = [0]",
+            "job with 0 pipeline stages: pp is 0, expected",
+        ),
+        (
+            "pipeline_stages = [1, 2]",
+            "pipeline_stages = [1, 5]",
+            "job with 5 pipeline stages: pp is 5, expected from 1 to 4: 7 encoders make 12 blocks",
+        ),
+        ("encoders = 7", "", "model.encoders is missing"),
+        ("encoders = 7", "layers = 7", "model.layers is unknown; known are name, hidden_size"),
+        ("encoders = 7", 'encoders = "7"', "model.encoders is '7', expected"),
+        ("attention_heads = 4", "attention_heads = 3", "model.hidden_size is 256, expected a multiple of"),
+        ("attention_heads = 4", "attention_heads = 4\nkv_heads = 2", "model small-gpt: kv_heads is 2, real"),
+        ('"flash"', '"unfused"', "model small-gpt: attention is 'unfused', real steps train 'flash' only"),
+    ],
+)
+def test_a_slip_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in SHIPPED
+    path = tmp_path / "mine.toml"
+    path.write_text(SHIPPED.replace(old, new))
+    with pytest.raises(UsageError) as caught:
+        DemoConfig.load(path)
+    assert str(caught.value).startswith(f"{path}: {message}")
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"seed = = 3", b"\xff\xfe", None])
+def test_what_is_no_toml(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "mine.toml"
+    path.mkdir() if content is None else path.write_bytes(content)
+    with pytest.raises(DataError, match="not readable as TOML") as caught:
+        DemoConfig.load(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.toml: no such file, expected a demo configuration"):
+        DemoConfig.load(tmp_path / "none.toml")

@@ -1,0 +1,110 @@
+"""Predicted beside measured: what is compared, and what is stored of it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelcast.collector.probe import probe
+from kernelcast.collector.training import StageTimes, TrainingSteps
+from kernelcast.demo import loop
+from kernelcast.demo.config import DemoConfig
+from kernelcast.demo.loop import Comparison, predict_layouts, store_comparisons, train_layouts
+from kernelcast.store import Database
+
+CONFIG = """
+plan = "quick"
+seed = 1
+[model]
+name = "tiny"
+hidden_size = 8
+sequence_length = 4
+attention_heads = 2
+encoders = 3
+vocabulary_size = 100
+[job]
+micro_batch = 1
+micro_batches = 2
+pipeline_stages = [1, 2]
+[steps]
+rounds = 2
+warm_up = 1
+timed = 3
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> DemoConfig:
+    path = tmp_path / "demo.toml"
+    path.write_text(CONFIG)
+    return DemoConfig.load(path)
+
+
+def measured(*steps_s: float, stages: int = 1) -> TrainingSteps:
+    times = [
+        StageTimes(forward_s=0.1 * n, backward_s=0.2 * n, optimizer_s=0.01 * n) for n in range(1, stages + 1)
+    ]
+    return TrainingSteps(steps_s=steps_s, stages=tuple(times))
+
+
+def test_the_error_is_predicted_against_quiet(config: DemoConfig, make_bundle: Callable[..., Path]) -> None:
+    one, two = predict_layouts(config, make_bundle())
+    comparison = Comparison(estimate=two, steps=measured(*[0.004] * 9, 0.5, stages=2))
+    assert comparison.label == "2-1-1"
+    assert comparison.error == pytest.approx(two.step_time_s / 0.004 - 1)
+    components = {c.name: c for c in comparison.components()}
+    # The slowest stage's; what a trace does not single out has no measured time.
+    assert components["Stage_Fwd_Max"].measured_s == pytest.approx(0.2)
+    assert components["Stage_Bwd_Max"].measured_s == pytest.approx(0.4)
+    assert components["Max_Update"].measured_s == pytest.approx(0.02)
+    assert components["PP_P2P"].measured_s is None
+    assert "PP_P2P" not in {c.name for c in Comparison(estimate=one, steps=measured(1.0)).components()}
+
+
+def test_layouts_take_turns(
+    config: DemoConfig, make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained: list[tuple[int, tuple[int, ...], int]] = []
+
+    def train(model: object, layout: object, **options: object) -> TrainingSteps:
+        trained.append((layout.pp, options["stage_encoders"], options["vocabulary_size"]))  # type: ignore[attr-defined, arg-type]
+        return measured(float(len(trained)), stages=layout.pp)  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(loop, "train_steps", train)
+    seen: list[tuple[int, int, str]] = []
+    comparisons = train_layouts(
+        config, predict_layouts(config, make_bundle()), lambda *progress: seen.append(progress)
+    )
+    # What was predicted is what is trained: the stages and the padded vocabulary.
+    assert trained == [(1, (3,), 128), (2, (2, 1), 128)] * 2
+    assert [c.steps.steps_s for c in comparisons] == [(1.0, 3.0), (2.0, 4.0)]
+    assert seen == [(1, 4, "1-1-1"), (2, 4, "2-1-1"), (3, 4, "1-1-1"), (4, 4, "2-1-1")]
+
+
+def test_steps_and_predictions_are_stored(
+    config: DemoConfig, make_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    estimates = predict_layouts(config, make_bundle())
+    comparisons = [
+        Comparison(estimate=estimate, steps=measured(0.5, 0.25, 0.75, stages=stages))
+        for stages, estimate in enumerate(estimates, start=1)
+    ]
+    keys = probe(torch.device("cpu"), threads=1)
+    with Database.open(tmp_path / "bench.db", create=True) as database:
+        store_comparisons(database, keys, comparisons)
+        steps, predictions = database.step_list(), database.prediction_list()
+        (run,) = database.run_list()
+    assert (run.command, run.compute_id, run.fabric_id) == ("demo", keys.compute.digest, keys.fabric.digest)
+    assert {(s.pp, s.mp, s.dp, s.micro_batch, s.micro_batches) for s in steps} == {
+        (1, 1, 1, 1, 2),
+        (2, 1, 1, 1, 2),
+    }
+    for step in steps:
+        assert step.repetitions_s == (0.5, 0.25, 0.75)
+        assert (step.min_s, step.p10_s, step.median_s) == (0.25, pytest.approx(0.3), 0.5)
+        assert step.components_s["Stage_Fwd_Max"] == pytest.approx(0.1 * step.pp)
+        assert step.model["hidden_size"] == 8
+        (prediction,) = [p for p in predictions if p.step_id == step.id]
+        assert prediction.predicted_s == pytest.approx(estimates[step.pp - 1].step_time_s)
+        assert prediction.statistic == "quiet_us"
