@@ -6,20 +6,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
-from itertools import takewhile
 from typing import IO
 
 from kernelcast.runtime.errors import DataError
 
 _LAST_LINES = 3
 # `[rank0]: ValueError: …` at the start of a line is the end of a worker's traceback.
-_ERROR_LINE = re.compile(
-    r"(\[rank\d+\]: )?(?P<error>(?!torch\.distributed\.elastic)[\w.]*(Error|Exception): \S.*)"
-)
-# torchrun's own lines: warnings before the workers start, and what it makes of a worker that failed.
-_WARNING_LINE = re.compile(r"W\d{4} .* torch/distributed/")
-_FAILURE_LINE = re.compile(r"E\d{4} .* torch/distributed/")
-_SIGNAL = re.compile(r"\(pid: \d+\)\s+\((SIG[A-Z]+)\)")
+_ERROR_LINE = re.compile(r"(\[rank\d+\]: )?(?P<error>[\w.]*(Error|Exception): \S.*)")
 
 # torchrun puts every worker into a session of its own and, told to end, kills after 30 s those that do not obey.
 _GRACE_S = 40
@@ -62,7 +55,7 @@ def _launch(
     command = [
         sys.executable,
         "-m",
-        "torch.distributed.run",
+        "kernelcast.collector.quiet_torchrun",
         "--standalone",
         f"--nproc-per-node={processes}",
         "-m",
@@ -98,13 +91,9 @@ def _end(launcher: subprocess.Popen[bytes]) -> None:
 
 
 def _last_words(output: str) -> str:
-    """The workers' own error lines, each once, without frames and the launcher's account of the failure."""
+    """The workers' own error lines, each once, without the frames of their tracebacks."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [found["error"] for line in lines if (found := _ERROR_LINE.match(line))]
     # A worker that lost another says so too; the one that failed first says why.
-    causes = [error for error in errors if "by peer" not in error] or errors
-    if not causes:
-        own = takewhile(lambda line: not _FAILURE_LINE.match(line), lines)
-        causes = [line for line in own if not _WARNING_LINE.match(line)]
-        causes += [f"ended by {name}" for name in _SIGNAL.findall(output)]
+    causes = [error for error in errors if "by peer" not in error] or lines
     return " | ".join(dict.fromkeys(causes[-_LAST_LINES:]))[:500] or "no output"
