@@ -33,7 +33,7 @@ def collect() -> None:
     """
 
 
-@collect.command()
+@collect.command(short_help="Measure every compute operator on one device.")
 @database_option("The database; made where there is none.")
 @plan_option
 @device_option
@@ -75,7 +75,7 @@ def compute(
     show_collected(done, database_path)
 
 
-@collect.command()
+@collect.command(short_help="Measure collectives between the processes of torchrun.")
 @database_option("The database; made where there is none.")
 @plan_option
 @device_option
