@@ -18,7 +18,7 @@ from kernelcast.cli.options import (
 )
 from kernelcast.cli.progress import progress
 from kernelcast.collector.comm import World, collect_comm
-from kernelcast.collector.compute import Collected, collect_compute
+from kernelcast.collector.compute import Collected, collect_compute, what_to_measure
 from kernelcast.collector.plan import load_plan
 from kernelcast.runtime.errors import DataError, KernelcastError
 from kernelcast.store import Database
@@ -60,6 +60,7 @@ def compute(
     kernelcast collect compute --plan quick --db bench.db
     """
     chosen = load_plan(plan)
+    what_to_measure(chosen, device=device, dtype=dtype, operators=operators)  # wrong use makes no database
     with Database.open(database_path, create=True) as database, progress("operators") as report:
         done = collect_compute(
             database,
@@ -89,7 +90,7 @@ def comm(
     """Measure all-reduce, all-gather, reduce-scatter and point-to-point between the launcher's processes.
 
     \b
-    torchrun --nproc-per-node 2 --no-python kernelcast collect comm --db bench.db
+    OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 --no-python kernelcast collect comm --db bench.db
     """
     world = World.from_launcher()
     with _one_voice(world), progress("collectives", shown=world.rank == 0) as report:

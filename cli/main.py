@@ -104,7 +104,11 @@ def main(arguments: list[str] | None = None) -> Any:
         click.echo(f"kernelcast: error: {error.format_message()}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
-        click.echo("kernelcast: interrupted; what was measured is stored", err=True)
+        verb = next(iter(sys.argv[1:] if arguments is None else arguments), "")
+        kept = (
+            "what was measured is stored" if verb in ("collect", "demo") else "nothing was left half-written"
+        )
+        click.echo(f"kernelcast: interrupted; {kept}", err=True)
         sys.exit(INTERRUPTED)
     except OSError as error:
         # A full disk, a folder without permission. (A reader that went away, as head does, click takes care of.)

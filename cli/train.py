@@ -52,6 +52,8 @@ def train(
 ) -> None:
     """Fit one regressor per operator and direction, export each to ONNX, and write them as one bundle.
 
+    Their errors are recorded in the database too (view predictor_error).
+
     \b
     kernelcast train --db bench.db -o here.kcast
     """

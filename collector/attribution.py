@@ -34,7 +34,7 @@ class Work:
 
     @property
     def time_us(self) -> float:
-        """METHOD section 3: from the earliest start to the latest end of all kernels of the operator."""
+        """docs/method.md, Measuring: from the earliest start to the latest end of all kernels of the operator."""
         return self.end_us - self.start_us
 
 

@@ -66,10 +66,7 @@ def collect_compute(
     Raises:
         UsageError: unknown device, dtype or operator.
     """
-    if dtype not in DTYPES:
-        raise UsageError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
-    place = Place(resolve_device(device), DTYPES[dtype])
-    points = compute_points(plan, operators)
+    place, points = what_to_measure(plan, device=device, dtype=dtype, operators=operators)
     torch.set_num_threads(threads)
     torch.manual_seed(plan.seed)
     keys = probe(place.device, threads=threads)
@@ -88,6 +85,19 @@ def collect_compute(
         _count(collected, samples)
         on_progress(Progress(done=done, total=len(todo), operator=point.operator.name))
     return collected
+
+
+def what_to_measure(
+    plan: Plan, *, device: str, dtype: str, operators: tuple[str, ...]
+) -> tuple[Place, list[Point]]:
+    """Where and what a collection measures; callers can ask before they make a database.
+
+    Raises:
+        UsageError: unknown device, dtype or operator, or a plan without shapes for one.
+    """
+    if dtype not in DTYPES:
+        raise UsageError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
+    return Place(resolve_device(device), DTYPES[dtype]), compute_points(plan, operators)
 
 
 def compute_run(keys: Fingerprints, plan: Plan, *, site: str) -> Run:

@@ -1,6 +1,6 @@
 """A decoder-only transformer that trains for real, cut into pipeline stages: what predictions are checked against.
 
-It runs the tensor functions of layers.py, in the order of METHOD section 5. One device per stage (no tensor
+It runs the tensor functions of layers.py, in the order of docs/method.md, A step. One device per stage (no tensor
 parallelism).
 """
 

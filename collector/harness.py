@@ -1,7 +1,7 @@
 """Times one bench: every repetition comes from the kernels in the profiler's trace, not from a clock around the call.
 
-METHOD section 3: 10 warm-up iterations, 10 measured ones; on shared machines more are added until the quiet statistic
-(10th percentile) is stable.
+10 warm-up iterations, 10 measured ones; on shared machines more are added until the quiet statistic (10th percentile)
+is stable (docs/method.md, Measuring).
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Measures real training steps here: what predictions are compared with (METHOD section 5)."""
+"""Measures real training steps here: what predictions are compared with (docs/method.md, A step)."""
 
 import json
 import tempfile

@@ -2,7 +2,7 @@
 
 import tomllib
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields
+from dataclasses import MISSING, dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
@@ -45,9 +45,11 @@ class DemoConfig:
         except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise DataError(f"{where}: not readable as TOML ({error})") from error
         try:
-            return cls._from(document)
+            config = cls._from(document)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from error
+        beside = path.parent / config.plan if path else None
+        return replace(config, plan=str(beside)) if beside and beside.is_file() else config
 
     @classmethod
     def _from(cls, document: dict[str, Any]) -> Self:

@@ -1,4 +1,4 @@
-"""The bundle `NAME.kcast`: a zip of `manifest.json` and one ONNX model per regressor (DESIGN section 4).
+"""The bundle `NAME.kcast`: a zip of `manifest.json` and one ONNX model per regressor.
 
 Standard library only. The zip is written record by record, so that the same manifest and models give the
 same bytes with every Python version; reading requires exactly those bytes, so that no flipped byte and no cut

@@ -1,4 +1,4 @@
-"""A training step taken apart: which operator a stage calls, on what, how often (METHOD section 5)."""
+"""A training step taken apart: which operator a stage calls, on what, how often (docs/method.md, A step)."""
 
 from dataclasses import dataclass
 from enum import StrEnum

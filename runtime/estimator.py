@@ -49,7 +49,7 @@ class Estimator:
         cluster: Cluster | None = None,
         bucket_entries: int = DEFAULT_BUCKET_ENTRIES,
     ) -> Estimate:
-        """Time of one training step of `model`, laid out as `parallelism` on `cluster` (METHOD section 5).
+        """Time of one training step of `model`, laid out as `parallelism` on `cluster` (docs/method.md, A step).
 
         Without `cluster`, the devices per node are those of the bundle's fabric; a bundle without one puts
         the whole job on one node. `bucket_entries` is the framework's bucket for gradient and parameter

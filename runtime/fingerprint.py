@@ -1,7 +1,7 @@
 """Fingerprints: what decides the speed of a kernel (compute), of a collective (fabric), and with which software.
 
 A fingerprint's `digest` is its key everywhere. Host names, serials, UUIDs, user names and paths are never part of one
-(DESIGN section 3): two sites with the same hardware get the same key.
+(docs/sharing.md): two sites with the same hardware get the same key.
 """
 
 import hashlib

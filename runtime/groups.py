@@ -1,4 +1,4 @@
-"""How communication groups lie on nodes of g devices, a collective's layout (METHOD section 5)."""
+"""How communication groups lie on nodes of g devices, a collective's layout (docs/method.md, A step)."""
 
 from dataclasses import dataclass
 

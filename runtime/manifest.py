@@ -1,4 +1,4 @@
-"""What a bundle says about itself: `Manifest` and one `RegressorEntry` per regressor (DESIGN section 4).
+"""What a bundle says about itself: `Manifest` and one `RegressorEntry` per regressor.
 
 Reading fails closed: an unknown, missing or ill-typed field, a digest that does not fit, or an operator whose
 features differ from this version's table is a `DataError` that names it.

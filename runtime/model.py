@@ -16,15 +16,13 @@ Attention = Literal["flash", "fused_softmax", "unfused"]
 MAX_SIZE = 2**31 - 1
 MAX_ENCODERS = 10_000
 _MAX_FILE_BYTES = 1 << 20
-_SIZES = ("hidden_size", "sequence_length", "attention_heads", "kv_heads", "vocabulary_size", "mlp_size")
-
 # Marks a field that was not given and follows from the others; `__post_init__` replaces it.
 _DERIVED = cast(int, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """A decoder-only transformer (METHOD section 1 and the paper's Table IV).
+    """A decoder-only transformer (docs/method.md, Symbols and the paper's Table IV).
 
     `vocabulary_size` is the tokenizer's own (v_raw, unpadded). Not given, `kv_heads` is `attention_heads`,
     `mlp_size` is 4 · `hidden_size`, and an encoder's all-reduces are 1 forward with a parallel residual, else

@@ -1,4 +1,4 @@
-"""The operators of a training step: one table that collector, train and runtime share (METHOD: paper's Table I).
+"""The operators of a training step: one table that collector, train and runtime share (the paper's Table I).
 
 Standard library only. A row says what an operator is called, which features make up its workload vector and how
 they follow from a `Shape`, and how many FLOPs and elements moved a workload costs. What is measured, fitted and asked
@@ -346,7 +346,7 @@ _TABLE = (
 )
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType({operator.name: operator for operator in _TABLE})
-"""Every operator by name, in the order of METHOD section 2."""
+"""Every operator by name, in the order of docs/method.md, Operators."""
 
 
 def operator(name: str) -> Operator:

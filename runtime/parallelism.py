@@ -10,12 +10,12 @@ Recompute = Literal["none", "full"]
 
 MAX_DEGREE = 1_000_000
 DEFAULT_BUCKET_ENTRIES = 1_260_000_000
-"""Entries of a framework's gradient bucket (METHOD section 5: the authors' 1.26e9)."""
+"""Entries of a framework's gradient bucket (docs/method.md, A step: the authors' 1.26e9)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallelism:
-    """Layout of one training job (METHOD section 1).
+    """Layout of one training job (docs/method.md, Symbols).
 
     `pp` pipeline stages, `mp` tensor-parallel degree, `dp` data-parallel degree; `micro_batch` samples per
     micro-batch (b), `micro_batches` per update (m). With `recompute="full"` the backward pass of every

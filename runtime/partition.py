@@ -1,4 +1,4 @@
-"""Encoders per pipeline stage: eq. 3–5 with the even spread of the published runs (METHOD section 5)."""
+"""Encoders per pipeline stage: eq. 3–5 with the even spread of the published runs (docs/method.md, A step)."""
 
 from kernelcast.runtime.errors import UsageError
 

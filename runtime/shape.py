@@ -1,11 +1,11 @@
-"""The sizes that a workload vector can depend on (METHOD section 1)."""
+"""The sizes that a workload vector can depend on (docs/method.md, Symbols)."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """Everything a workload vector can depend on (METHOD section 1); fields that an operator does not use stay 1.
+    """Everything a workload vector can depend on (docs/method.md); fields that an operator does not use stay 1.
 
     `vocabulary_size` is the padded one. `attention_heads`, `kv_heads`, `mlp_size` and `vocabulary_size` are those of
     the whole model; workload vectors divide them by `tensor_parallel`.

@@ -1,4 +1,4 @@
-"""The pipeline's timeline: from the stages' times to the time of an update (eq. 7, METHOD section 5)."""
+"""The pipeline's timeline: from the stages' times to the time of an update (eq. 7, docs/method.md, A step)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -19,6 +19,8 @@ from kernelcast.store.sqlite_errors import reported
 _READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
 _READING_PRAGMAS = {"table_list", "table_info", "table_xinfo", "index_list", "index_info", "foreign_key_list"}
 
+_STEPS_BETWEEN_TURNS = 100_000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
@@ -39,6 +41,8 @@ def answer(path: str | Path, sql: str, *, max_size_bytes: int = DEFAULT_MAX_SIZE
     path = Path(path)
     with foreign_database(path, max_size_bytes=max_size_bytes) as connection, reported(path):
         connection.set_authorizer(_authorize)
+        # Between steps of SQLite Python gets its turn, so that Ctrl-C ends a query that computes for hours.
+        connection.set_progress_handler(lambda: 0, _STEPS_BETWEEN_TURNS)
         try:
             cursor = connection.execute(sql)
         except (sqlite3.Warning, sqlite3.ProgrammingError) as error:  # several statements

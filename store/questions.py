@@ -157,7 +157,7 @@ QUESTIONS = (
         name="predictor_error",
         title="How well does each trained regressor predict what it has not seen?",
         explanation="""
-            Mean absolute error on the validation split, worst first.
+            Mean absolute relative error on held-out rows (see method.md), worst first.
         """,
         sql="""
             SELECT operator, direction, algorithm, form, validation_error_percent, training_rows, size_bytes

@@ -1,4 +1,4 @@
-"""One number made of many repetitions (METHOD section 3); durations in microseconds, in measured order."""
+"""One number made of many repetitions (docs/method.md, Measuring); durations in microseconds, in measured order."""
 
 import statistics
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a regressor starts from before trees correct it: nothing, a power law, or a roofline (METHOD section 4).
+"""What a regressor starts from before trees correct it: nothing, a power law, or a roofline (docs/method.md).
 
 Trees alone return the edge value outside the samples; a baseline keeps following the physics there.
 """

@@ -39,9 +39,9 @@ class Selected:
 def select(table: Table, seed: int) -> Selected:
     """Keep the candidate with the smallest mean error on held-out rows, refitted on all of them.
 
-    METHOD's 80/20 split, five times with seeded, disjoint 20 %, so that every row is held out once: with 20 rows, one
-    split would leave the choice to four of them. The reported error is not the winner's own, which is the smallest of
-    many and so too good: the rows of each split count with the error, there, of the candidate that the other four
+    The paper's 80/20 split, five times with seeded, disjoint 20 %, so that every row is held out once: with 20 rows,
+    one split would leave the choice to four of them. The reported error is not the winner's own, which is the smallest
+    of many and so too good: the rows of each split count with the error, there, of the candidate that the other four
     splits would have chosen.
 
     Needs at least `FEWEST_ROWS` rows.

@@ -1,4 +1,4 @@
-"""The data files of the method's authors (`estimate-train-time`), one folder per site (METHOD section 7).
+"""The data files of the method's authors (`estimate-train-time`), one folder per site (docs/importing.md).
 
 `operator/GPU_FUNCTION_PRECISION.csv` holds raw parameters and times forward and backward (or one time),
 `nccl/GPU_FUNCTION_PRECISION[_NODES_GPUSPERNODE].csv` entries, layout and time. Times are means of the middle
@@ -39,7 +39,7 @@ VOCABULARY = 50_257
 _TIMES = MappingProxyType(
     {"F_dur(us)": Direction.FORWARD, "B_dur(us)": Direction.BACKWARD, "dur(us)": Direction.ONCE}
 )
-_COLUMN_OF = MappingProxyType({"d": "dim"})  # theirs, where it is called other than METHOD's symbol
+_COLUMN_OF = MappingProxyType({"d": "dim"})  # theirs, where it is called other than the method's symbol
 _WHAT = "a file of estimate-train-time"
 
 # What is published about their sites, beside the files.
@@ -144,7 +144,7 @@ def _operator_samples(
 
 
 def _parameters(row: Operator) -> tuple[str, ...]:
-    """Their columns, by METHOD's symbols."""
+    """Their columns, by the method's symbols."""
     if row.name.startswith("optimizer"):
         return ("mp", "d", "encoders")
     needs_heads = {"heads", "batch_heads"} & set(row.features)

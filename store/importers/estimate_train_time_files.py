@@ -1,4 +1,4 @@
-"""File names of `estimate-train-time`: which function, and so which operator here, a file holds (METHOD section 7)."""
+"""File names of `estimate-train-time`: which function, and so which operator here, a file holds (docs/importing.md)."""
 
 import re
 from collections.abc import Mapping

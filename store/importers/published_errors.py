@@ -45,7 +45,7 @@ class PublishedError:
 
 
 def read_published_errors(directory: Path) -> tuple[PublishedError, ...]:
-    """Errors of a site's folder, operators in METHOD's order, then collectives by layout.
+    """Errors of a site's folder, operators in the table's order, then collectives by layout.
 
     Functions without an operator here are left out.
 

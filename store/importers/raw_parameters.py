@@ -14,7 +14,7 @@ from kernelcast.runtime.operators import Operator, OperatorClass, Shape, operato
 from kernelcast.runtime.parameters import padded_vocabulary, stage_parameters
 from kernelcast.store.importers.problems import Malformed
 
-# METHOD section 1's symbols, and the fields of a Shape.
+# docs/method.md, Symbols symbols, and the fields of a Shape.
 SYMBOLS: Mapping[str, str] = MappingProxyType(
     {
         "b": "micro_batch",

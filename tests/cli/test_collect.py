@@ -53,6 +53,7 @@ def test_errors_name_the_thing(
     result = invoke(tmp_path / "bench.db", *arguments)
     assert isinstance(result.exception, error)
     assert str(result.exception).startswith(message)
+    assert list(tmp_path.iterdir()) == []  # wrong use makes no database
 
 
 def test_a_database_that_cannot_be(tmp_path: Path) -> None:

@@ -87,3 +87,9 @@ def test_what_is_no_toml(tmp_path: Path, content: bytes | None) -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.toml: no such file, expected a demo configuration"):
         DemoConfig.load(tmp_path / "none.toml")
+
+
+def test_a_plan_beside_the_configuration_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = Path(__file__).parent.parent.parent / "docs" / "small"
+    monkeypatch.chdir(tmp_path)
+    assert DemoConfig.load(folder / "demo.toml").plan == str(folder / "tiny-plan.toml")

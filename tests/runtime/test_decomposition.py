@@ -1,4 +1,4 @@
-"""What a stage calls, on what and how often, by hand from METHOD sections 2 and 5."""
+"""What a stage calls, on what and how often, by hand from docs/method.md."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Groups on nodes, by hand from METHOD section 5."""
+"""Groups on nodes, by hand from docs/method.md, A step."""
 
 import pytest
 from hypothesis import given

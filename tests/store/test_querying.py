@@ -1,5 +1,8 @@
 """`answer`: one SELECT, and nothing that writes, attaches, sets or loads."""
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -73,3 +76,16 @@ def test_what_is_no_reading_is_refused(closed: Path, sql: str, monkeypatch: pyte
 def test_a_value_that_cannot_be_read_is_one_line(closed: Path) -> None:
     with pytest.raises(DataError, match="too big"), answer(closed, "SELECT hex(zeroblob(90000000))") as found:
         list(found.rows)
+
+
+def test_a_query_that_computes_for_hours_can_be_interrupted(closed: Path) -> None:
+    endless = "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) FROM n"
+    code = f"from kernelcast.cli.main import main; main(['db', 'query', {str(closed)!r}, {endless!r}])"
+    asked = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    with pytest.raises(subprocess.TimeoutExpired):
+        asked.wait(3)
+    asked.send_signal(signal.SIGINT)
+    _, printed = asked.communicate(timeout=30)
+    assert "interrupted" in printed
+    assert printed.strip().count("\n") == 0
+    assert asked.returncode in (1, 130)
