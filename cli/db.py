@@ -40,7 +40,7 @@ def db() -> None:
     """
 
 
-@db.command()
+@db.command(short_help="Say what a database holds.")
 @database_argument
 @json_option
 @max_size_option
@@ -91,7 +91,7 @@ def info(database_path: Path, as_json: bool, max_size_bytes: int) -> None:
             click.echo("\n" + text_table((kind, "description", "samples"), cells))
 
 
-@db.command()
+@db.command(short_help="Verify a database, one finding a line.")
 @database_argument
 @max_size_option
 def check(database_path: Path, max_size_bytes: int) -> int:
@@ -110,7 +110,7 @@ def check(database_path: Path, max_size_bytes: int) -> int:
     return 1 if findings else 0
 
 
-@db.command()
+@db.command(short_help="Add databases to another one: a union of rows.")
 @click.argument(
     "sources", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path, dir_okay=False)
 )

@@ -14,7 +14,7 @@ from kernelcast.store.difference import Difference, FieldDifference, NewFingerpr
 FORMAT = "kernelcast.difference/1"
 
 
-@click.command()
+@click.command(short_help="Compare two databases: what B has, what is stale.")
 @click.argument("a", type=click.Path(path_type=Path, dir_okay=False))
 @click.argument("b", type=click.Path(path_type=Path, dir_okay=False))
 @json_option

@@ -10,7 +10,7 @@ from kernelcast.cli.options import database_argument, max_size_option
 from kernelcast.runtime.errors import DataError, UsageError
 
 
-@click.command()
+@click.command(short_help="Show a database in the browser, on this machine.")
 @database_argument
 @click.option(
     "--port", type=click.IntRange(0, 65535), default=8001, show_default=True, help="0: any free one."
