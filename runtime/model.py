@@ -145,7 +145,8 @@ def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
         UsageError: it is not; the message names the field, what was found and what is allowed.
     """
     if value not in allowed:
-        raise UsageError(f"{name} is {value!r:.80}, expected {' or '.join(allowed)}")
+        *others, last = allowed
+        raise UsageError(f"{name} is {value!r:.80}, expected {', '.join(others)} or {last}")
 
 
 def _needed(cls: type[ModelConfig]) -> str:

@@ -309,6 +309,22 @@ _TABLE = (
         "2 entries",
     ),
     _collective(
+        "mp_all_gather",
+        "MP_All-gather",
+        "sequence shards gathered across the tensor-parallel group; entries are one process's shard",
+        "all_gather",
+        lambda s: -(-s.tokens * s.hidden_size // s.tensor_parallel),
+        "1 entries nodes gpus_per_node",
+    ),
+    _collective(
+        "mp_reduce_scatter",
+        "MP_Reduce-scatter",
+        "activations summed and split along the sequence; entries are one process's input",
+        "reduce_scatter",
+        lambda s: s.tokens * s.hidden_size,
+        "1 entries",
+    ),
+    _collective(
         "dp_all_reduce",
         "DP_All-reduce",
         "gradients summed across the data-parallel group",

@@ -6,7 +6,8 @@ from typing import Literal, get_args
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.model import ModelConfig, require_choice, require_integer
 
-Recompute = Literal["none", "full"]
+Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
 
 MAX_DEGREE = 1_000_000
 DEFAULT_BUCKET_ENTRIES = 1_260_000_000
@@ -18,11 +19,21 @@ class Parallelism:
     """Layout of one training job (docs/method.md, Symbols).
 
     `pp` pipeline stages, `mp` tensor-parallel degree, `dp` data-parallel degree; `micro_batch` samples per
-    micro-batch (b), `micro_batches` per update (m). With `recompute="full"` the backward pass of every
-    encoder runs its forward pass again.
+    micro-batch (b), `micro_batches` per update (m).
+
+    - `recompute`: the backward pass of every encoder runs again its forward pass ("full") or what lies
+      between queries and attention output ("selective", arXiv 2205.05198).
+    - `schedule`: order of forward and backward passes; "interleaved" gives every device `virtual_stages`
+      chunks of the model (arXiv 2104.04473), "zero_bubble" is ZB-H1 (arXiv 2401.10241).
+    - `zero`: what data parallelism shards: 0 nothing, 1 the optimizer's states, 2 gradients too, 3
+      parameters too (arXiv 1910.02054; 3 is also called FSDP).
+    - `sequence_parallel`: norms and residuals are cut along the sequence across the mp group
+      (arXiv 2205.05198).
+    - `encoder_counts`: encoders of each stage (with virtual stages: of each chunk, in the order of the
+      model); not given, they are spread evenly (eq. 3–5).
 
     Raises:
-        UsageError: a field has a wrong type or value.
+        UsageError: a field has a wrong type or value, or fields do not go together.
     """
 
     pp: int
@@ -31,11 +42,53 @@ class Parallelism:
     micro_batch: int
     micro_batches: int
     recompute: Recompute = "none"
+    schedule: Schedule = "1f1b"
+    virtual_stages: int = 1
+    zero: int = 1
+    sequence_parallel: bool = False
+    encoder_counts: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         for name in ("pp", "mp", "dp", "micro_batch", "micro_batches"):
             require_integer(name, getattr(self, name), low=1, high=MAX_DEGREE)
         require_choice("recompute", self.recompute, get_args(Recompute))
+        require_choice("schedule", self.schedule, get_args(Schedule))
+        require_integer("zero", self.zero, low=0, high=3)
+        if type(self.sequence_parallel) is not bool:
+            raise UsageError(f"sequence_parallel is {self.sequence_parallel!r:.80}, expected true or false")
+        self._check_virtual_stages()
+        self._check_encoder_counts()
+
+    def _check_virtual_stages(self) -> None:
+        require_integer("virtual_stages", self.virtual_stages, low=1, high=MAX_DEGREE)
+        if self.schedule != "interleaved":
+            if self.virtual_stages > 1:
+                raise UsageError(
+                    f"virtual_stages is {self.virtual_stages}, expected 1 with schedule {self.schedule}"
+                )
+            return
+        if self.pp == 1:
+            raise UsageError("pp is 1, expected 2 or more with schedule interleaved")
+        # As Megatron-LM demands: micro-batches go through the chunks of a device in groups of pp.
+        if self.micro_batches % self.pp:
+            multiple = f"a multiple of pp ({self.pp}) with schedule interleaved"
+            raise UsageError(f"micro_batches is {self.micro_batches}, expected {multiple}")
+
+    def _check_encoder_counts(self) -> None:
+        counts = self.encoder_counts
+        if counts is None:
+            return
+        if type(counts) is not tuple or len(counts) != self.chunks:
+            raise UsageError(
+                f"encoder_counts is {counts!r:.80}, expected {self.chunks} numbers, one per stage"
+            )
+        for index, count in enumerate(counts):
+            require_integer(f"encoder_counts[{index}]", count, low=0, high=MAX_DEGREE)
+
+    @property
+    def chunks(self) -> int:
+        """Pieces that the model is cut into: pp · virtual stages; chunk c runs on stage c mod pp."""
+        return self.pp * self.virtual_stages
 
     @property
     def world_size(self) -> int:
@@ -48,17 +101,24 @@ class Parallelism:
         return self.micro_batch * self.micro_batches * self.dp
 
     def check(self, model: ModelConfig) -> None:
-        """Check that tensor parallelism cuts `model` into whole pieces.
+        """Check that `model` can be cut so.
 
         Raises:
-            UsageError: `mp` does not divide the attention heads, the key-value heads or the MLP width.
+            UsageError: `mp` does not divide the attention heads, the key-value heads or the MLP width (with
+                sequence parallelism also the sequence), or `encoder_counts` do not add up to the encoders.
         """
-        for name in ("attention_heads", "kv_heads", "mlp_size"):
+        cut = ["attention_heads", "kv_heads", "mlp_size"]
+        for name in [*cut, "sequence_length"] if self.sequence_parallel else cut:
             size = getattr(model, name)
             if size % self.mp:
                 raise UsageError(
                     f"mp is {self.mp}, expected a divisor of {name} ({size}) of model {model.name}"
                 )
+        if self.encoder_counts is not None and sum(self.encoder_counts) != model.encoders:
+            raise UsageError(
+                f"encoder_counts add up to {sum(self.encoder_counts)}, expected {model.encoders}, "
+                f"the encoders of model {model.name}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -106,9 +106,9 @@ def test_three_processes_by_the_command(tmp_path: Path, plan_file: Path) -> None
     path = tmp_path / "bench.db"
     done = launch(3, *COMM, "--db", str(path), "--plan", str(plan_file))
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{path}: 12 measured\n"  # 3 sizes, and no message between two of three
+    assert done.stdout == f"{path}: 18 measured\n"  # 3 sizes, and no message between two of three
     assert [line for line in done.stderr.splitlines() if line.startswith("collectives")] == [
-        "collectives: 12 of 12"
+        "collectives: 18 of 18"
     ]
     with Database.open(path, read_only=True) as database:
         vectors = {(row.operator, row.vector) for row in database.read_samples()}

@@ -65,7 +65,7 @@ def test_toml_with_a_model_table_beside_others(tmp_path: Path) -> None:
         ({"norm": "batch"}, "norm is 'batch', expected layer_norm or rms_norm"),
         ({"norm": ["layer_norm"]}, "norm is ['layer_norm'], expected layer_norm or rms_norm"),
         ({"activation": 1}, "activation is 1, expected gelu or swiglu"),
-        ({"attention": ""}, "attention is '', expected flash or fused_softmax or unfused"),
+        ({"attention": ""}, "attention is '', expected flash, fused_softmax or unfused"),
         ({"rotary": 1}, "rotary is 1, expected true or false"),
         ({"parallel_residual": "no"}, "parallel_residual is 'no', expected true or false"),
         ({"forward_syncs": -1}, "forward_syncs is -1, expected a whole number from 0 to 100"),

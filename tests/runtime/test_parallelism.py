@@ -24,7 +24,7 @@ def test_derived_sizes() -> None:
         ({"pp": True}, "pp is True, expected a whole number from 1 to 1000000"),
         ({"mp": 2.0}, "mp is 2.0, expected a whole number from 1 to 1000000"),
         ({"dp": 10**7}, "dp is 10000000, expected a whole number from 1 to 1000000"),
-        ({"recompute": "some"}, "recompute is 'some', expected none or full"),
+        ({"recompute": "some"}, "recompute is 'some', expected none, selective or full"),
     ],
 )
 def test_wrong_layouts(change: dict[str, Any], message: str) -> None:
