@@ -29,11 +29,16 @@ CANDIDATES: Sequence[Candidate] = tuple(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selected:
-    """The winner of one table: refitted on all rows; `validation_error` is the mean absolute relative error."""
+    """The winner of one table, refitted on all rows.
+
+    `held_out_us` [rows] is an honest prediction of each row of the table: made without it, by the candidate that the
+    other rows chose. `validation_error` is the mean absolute relative error of those.
+    """
 
     table: Table
     regressor: Regressor
     validation_error: float
+    held_out_us: Array
 
 
 def select(table: Table, seed: int) -> Selected:
@@ -47,31 +52,38 @@ def select(table: Table, seed: int) -> Selected:
     Needs at least `FEWEST_ROWS` rows.
     """
     splits = list(KFold(_SPLITS, shuffle=True, random_state=seed).split(table.workloads))
-    errors = np.array([_held_out_errors(candidate, table, splits, seed) for candidate in CANDIDATES])
-    honest = np.empty(len(table))
+    predicted_us = np.array([_held_out_us(candidate, table, splits, seed) for candidate in CANDIDATES])
+    errors = relative_errors(predicted_us, table.times_us)
+    honest_us = np.empty(len(table))
     for fitted, held_out in splits:
-        honest[held_out] = errors[_smallest(errors[:, fitted]), held_out]
+        honest_us[held_out] = predicted_us[_smallest(errors[:, fitted]), held_out]
     best = CANDIDATES[_smallest(errors)]
-    return Selected(table=table, regressor=fit(best, table, seed), validation_error=float(np.mean(honest)))
+    return Selected(
+        table=table,
+        regressor=fit(best, table, seed),
+        validation_error=float(np.mean(relative_errors(honest_us, table.times_us))),
+        held_out_us=honest_us,
+    )
 
 
-def relative_errors(regressor: Regressor, table: Table) -> Array:
-    """|predicted − measured| / measured of each row, [rows]; infinite where the prediction is no number."""
-    errors: Array = np.abs(regressor.predict_us(table.workloads) / table.times_us - 1)
+def relative_errors(predicted_us: Array, times_us: Array) -> Array:
+    """|predicted − measured| / measured, [.., rows]; infinite where the prediction is no number."""
+    errors: Array = np.abs(predicted_us / times_us - 1)
     return np.nan_to_num(errors, nan=np.inf, posinf=np.inf)
 
 
 _Rows = npt.NDArray[np.int64]
 
 
-def _held_out_errors(
+def _held_out_us(
     candidate: Candidate, table: Table, splits: Sequence[tuple[_Rows, _Rows]], seed: int
 ) -> Array:
-    """Error of each row where it was held out, [rows]."""
-    errors = np.empty(len(table))
+    """Prediction of each row by the fit that it was held out of, [rows]."""
+    predicted_us = np.empty(len(table))
     for fitted, held_out in splits:
-        errors[held_out] = relative_errors(fit(candidate, _part(table, fitted), seed), _part(table, held_out))
-    return errors
+        regressor = fit(candidate, _part(table, fitted), seed)
+        predicted_us[held_out] = regressor.predict_us(table.workloads[held_out])
+    return predicted_us
 
 
 def _smallest(errors: Array) -> int:

@@ -92,12 +92,15 @@ def test_the_reported_error_is_of_rows_that_had_no_part_in_the_choice(
     # Means over all ten rows: A 0.2, B 0.24. Without the two rows of the unlucky split B's 0.1 wins there instead.
     assert selected.regressor.candidate.form == "A"
     assert selected.validation_error == pytest.approx((8 * 0.2 + 0.1 + 1.5) / 10)
+    # The same, row by row: what the other rows chose predicted each, without it.
+    assert sorted(selected.held_out_us.round(6)) == pytest.approx([110] + [120] * 8 + [250])
+    assert selected.held_out_us[3] == pytest.approx(250)
 
 
 def test_noise_cannot_be_learnt_and_is_reported(make_table: Callable[..., Table]) -> None:
     table = make_table(law=lambda v: 100.0, noise=1.0, count=30)
     selected = select(table, SEED)
-    fitted = float(np.mean(relative_errors(selected.regressor, table)))
+    fitted = float(np.mean(relative_errors(selected.regressor.predict_us(table.workloads), table.times_us)))
     assert selected.validation_error > 0.5
     assert selected.validation_error > fitted
     assert select(make_table(count=30), SEED).validation_error < 0.02
@@ -169,4 +172,6 @@ def test_relative_errors_are_per_row(make_table: Callable[..., Table]) -> None:
     known = Regressor(
         candidate=CANDIDATES[0], operator=table.operator, baseline=Constant(log_us=0.0), trees=trees
     )
-    assert relative_errors(known, table) == pytest.approx([0, 0.5, 0.5, 0.5])
+    predicted_us = known.predict_us(table.workloads)
+    assert relative_errors(predicted_us, table.times_us) == pytest.approx([0, 0.5, 0.5, 0.5])
+    assert relative_errors(np.array([np.nan, 100.0]), np.array([100.0, 100.0])).tolist() == [np.inf, 0]
