@@ -1,0 +1,1 @@
+"""How good a training is: its figures, and the page that shows them (extra `report`)."""
