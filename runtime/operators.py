@@ -238,7 +238,7 @@ _TABLE = (
         "attention_output_linear",
         "Linear2",
         "attention output projection",
-        lambda s: (s.tokens, s.hidden_size // s.tensor_parallel, s.hidden_size),
+        lambda s: (s.tokens, s.attention_width // s.tensor_parallel, s.hidden_size),
     ),
     _linear(
         "mlp_up_linear",

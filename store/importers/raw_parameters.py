@@ -86,7 +86,8 @@ def needed_symbols(name: str) -> frozenset[str]:
     """Which raw parameters the workload vector of an operator depends on."""
     asked: set[str] = set()
     operator(name).workload(_Listening(asked))
-    return frozenset(_SYMBOL_OF[field_name] for field_name in asked)
+    # Files give d and h; a head size of its own has no symbol and stays 0.
+    return frozenset(_SYMBOL_OF[field_name] for field_name in asked if field_name in _SYMBOL_OF)
 
 
 _SHAPE_FIELDS = frozenset(f.name for f in fields(Shape))
