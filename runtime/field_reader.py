@@ -1,10 +1,34 @@
-"""Typed access to a JSON object that must have exactly the fields expected."""
+"""Typed access to a JSON object that must have exactly the fields expected, and what a field may hold."""
 
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
 from kernelcast.runtime.errors import DataError
+
+_HEX = re.compile(r"[0-9a-f]+")
+_WORD = re.compile(r"[A-Za-z0-9_.+-]+")
+
+
+def require(holds: bool, where: str, name: str, value: object, expected: str) -> None:
+    """Refuse a value.
+
+    Raises:
+        DataError: it does not hold; names the field, the value and what was expected.
+    """
+    if not holds:
+        raise DataError(f"{where}: {name} is {value!r:.80}, expected {expected}")
+
+
+def is_hex(text: str) -> bool:
+    """Lower-case hex digits, at least one."""
+    return _HEX.fullmatch(text) is not None
+
+
+def is_word(text: str) -> bool:
+    """A name without spaces, such as float32."""
+    return _WORD.fullmatch(text) is not None
 
 
 class FieldReader:
@@ -23,6 +47,10 @@ class FieldReader:
         if type(value) not in types:
             raise DataError(f"{self._where}: {name} is {value!r:.80}, expected {expected}")
         return value
+
+    def value(self, name: str) -> object:
+        """Whatever it is."""
+        return self._values[name]
 
     def text(self, name: str) -> str:
         """A text."""
@@ -54,6 +82,26 @@ class FieldReader:
             if type(pair) is not list or len(pair) != 2 or not all(type(v) in (int, float) for v in pair):
                 raise DataError(f"{self._where}: {name} holds {pair!r:.80}, expected [minimum, maximum]")
         return tuple((_as_float(low), _as_float(high)) for low, high in values)
+
+    def numbers(self, name: str) -> tuple[float, ...]:
+        """A list of numbers."""
+        values = self.items(name)
+        if not all(type(value) in (int, float) for value in values):
+            raise DataError(f"{self._where}: {name} is {values!r:.80}, expected a list of numbers")
+        return tuple(map(_as_float, values))
+
+    def number_or_null(self, name: str) -> float | None:
+        """A number, or nothing."""
+        value = self._get(name, "a number or null", float, int, type(None))
+        return None if value is None else _as_float(value)
+
+    def whole_pairs(self, name: str) -> tuple[tuple[int, int], ...]:
+        """A list of two whole numbers each."""
+        values = self.items(name)
+        for pair in values:
+            if type(pair) is not list or len(pair) != 2 or not all(type(v) is int for v in pair):
+                raise DataError(f"{self._where}: {name} holds {pair!r:.80}, expected two whole numbers")
+        return tuple((first, second) for first, second in values)
 
     def settings(self, name: str) -> dict[str, str | int | float | bool | None]:
         """An object, whose values are not looked into."""

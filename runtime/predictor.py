@@ -2,7 +2,6 @@
 
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
@@ -12,66 +11,45 @@ from numpy.typing import ArrayLike, NDArray
 from kernelcast.runtime.bundle import Bundle, Key
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.range_warning import RangeWarning, out_of_range
+from kernelcast.runtime.regressor_entry import RegressorEntry
+
+__all__ = ["INPUT_NAME", "OUTPUT_NAMES", "Answer", "Predictor", "RangeWarning", "Vector"]
 
 INPUT_NAME = "workload"
-OUTPUT_NAME = "time_us"
+OUTPUT_NAMES = ("time_us", "low_us", "high_us")
 # Answers remembered per regressor; a long search would otherwise grow without bound.
 _MAX_REMEMBERED = 1 << 17
 
 Vector = tuple[float, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RangeWarning:
-    """A regressor was asked outside what it was trained on: `feature` had the value `asked`."""
-
-    operator: str
-    direction: Direction
-    feature: str
-    asked: float
-    minimum: float
-    maximum: float
-
-    def __str__(self) -> str:
-        return (
-            f"{self.operator} ({self.direction}): {self.feature} = {self.asked:g} is outside the training "
-            f"range, {self.minimum:g} to {self.maximum:g}"
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values; `range` is [minimum, maximum]."""
-        return {
-            "operator": self.operator,
-            "direction": self.direction.value,
-            "feature": self.feature,
-            "asked": self.asked,
-            "range": [self.minimum, self.maximum],
-            "message": str(self),
-        }
+Answer = tuple[float, float, float]
+"""Time, low and high end of its 90 % interval, in µs."""
 
 
 class Predictor:
     """Answers how long operators take. Safe to use from several threads; holds no open files.
 
-    Each model is a function of one input `workload`, float32 [N, features], with an output `time_us`,
-    float32 [N, 1] in microseconds; further outputs are allowed and not asked for.
+    Each model is a function of one input `workload`, float32 [N, features], with the outputs `time_us`, `low_us` and
+    `high_us`, float32 [N, 1] in microseconds; further outputs are allowed and not asked for.
     """
 
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
         self._lock = threading.Lock()
         self._sessions: dict[Key, Any] = {}
-        self._remembered: Mapping[Key, dict[Vector, float]] = MappingProxyType(
+        self._remembered: Mapping[Key, dict[Vector, Answer]] = MappingProxyType(
             {key: {} for key in bundle.entries}
         )
 
-    def predict_us(self, operator: str, direction: Direction, vectors: ArrayLike) -> NDArray[np.float64]:
-        """Times in µs, float64 [n], for workload vectors [n, features]; the regressor is run at most once.
+    def answers(self, operator: str, direction: Direction, vectors: ArrayLike) -> NDArray[np.float64]:
+        """Times in µs with their 90 % interval, float64 [n, 3] (time, low, high), for vectors [n, features].
+
+        The regressor is run at most once, and only for what it was not asked before.
 
         Raises:
             UsageError: `vectors` has another shape, or values that are not finite.
             DataError: the bundle has no such regressor, its model cannot be run or breaks the contract, or
-                it answers a time that is not positive and finite.
+                it answers times that are not positive, finite and in order.
         """
         entry = self._entry(operator, direction)
         array = np.asarray(vectors, dtype=np.float64)
@@ -81,45 +59,52 @@ class Predictor:
                 f"{operator} ({direction}): vectors of shape {array.shape}, expected finite [n, {expected}]"
             )
         rows: list[Vector] = list(map(tuple, array.tolist()))
-        times = self.times_us(operator, direction, rows)
-        return np.array([times[row] for row in rows], dtype=np.float64)
+        answers = self.answers_of(operator, direction, rows)
+        return np.array([answers[row] for row in rows], dtype=np.float64).reshape(-1, len(OUTPUT_NAMES))
 
-    def times_us(self, operator: str, direction: Direction, vectors: Sequence[Vector]) -> dict[Vector, float]:
-        """Time in µs of every distinct vector, each of the right length; errors as in `predict_us`."""
+    def predict_us(self, operator: str, direction: Direction, vectors: ArrayLike) -> NDArray[np.float64]:
+        """Times in µs alone, float64 [n]; otherwise like `answers`."""
+        return self.answers(operator, direction, vectors)[:, 0]
+
+    def answers_of(
+        self, operator: str, direction: Direction, vectors: Sequence[Vector]
+    ) -> dict[Vector, Answer]:
+        """Answer of every distinct vector, each of the right length; errors as in `answers`."""
         entry = self._entry(operator, direction)
         remembered = self._remembered[entry.key]
         # Looked up once: another thread may empty what is remembered at any moment.
-        times = {vector: remembered.get(vector) for vector in vectors}
-        unknown = [vector for vector, time_us in times.items() if time_us is None]
+        found = {vector: remembered.get(vector) for vector in vectors}
+        unknown = [vector for vector, answer in found.items() if answer is None]
         if unknown:
-            answers = dict(zip(unknown, self._run(entry.key, unknown), strict=True))
+            new = dict(zip(unknown, self._run(entry.key, unknown), strict=True))
             with self._lock:
-                if len(remembered) + len(answers) > _MAX_REMEMBERED:
+                if len(remembered) + len(new) > _MAX_REMEMBERED:
                     remembered.clear()
-                remembered.update(answers)
-            return {vector: answers[vector] if known is None else known for vector, known in times.items()}
-        return {vector: known for vector, known in times.items() if known is not None}
+                remembered.update(new)
+            return {vector: new[vector] if known is None else known for vector, known in found.items()}
+        return {vector: known for vector, known in found.items() if known is not None}
+
+    def times_us(self, operator: str, direction: Direction, vectors: Sequence[Vector]) -> dict[Vector, float]:
+        """Time in µs of every distinct vector, each of the right length; errors as in `answers`."""
+        answers = self.answers_of(operator, direction, vectors)
+        return {vector: time_us for vector, (time_us, _, _) in answers.items()}
+
+    def load(self) -> None:
+        """Load every model now, which otherwise happens when it is first asked.
+
+        Raises:
+            DataError: a model cannot be loaded, or breaks the contract.
+        """
+        for key in self.bundle.entries:
+            self._session(key)
 
     def range_warnings(
         self, operator: str, direction: Direction, vectors: Sequence[Vector]
     ) -> tuple[RangeWarning, ...]:
-        """One warning per feature and value outside the training range, in order of appearance."""
-        entry = self._entry(operator, direction)
-        found: dict[tuple[str, float], RangeWarning] = {}
-        for vector in vectors:
-            for feature, asked, (low, high) in zip(entry.features, vector, entry.training_range, strict=True):
-                if not low <= asked <= high:
-                    found[feature, asked] = RangeWarning(
-                        operator=operator,
-                        direction=direction,
-                        feature=feature,
-                        asked=asked,
-                        minimum=low,
-                        maximum=high,
-                    )
-        return tuple(found.values())
+        """One warning per feature and value outside the training range, and per layout never measured."""
+        return out_of_range(self._entry(operator, direction), vectors)
 
-    def _entry(self, operator: str, direction: Direction) -> Any:
+    def _entry(self, operator: str, direction: Direction) -> RegressorEntry:
         try:
             return self.bundle.entries[operator, direction]
         except KeyError:
@@ -127,25 +112,28 @@ class Predictor:
                 f"bundle {self.bundle.path} has no regressor for {operator} ({direction})"
             ) from None
 
-    def _run(self, key: Key, vectors: Sequence[Vector]) -> list[float]:
+    def _run(self, key: Key, vectors: Sequence[Vector]) -> list[Answer]:
         operator, direction = key
         session = self._session(key)
         try:
-            (answer,) = session.run([OUTPUT_NAME], {INPUT_NAME: np.array(vectors, dtype=np.float32)})
+            outputs = session.run(OUTPUT_NAMES, {INPUT_NAME: np.array(vectors, dtype=np.float32)})
         except Exception as error:
             raise self._broken(key, f"cannot be run ({_first_line(error)})") from error
-        if answer.shape != (len(vectors), 1) or answer.dtype != np.float32:
-            shape = (len(vectors), 1)
-            raise self._broken(key, f"answers {answer.dtype} {answer.shape}, expected float32 {shape}")
-        times_us = answer[:, 0].astype(np.float64)
-        wrong = np.flatnonzero(~(np.isfinite(times_us) & (times_us > 0)))
-        if wrong.size:
+        for output in outputs:
+            if output.shape != (len(vectors), 1) or output.dtype != np.float32:
+                shape = (len(vectors), 1)
+                raise self._broken(key, f"answers {output.dtype} {output.shape}, expected float32 {shape}")
+        answers = np.concatenate(outputs, axis=1).astype(np.float64)
+        time_us, low_us, high_us = answers.T
+        holds = (low_us > 0) & (low_us <= time_us) & (time_us <= high_us) & (high_us < np.inf)
+        if not holds.all():
+            wrong = int(np.argmin(holds))
             raise DataError(
-                f"bundle {self.bundle.path}: {operator} ({direction}) answers {times_us[wrong[0]]} µs "
-                f"for workload {list(vectors[wrong[0]])}, expected a positive time"
+                f"bundle {self.bundle.path}: {operator} ({direction}) answers {time_us[wrong]:g} "
+                f"({low_us[wrong]:g} to {high_us[wrong]:g}) µs for workload {list(vectors[wrong])}, "
+                "expected a positive time within its interval"
             )
-        times: list[float] = times_us.tolist()
-        return times
+        return list(map(tuple, answers.tolist()))
 
     def _session(self, key: Key) -> Any:
         with self._lock:
@@ -169,12 +157,11 @@ class Predictor:
             raise self._broken(
                 key, f"is not a model that ONNX Runtime loads ({_first_line(error)})"
             ) from error
-        inputs, outputs = session.get_inputs(), [node.name for node in session.get_outputs()]
-        if [node.name for node in inputs] != [INPUT_NAME] or OUTPUT_NAME not in outputs:
-            names = [node.name for node in inputs]
-            raise self._broken(
-                key, f"maps {names} to {outputs}, expected [{INPUT_NAME!r}] to [{OUTPUT_NAME!r}]"
-            )
+        inputs = [node.name for node in session.get_inputs()]
+        outputs = [node.name for node in session.get_outputs()]
+        if inputs != [INPUT_NAME] or not set(OUTPUT_NAMES) <= set(outputs):
+            expected = list(OUTPUT_NAMES)
+            raise self._broken(key, f"maps {inputs} to {outputs}, expected [{INPUT_NAME!r}] to {expected}")
         return session
 
     def _broken(self, key: Key, problem: str) -> DataError:

@@ -1,5 +1,6 @@
 """Fixtures for tests of every part: real bundles with tiny ONNX models, whose answers are known by hand."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -7,13 +8,21 @@ import pytest
 
 from kernelcast.runtime.bundle import Manifest, RegressorEntry, write_bundle
 from kernelcast.runtime.fingerprint import FabricFingerprint
+from kernelcast.runtime.interval import Interval
 from kernelcast.runtime.operators import OPERATORS, Direction
 
 Key = tuple[str, Direction]
 
 
-def linear_model(weights: Sequence[float], constant: float, *, output: str = "time_us") -> bytes:
-    """An ONNX model: time_us = workload · weights + constant."""
+def linear_model(
+    weights: Sequence[float],
+    constant: float,
+    *,
+    output: str = "time_us",
+    low: float = 0.5,
+    high: float = 2.0,
+) -> bytes:
+    """An ONNX model: time_us = workload · weights + constant, low_us and high_us these multiples of it."""
     from onnx import TensorProto, helper
 
     columns = len(weights)
@@ -21,13 +30,20 @@ def linear_model(weights: Sequence[float], constant: float, *, output: str = "ti
         [
             helper.make_node("MatMul", ["workload", "weights"], ["product"]),
             helper.make_node("Add", ["product", "constant"], [output]),
+            helper.make_node("Mul", [output, "low"], ["low_us"]),
+            helper.make_node("Mul", [output, "high"], ["high_us"]),
         ],
         "linear",
         [helper.make_tensor_value_info("workload", TensorProto.FLOAT, ["N", columns])],
-        [helper.make_tensor_value_info(output, TensorProto.FLOAT, ["N", 1])],
+        [
+            helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 1])
+            for name in (output, "low_us", "high_us")
+        ],
         [
             helper.make_tensor("weights", TensorProto.FLOAT, [columns, 1], [float(w) for w in weights]),
             helper.make_tensor("constant", TensorProto.FLOAT, [1], [float(constant)]),
+            helper.make_tensor("low", TensorProto.FLOAT, [1], [float(low)]),
+            helper.make_tensor("high", TensorProto.FLOAT, [1], [float(high)]),
         ],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
@@ -49,8 +65,11 @@ def regressor(key: Key, model: bytes, *, largest: float = 1e12) -> RegressorEntr
         form="time",
         hyperparameters={"depth": 0, "note": "written by a test"},
         validation_error=0.0,
+        interval=Interval.of_all(math.log(2.0)),
         rows=1,
         statistic="quiet",
+        table_digest="0123456789abcdef",
+        recipe_digest="fedcba9876543210",
     )
 
 

@@ -1,19 +1,15 @@
-"""A regressor as one ONNX graph: workload vector in, time in µs out; features, trees and exp are inside.
+"""A regressor as one ONNX graph: workload vector in, time and interval in µs out; features, trees and exp are inside.
 
 Opset 15 (the newest that both converters write) with the tree operators of `ai.onnx.ml` opset 3. Input `workload`
-float32 [rows, features], output `time_us` float32 [rows, 1]. The export is compared with the Python regressor before
-anybody sees it.
+float32 [rows, features]; outputs `time_us`, `low_us` and `high_us`, float32 [rows, 1] each. docs/bundle.md shows how
+other languages use one.
 """
 
-from collections.abc import Sequence
-from functools import reduce
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 import onnx
-import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 from onnxmltools import convert_xgboost
 from onnxmltools.convert.common.data_types import FloatTensorType as XgboostFloatTensorType
 from skl2onnx import convert_sklearn
@@ -21,89 +17,79 @@ from skl2onnx.common.data_types import FloatTensorType
 from xgboost import XGBRegressor
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.interval import Interval
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.train.baseline import Baseline, Constant, PowerLaw, Powers, Roofline
-from kernelcast.train.dataset import Array, Table
+from kernelcast.runtime.predictor import OUTPUT_NAMES
+from kernelcast.train.baseline import Baseline, Constant, PowerLaw, Roofline
+from kernelcast.train.onnx_graph import INPUT, Graph
 from kernelcast.train.regressor import Regressor
 
 OPSET = 15
 ML_OPSET = 3
-PARITY_TOLERANCE = 1e-4
-_RANDOM_ROWS = 256
-_BEYOND = 4.0
 _IR_VERSION = 8
 
 
-class _Graph:
-    """Collects nodes and constants. Every node has one output, whose name is answered; all are [rows, …]."""
-
-    def __init__(self, features: int) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[onnx.TensorProto] = []
-        self.columns = [
-            self.add("Gather", "workload", self.constant([column], np.int64), axis=1)
-            for column in range(features)
-        ]
-
-    def add(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        output = output or f"{kind.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [output], **attributes))
-        return output
-
-    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype=dtype), name))
-        return name
-
-    def product(self, powers: Powers) -> str:
-        """Product of the features, each as often as its exponent says."""
-        factors = [name for name, power in zip(self.columns, powers, strict=True) for _ in range(power)]
-        return reduce(lambda product, factor: self.add("Mul", product, factor), factors)
-
-    def weighted_sum(self, terms: Sequence[tuple[float, str]]) -> str:
-        """Sum of weight · value."""
-        return reduce(
-            lambda total, term: self.add("Add", total, term),
-            [self.add("Mul", name, self.constant([[weight]])) for weight, name in terms],
-        )
-
-
-def to_onnx(regressor: Regressor) -> bytes:
-    """The regressor as ONNX bytes; same regressor, same bytes."""
+def to_onnx(regressor: Regressor, interval: Interval, properties: Mapping[str, str]) -> bytes:
+    """The regressor as ONNX bytes, `properties` as its metadata_props; same input, same bytes."""
     features = list(OPERATORS[regressor.operator].features)
-    graph = _Graph(len(features))
+    graph = Graph(len(features))
     log_us = graph.add("Add", _baseline(graph, regressor.baseline), _residual(graph, regressor))
-    graph.add("Exp", log_us, output="time_us")
+    time_us, low_us, high_us = OUTPUT_NAMES
+    graph.add("Exp", log_us, output=time_us)
+    factor = _interval_factor(graph, interval)
+    graph.add("Div", time_us, factor, output=low_us)
+    graph.add("Mul", time_us, factor, output=high_us)
     model = helper.make_model(
         helper.make_graph(
             graph.nodes,
             regressor.operator,
-            [helper.make_tensor_value_info("workload", TensorProto.FLOAT, ["rows", len(features)])],
-            [helper.make_tensor_value_info("time_us", TensorProto.FLOAT, ["rows", 1])],
+            [helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["rows", len(features)])],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 1]) for name in OUTPUT_NAMES],
             graph.constants,
         ),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)],
         ir_version=_IR_VERSION,
         producer_name="kernelcast",
     )
-    helper.set_model_props(model, {"features": " ".join(features), "unit": "microseconds"})
-    onnx.checker.check_model(model)
+    helper.set_model_props(model, dict(sorted(properties.items())))
+    onnx.checker.check_model(model, full_check=True)
     encoded: bytes = model.SerializeToString(deterministic=True)
     return encoded
 
 
-def _baseline(graph: _Graph, baseline: Baseline) -> str:
+def _interval_factor(graph: Graph, interval: Interval) -> str:
+    """By what the time is divided and multiplied, [rows, 1] or [1, 1]."""
+    *own, other = interval.log_half_widths
+    if interval.by == "all":
+        return graph.constant([[np.exp(other)]])
+    if interval.by == "size":
+        # Group i lies above bound i − 1: each bound that is passed adds the step to the next group's half-width.
+        bounds = graph.constant([interval.size_bounds])
+        chosen = graph.as_number(graph.add("Greater", graph.size(), bounds))
+        start, steps = interval.log_half_widths[0], np.diff(interval.log_half_widths)
+    else:
+        nodes, gpus = (
+            graph.add("Equal", column, graph.constant([values], np.float32))
+            for column, values in zip(graph.columns[-2:], zip(*interval.layouts, strict=True), strict=True)
+        )
+        chosen = graph.as_number(graph.add("And", nodes, gpus))
+        start, steps = other, np.array(own) - other
+    added = graph.add("MatMul", chosen, graph.constant(steps[:, None]))
+    return graph.add("Exp", graph.add("Add", added, graph.constant([[start]])))
+
+
+def _baseline(graph: Graph, baseline: Baseline) -> str:
     """Logarithm of the baseline, [rows, 1]."""
     if isinstance(baseline, Constant):
         return graph.constant([[baseline.log_us]])
     if isinstance(baseline, PowerLaw):
-        logs = graph.add("Log", graph.add("Max", "workload", graph.constant(1.0)))
+        logs = graph.add("Log", graph.add("Max", INPUT, graph.constant(1.0)))
         powers = graph.add("MatMul", logs, graph.constant(np.array(baseline.exponents)[:, None]))
         return graph.add("Add", powers, graph.constant([[baseline.log_us]]))
     return graph.add("Log", _roofline_us(graph, baseline))
 
 
-def _roofline_us(graph: _Graph, roofline: Roofline) -> str:
+def _roofline_us(graph: Graph, roofline: Roofline) -> str:
     """Time of a roofline in µs, [rows, 1]."""
     # Fitted weights are often 0, and need no node then.
     total_us = graph.constant([[roofline.constant_us]])
@@ -121,10 +107,10 @@ def _roofline_us(graph: _Graph, roofline: Roofline) -> str:
     return total_us
 
 
-def _residual(graph: _Graph, regressor: Regressor) -> str:
+def _residual(graph: Graph, regressor: Regressor) -> str:
     """What the trees add, [rows, 1]."""
     features = len(graph.columns)
-    inputs = graph.add("Concat", "workload", graph.product((1,) * features), axis=1)
+    inputs = graph.add("Concat", INPUT, graph.size(), axis=1)
     converted = _convert_trees(regressor, features + 1)
     kinds = [node.op_type for node in converted.graph.node]
     if kinds != ["TreeEnsembleRegressor"]:
@@ -150,37 +136,3 @@ def _convert_trees(regressor: Regressor, inputs: int) -> onnx.ModelProto:
             target_opset={"": OPSET, "ai.onnx.ml": ML_OPSET},
         )
     return converted
-
-
-def check_parity(model: bytes, regressor: Regressor, table: Table, seed: int) -> float:
-    """Largest relative difference between ONNX and Python over the table's rows and random rows around them.
-
-    Raises:
-        DataError: it exceeds `PARITY_TOLERANCE`, or the model cannot be run.
-    """
-    where = f"{table.operator} ({table.direction})"
-    workloads = np.concatenate([table.workloads, _random_workloads(table.workloads, seed)])
-    try:
-        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-        (answer,) = session.run(["time_us"], {"workload": workloads.astype(np.float32)})
-    except Exception as error:
-        # ONNX Runtime has exception types of its own, without a common base.
-        reason = (str(error).splitlines() or [type(error).__name__])[0]
-        raise DataError(f"{where}: the exported model cannot be run ({reason})") from error
-    expected_us = regressor.predict_us(workloads)
-    worst = float(np.max(np.abs(answer[:, 0] / expected_us - 1)))
-    if not worst <= PARITY_TOLERANCE:
-        raise DataError(
-            f"{where}: ONNX answers differ from Python's by {worst:.1e}, expected at most {PARITY_TOLERANCE:.0e}"
-        )
-    return worst
-
-
-def _random_workloads(workloads: Array, seed: int) -> Array:
-    """Whole numbers, half of them within the range of each feature and half beyond it too."""
-    generator = np.random.default_rng(seed)
-    low, high = np.maximum(workloads.min(axis=0), 1), np.maximum(workloads.max(axis=0), 1)
-    beyond = np.repeat([1.0, _BEYOND], _RANDOM_ROWS // 2)[:, None]
-    share = generator.random((_RANDOM_ROWS, workloads.shape[1]))
-    drawn: Array = np.round(low * (high * beyond / low) ** share)
-    return drawn

@@ -10,7 +10,11 @@ from kernelcast.runtime.bundle import write_bundle
 from kernelcast.runtime.manifest import Manifest, RegressorEntry
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
 from kernelcast.train.dataset import STATISTICS, Table, tables
-from kernelcast.train.export import check_parity, to_onnx
+from kernelcast.train.export import to_onnx
+from kernelcast.train.intervals import calibrate, layouts_of
+from kernelcast.train.parity import check_parity
+from kernelcast.train.properties import properties, training_range
+from kernelcast.train.recipe import recipe_digest, table_digest
 from kernelcast.train.scope import Scope
 from kernelcast.train.screening import Skipped, screen
 from kernelcast.train.selection import FEWEST_ROWS, Selected, select
@@ -72,9 +76,12 @@ def train_bundle(
     for done, table in enumerate(enough, start=1):
         selections.append(select(table, seed))
         on_progress(done, len(enough), table.operator)
-    models = [to_onnx(s.regressor) for s in selections]
-    for selected, model in zip(selections, models, strict=True):
-        check_parity(model, selected.regressor, selected.table, seed)
+    recipe = recipe_digest(scope, statistic, seed)
+    models, entries = [], []
+    for selected in selections:
+        model, entry = _exported(selected, scope, statistic, seed, recipe)
+        models.append(model)
+        entries.append(entry)
     keys = {(table.operator, table.direction) for table in enough}
     used = [sample for sample in screened.samples if (sample.operator, sample.direction) in keys]
     manifest = Manifest(
@@ -87,9 +94,7 @@ def train_bundle(
         software=scope.software,
         dataset_digest=dataset_digest(used),
         seed=seed,
-        regressors=tuple(
-            _entry(s, model, scope.dtype, statistic) for s, model in zip(selections, models, strict=True)
-        ),
+        regressors=tuple(entries),
     )
     files = {e.file: model for e, model in zip(manifest.regressors, models, strict=True)}
     digest = write_bundle(output, manifest, files)
@@ -135,26 +140,34 @@ def _newest(database: Database, samples: Sequence[SampleRow]) -> str:
     return max(filter(None, moments), default=_UNKNOWN_MOMENT)
 
 
-def _entry(selected: Selected, model: bytes, dtype: str, statistic: str) -> RegressorEntry:
+def _exported(
+    selected: Selected, scope: Scope, statistic: str, seed: int, recipe: str
+) -> tuple[bytes, RegressorEntry]:
+    """The ONNX model of a selection, compared with it, and its entry."""
     table, candidate = selected.table, selected.regressor.candidate
-    return RegressorEntry.for_model(
+    calibrated = calibrate(table, selected.held_out_us, seed)
+    interval, coverage = calibrated.interval, calibrated.coverage
+    model = to_onnx(selected.regressor, interval, properties(selected, interval, coverage, scope, statistic))
+    check_parity(model, selected.regressor, interval, table, seed)
+    return model, RegressorEntry.for_model(
         model,
         operator=table.operator,
         direction=table.direction,
-        dtype=dtype,
-        training_range=_training_range(table),
+        dtype=scope.dtype,
+        training_range=training_range(selected),
         algorithm=candidate.algorithm,
         form=candidate.form,
         hyperparameters=candidate.hyperparameters,
         validation_error=selected.validation_error,
+        extrapolation_error=getattr(selected, "extrapolation_error", None),
+        interval=interval,
+        interval_coverage=coverage,
+        layouts=layouts_of(table),
         rows=len(table),
         statistic=statistic,
+        table_digest=table_digest(table),
+        recipe_digest=recipe,
     )
-
-
-def _training_range(table: Table) -> list[tuple[float, float]]:
-    lows, highs = table.workloads.min(axis=0), table.workloads.max(axis=0)
-    return list(zip(lows.tolist(), highs.tolist(), strict=True))
 
 
 def _records(manifest: Manifest, digest: str) -> list[PredictorRecord]:

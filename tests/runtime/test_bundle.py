@@ -68,7 +68,7 @@ def test_any_zip_tool_reads_it(content: bytes, small: Manifest) -> None:
         assert archive.namelist() == ["manifest.json", "models/gelu.forward.onnx"]
         values = json.loads(archive.read("manifest.json"))
     assert values == small.to_dict()
-    assert values["format"] == "kernelcast.bundle/1"
+    assert values["format"] == "kernelcast.bundle/2"
     assert values["fabric"][0]["digest"] == small.fabric[0].digest
 
 
@@ -124,7 +124,7 @@ def with_manifest(content: bytes, change: Callable[[dict[str, Any]], None]) -> b
         ({"manifest.json": b"{"}, "manifest.json is not JSON ("),
         ({"manifest.json": b"[" * 100_000}, "manifest.json is not JSON ("),
         ({"manifest.json": b"[]"}, "manifest: expected an object, found list"),
-        ({"manifest.json": b"{}"}, "manifest: format is None, this version reads 'kernelcast.bundle/1'"),
+        ({"manifest.json": b"{}"}, "manifest: format is None, this version reads 'kernelcast.bundle/2'"),
         ({"manifest.json": b" " * (2**24 + 1)}, "manifest.json is larger than 16777216 bytes"),
     ],
 )
@@ -154,8 +154,8 @@ ENTRY = ("regressors", 0)
     ("change", "message"),
     [
         (
-            set_in("format", to="kernelcast.bundle/2"),
-            "manifest: format is 'kernelcast.bundle/2', this version reads",
+            set_in("format", to="kernelcast.bundle/1"),
+            "manifest: format is 'kernelcast.bundle/1', this version reads",
         ),
         (set_in("colour", to=1), "manifest: missing or unknown field(s) colour"),
         (set_in("a\nb", to=1), "manifest: missing or unknown field(s) a\\nb"),
@@ -204,6 +204,82 @@ ENTRY = ("regressors", 0)
         (
             set_in(*ENTRY, "hyperparameters", to={"a": [1]}),
             "regressor gelu (forward): hyperparameters.a is [1]",
+        ),
+        (
+            set_in(*ENTRY, "extrapolation_error", to=-1),
+            "regressor gelu (forward): extrapolation_error is -1.0",
+        ),
+        (
+            set_in(*ENTRY, "extrapolation_error", to="1"),
+            "regressor: extrapolation_error is '1', expected a number or null",
+        ),
+        (set_in(*ENTRY, "interval_coverage", to=1.5), "regressor gelu (forward): interval_coverage is 1.5"),
+        (
+            set_in(*ENTRY, "interval", to=3),
+            "regressor gelu (forward): interval: expected an object, found int",
+        ),
+        (
+            set_in(*ENTRY, "interval", "level", to=1),
+            "regressor gelu (forward): interval: level is 1.0, expected",
+        ),
+        (
+            set_in(*ENTRY, "interval", "method", to="guess"),
+            "regressor gelu (forward): interval: method is 'guess'",
+        ),
+        (
+            set_in(*ENTRY, "interval", "by", to="size"),
+            "regressor gelu (forward): interval: size_bounds is ()",
+        ),
+        (
+            set_in(*ENTRY, "interval", "size_bounds", to=[2.0]),
+            "regressor gelu (forward): interval: size_bounds is (2.0,)",
+        ),
+        (
+            set_in(*ENTRY, "interval", "size_bounds", to=["2"]),
+            "regressor gelu (forward): interval: size_bounds is ['2']",
+        ),
+        (
+            set_in(*ENTRY, "interval", "layouts", to=[[1, 2]]),
+            "regressor gelu (forward): interval: layouts is ((1, 2),)",
+        ),
+        (
+            set_in(*ENTRY, "interval", "layouts", to=[[1, 2.5]]),
+            "regressor gelu (forward): interval: layouts holds [1, 2.5]",
+        ),
+        (
+            set_in(*ENTRY, "interval", "log_half_widths", to=[-1]),
+            "regressor gelu (forward): interval: log_half_widths is (-1",
+        ),
+        (
+            set_in(*ENTRY, "interval", "log_half_widths", to=[]),
+            "regressor gelu (forward): interval: log_half_widths is ()",
+        ),
+        (
+            set_in(
+                *ENTRY,
+                "interval",
+                to={
+                    "method": "cross_conformal",
+                    "level": 0.9,
+                    "by": "layout",
+                    "size_bounds": [],
+                    "layouts": [[1, 2]],
+                    "log_half_widths": [0.1, 0.2],
+                },
+            ),
+            "regressor gelu (forward): interval.by is 'layout', expected layout for collectives only",
+        ),
+        (
+            set_in(*ENTRY, "layouts", to=[[1, 2]]),
+            "regressor gelu (forward): layouts is ((1, 2),), expected distinct",
+        ),
+        (
+            set_in(*ENTRY, "table_digest", to="z"),
+            "regressor gelu (forward): table_digest is 'z', expected hex digits",
+        ),
+        (
+            set_in(*ENTRY, "recipe_digest", to=""),
+            "regressor gelu (forward): recipe_digest is '', expected hex digits",
         ),
         (set_in("compute", 0, "digest", to="ff"), "manifest compute: digest or description does not fit"),
         (

@@ -2,14 +2,17 @@
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kernelcast.runtime import DataError, UsageError, read_bundle
+from kernelcast.runtime.bundle import write_bundle
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.predictor import Predictor
+from kernelcast.runtime.predictor import Answer, Predictor, Vector
 
 GELU, FORWARD = "gelu", Direction.FORWARD
 Make = Callable[..., Path]
@@ -29,11 +32,22 @@ def test_answers_in_the_order_asked(make_bundle: Make, linear_model: Model) -> N
     assert asked.predict_us(GELU, FORWARD, np.empty((0, 3))).tolist() == []
 
 
+def test_times_come_with_their_interval(make_bundle: Make, linear_model: Model) -> None:
+    asked = predictor(make_bundle({(GELU, FORWARD): linear_model((1, 10, 100), 0, low=0.75, high=1.5)}))
+    answers = asked.answers(GELU, FORWARD, [[1, 2, 3], [4, 5, 6], [1, 2, 3]])
+    assert answers.dtype == np.float64
+    assert answers.tolist() == [[321.0, 240.75, 481.5], [654.0, 490.5, 981.0], [321.0, 240.75, 481.5]]
+    # What is remembered is all of it.
+    assert asked.answers_of(GELU, FORWARD, [(4, 5, 6)]) == {(4, 5, 6): (654.0, 490.5, 981.0)}
+    assert asked.times_us(GELU, FORWARD, [(4, 5, 6)]) == {(4, 5, 6): 654.0}
+    assert asked.answers(GELU, FORWARD, np.empty((0, 3))).shape == (0, 3)
+
+
 def test_distinct_workloads_are_asked_once(make_bundle: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     asked, runs = predictor(make_bundle()), []
     run = Predictor._run
 
-    def counted(self: Predictor, key: tuple[str, Direction], vectors: list[tuple[float, ...]]) -> list[float]:
+    def counted(self: Predictor, key: tuple[str, Direction], vectors: list[Vector]) -> list[Answer]:
         runs.append(vectors)
         return run(self, key, vectors)
 
@@ -100,12 +114,25 @@ def test_times_that_cannot_be_are_refused(make_bundle: Make, answer: float) -> N
         asked.times_us(GELU, FORWARD, [(1, 2, 3)])
 
 
+@pytest.mark.parametrize(
+    ("low", "high"),
+    [(1.5, 2.0), (0.5, 0.75), (2.0, 0.5), (0.0, 2.0), (float("nan"), 2.0), (0.5, float("inf"))],
+)
+def test_intervals_that_cannot_be_are_refused(
+    make_bundle: Make, linear_model: Model, low: float, high: float
+) -> None:
+    asked = predictor(make_bundle({(GELU, FORWARD): linear_model((0, 0, 0), 8, low=low, high=high)}))
+    expected = rf"gelu \(forward\) answers 8 \({8 * low:g} to {8 * high:g}\) µs for workload \[1.*expected a positive"
+    with pytest.raises(DataError, match=expected):
+        asked.predict_us(GELU, FORWARD, [[1, 2, 3]])
+
+
 def test_models_that_break_the_contract(make_bundle: Make, linear_model: Model) -> None:
     for model, message in (
         (b"no model at all", r"the model of gelu \(forward\) is not a model that ONNX Runtime loads \("),
         (
             linear_model((1, 1, 1), 0, output="seconds"),
-            r"maps \['workload'\] to \['seconds'\], expected \['workload'\]",
+            r"maps \['workload'\] to \['seconds', 'low_us', 'high_us'\], expected \['workload'\] to \['time_us', ",
         ),
         (linear_model((1, 1), 0), r"the model of gelu \(forward\) cannot be run \("),
     ):
@@ -118,14 +145,48 @@ def test_models_that_break_the_contract(make_bundle: Make, linear_model: Model) 
 def test_answers_of_another_shape_are_refused(make_bundle: Make) -> None:
     from onnx import TensorProto, helper
 
+    names = ("time_us", "low_us", "high_us")
     graph = helper.make_graph(
-        [helper.make_node("Identity", ["workload"], ["time_us"])],
+        [helper.make_node("Identity", ["workload"], [name]) for name in names],
         "identity",
         [helper.make_tensor_value_info("workload", TensorProto.FLOAT, ["N", 3])],
-        [helper.make_tensor_value_info("time_us", TensorProto.FLOAT, ["N", 3])],
+        [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 3]) for name in names],
     )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
     asked = predictor(make_bundle({(GELU, FORWARD): model.SerializeToString()}))
     with pytest.raises(DataError, match=r"answers float32 \(1, 3\), expected float32 \(1, 1\)$"):
         asked.predict_us(GELU, FORWARD, [[1, 2, 3]])
+
+
+def test_all_models_can_be_loaded_without_asking(make_bundle: Make) -> None:
+    asked = predictor(make_bundle())
+    asked.load()
+    broken = predictor(make_bundle({(GELU, FORWARD): b"no model"}))
+    with pytest.raises(DataError, match=r"the model of gelu \(forward\) is not a model that ONNX"):
+        broken.load()
+
+
+def test_layouts_never_measured_are_named(
+    tmp_path: Path, regressor: Any, manifest: Any, linear_model: Model
+) -> None:
+    model = linear_model((0, 0, 0), 5)
+    key = "dp_all_reduce", Direction.ONCE
+    entry = replace(regressor(key, model, largest=100), layouts=((1, 4), (2, 2)))
+    write_bundle(tmp_path / "a.kcast", manifest([entry]), {entry.file: model})
+    asked = predictor(tmp_path / "a.kcast")
+    assert asked.range_warnings(*key, [(10, 1, 4), (10, 2, 2)]) == ()
+    # Each number alone is within its range; together they were never measured.
+    warnings = asked.range_warnings(*key, [(10, 1, 2), (20, 1, 2), (10, 2, 4)])
+    assert [str(warning) for warning in warnings] == [
+        "dp_all_reduce (once): layout 1 × 2 (nodes × devices per node) was never measured, only 1 × 4, 2 × 2",
+        "dp_all_reduce (once): layout 2 × 4 (nodes × devices per node) was never measured, only 1 × 4, 2 × 2",
+    ]
+    assert warnings[0].to_dict() == {
+        "operator": "dp_all_reduce",
+        "direction": "once",
+        "feature": "layout",
+        "asked": [1, 2],
+        "measured": [[1, 4], [2, 2]],
+        "message": str(warnings[0]),
+    }

@@ -14,11 +14,13 @@ from onnx import numpy_helper
 from sklearn.ensemble import RandomForestRegressor
 
 from kernelcast.runtime import DataError
+from kernelcast.runtime.interval import Interval
 from kernelcast.runtime.operators import Direction
-from kernelcast.train import export
+from kernelcast.train import export, parity
 from kernelcast.train.baseline import Roofline
 from kernelcast.train.dataset import Array, Table
-from kernelcast.train.export import ML_OPSET, OPSET, PARITY_TOLERANCE, check_parity, to_onnx
+from kernelcast.train.export import ML_OPSET, OPSET
+from kernelcast.train.parity import PARITY_TOLERANCE
 from kernelcast.train.regressor import Candidate, Regressor, fit
 from kernelcast.train.selection import CANDIDATES
 
@@ -31,12 +33,24 @@ KEYS = [
     ("dp_all_gather", ONCE),
     ("optimizer_first_stage", ONCE),
 ]
+INTERVAL = Interval.of_all(0.25)
+PROPERTIES = {"unit": "microseconds", "operator": "some"}
 candidates = pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda c: f"{c.form}-{c.algorithm}")
+
+
+def to_onnx(regressor: Regressor, interval: Interval = INTERVAL) -> bytes:
+    return export.to_onnx(regressor, interval, PROPERTIES)
+
+
+def check_parity(
+    model: bytes, regressor: Regressor, table: Table, seed: int, interval: Interval = INTERVAL
+) -> float:
+    return parity.check_parity(model, regressor, interval, table, seed)
 
 
 def answers(model: bytes, workloads: Array) -> Array:
     session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
-    (times_us,) = session.run(None, {"workload": workloads.astype(np.float32)})
+    (times_us,) = session.run(["time_us"], {"workload": workloads.astype(np.float32)})
     return np.asarray(times_us[:, 0], dtype=np.float64)
 
 
@@ -70,8 +84,12 @@ def test_the_graph_is_what_the_runtime_expects(
 ) -> None:
     model = onnx.load_from_string(to_onnx(fit(candidate, make_table(noise=0.2), 3)))
     onnx.checker.check_model(model, full_check=True)
-    [given_input], [output] = model.graph.input, model.graph.output
-    for value, name, last in ((given_input, "workload", 3), (output, "time_us", 1)):
+    [given_input], outputs = model.graph.input, model.graph.output
+    assert [output.name for output in outputs] == ["time_us", "low_us", "high_us"]
+    for value, name, last in (
+        (given_input, "workload", 3),
+        *((output, output.name, 1) for output in outputs),
+    ):
         assert value.name == name
         assert value.type.tensor_type.elem_type == onnx.TensorProto.FLOAT
         rows, columns = value.type.tensor_type.shape.dim
@@ -82,7 +100,7 @@ def test_the_graph_is_what_the_runtime_expects(
         "ai.onnx.ml": ML_OPSET,
     }
     properties = {entry.key: entry.value for entry in model.metadata_props}
-    assert properties == {"features": "m k n", "unit": "microseconds"}
+    assert properties == PROPERTIES
 
 
 @candidates
@@ -169,7 +187,8 @@ def test_a_model_that_answers_otherwise_is_refused(
     model = to_onnx(regressor)
     with pytest.raises(
         DataError,
-        match=r"^mlp_up_linear \(forward\): ONNX answers differ from Python's by .*, expected at most 1e-04$",
+        match=r"^mlp_up_linear \(forward\): ONNX answers (time|low|high)_us that differs from Python's by .*, "
+        r"expected at most 1e-04$",
     ):
         check_parity(tampered(model, last_float_constant(model), value), regressor, table, 3)
 
@@ -177,7 +196,7 @@ def test_a_model_that_answers_otherwise_is_refused(
 def test_a_model_of_another_regressor_is_refused(make_table: Callable[..., Table]) -> None:
     table = make_table(noise=0.2)
     one, other = fit(CANDIDATES[-1], table, 3), fit(CANDIDATES[-2], table, 3)
-    with pytest.raises(DataError, match=r"ONNX answers differ from Python's by"):
+    with pytest.raises(DataError, match=r"ONNX answers time_us that differs from Python's by"):
         check_parity(to_onnx(other), one, table, 3)
 
 
