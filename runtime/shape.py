@@ -7,7 +7,7 @@ from dataclasses import dataclass
 class Shape:
     """Everything a workload vector can depend on (docs/method.md); fields that an operator does not use stay 1.
 
-    `vocabulary_size` is the padded one; `head_size`, not given, is d/h. `attention_heads`, `kv_heads`, `mlp_size` and `vocabulary_size` are those of
+    `vocabulary_size` is the padded one. `attention_heads`, `kv_heads`, `mlp_size` and `vocabulary_size` are those of
     the whole model; workload vectors divide them by `tensor_parallel`. `explicit_head_size` is for models whose heads
     are not hidden_size / attention_heads wide.
     """
@@ -26,11 +26,6 @@ class Shape:
     data_parallel: int = 1
     nodes: int = 1
     gpus_per_node: int = 1
-    head_size: int = 0
-
-    def __post_init__(self) -> None:
-        if not self.head_size:
-            object.__setattr__(self, "head_size", self.hidden_size // self.attention_heads)
 
     @property
     def tokens(self) -> int:
@@ -51,11 +46,6 @@ class Shape:
     def local_heads(self) -> int:
         """h/mp, query heads on one device."""
         return self.attention_heads // self.tensor_parallel
-
-    @property
-    def local_attention_size(self) -> int:
-        """Columns of the attention's output on one device, heads · head size / mp."""
-        return self.local_heads * self.head_size
 
     @property
     def local_mlp_size(self) -> int:
