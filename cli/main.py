@@ -37,6 +37,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "db": Verb("db", "db", "store", "Look into, verify, merge, compare and share databases."),
         "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
         "predict": Verb("predict", "predict", "", "Predict a training step from a bundle."),
+        "walltime": Verb("walltime", "walltime", "", "Predict how long a job takes, for people and schedulers."),
         "demo": Verb("demo", "demo", "all", "Do all of it on this machine and check it against real steps."),
     }
 )

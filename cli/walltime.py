@@ -1,0 +1,172 @@
+"""`kernelcast walltime`: how long a job takes, in the words of a person or of a scheduler."""
+
+import json
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from kernelcast.cli.tables import seconds_precisely, text_table
+from kernelcast.runtime import UsageError
+from kernelcast.walltime import (
+    FIELDS,
+    Answer,
+    Job,
+    answer,
+    find_job,
+    format_slurm,
+    format_time,
+    read_duration,
+    script_job,
+    slurm_allocation,
+    slurm_environment,
+    whole_seconds,
+)
+from kernelcast.walltime.batch_script import MAX_HEAD_BYTES, decoded
+from kernelcast.walltime.slurm import OPTIONS as SLURM_OPTIONS
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+STDIN = "-"
+
+
+def _field_options(function: F) -> F:
+    """One option per field of a job's description."""
+    for field in reversed(FIELDS.values()):
+        if not field.site_only:
+            metavar = "FILE" if field.name == "bundle" else "VALUE"
+            function = click.option(field.option, field.name, metavar=metavar, help=field.help)(function)
+    return function
+
+
+def _slurm_options(
+    _context: click.Context, _parameter: click.Parameter, values: tuple[str, ...]
+) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for value in values:
+        name, equals, text = value.partition("=")
+        if not equals or name not in SLURM_OPTIONS:
+            known = ", ".join(SLURM_OPTIONS)
+            raise UsageError(f"--slurm is {value!r:.80}, expected NAME=VALUE with a name among {known}")
+        options[name] = text
+    return options
+
+
+def _asked(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
+    if value is None:
+        return None
+    asked_s = read_duration(value)
+    if asked_s is None:
+        raise UsageError(f"--asked is {value!r:.80}, expected a time such as 00:30:00 or 1-12:00:00")
+    return asked_s
+
+
+@click.command("walltime")
+@click.argument("job", required=False, metavar="[JOB]")
+@_field_options
+@click.option(
+    "--asked",
+    callback=_asked,
+    metavar="TIME",
+    help="A time limit that the job has; warns when it is too short.",
+)
+@click.option(
+    "--slurm",
+    "slurm_options",
+    multiple=True,
+    callback=_slurm_options,
+    metavar="NAME=VALUE",
+    help="What the job asks of Slurm: nodes=2, gpus-per-node=4 …  [default: the script's #SBATCH lines]",
+)
+@click.option(
+    "--untrusted",
+    is_flag=True,
+    help="JOB was written by somebody else: it names no files, and none beside it are read.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "slurm", "seconds", "json"]),
+    default="table",
+    show_default=True,
+    help="slurm: a time limit rounded up to the minute; json: kernelcast.walltime/1.",
+)
+def walltime(
+    *,
+    job: str | None,
+    asked: float | None,
+    slurm_options: dict[str, str],
+    untrusted: bool,
+    form: str,
+    **fields: str | None,
+) -> None:
+    """Predict how long a job takes, and what to ask the scheduler for.
+
+    JOB is a batch script with #KERNELCAST lines (kernelcast.toml beside it counts too), a .toml job file, a
+    folder with a kernelcast.toml, or - for a script on standard input; without JOB, kernelcast.toml here
+    counts. Options go before #KERNELCAST lines, these before kernelcast.toml, and that before the site's file.
+
+    Example: kernelcast walltime train.sbatch --tokens 1e9 --price 2.50
+    """
+    described = _job(job, fields, untrusted)
+    if described.off:
+        raise UsageError(f"{job}: #KERNELCAST off stands in it, expected a job that wants a prediction")
+    options = {**described.slurm_options, **slurm_options}
+    if job is None:
+        options = {**slurm_environment(os.environ), **options}
+    found = answer(described, allocation=slurm_allocation(options), asked_s=asked)
+    click.echo(_RENDERERS[form](found))
+    for warning in found.warnings:
+        click.echo(f"kernelcast: warning: {warning}", err=True)
+
+
+def _job(job: str | None, fields: dict[str, str | None], untrusted: bool) -> Job:
+    if job == STDIN:
+        text = decoded(sys.stdin.buffer.read(MAX_HEAD_BYTES))
+        folder = None if untrusted else Path.cwd()
+        return script_job(text, name="batch script", folder=folder, options=fields, environment=os.environ)
+    if untrusted:
+        raise UsageError(
+            f"--untrusted is given with {job or 'no JOB'}, expected - (a script on standard input)"
+        )
+    return find_job(Path(job) if job is not None else None, options=fields, environment=os.environ)
+
+
+def render(found: Answer) -> str:
+    """An answer as readable text: the time limit, what is held, and what it follows from."""
+    times, estimate = found.walltime, found.estimate
+    layout = estimate.parallelism
+    jobs = f" for each of {times.jobs} jobs" if times.jobs > 1 else ""
+    columns = (found.expected, found.requested)
+    rows = [
+        ["time", *(format_time(held.time_s) for held in columns)],
+        ["node-hours", *(f"{held.node_hours:,.2f}" for held in columns)],
+        ["GPU-hours", *(f"{held.gpu_hours:,.2f}" for held in columns)],
+    ]
+    if found.price is not None:
+        rows.append(["cost", *(f"{held.cost or 0:,.2f}" for held in columns)])
+    settings = [[name, str(given.value), given.origin] for name, given in found.settings.given.items()]
+    return "\n\n".join(
+        (
+            f"time limit {format_slurm(times.walltime_s)}{jobs}",
+            text_table(("", "expected", "requested"), rows, indent="  "),
+            f"job       between {format_time(times.low_s)} and {format_time(times.high_s)}, "
+            f"margin {times.margin:.0%}\n"
+            f"steps     {times.steps:,} of {seconds_precisely(times.step.expected_s)} "
+            f"({seconds_precisely(times.step.low_s)} to {seconds_precisely(times.step.high_s)})\n"
+            f"layout    pp {layout.pp} × mp {layout.mp} × dp {layout.dp} = {found.gpus} GPU(s) on {found.nodes} node(s), "
+            f"{estimate.cluster.gpus_per_node} per node ({estimate.cluster_source})",
+            text_table(("setting", "value", "from"), settings, indent="  "),
+        )
+    )
+
+
+_RENDERERS: dict[str, Callable[[Answer], str]] = {
+    "table": render,
+    "slurm": lambda found: format_slurm(found.walltime.walltime_s),
+    "seconds": lambda found: str(whole_seconds(found.walltime.walltime_s)),
+    "json": lambda found: json.dumps(found.to_dict(), indent=2),
+}

@@ -1,0 +1,38 @@
+"""From a job's description to the time that a scheduler should give it; what every scheduler's integration asks.
+
+>>> from kernelcast.walltime import format_slurm
+>>> format_slurm(3601)
+'01:01:00'
+"""
+
+from kernelcast.walltime.allocation import Allocation
+from kernelcast.walltime.answer import Answer, answer
+from kernelcast.walltime.arithmetic import Overheads, Walltime
+from kernelcast.walltime.batch_script import BatchScript
+from kernelcast.walltime.durations import format_slurm, format_time, read_duration, whole_seconds
+from kernelcast.walltime.fields import FIELDS, Field
+from kernelcast.walltime.job import Job, find_job, script_job
+from kernelcast.walltime.settings import Settings, merge
+from kernelcast.walltime.slurm import slurm_allocation, slurm_environment
+
+__all__ = [
+    "FIELDS",
+    "Allocation",
+    "Answer",
+    "BatchScript",
+    "Field",
+    "Job",
+    "Overheads",
+    "Settings",
+    "Walltime",
+    "answer",
+    "find_job",
+    "format_slurm",
+    "format_time",
+    "merge",
+    "read_duration",
+    "script_job",
+    "slurm_allocation",
+    "slurm_environment",
+    "whole_seconds",
+]

@@ -1,0 +1,28 @@
+"""What a job gets from its scheduler, as far as it is known before it runs."""
+
+from dataclasses import dataclass
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.parallelism import Parallelism
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """Nodes and GPUs of a job; None where nobody said. `origin` says in words what the numbers come from."""
+
+    nodes: int | None = None
+    gpus_per_node: int | None = None
+    gpus: int | None = None
+    origin: str = ""
+
+    def check(self, layout: Parallelism) -> None:
+        """Check that the layout has as many GPUs as the job, where that is known.
+
+        Raises:
+            UsageError: it has more or fewer.
+        """
+        if self.gpus is not None and self.gpus != layout.world_size:
+            raise UsageError(
+                f"layout pp {layout.pp} × mp {layout.mp} × dp {layout.dp} has {layout.world_size} GPU(s), "
+                f"expected {self.gpus}, as the job asks for ({self.origin})"
+            )

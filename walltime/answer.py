@@ -1,0 +1,255 @@
+"""The whole question and its answer: settings in, predicted walltime out, with its JSON form."""
+
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, Protocol
+
+from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.models import BUILT_IN, load_model
+from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
+from kernelcast.walltime.allocation import Allocation
+from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
+from kernelcast.walltime.durations import format_slurm, format_time
+from kernelcast.walltime.fields import DEFAULT_MARGIN, FIELDS
+from kernelcast.walltime.job import JOB_FILE, SITE_FILE, Job
+from kernelcast.walltime.settings import Settings, is_path
+
+WALLTIME_FORMAT = "kernelcast.walltime/1"
+
+_LAYOUT = tuple(field.name for field in fields(Parallelism))
+_LAYOUT_DEFAULTS: Mapping[str, int] = {"pp": 1, "mp": 1, "dp": 1}
+
+
+class Predicts(Protocol):
+    """Whatever predicts steps from a bundle: an `Estimator`."""
+
+    def predict(
+        self, *, model: ModelConfig, parallelism: Parallelism, cluster: Cluster | None, bucket_entries: int
+    ) -> Estimate:
+        """The time of one step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """What a job holds for some time: hours of nodes and GPUs, and their price where one is given."""
+
+    time_s: float
+    node_hours: float
+    gpu_hours: float
+    cost: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a scheduler asked for, and what it follows from. `warnings` are lines for the job's user."""
+
+    walltime: Walltime
+    gpus: int
+    nodes: int
+    price: float | None
+    asked_s: float | None
+    estimate: Estimate
+    settings: Settings
+    warnings: tuple[str, ...]
+
+    @property
+    def expected(self) -> Held:
+        """What the job is expected to hold."""
+        return self._held(self.walltime.expected_s)
+
+    @property
+    def requested(self) -> Held:
+        """What is asked for, and held at most: all jobs together."""
+        return self._held(self.walltime.requested_s)
+
+    def _held(self, time_s: float) -> Held:
+        gpu_hours = device_hours(time_s, self.gpus)
+        return Held(
+            time_s=time_s,
+            node_hours=device_hours(time_s, self.nodes),
+            gpu_hours=gpu_hours,
+            cost=None if self.price is None else gpu_hours * self.price,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, form `kernelcast.walltime/1` (docs/json.md)."""
+        found = self.walltime
+        return {
+            "format": WALLTIME_FORMAT,
+            "walltime_s": found.walltime_s,
+            "slurm": format_slurm(found.walltime_s),
+            "jobs": found.jobs,
+            "expected_s": found.expected_s,
+            "interval_s": [found.low_s, found.high_s],
+            "margin": found.margin,
+            "needed_s": found.needed_s,
+            "max_time_s": found.max_time_s,
+            "asked_s": self.asked_s,
+            "steps": found.steps,
+            "step_time_s": found.step.expected_s,
+            "step_interval_s": [found.step.low_s, found.step.high_s],
+            "gpus": self.gpus,
+            "nodes": self.nodes,
+            "price": self.price,
+            "expected": asdict(self.expected),
+            "requested": asdict(self.requested),
+            "settings": {
+                name: {"value": given.value, "origin": given.origin}
+                for name, given in self.settings.given.items()
+            },
+            "warnings": list(self.warnings),
+            "provenance": self.estimate.to_dict()["provenance"],
+        }
+
+
+def answer(
+    job: Job,
+    *,
+    allocation: Allocation | None = None,
+    asked_s: float | None = None,
+    load: Callable[[str], Predicts] = Estimator.load,
+) -> Answer:
+    """Predict a job's walltime.
+
+    `allocation` is what the scheduler gives the job, `asked_s` a time limit that it already has (a warning says
+    when it is too short). `load` makes a predictor from a bundle's path; a server passes one that it keeps warm.
+
+    Raises:
+        UsageError: a setting is missing or fits neither the others nor the allocation; names where it stands.
+        DataError: the bundle or the model's file is missing or damaged, or the bundle lacks an operator.
+    """
+    settings, given = job.settings, allocation or Allocation()
+    _check_complete(settings)
+    with settings.blamed():
+        layout = _layout(settings)
+        given.check(layout)
+        model = _model(settings)
+        layout.check(model)
+        overheads = _overheads(settings)
+        cluster = _cluster(settings, given)
+    bundle = settings.text("bundle") or ""
+    with settings.blamed():
+        estimate = load(bundle).predict(
+            model=model,
+            parallelism=layout,
+            cluster=cluster,
+            bucket_entries=settings.whole("bucket_entries") or DEFAULT_BUCKET_ENTRIES,
+        )
+        found = walltime(
+            steps=_steps(settings, layout, model),
+            step=_step_time(estimate),
+            overheads=overheads,
+            margin=settings.number("margin", DEFAULT_MARGIN),
+            max_time_s=settings.number("max_time", 0.0) or None,
+        )
+    price = settings.value("price")
+    nodes = given.nodes or -(-layout.world_size // estimate.cluster.gpus_per_node)
+    return Answer(
+        walltime=found,
+        gpus=layout.world_size,
+        nodes=nodes,
+        price=float(price) if isinstance(price, int | float) else None,
+        asked_s=asked_s,
+        estimate=estimate,
+        settings=settings,
+        warnings=(*job.warnings, *_warnings(found, estimate, asked_s)),
+    )
+
+
+def _check_complete(settings: Settings) -> None:
+    for name in ("bundle", "model", "micro_batch", "micro_batches"):
+        if name not in settings:
+            raise UsageError(f"{name} is not given, expected {_places(name)}")
+    if "steps" not in settings and "tokens" not in settings:
+        raise UsageError(f"neither steps nor tokens is given, expected {_places('steps')}")
+
+
+def _places(name: str) -> str:
+    return (
+        f"{FIELDS[name].option}, {name}=… in a #KERNELCAST line of the batch script, "
+        f"or {name} in {JOB_FILE} or {SITE_FILE}"
+    )
+
+
+def _layout(settings: Settings) -> Parallelism:
+    given = {name: settings.value(name) for name in _LAYOUT if name in settings}
+    # Every value was read as what the field holds; Parallelism checks what belongs together.
+    values: Any = {**_LAYOUT_DEFAULTS, **given}
+    return Parallelism(**values)
+
+
+def _model(settings: Settings) -> ModelConfig:
+    """The model by path, by name in the site's folder, or by built-in name, in this order."""
+    name, models = settings.text("model") or "", settings.text("models")
+    wanted: str | Path = name
+    if models is not None and not is_path(name):
+        found = [
+            path for path in (Path(models, name + suffix) for suffix in (".toml", ".json")) if path.is_file()
+        ]
+        wanted = found[0] if found else name
+    if wanted == name and not is_path(name) and name not in BUILT_IN:
+        # A file or folder that happens to be called so in the current folder is not meant: names name models.
+        known = ", ".join([*BUILT_IN, *_names_in(models)])
+        raise UsageError(
+            f"model is {name!r:.80}, expected the path of a .toml or .json file, or one of {known}"
+        )
+    return load_model(wanted, sequence_length=settings.whole("sequence_length"))
+
+
+def _names_in(models: str | None) -> list[str]:
+    names: list[str] = []
+    if models is not None:
+        with suppress(OSError):
+            names = sorted(entry.stem for entry in map(Path, os.listdir(models)) if is_path(entry.name))
+    return names
+
+
+def _overheads(settings: Settings) -> Overheads:
+    startup_s = settings.number("startup", 0.0)
+    return Overheads(
+        startup_s=startup_s,
+        checkpoint_every=settings.whole("checkpoint_every"),
+        checkpoint_s=settings.number("checkpoint_cost", 0.0),
+        restarts=settings.whole("restarts") or 0,
+        restart_s=settings.number("restart_cost", startup_s),
+    )
+
+
+def _cluster(settings: Settings, given: Allocation) -> Cluster | None:
+    # What the job really gets goes before what a file says about nodes in general.
+    gpus_per_node = given.gpus_per_node or settings.whole("gpus_per_node")
+    return None if gpus_per_node is None else Cluster(gpus_per_node=gpus_per_node)
+
+
+def _steps(settings: Settings, layout: Parallelism, model: ModelConfig) -> int:
+    tokens = settings.whole("tokens")
+    if tokens is None:
+        return settings.whole("steps") or 1
+    return -(-tokens // (layout.samples_per_update * model.sequence_length))
+
+
+def _step_time(estimate: Estimate) -> StepTime:
+    return StepTime(expected_s=estimate.step_time_s, low_s=estimate.step_time_s, high_s=estimate.step_time_s)
+
+
+def _warnings(found: Walltime, estimate: Estimate, asked_s: float | None) -> list[str]:
+    lines = []
+    if asked_s is not None and asked_s < found.low_s:
+        lines.append(
+            f"time limit {format_time(asked_s)} is shorter than the {format_time(found.low_s)} that the job takes "
+            f"at least, as predicted; {format_slurm(found.walltime_s)} would do"
+        )
+    if found.jobs > 1:
+        lines.append(
+            f"the job needs {format_time(found.needed_s)}, more than the longest time of one job: "
+            f"{found.jobs} jobs of {format_time(found.walltime_s)} that go on from checkpoints"
+        )
+    if estimate.warnings:
+        lines.append(
+            f"{len(estimate.warnings)} operator(s) asked outside the training range, "
+            f"such as {estimate.warnings[0]}"
+        )
+    return lines

@@ -1,0 +1,127 @@
+"""From the time of a step to the time of a job: start-up, checkpoints, restarts, margin, and a job's longest time."""
+
+import math
+from dataclasses import dataclass
+
+from kernelcast.runtime.errors import UsageError
+
+_S_PER_HOUR = 3_600.0
+_MOST_JOBS = 100_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTime:
+    """Time of one step in seconds: predicted, and the ends of its interval."""
+
+    expected_s: float
+    low_s: float
+    high_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overheads:
+    """What a job does beside its steps.
+
+    `startup_s` until the first step; after every `checkpoint_every` steps one checkpoint stops the training for
+    `checkpoint_s`; each of `restarts` costs `restart_s` and the steps since the last checkpoint, which are half
+    of `checkpoint_every` on average and all of them at worst.
+
+    Raises:
+        UsageError: restarts without checkpoints (all would be lost each time), or a cost without an interval.
+    """
+
+    startup_s: float = 0.0
+    checkpoint_every: int | None = None
+    checkpoint_s: float = 0.0
+    restarts: int = 0
+    restart_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.checkpoint_every is None and self.restarts:
+            raise UsageError(f"restarts is {self.restarts}, expected checkpoint_every beside it")
+        if self.checkpoint_every is None and self.checkpoint_s:
+            raise UsageError(f"checkpoint_cost is {self.checkpoint_s:g}, expected checkpoint_every beside it")
+
+    def job_s(self, steps: int, step_s: float, *, lost: float) -> float:
+        """Time of a job of `steps`; `lost` is the part of a checkpoint's interval that each restart does again."""
+        every = self.checkpoint_every
+        checkpoints = 0 if every is None else steps // every
+        return (
+            self.startup_s
+            + steps * step_s
+            + checkpoints * self.checkpoint_s
+            + self.restarts * (self.restart_s + lost * (0 if every is None else min(every, steps)) * step_s)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Walltime:
+    """How long a job takes, and what to ask a scheduler for.
+
+    `expected_s`, `low_s` and `high_s` follow the step's time and interval. `needed_s` is `high_s` and the margin.
+    When that is longer than one job may take, the work goes on in further jobs from the last checkpoint: `jobs` of
+    `walltime_s` each; else there is one job of `needed_s`.
+    """
+
+    steps: int
+    step: StepTime
+    expected_s: float
+    low_s: float
+    high_s: float
+    margin: float
+    needed_s: float
+    walltime_s: float
+    jobs: int
+    max_time_s: float | None
+
+    @property
+    def requested_s(self) -> float:
+        """What all jobs together may take."""
+        return self.jobs * self.walltime_s
+
+
+def walltime(
+    *, steps: int, step: StepTime, overheads: Overheads, margin: float, max_time_s: float | None = None
+) -> Walltime:
+    """Time of a job of `steps`; `margin` is a fraction that is added to the upper end.
+
+    Raises:
+        UsageError: it is longer than `max_time_s`, and there are no checkpoints from which a next job could go
+            on, or not even a checkpoint's interval fits into one job.
+    """
+    high_s = overheads.job_s(steps, step.high_s, lost=1.0)
+    needed_s = (1 + margin) * high_s
+    jobs, walltime_s = 1, needed_s
+    if max_time_s is not None and needed_s > max_time_s:
+        jobs, walltime_s = _jobs(needed_s, step, overheads, margin, max_time_s), max_time_s
+    return Walltime(
+        steps=steps,
+        step=step,
+        expected_s=overheads.job_s(steps, step.expected_s, lost=0.5),
+        low_s=overheads.job_s(steps, step.low_s, lost=0.0),
+        high_s=high_s,
+        margin=margin,
+        needed_s=needed_s,
+        walltime_s=walltime_s,
+        jobs=jobs,
+        max_time_s=max_time_s,
+    )
+
+
+def device_hours(time_s: float, devices: int) -> float:
+    """Hours that so many GPUs (or nodes) are held."""
+    return time_s * devices / _S_PER_HOUR
+
+
+def _jobs(needed_s: float, step: StepTime, overheads: Overheads, margin: float, max_time_s: float) -> int:
+    """How many jobs of the longest time: every further one starts again and repeats up to a checkpoint's interval."""
+    too_long = f"max_time is {max_time_s:.0f} s, expected at least the {needed_s:.0f} s that the job needs"
+    if overheads.checkpoint_every is None:
+        raise UsageError(f"{too_long}, or checkpoint_every, so that another job can go on")
+    again_s = (1 + margin) * (overheads.restart_s + overheads.checkpoint_every * step.high_s)
+    if max_time_s <= again_s:
+        raise UsageError(f"{too_long}, or more than the {again_s:.0f} s between two checkpoints")
+    jobs = math.ceil((needed_s - again_s) / (max_time_s - again_s))
+    if jobs > _MOST_JOBS:
+        raise UsageError(f"{too_long}: {jobs} jobs would have to follow each other")
+    return jobs

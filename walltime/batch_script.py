@@ -1,0 +1,143 @@
+"""The head of a batch script: `#KERNELCAST` lines for us, `#SBATCH` lines for Slurm."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Self
+
+from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.walltime.settings import Given, give
+
+MARK = "#KERNELCAST"
+MAX_HEAD_BYTES = 1 << 20
+
+# What a job gets, with the short form of the option; the others are Slurm's own business.
+_SBATCH_OPTIONS: Mapping[str, str] = MappingProxyType(
+    {
+        "nodes": "-N",
+        "ntasks": "-n",
+        "ntasks-per-node": "",
+        "gpus": "-G",
+        "gpus-per-node": "",
+        "gpus-per-task": "",
+        "gres": "",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchScript:
+    """What the comments before a script's first command say.
+
+    `off` after `#KERNELCAST off`: the user wants no prediction. `slurm_options` are those that decide how many
+    nodes and GPUs the job gets, by their long names.
+    """
+
+    given: Mapping[str, Given]
+    slurm_options: Mapping[str, str]
+    off: bool
+    warnings: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str, *, name: str, folder: Path) -> Self:
+        """Read the comments of a script; `name` is for messages, relative paths are relative to `folder`.
+
+        Raises:
+            UsageError: a `#KERNELCAST` line is malformed, or gives a field twice; names script and line.
+        """
+        given: dict[str, Given] = {}
+        slurm_options: dict[str, str] = {}
+        warnings: list[str] = []
+        off = False
+        for number, line, is_head in _comments(text):
+            words = line.split(maxsplit=1)
+            where = f"{name} line {number}"
+            if words[0] == "#SBATCH" and is_head:
+                slurm_options |= _sbatch(line)
+            if words[0] != MARK:
+                continue
+            if not is_head:
+                warnings.append(f"{where}: {MARK} after the first command is not read (as with #SBATCH)")
+                continue
+            for word in _words(line, where):
+                if word == "off":
+                    off = True
+                    continue
+                key, equals, value = word.partition("=")
+                if not equals:
+                    raise UsageError(f"{where}: found {word!r:.80}, expected field=value or off")
+                if key in given:
+                    raise UsageError(f"{where}: {key} is given again, first in {given[key].origin}")
+                given[key] = give(key, value, origin=where, folder=folder)
+        return cls(
+            given=MappingProxyType(given),
+            slurm_options=MappingProxyType(slurm_options),
+            off=off,
+            warnings=tuple(warnings),
+        )
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the script at `path`; relative paths in it are relative to its folder.
+
+        Raises:
+            DataError: the file is missing or unreadable.
+            UsageError: as in `parse`.
+        """
+        if path.exists() and not path.is_file():
+            raise DataError(f"batch script {path}: not a regular file")
+        try:
+            with path.open("rb") as stream:
+                content = stream.read(MAX_HEAD_BYTES)
+        except FileNotFoundError:
+            raise DataError(f"batch script {path}: no such file") from None
+        except OSError as error:
+            raise DataError(f"batch script {path}: cannot be read ({error.strerror})") from error
+        return cls.parse(decoded(content), name=str(path), folder=path.absolute().parent)
+
+
+def decoded(content: bytes) -> str:
+    """A script's text; bytes that are not UTF-8 stay what they are, since file names may be anything."""
+    return content.decode("utf-8", errors="surrogateescape")
+
+
+def _comments(text: str) -> Iterator[tuple[int, str, bool]]:
+    """Line number, line, and whether no command came before it; lines that are not blank and begin with #."""
+    is_head = True
+    # Not splitlines(), for which a form feed or U+2028 inside a comment would begin a new line.
+    for number, line in enumerate(text.split("\n"), start=1):
+        stripped = line.strip()
+        if line.startswith("#"):
+            yield number, stripped, is_head
+        elif stripped:
+            is_head = False
+
+
+def _words(line: str, where: str) -> list[str]:
+    try:
+        return shlex.split(line[len(MARK) :], comments=True)
+    except ValueError as error:
+        raise UsageError(f"{where}: {str(error).lower()} in {line!r:.80}, expected field=value …") from error
+
+
+def _sbatch(line: str) -> dict[str, str]:
+    """Options of one `#SBATCH` line that decide nodes and GPUs; what cannot be read is left to Slurm."""
+    try:
+        words = shlex.split(line, comments=False)[1:]
+    except ValueError:
+        return {}
+    found: dict[str, str] = {}
+    while words:
+        word = words.pop(0)
+        if word.startswith("#"):
+            break
+        for name, short in _SBATCH_OPTIONS.items():
+            if word.startswith(f"--{name}="):
+                found[name] = word.partition("=")[2]
+            elif word == f"--{name}" or (short and word == short):
+                found[name] = words.pop(0) if words else ""
+            elif short and word.startswith(short) and not word.startswith("--"):
+                found[name] = word[len(short) :]
+    return found

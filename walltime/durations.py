@@ -1,0 +1,75 @@
+"""Times as people and schedulers write them, and back: `90`, `1h30m`, `01:30:00`, `1-12:00:00`."""
+
+import math
+import re
+
+from kernelcast.runtime.errors import DataError
+
+_UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_WITH_UNITS = re.compile(
+    r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.A
+)
+_CLOCK = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.A)
+_LONGEST_TEXT = 40
+
+MAX_SLURM_S = 24_855 * 86_400
+"""Slurm 22.05 reads a time limit as 32-bit seconds: what is longer than 24,855 days it takes for something else."""
+
+
+def read_duration(text: str) -> float | None:
+    """Seconds, or None when `text` is no duration.
+
+    A bare number is seconds; units are `1d`, `2h`, `3m`, `4s` and their sums in this order (`1h30m`); with a
+    colon or a dash it is what Slurm reads: `MM:SS`, `HH:MM:SS`, `D-HH`, `D-HH:MM`, `D-HH:MM:SS`.
+    """
+    if not text or len(text) > _LONGEST_TEXT:
+        return None
+    if ":" in text or "-" in text:
+        return _read_clock(text)
+    match = _WITH_UNITS.fullmatch(text)
+    if match is None:
+        return None
+    return sum(
+        float(part) * unit for part, unit in zip(match.groups(), _UNITS_S.values(), strict=True) if part
+    )
+
+
+def _read_clock(text: str) -> float | None:
+    match = _CLOCK.fullmatch(text)
+    if match is None:
+        return None
+    days, *numbers = match.groups()
+    given = [int(number) for number in numbers if number is not None]
+    if days is not None:
+        hours, minutes, seconds = [*given, 0, 0][:3]
+    elif len(given) == 2:
+        hours, (minutes, seconds) = 0, given
+    else:
+        hours, minutes, seconds = given
+    return float(int(days or 0) * 86_400 + hours * 3_600 + minutes * 60 + seconds)
+
+
+def whole_seconds(time_s: float) -> int:
+    """The next full second, so that no time is shown too short."""
+    return math.ceil(round(time_s, 6))
+
+
+def format_time(time_s: float) -> str:
+    """`HH:MM:SS`, from a day on `D-HH:MM:SS`; to the next full second."""
+    days, seconds = divmod(whole_seconds(time_s), 86_400)
+    clock = f"{seconds // 3_600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+    return f"{days}-{clock}" if days else clock
+
+
+def format_slurm(time_s: float) -> str:
+    """A time limit for Slurm, which counts in minutes: rounded up to the next one, at least one.
+
+    Raises:
+        DataError: it is longer than Slurm can be told.
+    """
+    limit_s = 60 * max(1, math.ceil(round(time_s, 6) / 60))
+    if limit_s > MAX_SLURM_S:
+        raise DataError(
+            f"walltime is {limit_s / 86_400:,.0f} days, expected at most {MAX_SLURM_S // 86_400:,}, Slurm's longest"
+        )
+    return format_time(limit_s)

@@ -1,0 +1,145 @@
+"""A job's description from where it may stand: options, a batch script, `kernelcast.toml`, the site's file.
+
+What an earlier one says goes before what a later one says.
+"""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.walltime.batch_script import BatchScript
+from kernelcast.walltime.fields import FIELDS
+from kernelcast.walltime.settings import Given, Settings, give, is_path, merge
+
+JOB_FILE = "kernelcast.toml"
+SITE_FILE = Path("/etc/kernelcast/site.toml")
+SITE_VARIABLE = "KERNELCAST_SITE"
+
+_MAX_FILE_BYTES = 1 << 20
+# What names a file; in a script that somebody else runs for its writer, only the site may choose files.
+_NAMES_A_FILE = ("bundle", "model")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One job: its settings, what it asks of Slurm (long option names), and what to tell its user.
+
+    `off`: the user wants no prediction for it.
+    """
+
+    settings: Settings
+    slurm_options: Mapping[str, str]
+    off: bool
+    warnings: tuple[str, ...]
+
+
+def find_job(
+    target: Path | None, *, options: Mapping[str, Any] | None = None, environment: Mapping[str, str]
+) -> Job:
+    """The job that `target` describes.
+
+    `target` is a batch script (`kernelcast.toml` beside it is read too), a `.toml` job file, or a folder with a
+    `kernelcast.toml`; without one, `kernelcast.toml` in this folder is read if it is there. `options` are fields
+    from a command line, None where not given.
+
+    Raises:
+        DataError: a file is missing, unreadable or not TOML.
+        UsageError: a field is unknown, given twice, or has a wrong value; names file, line or field, what was
+            found and what is allowed.
+    """
+    script, job_file = None, Path(JOB_FILE)
+    if target is not None and target.suffix == ".toml":
+        job_file = target
+    elif target is not None and target.is_dir():
+        job_file = target / JOB_FILE
+    elif target is not None:
+        script = BatchScript.read(target)
+        job_file = target.parent / JOB_FILE
+    must_exist = target is not None and script is None
+    in_file = _read_toml(job_file) if must_exist or job_file.exists() else {}
+    return _job(options, script, in_file, environment)
+
+
+def script_job(
+    text: str,
+    *,
+    name: str,
+    folder: Path | None,
+    options: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str],
+) -> Job:
+    """The job of a batch script that is given as text.
+
+    With `folder`, that is where its relative paths begin and whose `kernelcast.toml` counts. Without, the script
+    comes from somebody whom the caller should not open files for: it may name models (built-in ones, and those
+    of the site), but neither bundles nor paths, and no `kernelcast.toml` is read.
+
+    Raises:
+        DataError, UsageError: as in `find_job`.
+    """
+    script = BatchScript.parse(text, name=name, folder=folder or Path("/"))
+    if folder is not None:
+        job_file = folder / JOB_FILE
+        in_file = _read_toml(job_file) if job_file.exists() else {}
+        return _job(options, script, in_file, environment)
+    for field in _NAMES_A_FILE:
+        given = script.given.get(field)
+        if given is not None and (field == "bundle" or is_path(str(given.value))):
+            allowed = "none (the site chooses it)" if field == "bundle" else "a model's name, not a path"
+            raise UsageError(f"{given.origin}: {field} is {given.value!r:.80}, expected {allowed}")
+    return _job(options, script, {}, environment)
+
+
+def _job(
+    options: Mapping[str, Any] | None,
+    script: BatchScript | None,
+    in_file: Mapping[str, Given],
+    environment: Mapping[str, str],
+) -> Job:
+    here = Path.cwd()
+    by_option = {
+        name: give(name, value, origin=FIELDS[name].option, folder=here)
+        for name, value in (options or {}).items()
+        if value is not None
+    }
+    by_script = script.given if script else {}
+    return Job(
+        settings=merge(by_option, by_script, in_file, _read_site(environment)),
+        slurm_options=script.slurm_options if script else MappingProxyType({}),
+        off=script is not None and script.off,
+        warnings=script.warnings if script else (),
+    )
+
+
+def _read_site(environment: Mapping[str, str]) -> dict[str, Given]:
+    """The site's file: the one that the environment names (an empty name: none), else the usual one if it exists."""
+    named = environment.get(SITE_VARIABLE)
+    if named is not None:
+        return _read_toml(Path(named), site=True) if named else {}
+    return _read_toml(SITE_FILE, site=True) if SITE_FILE.exists() else {}
+
+
+def _read_toml(path: Path, *, site: bool = False) -> dict[str, Given]:
+    what = "site file" if site else "job file"
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_MAX_FILE_BYTES + 1)
+    except FileNotFoundError:
+        raise DataError(f"{what} {path}: no such file") from None
+    except OSError as error:
+        raise DataError(f"{what} {path}: cannot be read ({error.strerror})") from error
+    if len(content) > _MAX_FILE_BYTES:
+        raise DataError(f"{what} {path}: larger than {_MAX_FILE_BYTES} bytes")
+    try:
+        document = tomllib.loads(content.decode())
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{what} {path}: not valid TOML ({str(error).splitlines()[0]})") from error
+    folder = path.absolute().parent
+    return {
+        name: give(name, value, origin=f"{what} {path}", folder=folder, site=site)
+        for name, value in document.items()
+    }

@@ -1,0 +1,119 @@
+"""Fields with where they were given, and what holds when several places give the same one."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.walltime.fields import FIELDS, PATHS, Value
+
+_EITHER = ("steps", "tokens")
+_MODEL_SUFFIXES = (".toml", ".json")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """A field's value and where it stands, in words (`train.sbatch line 3`, `--tokens`); paths are absolute."""
+
+    value: Value
+    origin: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What is known of a job: values by field name, of the types that `FIELDS` reads."""
+
+    given: Mapping[str, Given] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.given
+
+    def value(self, name: str) -> Value | None:
+        """The field's value, or None."""
+        found = self.given.get(name)
+        return None if found is None else found.value
+
+    def whole(self, name: str) -> int | None:
+        """The value of a field that holds whole numbers, or None."""
+        value = self.value(name)
+        return value if isinstance(value, int) else None
+
+    def number(self, name: str, default: float) -> float:
+        """The value of a field that holds a number or a duration."""
+        value = self.value(name)
+        return float(value) if isinstance(value, int | float) else default
+
+    def text(self, name: str) -> str | None:
+        """The value of a field that holds a text, or None."""
+        value = self.value(name)
+        return value if isinstance(value, str) else None
+
+    @contextmanager
+    def blamed(self) -> Iterator[None]:
+        """Errors that begin with a field's name begin with where it was given instead: `--mp: mp is 3, …`."""
+        try:
+            yield
+        except UsageError as error:
+            found = self.given.get(str(error).partition(" ")[0].partition("[")[0])
+            if found is None:
+                raise
+            raise UsageError(f"{found.origin}: {error}") from error
+
+
+def give(name: str, value: object, *, origin: str, folder: Path, site: bool = False) -> Given:
+    """Read one field; relative paths are relative to `folder`.
+
+    Raises:
+        UsageError: the field is unknown, stands in the wrong place, or its value is not accepted; the message
+            names the place, the field, what was found and what is allowed.
+    """
+    known = FIELDS.get(name)
+    if known is None:
+        raise UsageError(f"{origin}: field {name!r:.80} is unknown, known are {', '.join(FIELDS)}")
+    if known.site_only and not site:
+        raise UsageError(f"{origin}: field {name} stands here, expected in the site file only")
+    read = known.kind.read(value)
+    if read is None:
+        raise UsageError(f"{origin}: {name} is {value!r:.80}, expected {known.kind.expected}")
+    if isinstance(read, str) and (name in PATHS or (name == "model" and is_path(read))):
+        read = str(folder / _with_home(read))
+    return Given(value=read, origin=origin)
+
+
+def is_path(model: str) -> bool:
+    """Whether `model` is a file's path rather than a name."""
+    return "/" in model or model.endswith(_MODEL_SUFFIXES)
+
+
+def merge(*sources: Mapping[str, Given]) -> Settings:
+    """One answer per field: that of the first source that has it.
+
+    `steps` and `tokens` say the same thing: the first source that has either one decides.
+
+    Raises:
+        UsageError: one source gives both.
+    """
+    merged: dict[str, Given] = {}
+    for source in sources:
+        both = [source[name] for name in _EITHER if name in source]
+        if len(both) == 2:
+            where = (
+                both[0].origin if both[0].origin == both[1].origin else f"{both[0].origin}, {both[1].origin}"
+            )
+            raise UsageError(f"{where}: steps and tokens are both given, expected one of them")
+        settled = any(name in merged for name in _EITHER)
+        merged |= {
+            name: given
+            for name, given in source.items()
+            if name not in merged and not (settled and name in _EITHER)
+        }
+    return Settings(given=MappingProxyType(merged))
+
+
+def _with_home(path: str) -> Path:
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:  # no such user
+        return Path(path)

@@ -1,0 +1,97 @@
+"""Slurm's words for nodes and GPUs, as sbatch, its environment and its plugins say them."""
+
+import re
+from collections.abc import Mapping
+
+from kernelcast.walltime.allocation import Allocation
+
+OPTIONS = ("nodes", "ntasks", "ntasks-per-node", "gpus", "gpus-per-node", "gpus-per-task", "gres")
+"""Options that decide how many nodes and GPUs a job gets."""
+
+_MOST = 10_000_000
+
+
+def slurm_allocation(options: Mapping[str, str]) -> Allocation:
+    """Nodes and GPUs that Slurm gives a job with these options, by their long names without dashes.
+
+    Values are those of the command line or of the plugins (where `1-0` nodes and negative numbers mean that
+    the user said nothing). What Slurm decides only later stays unknown: a range of nodes, nodes for a number
+    of tasks, options that cannot be read.
+    """
+    nodes = _nodes(options)
+    per_node = _gpus(options.get("gpus-per-node", ""))
+    if per_node is None:
+        per_node = _gres(options.get("gres", ""))
+    gpus = _gpus(options.get("gpus", ""))
+    per_task, tasks = _gpus(options.get("gpus-per-task", "")), _whole(options.get("ntasks", ""))
+    if gpus is None and per_task is not None and tasks is not None:
+        gpus = per_task * tasks
+    if gpus is None and per_node is not None and nodes is not None:
+        gpus = per_node * nodes
+    if per_node is None and gpus is not None and nodes is not None and gpus % nodes == 0:
+        per_node = gpus // nodes
+    said = [f"{name} {options[name]}" for name in OPTIONS if _is_given(name, options.get(name, ""))]
+    return Allocation(nodes=nodes, gpus_per_node=per_node, gpus=gpus, origin=", ".join(said))
+
+
+def slurm_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The options above as the environment of a running job says them; empty outside of a job."""
+    if "SLURM_JOB_ID" not in environment:
+        return {}
+    names = {
+        "nodes": ("SLURM_JOB_NUM_NODES", "SLURM_NNODES"),
+        "ntasks": ("SLURM_NTASKS",),
+        "gpus": ("SLURM_GPUS",),
+        "gpus-per-node": ("SLURM_GPUS_PER_NODE", "SLURM_GPUS_ON_NODE"),
+        "gpus-per-task": ("SLURM_GPUS_PER_TASK",),
+    }
+    found = {
+        option: next((environment[name] for name in variables if environment.get(name)), "")
+        for option, variables in names.items()
+    }
+    return {option: value for option, value in found.items() if value}
+
+
+def _nodes(options: Mapping[str, str]) -> int | None:
+    text = options.get("nodes", "")
+    if _is_given("nodes", text):
+        low, dash, high = text.partition("-")
+        return _whole(low) if not dash or low == high else None
+    tasks = _whole(options.get("ntasks", "")) or 1
+    per_node = _whole(options.get("ntasks-per-node", ""))
+    if per_node:
+        return -(-tasks // per_node)
+    # One task runs on one node; where more tasks go, Slurm decides.
+    return 1 if tasks == 1 else None
+
+
+def _is_given(name: str, text: str) -> bool:
+    return bool(text) and not (name == "nodes" and text == "1-0") and not text.startswith("-")
+
+
+def _gres(text: str) -> int | None:
+    """GPUs per node of a `--gres` list; the other resources in it do not matter."""
+    counts = [_gpus(part) for part in text.split(",") if re.match(r"(gres[:/])?gpu([:=]|$)", part)]
+    known = [count for count in counts if count is not None]
+    return sum(known) if known and len(known) == len(counts) else None
+
+
+def _gpus(text: str) -> int | None:
+    """A number of GPUs, whatever kinds they are: `4`, `a100:4`, `gpu:a100:4`, `gres/gpu=4`; a kind alone is one."""
+    if not text or text.startswith("-"):
+        return None
+    total = 0
+    for part in text.split(","):
+        *kinds, last = re.split("[:=]", re.sub("^gres[:/]", "", part))
+        count = _whole(last) if last.isdigit() else 1
+        if count is None or len([kind for kind in kinds if kind != "gpu"]) > 1:
+            return None
+        total += count
+    return total
+
+
+def _whole(text: str) -> int | None:
+    if not re.fullmatch("[0-9]{1,8}", text):
+        return None
+    number = int(text)
+    return number if 0 < number <= _MOST else None
