@@ -27,12 +27,16 @@ _UNKNOWN_MOMENT = "1970-01-01T00:00:00.000Z"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trained:
-    """What was written: the manifest's entries, what was left out, and the bundle's digest."""
+    """What was written: the manifest's entries, what was left out, and the bundle's digest.
+
+    `selections` hold the rows of the regressors that were fitted, and their held-out predictions.
+    """
 
     path: Path
     manifest: Manifest
     skipped: tuple[Skipped, ...]
     digest: str
+    selections: tuple[Selected, ...] = ()
 
     @property
     def mean_validation_error(self) -> float:
@@ -102,7 +106,13 @@ def train_bundle(
         database.add_predictors(_records(manifest, digest))
     except DataError as error:
         raise DataError(f"bundle {output} is written, but its errors are not recorded: {error}") from error
-    return Trained(path=output, manifest=manifest, skipped=tuple(skipped), digest=digest)
+    return Trained(
+        path=output,
+        manifest=manifest,
+        skipped=tuple(skipped),
+        digest=digest,
+        selections=tuple(selections),
+    )
 
 
 def _check(database: Database, output: Path, statistic: str, seed: int) -> None:
