@@ -19,7 +19,7 @@ from kernelcast.runtime.estimate import Components, Estimate, OperatorRow, Prove
 from kernelcast.runtime.model import ModelConfig
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES, Cluster, Parallelism
 from kernelcast.runtime.predictor import Predictor, RangeWarning
-from kernelcast.runtime.timeline import StageTimes, closed_form
+from kernelcast.runtime.pipeline.closed_form import StageTimes, closed_form
 
 _US_PER_S = 1e6
 _Times = Mapping[tuple[Key, tuple[int, ...]], float]

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.pipeline.durations import Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,4 +65,49 @@ def closed_form(stages: Sequence[StageTimes], micro_batches: int) -> Timeline:
         all_reduce_us=all_reduce_us,
         max_update_us=max_update_us,
         slowest_update_stage=slowest,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedForms:
+    """`Timeline` of many configurations: every array is [configs]."""
+
+    step_us: Times
+    pipeline_us: Times
+    max_forward_us: Times
+    max_backward_us: Times
+    all_reduce_us: Times
+    max_update_us: Times
+
+
+def closed_forms(
+    *,
+    forward_us: Times,
+    backward_us: Times,
+    all_reduce_us: Times,
+    update_us: Times,
+    micro_batches: int | Times,
+) -> ClosedForms:
+    """Eq. 7 for many configurations, to the bit what `closed_form` answers for each.
+
+    The times are arrays [configs, stages] as in `StageTimes` (forward and backward with their sends);
+    `micro_batches` is one number, or [configs].
+
+    Raises:
+        UsageError: no stages, or no micro-batches.
+    """
+    pp = forward_us.shape[1]
+    fewest = np.min(micro_batches, initial=1)
+    if pp < 1 or fewest < 1:
+        raise UsageError(f"a timeline of {pp} stages and {fewest} micro-batches, expected 1 or more")
+    max_forward_us, max_backward_us = forward_us.max(axis=1), backward_us.max(axis=1)
+    pipeline_us = (micro_batches - 1 + pp) * (max_forward_us + max_backward_us)
+    first_us, max_update_us = all_reduce_us[:, 0], update_us.max(axis=1)
+    return ClosedForms(
+        step_us=pipeline_us + first_us + max_update_us,
+        pipeline_us=pipeline_us,
+        max_forward_us=max_forward_us,
+        max_backward_us=max_backward_us,
+        all_reduce_us=first_us,
+        max_update_us=max_update_us,
     )

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.timeline import StageTimes, closed_form
+from kernelcast.runtime.pipeline.closed_form import StageTimes, closed_form
 
 
 def stage(

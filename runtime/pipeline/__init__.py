@@ -1,0 +1,34 @@
+"""How long a pipeline of stages takes for one update: the paper's closed form, and an exact simulation.
+
+See docs/timeline.md.
+"""
+
+from kernelcast.runtime.pipeline.closed_form import (
+    ClosedForms,
+    StageTimes,
+    Timeline,
+    closed_form,
+    closed_forms,
+)
+from kernelcast.runtime.pipeline.durations import Durations
+from kernelcast.runtime.pipeline.pass_times import Span, StageTimeline, StepTimeline, step_timeline
+from kernelcast.runtime.pipeline.schedules import Kind, Pass, stage_orders
+from kernelcast.runtime.pipeline.simulate import Simulated, simulate
+
+__all__ = [
+    "ClosedForms",
+    "Durations",
+    "Kind",
+    "Pass",
+    "Simulated",
+    "Span",
+    "StageTimeline",
+    "StageTimes",
+    "StepTimeline",
+    "Timeline",
+    "closed_form",
+    "closed_forms",
+    "simulate",
+    "stage_orders",
+    "step_timeline",
+]

@@ -1,0 +1,94 @@
+"""What a simulated pipeline takes as input: how long every pass, transfer and update takes."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.errors import UsageError
+
+Times = NDArray[np.float64]
+
+MAX_US = 1e100
+"""No time is that long; sums of millions of them are still finite."""
+
+PER_CHUNK = ("forward_us", "backward_us", "weight_us", "send_forward_us", "send_backward_us")
+PER_STAGE = ("all_reduce_us", "update_us")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Durations:
+    """Times in µs of the pieces of a step, for many configurations at once.
+
+    Of one micro-batch, arrays [configs, chunks]: `forward_us` and `backward_us` of the passes; with schedule
+    zero_bubble `backward_us` is the input gradients' part and `weight_us` the weight gradients', else
+    `weight_us` is 0; `send_forward_us` from a chunk to the next one after its forward pass and
+    `send_backward_us` to the one before after its backward pass (0 where there is none).
+    Of one update, arrays [configs, stages]: `all_reduce_us` of a stage's gradients, `update_us` of its
+    optimizer with the all-gather.
+
+    Raises:
+        UsageError: shapes that do not go together, or a time that is negative or not finite.
+    """
+
+    forward_us: Times
+    backward_us: Times
+    weight_us: Times
+    send_forward_us: Times
+    send_backward_us: Times
+    all_reduce_us: Times
+    update_us: Times
+
+    def __post_init__(self) -> None:
+        for names in (PER_CHUNK, PER_STAGE):
+            expected = getattr(self, names[0]).shape
+            for name in names:
+                array: Times = getattr(self, name)
+                if array.ndim != 2 or array.shape != expected or array.shape[0] != self.configs:
+                    raise UsageError(
+                        f"{name} has shape {array.shape}, expected {expected} as {names[0]} has, "
+                        f"for {self.configs} configuration(s)"
+                    )
+                # A comparison with NaN is false.
+                if array.size and not (array.min() >= 0 and array.max() <= MAX_US):
+                    raise UsageError(
+                        f"{name} has a time that is negative, above {MAX_US:g} µs or not a number"
+                    )
+
+    @property
+    def configs(self) -> int:
+        """Configurations."""
+        return int(self.forward_us.shape[0])
+
+    @property
+    def chunks(self) -> int:
+        """Pieces of the model: stages · virtual stages."""
+        return int(self.forward_us.shape[1])
+
+    @property
+    def stages(self) -> int:
+        """Stages."""
+        return int(self.all_reduce_us.shape[1])
+
+    def take(self, rows: slice) -> Self:
+        """Some of the configurations."""
+        return type(self)(**{name: getattr(self, name)[rows] for name in (*PER_CHUNK, *PER_STAGE)})
+
+    def on_grid(self, passes: int) -> Self:
+        """The same times, rounded so that no sum on a path of `passes` passes of each kind is ever rounded.
+
+        Every configuration gets its own grid, a power of two below 2⁻⁵² of what such a path can add up to.
+        Sums on it are exact in float64, whatever their order: only so can "this repeats exactly" be asked,
+        and do all ways to evaluate a schedule give the very same bits. The relative change of a step's time
+        stays below the number of passes on its path times 2⁻⁵⁰.
+        """
+        longest = np.zeros(self.configs)
+        for names, repeats in ((PER_CHUNK, passes), (PER_STAGE, 1)):
+            for name in names:
+                longest += repeats * getattr(self, name).max(axis=1, initial=0.0)
+        _, exponent = np.frexp(longest)  # longest < 2^exponent, so 2^(exponent − 52) leaves a bit to spare
+        grid = np.ldexp(1.0, np.maximum(exponent - 52, -900))[:, None]  # dividing by it stays finite
+        return type(self)(
+            **{name: np.rint(getattr(self, name) / grid) * grid for name in (*PER_CHUNK, *PER_STAGE)}
+        )

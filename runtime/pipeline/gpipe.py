@@ -1,0 +1,32 @@
+"""GPipe: all forward passes, then all backward passes. The longest path has a closed form."""
+
+import numpy as np
+
+from kernelcast.runtime.pipeline.durations import Durations
+from kernelcast.runtime.pipeline.ends import Ends
+
+
+def gpipe(durations: Durations, micro_batches: int) -> Ends:
+    """Evaluate a GPipe schedule for all configurations.
+
+    A path through the passes F(stage, micro-batch) goes to a later stage or to a later micro-batch; all
+    micro-batches take the same times, so the longest one goes to the later ones where a pass is longest:
+    end of F(s, i) = sum of forward passes and sends up to s + i · longest forward pass up to s. A backward
+    path starts at any stage k ≥ s that finished its forward passes, and is of the same kind.
+    """
+    forward, send_forward = durations.forward_us.T, durations.send_forward_us.T  # [stages, configs]
+    backward, send_backward = durations.backward_us.T, durations.send_backward_us.T
+    pp, repeats = forward.shape[0], micro_batches - 1
+    arrival = np.zeros_like(forward)
+    np.cumsum((forward + send_forward)[:-1], axis=0, out=arrival[1:])
+    forward_end = arrival + forward + repeats * np.maximum.accumulate(forward, axis=0)
+    # Paths that enter the backward passes at stage k (row k) and have come down to the stage at hand.
+    path, longest = forward_end.copy(), np.zeros_like(forward)
+    end = np.empty_like(forward)
+    for stage in range(pp - 1, -1, -1):
+        if stage + 1 < pp:
+            path[stage + 1 :] += send_backward[stage + 1]
+        path[stage:] += backward[stage]
+        np.maximum(longest[stage:], backward[stage], out=longest[stage:])
+        end[stage] = (path[stage:] + repeats * longest[stage:]).max(axis=0)
+    return Ends(last_start_us=(end - backward)[None], last_end_us=end[None], idle_from_us=end)

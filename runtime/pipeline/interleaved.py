@@ -1,0 +1,119 @@
+"""Interleaved 1F1B, evaluated tick by tick for many configurations at once.
+
+Number a stage's forward passes k = 0, 1, … and its backward passes j = 0, 1, … in their order. Give the forward
+pass k of stage s tick k + s, and its backward pass j tick j + 2(pp − 1) + (v − 1)pp − s, after the forward pass
+of that tick. Every pass then waits for what its stage did last and for what one other stage did in the tick
+before: the neighbour or, where the next chunk of the model starts, the stage at the pipeline's other end.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.pipeline.durations import Durations, Times
+from kernelcast.runtime.pipeline.ends import Ends
+from kernelcast.runtime.pipeline.schedules import warm_up_passes
+from kernelcast.runtime.pipeline.steady import run_steady
+
+_HISTORY = 8
+"""Rounds (all chunks of pp micro-batches) among which a repetition is looked for."""
+
+
+def interleaved(durations: Durations, micro_batches: int, virtual_stages: int) -> Ends:
+    """Evaluate Megatron-LM's interleaved schedule; `micro_batches` is a multiple of the stages."""
+    pp = durations.stages
+    shape = _Shape(pp, micro_batches, virtual_stages)
+    forward = np.stack((durations.forward_us.T, durations.send_forward_us.T), axis=1)
+    backward = np.stack((durations.backward_us.T, durations.send_backward_us.T), axis=1)
+
+    def ticks_of(configs: NDArray[np.intp]) -> _Ticks:
+        return _Ticks(shape, forward[:, :, configs], backward[:, :, configs])
+
+    state = np.zeros((3 * pp + 2, durations.configs))
+    ticks = _Ticks(shape, forward, backward)
+    for tick in range(shape.first_backward):
+        ticks.tick(state, tick)
+    rounds = max(0, (shape.passes - shape.first_backward) // shape.round)
+    if rounds:
+        state = run_steady(ticks_of, state, rounds, history=_HISTORY)
+    end = np.empty((virtual_stages, pp, durations.configs))
+    completed = _completed(shape, virtual_stages)
+    for tick in range(shape.first_backward + rounds * shape.round, shape.ticks):
+        ticks.tick(state, tick)
+        for turn, stage in completed[tick]:
+            end[turn, stage] = state[pp + 1 + stage]
+    start = end - backward[:, 0].reshape(virtual_stages, pp, -1)[::-1]
+    return Ends(last_start_us=start, last_end_us=end, idle_from_us=end[-1])
+
+
+def _completed(shape: "_Shape", virtual_stages: int) -> dict[int, list[tuple[int, int]]]:
+    """Tick to (turn, stage) whose last micro-batch it is; chunks take turns, the last of the model first."""
+    completed: dict[int, list[tuple[int, int]]] = {tick: [] for tick in range(shape.ticks)}
+    for turn in range(virtual_stages):
+        index = shape.passes - shape.round + (turn + 1) * shape.pp - 1
+        for stage in range(shape.pp):
+            completed[index + shape.first_backward - stage].append((turn, stage))
+    return completed
+
+
+class _Shape:
+    """What depends on the numbers of stages, micro-batches and virtual stages alone."""
+
+    def __init__(self, pp: int, micro_batches: int, virtual_stages: int) -> None:
+        self.pp = pp
+        self.round = pp * virtual_stages  # a stage's passes of each kind for pp micro-batches
+        self.passes = micro_batches * virtual_stages
+        self.first_backward = warm_up_passes("interleaved", 0, pp, virtual_stages)
+        self.ticks = self.first_backward + self.passes
+        tick, stage = np.arange(self.round)[:, None], np.arange(pp)
+        # The chunk that a stage works on, [tick mod round, stages].
+        local = (tick - stage) % self.round // pp
+        self.forward_chunks = local * pp + stage
+        local = (tick - self.first_backward + stage) % self.round // pp
+        self.backward_chunks = (virtual_stages - 1 - local) * pp + stage
+
+
+class _Ticks:
+    """Advances the state between two ticks, one array [3 pp + 2, configs].
+
+    Its rows: 1 arrival at the first stage, pp arrivals that the stages' forward passes sent, pp times at which
+    the stages are free, pp arrivals that the backward passes sent, 1 arrival at the last stage. So the input
+    of a stage lies one row before what it sends forward, or one row after what it sends backward.
+    """
+
+    def __init__(self, shape: _Shape, forward: Times, backward: Times) -> None:
+        self.shape = shape
+        self.forward, self.backward = forward, backward  # [chunks, 2, configs]: the pass and its transfer
+
+    def tick(self, state: Times, tick: int) -> None:
+        """One tick of all stages that have work in it."""
+        shape, pp = self.shape, self.shape.pp
+        row = tick % shape.round
+        low, high = max(0, tick - shape.passes + 1), min(pp, tick + 1)
+        if low < high:
+            chunks = shape.forward_chunks[row, low:high]
+            if low == 0:
+                state[0] = state[pp] if chunks[0] >= pp else 0.0
+            times = self.forward.take(chunks, axis=0)
+            free = state[pp + 1 + low : pp + 1 + high]
+            np.maximum(free, state[low:high], out=free)
+            free += times[:, 0]
+            np.add(free, times[:, 1], out=state[low + 1 : high + 1])
+        index = tick - shape.first_backward  # of the first stage's backward pass; later ones are ahead
+        low, high = max(0, -index), min(pp, shape.passes - index)
+        if low < high:
+            chunks = shape.backward_chunks[row, low:high]
+            first = 2 * pp + 1
+            if high == pp:
+                state[-1] = state[first] if chunks[-1] + 1 < len(self.backward) else 0.0
+            times = self.backward.take(chunks, axis=0)
+            free = state[pp + 1 + low : pp + 1 + high]
+            np.maximum(free, state[first + 1 + low : first + 1 + high], out=free)
+            free += times[:, 0]
+            np.add(free, times[:, 1], out=state[first + low : first + high])
+
+    def __call__(self, state: Times) -> None:
+        """One round of ticks in which all stages have all their work."""
+        for tick in range(self.shape.first_backward, self.shape.first_backward + self.shape.round):
+            self.tick(state, tick)
+        # Written again before they are read; until then they repeat as the others do.
+        state[0] = state[-1] = state[self.shape.pp]

@@ -1,0 +1,133 @@
+"""Pipeline schedules: in which order every stage runs its passes (docs/timeline.md, Schedules).
+
+With one chunk of the model per stage, or with several (interleaved): chunk c runs on stage c mod pp.
+"""
+
+from collections.abc import Callable, Iterator
+from enum import StrEnum
+from itertools import chain
+from typing import NamedTuple
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.parallelism import Schedule
+
+
+class Kind(StrEnum):
+    """What a pass computes."""
+
+    FORWARD = "forward"
+    BACKWARD = "backward"  # with schedule zero_bubble only the gradients of the inputs
+    WEIGHT = "weight"  # gradients of the weights; only with schedule zero_bubble
+
+
+class Pass(NamedTuple):
+    """One pass of one micro-batch through one chunk of the model."""
+
+    kind: Kind
+    chunk: int
+    micro_batch: int
+
+
+def check_shape(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> None:
+    """Check that a schedule exists for these numbers.
+
+    Raises:
+        UsageError: a number is below 1, virtual stages where the schedule has none, or interleaved with one
+            stage or with micro-batches that are no multiple of the stages.
+    """
+    if schedule not in _ORDERS:
+        raise UsageError(f"schedule is {schedule!r:.80}, expected one of {', '.join(_ORDERS)}")
+    sizes = (("pp", pp), ("micro_batches", micro_batches), ("virtual_stages", virtual_stages))
+    for name, value in sizes:
+        if value < 1:
+            raise UsageError(f"{name} is {value}, expected 1 or more")
+    if schedule != "interleaved" and virtual_stages > 1:
+        raise UsageError(f"virtual_stages is {virtual_stages}, expected 1 with schedule {schedule}")
+    if schedule == "interleaved" and pp == 1:
+        raise UsageError("pp is 1, expected 2 or more with schedule interleaved")
+    if schedule == "interleaved" and micro_batches % pp:
+        raise UsageError(
+            f"micro_batches is {micro_batches}, expected a multiple of pp ({pp}) with schedule interleaved"
+        )
+
+
+def stage_orders(
+    schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int = 1
+) -> tuple[tuple[Pass, ...], ...]:
+    """The passes of every stage, in the order in which the stage runs them.
+
+    Raises:
+        UsageError: see `check_shape`.
+    """
+    check_shape(schedule, pp, micro_batches, virtual_stages)
+    order = _ORDERS[schedule]
+    return tuple(tuple(order(stage, pp, micro_batches, virtual_stages)) for stage in range(pp))
+
+
+def warm_up_passes(schedule: Schedule, stage: int, pp: int, virtual_stages: int = 1) -> int:
+    """Forward passes of a stage before the one that its first backward pass follows, given enough work.
+
+    1F1B and zero-bubble: as many as there are later stages. Interleaved: twice as many, and a round of pp
+    micro-batches through every chunk but the last (Megatron-LM).
+    """
+    later = pp - 1 - stage
+    return 2 * later + (virtual_stages - 1) * pp if schedule == "interleaved" else later
+
+
+def chunk_round(index: int, pp: int, virtual_stages: int) -> tuple[int, int]:
+    """Interleaved: (chunk of the stage counted from its first, micro-batch) of a stage's pass `index`.
+
+    Micro-batches go in groups of pp, every group through chunk after chunk.
+    """
+    group, rest = divmod(index, pp * virtual_stages)
+    chunk, micro_batch = divmod(rest, pp)
+    return chunk, group * pp + micro_batch
+
+
+def _gpipe(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> Iterator[Pass]:
+    # Backward in the order of the forward passes: all micro-batches take the same times, so that the reverse
+    # order of arXiv 1811.06965 gives the same timeline with other labels.
+    return chain(
+        (Pass(Kind.FORWARD, stage, index) for index in range(micro_batches)),
+        (Pass(Kind.BACKWARD, stage, index) for index in range(micro_batches)),
+    )
+
+
+def _one_forward_one_backward(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> Iterator[Pass]:
+    warm_up = warm_up_passes("1f1b", stage, pp)
+    for tick in range(micro_batches + warm_up):
+        if tick < micro_batches:
+            yield Pass(Kind.FORWARD, stage, tick)
+        if tick >= warm_up:
+            yield Pass(Kind.BACKWARD, stage, tick - warm_up)
+
+
+def _zero_bubble(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> Iterator[Pass]:
+    # ZB-H1: weight gradients come `stage` micro-batches late. Together with the forward passes under way
+    # that makes pp micro-batches' activations on every stage, the first stage's of 1F1B.
+    for one in _one_forward_one_backward(stage, pp, micro_batches, virtual_stages):
+        yield one
+        if one.kind is Kind.BACKWARD and one.micro_batch >= stage:
+            yield Pass(Kind.WEIGHT, stage, one.micro_batch - stage)
+    for index in range(max(0, micro_batches - stage), micro_batches):
+        yield Pass(Kind.WEIGHT, stage, index)
+
+
+def _interleaved(stage: int, pp: int, micro_batches: int, virtual_stages: int) -> Iterator[Pass]:
+    warm_up = warm_up_passes("interleaved", stage, pp, virtual_stages)
+    passes = micro_batches * virtual_stages
+    for tick in range(passes + warm_up):
+        if tick < passes:
+            chunk, micro_batch = chunk_round(tick, pp, virtual_stages)
+            yield Pass(Kind.FORWARD, chunk * pp + stage, micro_batch)
+        if tick >= warm_up:
+            chunk, micro_batch = chunk_round(tick - warm_up, pp, virtual_stages)
+            yield Pass(Kind.BACKWARD, (virtual_stages - 1 - chunk) * pp + stage, micro_batch)
+
+
+_ORDERS: dict[Schedule, Callable[[int, int, int, int], Iterator[Pass]]] = {
+    "gpipe": _gpipe,
+    "1f1b": _one_forward_one_backward,
+    "interleaved": _interleaved,
+    "zero_bubble": _zero_bubble,
+}

@@ -1,0 +1,138 @@
+"""The exact time of a training step under a pipeline schedule, for many configurations at once."""
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.parallelism import Schedule
+from kernelcast.runtime.pipeline.durations import Durations, Times
+from kernelcast.runtime.pipeline.ends import Ends
+from kernelcast.runtime.pipeline.gpipe import gpipe
+from kernelcast.runtime.pipeline.interleaved import interleaved
+from kernelcast.runtime.pipeline.one_forward_one_backward import one_forward_one_backward
+from kernelcast.runtime.pipeline.schedules import check_shape
+
+_VALUES_AT_ONCE = 1 << 14
+"""Chunks times configurations evaluated together: some arrays of that size lie in a core's cache."""
+
+Buckets = int | NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulated:
+    """A step in µs from its start, per configuration.
+
+    `step_us`, `pipeline_us` [configs]: the end of the step, and of its last pass. Per stage, arrays [configs,
+    stages]: `compute_end_us` of its last pass, `all_reduce_end_us` of its gradients' all-reduce (of its last
+    pass where that takes no time), `end_us` of its update.
+    """
+
+    step_us: Times
+    pipeline_us: Times
+    compute_end_us: Times
+    all_reduce_end_us: Times
+    end_us: Times
+
+
+def simulate(
+    *,
+    schedule: Schedule,
+    pp: int,
+    micro_batches: int,
+    virtual_stages: int = 1,
+    durations: Durations,
+    buckets: Buckets = 1,
+) -> Simulated:
+    """Evaluate the longest path through a step's passes, transfers, all-reduces and updates.
+
+    A pass starts when its stage has finished the pass before and its input has arrived; a transfer occupies
+    neither stage. The gradients of a chunk become ready evenly while the last pass that adds to them runs (the
+    last backward pass; with zero-bubble the last weight pass). They are all-reduced in `buckets` equal pieces
+    (a number for all, or [configs, stages]), each when it is ready and the one before is through; the chunks of
+    a stage share its all-reduce evenly. A stage's update starts when its passes and its all-reduce are over,
+    and the step ends with the last update.
+
+    Memory does not grow with the micro-batches, and beyond input and answer not with the configurations.
+
+    Raises:
+        UsageError: the schedule does not exist for these numbers, or the durations are for other ones.
+    """
+    check_shape(schedule, pp, micro_batches, virtual_stages)
+    check_durations(durations, pp, virtual_stages)
+    pieces = _pieces(buckets, durations)
+    rows = max(1, _VALUES_AT_ONCE // (pp * virtual_stages))
+    parts = [
+        _simulate(schedule, micro_batches, virtual_stages, durations.take(part), pieces[part])
+        for part in (slice(first, first + rows) for first in range(0, max(1, durations.configs), rows))
+    ]
+    names = [field.name for field in fields(Simulated)]
+    return Simulated(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def longest_path_passes(pp: int, micro_batches: int, virtual_stages: int) -> int:
+    """No path through a schedule has more passes of a kind than this (`Durations.on_grid`)."""
+    return virtual_stages * (micro_batches + 4 * pp)
+
+
+def check_durations(durations: Durations, pp: int, virtual_stages: int) -> None:
+    """Raises UsageError when the durations are for other numbers of stages and chunks."""
+    for what, found, expected in (
+        ("stages", durations.stages, pp),
+        ("chunks", durations.chunks, pp * virtual_stages),
+    ):
+        if found != expected:
+            raise UsageError(f"durations have {found} {what}, expected {expected}")
+
+
+def _pieces(buckets: Buckets, durations: Durations) -> Times:
+    pieces = np.asarray(buckets, dtype=np.float64)
+    if pieces.size and not (pieces.min() >= 1 and pieces.max() < np.inf):
+        raise UsageError("buckets has a number below 1, expected 1 or more")
+    if pieces.ndim and pieces.shape != durations.all_reduce_us.shape:
+        raise UsageError(
+            f"buckets has shape {pieces.shape}, expected {durations.all_reduce_us.shape} as all_reduce_us has"
+        )
+    return np.broadcast_to(pieces, durations.all_reduce_us.shape)
+
+
+def _simulate(
+    schedule: Schedule, micro_batches: int, virtual_stages: int, durations: Durations, pieces: Times
+) -> Simulated:
+    durations = durations.on_grid(longest_path_passes(durations.stages, micro_batches, virtual_stages))
+    ends = _evaluate(schedule, micro_batches, virtual_stages, durations)
+    reduced = all_reduce_ends(ends, durations.all_reduce_us.T, pieces.T)[-1]
+    end = np.maximum(ends.idle_from_us, reduced) + durations.update_us.T
+    return Simulated(
+        step_us=end.max(axis=0),
+        pipeline_us=ends.idle_from_us.max(axis=0),
+        compute_end_us=ends.idle_from_us.T,
+        all_reduce_end_us=reduced.T,
+        end_us=end.T,
+    )
+
+
+def _evaluate(schedule: Schedule, micro_batches: int, virtual_stages: int, durations: Durations) -> Ends:
+    if schedule == "gpipe":
+        return gpipe(durations, micro_batches)
+    if schedule == "interleaved":
+        return interleaved(durations, micro_batches, virtual_stages)
+    return one_forward_one_backward(durations, micro_batches, zero_bubble=schedule == "zero_bubble")
+
+
+def all_reduce_ends(ends: Ends, all_reduce_us: Times, pieces: Times) -> Times:
+    """When the all-reduce of every chunk ends [virtual stages, stages, configs], chunks as in `ends`.
+
+    Piece k of n is ready a share k/n into the last pass, and the network takes one piece after the other. Both
+    run at an even pace, so what comes last is either the network's work after the first piece, or the last
+    piece after the pass; or the network was not yet through with the chunk before.
+    """
+    share = all_reduce_us / len(ends.last_end_us)
+    network = np.zeros_like(share)
+    reduced = np.empty_like(ends.last_end_us)
+    for turn, (start, end) in enumerate(zip(ends.last_start_us, ends.last_end_us, strict=True)):
+        first_ready = start + (end - start) / pieces
+        network = np.maximum(np.maximum(network, first_ready) + share, end + share / pieces)
+        reduced[turn] = network
+    return reduced
