@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle import write_bundle
-from kernelcast.runtime.manifest import Manifest, RegressorEntry
+from kernelcast.runtime.manifest import UNKNOWN_MOMENT, Manifest, RegressorEntry
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
 from kernelcast.train.dataset import STATISTICS, Table, tables
 from kernelcast.train.export import to_onnx
@@ -22,7 +22,6 @@ from kernelcast.train.selection import FEWEST_ROWS, Selected, select
 DEFAULT_SEED = 20
 LARGEST_SEED = 2**32 - 1
 _REASONS_SHOWN = 3
-_UNKNOWN_MOMENT = "1970-01-01T00:00:00.000Z"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +146,7 @@ def _newest(database: Database, samples: Sequence[SampleRow]) -> str:
     if not any(moments):
         run_ids = {sample.run_id for sample in samples}
         moments = [run.started_at for run in database.run_list() if run.id in run_ids]
-    return max(filter(None, moments), default=_UNKNOWN_MOMENT)
+    return max(filter(None, moments), default=UNKNOWN_MOMENT)
 
 
 def _exported(
