@@ -1,78 +1,122 @@
-"""A training step taken apart: which operator a stage calls, on what, how often (docs/method.md, A step)."""
+"""A training step taken apart: which operator a stage calls, on what, how often (docs/method.md, A step).
 
+`decompose` composes the pieces of `decomposition_blocks` and `decomposition_update`; what a chunk of the model
+costs follows from the times of its pieces, see `stage_times`.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
 
-from kernelcast.runtime.groups import Group, data_group, pipeline_pair, tensor_group
+from kernelcast.runtime.decomposition_blocks import (
+    Cut,
+    encoder_backward,
+    encoder_forward,
+    end_backward,
+    end_forward,
+    piece_shape,
+    send,
+)
+from kernelcast.runtime.decomposition_calls import Calls, Component, OperatorCall
+from kernelcast.runtime.decomposition_update import Role, Update, block_gather, block_scatter, update
+from kernelcast.runtime.groups import Group, data_group, pipeline_pair
 from kernelcast.runtime.model import MAX_SIZE, ModelConfig, require_integer
-from kernelcast.runtime.operators import OPERATORS, Direction, Shape
 from kernelcast.runtime.parallelism import Cluster, Parallelism
-from kernelcast.runtime.parameters import padded_vocabulary, stage_parameters
-from kernelcast.runtime.partition import partition
+from kernelcast.runtime.parameters import encoder_parameters, stage_parameters
+from kernelcast.runtime.partition import encoders_of_chunks
 
-_F, _B, _1 = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
-
-
-class Component(StrEnum):
-    """The part of a step that a call's time belongs to."""
-
-    ENCODER_FORWARD = "encoder_forward"
-    ENCODER_BACKWARD = "encoder_backward"
-    ENDS_FORWARD = "ends_forward"  # embedding on the first stage; norm, logits and loss on the last
-    ENDS_BACKWARD = "ends_backward"
-    SEND_FORWARD = "send_forward"
-    SEND_BACKWARD = "send_backward"
-    ALL_REDUCE = "all_reduce"  # from here on once per update, above once per micro-batch
-    OPTIMIZER = "optimizer"
-    ALL_GATHER = "all_gather"
-
-
-FORWARD_PARTS = (Component.ENCODER_FORWARD, Component.ENDS_FORWARD, Component.SEND_FORWARD)
-BACKWARD_PARTS = (Component.ENCODER_BACKWARD, Component.ENDS_BACKWARD, Component.SEND_BACKWARD)
+__all__ = ["Block", "Calls", "Chunk", "Component", "Decomposition", "OperatorCall", "Stage", "decompose"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorCall:
-    """`count` calls of one operator with one workload vector.
+class Block:
+    """One kind of block of the model (an encoder, or an end) for one micro-batch.
 
-    `count` is per micro-batch for forward and backward components, per update for the others. `direction`
-    is the regressor that is asked: recomputation asks for forward times inside a backward component.
+    With ZeRO-3, `gather_forward` and `gather_backward` fetch its parameters before the pass, and `scatter`
+    sums and splits its gradients after it; otherwise they are empty.
     """
 
-    operator: str
-    direction: Direction
-    vector: tuple[int, ...]
-    count: int
-    component: Component
+    forward: Calls
+    backward: Calls
+    gather_forward: Calls = ()
+    gather_backward: Calls = ()
+    scatter: Calls = ()
 
-    def times(self, factor: int) -> "OperatorCall":
-        """The same call, `factor` times as often."""
-        return OperatorCall(
-            operator=self.operator,
-            direction=self.direction,
-            vector=self.vector,
-            count=self.count * factor,
-            component=self.component,
-        )
+    @property
+    def calls(self) -> Calls:
+        """All of them."""
+        return self.forward + self.backward + self.gather_forward + self.gather_backward + self.scatter
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A piece of the model that passes run through at once; without virtual stages it is the stage."""
+
+    index: int
+    stage: int
+    encoders: int
+    first: bool
+    last: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One pipeline stage: its encoders, the parameters on one of its devices, and all that it calls."""
+    """One pipeline stage: its chunks and encoders, the parameters on one of its devices, its update."""
 
     index: int
+    chunks: tuple[Chunk, ...]
     encoders: int
     parameters: int
-    calls: tuple[OperatorCall, ...]
+    update: Update
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decomposition:
-    """A step as operator calls, per stage; `encoder` has those of one encoder, forward and backward."""
+    """A step as operator calls: the kinds of block, one transfer each way, and the stages that hold them.
+
+    `sharded` says that blocks fetch their parameters before use (ZeRO-3), `split` that the backward pass is
+    cut into input and weight gradients (zero-bubble).
+    """
 
     vocabulary_size: int
-    encoder: tuple[OperatorCall, ...]
+    encoder: Block
+    first: Block
+    last: Block
+    send_forward: Calls
+    send_backward: Calls
     stages: tuple[Stage, ...]
+    chunks: tuple[Chunk, ...]
+    sharded: bool
+    split: bool
+
+    def micro_batch_calls(self, stage: Stage) -> Iterable[OperatorCall]:
+        """What a stage calls for one micro-batch."""
+        for chunk in stage.chunks:
+            if chunk.first:
+                yield from self.first.calls
+            if chunk.encoders:
+                yield from (call.times(chunk.encoders) for call in self.encoder.calls)
+            if chunk.last:
+                yield from self.last.calls
+            if not chunk.last:
+                yield from self.send_forward
+            if not chunk.first:
+                yield from self.send_backward
+
+    def calls(self, stage: Stage) -> Iterable[OperatorCall]:
+        """What a stage calls for one micro-batch, and then once per update."""
+        yield from self.micro_batch_calls(stage)
+        yield from stage.update.calls
+
+    def distinct_calls(self) -> Iterable[OperatorCall]:
+        """Every piece once, those of the ends and of equal updates too; empty blocks are left out."""
+        blocks = [self.first, self.last]
+        if any(chunk.encoders for chunk in self.chunks):
+            blocks.insert(1, self.encoder)
+        for block in blocks:
+            yield from block.calls
+        yield from self.send_forward + self.send_backward
+        for found in dict.fromkeys(stage.update for stage in self.stages):
+            yield from found.calls
 
 
 def decompose(
@@ -80,146 +124,105 @@ def decompose(
 ) -> Decomposition:
     """Take a training step apart.
 
-    Point-to-point transfers are charged to the sender: forward on all but the last stage, backward on all
+    Point-to-point transfers are charged to the sender: forward after all but the last chunk, backward after all
     but the first. Data-parallel collectives over more than `bucket_entries` entries become full buckets and
-    a remainder. Degrees of 1 call no collective. The optimizer runs over all the parameters of the stage,
-    as in the published runs; a single stage (pp = 1) is first and last at once and asks
-    `optimizer_last_stage`.
+    a remainder. Degrees of 1 call no collective.
 
     Raises:
         UsageError: the model cannot be laid out so.
     """
     require_integer("bucket_entries", bucket_entries, low=1, high=MAX_SIZE)
     parallelism.check(model)
-    counts = partition(model.encoders, parallelism.pp)
-    plan = _Plan(model, parallelism, cluster, bucket_entries)
-    encoder = plan.encoder()
-    stages = tuple(plan.stage(index, count, encoder) for index, count in enumerate(counts))
-    return Decomposition(vocabulary_size=plan.shape.vocabulary_size, encoder=encoder, stages=stages)
-
-
-class _Plan:
-    """What all stages of one layout share."""
-
-    def __init__(
-        self, model: ModelConfig, parallelism: Parallelism, cluster: Cluster, bucket_entries: int
-    ) -> None:
-        self.model, self.parallelism, self.bucket_entries = model, parallelism, bucket_entries
-        self.data_group = data_group(parallelism, cluster)
-        self.shape = Shape(
-            micro_batch=parallelism.micro_batch,
-            sequence_length=model.sequence_length,
-            hidden_size=model.hidden_size,
-            attention_heads=model.attention_heads,
-            kv_heads=model.kv_heads,
-            mlp_size=model.mlp_size,
-            vocabulary_size=padded_vocabulary(model.vocabulary_size, parallelism.mp),
-            tensor_parallel=parallelism.mp,
-            data_parallel=parallelism.dp,
+    counts = encoders_of_chunks(model.encoders, parallelism)
+    cut = Cut.of(parallelism, cluster)
+    layout = _Layout(model, parallelism, cut, data_group(parallelism, cluster), bucket_entries)
+    chunks = tuple(
+        Chunk(
+            index=index,
+            stage=index % parallelism.pp,
+            encoders=count,
+            first=index == 0,
+            last=index == len(counts) - 1,
         )
-        self.mp_vector = self._on("mp_all_reduce", tensor_group(parallelism, cluster))
-        self.p2p_vector = self._on("pp_p2p", pipeline_pair(parallelism, cluster))
+        for index, count in enumerate(counts)
+    )
+    pair = pipeline_pair(parallelism, cluster)
+    several = len(chunks) > 1
+    return Decomposition(
+        vocabulary_size=piece_shape(model, cut).vocabulary_size,
+        encoder=layout.encoder(),
+        first=layout.end(first=True),
+        last=layout.end(first=False),
+        send_forward=send(model, cut, pair, Component.SEND_FORWARD) if several else (),
+        send_backward=send(model, cut, pair, Component.SEND_BACKWARD) if several else (),
+        stages=tuple(layout.stage(index, chunks[index :: parallelism.pp]) for index in range(parallelism.pp)),
+        chunks=chunks,
+        sharded=parallelism.zero == 3 and parallelism.dp > 1,
+        split=parallelism.schedule == "zero_bubble",
+    )
 
-    def encoder(self) -> tuple[OperatorCall, ...]:
-        """One encoder: forward calls, then backward calls (those of the forward pass too when recomputed)."""
-        model, parts = self.model, (Component.ENCODER_FORWARD, Component.ENCODER_BACKWARD)
-        operators = self._encoder_operators()
-        forward = [self._call(name, _F, count, parts[0]) for name, count in operators.items()]
-        forward += self._tensor_syncs(model.forward_syncs, parts[0])
-        backward = [self._call(name, _B, count, parts[1]) for name, count in operators.items()]
-        backward += self._tensor_syncs(model.backward_syncs, parts[1])
-        if self.parallelism.recompute == "full":
-            backward += [self._call(name, _F, count, parts[1]) for name, count in operators.items()]
-            backward += self._tensor_syncs(model.forward_syncs, parts[1])
-        return (*forward, *backward)
 
-    def stage(self, index: int, encoders: int, encoder: tuple[OperatorCall, ...]) -> Stage:
-        """One stage: ends, encoders, sends, and what happens once per update."""
-        first, last = index == 0, index == self.parallelism.pp - 1
-        parameters = stage_parameters(
-            self.model, self.parallelism.mp, encoders=encoders, first=first, last=last
-        )
-        calls: list[OperatorCall] = []
-        if first:
-            calls.append(self._call("embedding", _F, 1, Component.ENDS_FORWARD))
-            calls += self._tensor_syncs(1, Component.ENDS_FORWARD)
-            calls.append(self._call("embedding", _B, 1, Component.ENDS_BACKWARD))
-        if encoders:
-            calls += [call.times(encoders) for call in encoder]
-        if last:
-            for name in (self.model.norm, "logits_linear", "cross_entropy"):
-                calls.append(self._call(name, _F, 1, Component.ENDS_FORWARD))
-                calls.append(self._call(name, _B, 1, Component.ENDS_BACKWARD))
-        for sends, component in ((not last, Component.SEND_FORWARD), (not first, Component.SEND_BACKWARD)):
-            if sends:
-                calls.append(_once("pp_p2p", self.p2p_vector, 1, component))
-        calls += self._update(parameters, encoders, first=first, last=last)
-        return Stage(index=index, encoders=encoders, parameters=parameters, calls=tuple(calls))
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """What the blocks and stages of one layout share."""
 
-    def _encoder_operators(self) -> dict[str, int]:
-        """Operators of one encoder with their number, in order of first appearance."""
-        model = self.model
-        operators = {model.norm: 2, "qkv_linear": 1}
-        if model.rotary:
-            operators["rope"] = 1
-        inner = {
-            "flash": ("flash_attention",),
-            "fused_softmax": ("attention_scores", "fused_causal_softmax", "attention_values"),
-            "unfused": ("attention_scores", "causal_mask_fill", "softmax", "attention_values"),
-        }[model.attention]
-        mlp = ("mlp_gate_up_linear", "swiglu") if model.activation == "swiglu" else ("mlp_up_linear", "gelu")
-        operators |= dict.fromkeys((*inner, "attention_output_linear"), 1)
-        operators["residual_add"] = 2
-        operators |= dict.fromkeys((*mlp, "mlp_down_linear"), 1)
-        return operators
+    model: ModelConfig
+    parallelism: Parallelism
+    cut: Cut
+    data_group: Group
+    bucket_entries: int
 
-    def _update(self, parameters: int, encoders: int, *, first: bool, last: bool) -> list[OperatorCall]:
-        role = "last" if last else "first" if first else "middle"
-        shape = Shape(
-            stage_parameters=parameters,
-            stage_encoders=encoders,
-            data_parallel=self.parallelism.dp,
-            nodes=self.data_group.nodes,
-            gpus_per_node=self.data_group.gpus_per_node,
-        )
-        optimizer = f"optimizer_{role}_stage"
-        calls = [_once(optimizer, OPERATORS[optimizer].workload(shape), 1, Component.OPTIMIZER)]
-        if self.parallelism.dp > 1:
-            calls += self._bucketed("dp_all_reduce", shape, Component.ALL_REDUCE)
-            calls += self._bucketed("dp_all_gather", shape, Component.ALL_GATHER)
-        return calls
-
-    def _bucketed(self, name: str, shape: Shape, component: Component) -> list[OperatorCall]:
-        entries, *layout = OPERATORS[name].workload(shape)
-        full, rest = divmod(entries, self.bucket_entries)
-        sizes = ((self.bucket_entries, full), (rest, 1 if rest else 0))
-        return [_once(name, (size, *layout), count, component) for size, count in sizes if count]
-
-    def _tensor_syncs(self, count: int, component: Component) -> list[OperatorCall]:
-        if self.parallelism.mp == 1 or count == 0:
-            return []
-        return [_once("mp_all_reduce", self.mp_vector, count, component)]
-
-    def _call(self, name: str, direction: Direction, count: int, component: Component) -> OperatorCall:
-        return OperatorCall(
-            operator=name,
-            direction=direction,
-            vector=OPERATORS[name].workload(self.shape),
-            count=count,
-            component=component,
+    def encoder(self) -> Block:
+        """One encoder."""
+        return self._block(
+            encoder_forward(self.model, self.cut),
+            encoder_backward(self.model, self.cut, self.parallelism.recompute),
+            encoder_parameters(self.model, self.cut.mp),
         )
 
-    def _on(self, name: str, group: Group) -> tuple[int, ...]:
-        shape = Shape(
-            micro_batch=self.shape.micro_batch,
-            sequence_length=self.shape.sequence_length,
-            hidden_size=self.shape.hidden_size,
-            tensor_parallel=self.shape.tensor_parallel,
-            nodes=group.nodes,
-            gpus_per_node=group.gpus_per_node,
+    def end(self, *, first: bool) -> Block:
+        """Embedding, or norm, logits and loss."""
+        end = "first" if first else "last"
+        return self._block(
+            end_forward(self.model, self.cut, end),
+            end_backward(self.model, self.cut, end),
+            stage_parameters(self.model, self.cut.mp, encoders=0, first=first, last=not first),
         )
-        return OPERATORS[name].workload(shape)
 
+    def stage(self, index: int, chunks: tuple[Chunk, ...]) -> Stage:
+        """One stage with its update."""
+        first, last = chunks[0].first, chunks[-1].last
+        encoders = sum(chunk.encoders for chunk in chunks)
+        parameters = stage_parameters(self.model, self.cut.mp, encoders=encoders, first=first, last=last)
+        role: Role = "last" if last else "first" if first else "middle"
+        return Stage(
+            index=index,
+            chunks=chunks,
+            encoders=encoders,
+            parameters=parameters,
+            update=update(
+                role,
+                parameters,
+                encoders,
+                dp=self.parallelism.dp,
+                zero=self.parallelism.zero,
+                group=self.data_group,
+                bucket_entries=self.bucket_entries,
+            ),
+        )
 
-def _once(name: str, vector: tuple[int, ...], count: int, component: Component) -> OperatorCall:
-    return OperatorCall(operator=name, direction=_1, vector=vector, count=count, component=component)
+    def _block(self, forward: Calls, backward: Calls, parameters: int) -> Block:
+        if self.parallelism.zero < 3:
+            return Block(forward=forward, backward=backward)
+        dp, group, bucket = self.parallelism.dp, self.data_group, self.bucket_entries
+        gathers = [
+            block_gather(parameters, dp=dp, group=group, bucket_entries=bucket, component=component)
+            for component in (Component.GATHER_FORWARD, Component.GATHER_BACKWARD)
+        ]
+        return Block(
+            forward=forward,
+            backward=backward,
+            gather_forward=gathers[0],
+            gather_backward=gathers[1],
+            scatter=block_scatter(parameters, dp=dp, group=group, bucket_entries=bucket),
+        )

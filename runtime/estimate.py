@@ -1,15 +1,21 @@
 """What a prediction answers: the step time and all that it is made of, with a documented JSON form."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kernelcast.runtime.decomposition import Component
+from kernelcast.runtime.decomposition import Component, Decomposition
 from kernelcast.runtime.model import ModelConfig
+from kernelcast.runtime.operator_times import Question, Warnings, question
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.parallelism import Cluster, Parallelism
-from kernelcast.runtime.predictor import RangeWarning
+from kernelcast.runtime.pipeline.durations import Durations
+from kernelcast.runtime.predictor import Answer
+from kernelcast.runtime.timeline_kinds import TimelineKind
 
 ESTIMATE_FORMAT = "kernelcast.estimate/1"
+
+_US_PER_S = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,8 +23,10 @@ class Components:
     """The paper's components (Table IX), in seconds; one that the layout does not have is 0.
 
     `encoder_*` are one encoder, `stage_*_max` the slowest stage for one micro-batch (sends included),
-    `dp_all_reduce` the first stage's gradients, `max_update` the largest optimizer + all-gather of a stage
-    and `dp_all_gather` the all-gather in it, `mp_all_reduce` and `pp_p2p` one call.
+    `dp_all_reduce` the first stage's gradients combined (ZeRO-2: a reduce-scatter), `max_update` the largest
+    optimizer + all-gather of a stage and `dp_all_gather` the all-gather in it, `mp_all_reduce` one
+    synchronisation of the tensor-parallel group (with sequence parallelism a gather and a reduce-scatter) and
+    `pp_p2p` one transfer.
     """
 
     encoder_forward_s: float
@@ -48,7 +56,7 @@ class Components:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageEstimate:
-    """One stage, per device. Forward and backward are one micro-batch with its send; the rest one update."""
+    """One stage, per device. Forward and backward are one micro-batch with its sends; the rest one update."""
 
     index: int
     encoders: int
@@ -67,7 +75,7 @@ class StageEstimate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorRow:
-    """Calls of one operator on one stage.
+    """Calls of one operator on one stage, with the 90 % interval of one call's time.
 
     `count` and `total_s` are per micro-batch for forward and backward components, per update for the others.
     """
@@ -79,6 +87,8 @@ class OperatorRow:
     vector: tuple[int, ...]
     count: int
     time_us: float
+    low_us: float
+    high_us: float
     total_s: float
 
 
@@ -100,55 +110,67 @@ class Provenance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """The predicted time of one training step (one update of all parameters) and its parts.
+    """The predicted time of one training step (one update of all parameters) and its parts. Immutable.
 
-    `cluster_source` says where the devices per node come from: "asked", "bundle", or "one node" where the
-    bundle says nothing and the whole job is taken to lie on one node.
+    `interval_s` are the 5th and 95th percentile of the step time, or None where it was not asked for;
+    `bubble_share` the part of the pipeline's time in which the average stage waits. `cluster_source` says where the
+    devices per node come from: "asked", "bundle", or "one node" where the bundle says nothing and the whole
+    job is taken to lie on one node. `parts`, `answers` and `durations` (one configuration) are what it was added up
+    from.
     """
 
     step_time_s: float
+    interval_s: tuple[float, float] | None
+    timeline: TimelineKind
+    bubble_share: float
     tokens_per_s: float
     components: Components
     stages: tuple[StageEstimate, ...]
-    operators: tuple[OperatorRow, ...]
-    warnings: tuple[RangeWarning, ...]
+    warnings: tuple[Warnings, ...]
     model: ModelConfig
     parallelism: Parallelism
     cluster: Cluster
     cluster_source: str
     bucket_entries: int
-    padded_vocabulary_size: int
     provenance: Provenance
+    parts: Decomposition = field(repr=False)
+    answers: Mapping[Question, Answer] = field(repr=False)
+    durations: Durations = field(repr=False, compare=False)
 
     @property
     def encoder_counts(self) -> tuple[int, ...]:
         """Encoders of each stage."""
         return tuple(stage.encoders for stage in self.stages)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, form `kernelcast.estimate/1`.
+    @property
+    def padded_vocabulary_size(self) -> int:
+        """Rows of the vocabulary as it is trained (eq. 1, 2)."""
+        return self.parts.vocabulary_size
 
-        Keys: `format`; `step_time_s`; `tokens_per_s`; `components` (Table IX name → seconds);
-        `encoder_counts`; `stages` (index, encoders, parameters, forward_s, backward_s, all_reduce_s,
-        optimizer_s, all_gather_s, update_s); `operators` (stage, component, operator, direction, vector,
-        count, time_us, total_s); `warnings` (operator, direction, feature, asked, range, message); `model`,
-        `parallelism` and `cluster` as used; `provenance` (bundle, digests, statistic, hardware and software
-        in words). Later versions may add keys.
-        """
-        stages = [{**asdict(stage), "update_s": stage.update_s} for stage in self.stages]
-        operators = [
-            {
-                "stage": row.stage,
-                "component": row.component.value,
-                "operator": row.operator,
-                "direction": row.direction.value,
-                "vector": list(row.vector),
-                "count": row.count,
-                "time_us": row.time_us,
-                "total_s": row.total_s,
-            }
-            for row in self.operators
-        ]
+    @property
+    def operators(self) -> tuple[OperatorRow, ...]:
+        """What every stage calls, made anew at each look."""
+        return tuple(self._rows())
+
+    def _rows(self) -> Iterator[OperatorRow]:
+        for stage in self.parts.stages:
+            for call in self.parts.calls(stage):
+                time_us, low_us, high_us = self.answers[question(call)]
+                yield OperatorRow(
+                    stage=stage.index,
+                    component=call.component,
+                    operator=call.operator,
+                    direction=call.direction,
+                    vector=call.vector,
+                    count=call.count,
+                    time_us=time_us,
+                    low_us=low_us,
+                    high_us=high_us,
+                    total_s=call.count * time_us / _US_PER_S,
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, form `kernelcast.estimate/1` (docs/json.md). Later versions may add keys."""
         provenance = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self.provenance).items()
@@ -156,18 +178,37 @@ class Estimate:
         return {
             "format": ESTIMATE_FORMAT,
             "step_time_s": self.step_time_s,
+            "interval_s": None if self.interval_s is None else list(self.interval_s),
+            "timeline": self.timeline,
+            "bubble_share": self.bubble_share,
             "tokens_per_s": self.tokens_per_s,
             "components": self.components.to_dict(),
             "encoder_counts": list(self.encoder_counts),
-            "stages": stages,
-            "operators": operators,
+            "stages": [{**asdict(stage), "update_s": stage.update_s} for stage in self.stages],
+            "operators": [_row_values(row) for row in self._rows()],
             "warnings": [warning.to_dict() for warning in self.warnings],
             "model": {**asdict(self.model), "padded_vocabulary_size": self.padded_vocabulary_size},
             "parallelism": {
                 **asdict(self.parallelism),
                 "world_size": self.parallelism.world_size,
+                "global_batch": self.parallelism.samples_per_update,
                 "bucket_entries": self.bucket_entries,
             },
             "cluster": {"gpus_per_node": self.cluster.gpus_per_node, "source": self.cluster_source},
             "provenance": provenance,
         }
+
+
+def _row_values(row: OperatorRow) -> dict[str, Any]:
+    return {
+        "stage": row.stage,
+        "component": row.component.value,
+        "operator": row.operator,
+        "direction": row.direction.value,
+        "vector": list(row.vector),
+        "count": row.count,
+        "time_us": row.time_us,
+        "low_us": row.low_us,
+        "high_us": row.high_us,
+        "total_s": row.total_s,
+    }

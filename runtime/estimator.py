@@ -1,28 +1,30 @@
 """From bundle, model and layout to an `Estimate`: take the step apart, ask every regressor once, add up."""
 
 import os
+import threading
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
-from typing import Self
+from dataclasses import replace
+from typing import Self, get_args
 
-from kernelcast.runtime.bundle import Bundle, Key, read_bundle
-from kernelcast.runtime.decomposition import (
-    BACKWARD_PARTS,
-    FORWARD_PARTS,
-    Component,
-    Decomposition,
-    OperatorCall,
-    Stage,
-    decompose,
-)
-from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.estimate import Components, Estimate, OperatorRow, Provenance, StageEstimate
-from kernelcast.runtime.model import ModelConfig
+from kernelcast.runtime.bundle import Bundle, read_bundle
+from kernelcast.runtime.decomposition import Decomposition, decompose
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.estimate import Components, Estimate, Provenance, StageEstimate
+from kernelcast.runtime.model import ModelConfig, require_choice
+from kernelcast.runtime.operator_times import Question, ask, total_us
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES, Cluster, Parallelism
-from kernelcast.runtime.predictor import Predictor, RangeWarning
-from kernelcast.runtime.pipeline.closed_form import StageTimes, closed_form
+from kernelcast.runtime.predictor import Predictor
+from kernelcast.runtime.stage_times import Times
+from kernelcast.runtime.step_times import StepTimes, step_times
+from kernelcast.runtime.timeline_kinds import TimelineKind, pipeline_times
+from kernelcast.runtime.uncertainty import DRAWS, drawn_times, interval
 
 _US_PER_S = 1e6
-_Times = Mapping[tuple[Key, tuple[int, ...]], float]
+_MAX_REMEMBERED = 1024
+"""Estimates that an `Estimator` keeps; one asked again is answered from memory."""
+
+_MP_SYNCS = ("mp_all_reduce", "mp_all_gather", "mp_reduce_scatter")
 
 
 class Estimator:
@@ -31,6 +33,9 @@ class Estimator:
     def __init__(self, bundle: Bundle) -> None:
         self.bundle = bundle
         self.predictor = Predictor(bundle)
+        self._provenance = _provenance(bundle)
+        self._lock = threading.Lock()
+        self._remembered: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -48,50 +53,73 @@ class Estimator:
         parallelism: Parallelism,
         cluster: Cluster | None = None,
         bucket_entries: int = DEFAULT_BUCKET_ENTRIES,
+        timeline: TimelineKind = "closed-form",
+        interval: bool = True,
     ) -> Estimate:
         """Time of one training step of `model`, laid out as `parallelism` on `cluster` (docs/method.md, A step).
 
         Without `cluster`, the devices per node are those of the bundle's fabric; a bundle without one puts
         the whole job on one node. `bucket_entries` is the framework's bucket for gradient and parameter
-        collectives.
+        collectives. `timeline` is an exact simulation of the schedule, or the closed form (the paper's eq. 7
+        for 1F1B). `interval=False` leaves out the step's interval, which saves time. The same question again is
+        answered from memory.
 
         Raises:
-            UsageError: the model cannot be laid out so, or the bundle knows several fabrics and `cluster`
-                is not given.
+            UsageError: the model cannot be laid out so, an argument is not allowed, or the bundle knows
+                several fabrics and `cluster` is not given.
             DataError: the bundle lacks an operator that the model needs, or one of its models answers
                 nonsense.
         """
+        asked = (model, parallelism, cluster, bucket_entries, timeline, interval)
+        with self._lock:
+            known = self._remembered.get(asked)
+            if known is not None:
+                self._remembered.move_to_end(asked)
+                return known
+        estimate = self._predict(*asked)
+        with self._lock:
+            self._remembered[asked] = estimate
+            if len(self._remembered) > _MAX_REMEMBERED:
+                self._remembered.popitem(last=False)
+        return estimate
+
+    def _predict(
+        self,
+        model: ModelConfig,
+        parallelism: Parallelism,
+        cluster: Cluster | None,
+        bucket_entries: int,
+        timeline: TimelineKind,
+        with_interval: bool,
+    ) -> Estimate:
+        require_choice("timeline", timeline, get_args(TimelineKind))
         used, source = (cluster, "asked") if cluster is not None else self._default_cluster(parallelism)
         parts = decompose(model=model, parallelism=parallelism, cluster=used, bucket_entries=bucket_entries)
-        times_us, warnings = self._ask(parts, model)
-        stages = [_stage_times(stage.calls, times_us) for stage in parts.stages]
-        timeline = closed_form(stages, parallelism.micro_batches)
-        step_time_s = timeline.step_us / _US_PER_S
-        tokens = parallelism.samples_per_update * model.sequence_length
+        times = ask(self.predictor, parts.distinct_calls(), needed_by=f"model {model.name}")
+        # Configuration 0 is the estimate, the others are its random draws.
+        times_us = drawn_times(times, DRAWS[timeline] if with_interval else 0)
+        step = step_times(parts, times_us)
+        pipeline = pipeline_times(timeline, parallelism, step.durations)
+        steps_s = pipeline.step_us / _US_PER_S
+        step_time_s = float(steps_s[0])
         return Estimate(
             step_time_s=step_time_s,
-            tokens_per_s=tokens / step_time_s,
-            components=Components(
-                encoder_forward_s=_total(parts.encoder, times_us, (Component.ENCODER_FORWARD,)) / _US_PER_S,
-                encoder_backward_s=_total(parts.encoder, times_us, (Component.ENCODER_BACKWARD,)) / _US_PER_S,
-                stage_forward_max_s=timeline.max_forward_us / _US_PER_S,
-                stage_backward_max_s=timeline.max_backward_us / _US_PER_S,
-                dp_all_reduce_s=timeline.all_reduce_us / _US_PER_S,
-                dp_all_gather_s=stages[timeline.slowest_update_stage].all_gather_us / _US_PER_S,
-                max_update_s=timeline.max_update_us / _US_PER_S,
-                mp_all_reduce_s=_one_call("mp_all_reduce", parts, times_us) / _US_PER_S,
-                pp_p2p_s=_one_call("pp_p2p", parts, times_us) / _US_PER_S,
-            ),
-            stages=tuple(_stage_estimate(*pair) for pair in zip(parts.stages, stages, strict=True)),
-            operators=tuple(_rows(parts, times_us)),
-            warnings=warnings,
+            interval_s=interval(step_time_s, steps_s[1:]) if with_interval else None,
+            timeline=timeline,
+            bubble_share=_bubble_share(step, parallelism.micro_batches, float(pipeline.pipeline_us[0])),
+            tokens_per_s=parallelism.samples_per_update * model.sequence_length / step_time_s,
+            components=_components(parts, step, times_us),
+            stages=tuple(_stages(parts, step)),
+            warnings=times.warnings,
             model=model,
             parallelism=parallelism,
             cluster=used,
             cluster_source=source,
             bucket_entries=bucket_entries,
-            padded_vocabulary_size=parts.vocabulary_size,
-            provenance=_provenance(self.bundle),
+            provenance=self._provenance,
+            parts=parts,
+            answers=times.answers,
+            durations=step.durations.take(slice(0, 1)),
         )
 
     def _default_cluster(self, parallelism: Parallelism) -> tuple[Cluster, str]:
@@ -105,78 +133,47 @@ class Estimator:
             return Cluster(gpus_per_node=sizes[0]), "bundle"
         return Cluster(gpus_per_node=parallelism.world_size), "one node"
 
-    def _ask(self, parts: Decomposition, model: ModelConfig) -> tuple[_Times, tuple[RangeWarning, ...]]:
-        """Time of every distinct call, each regressor asked once, and what was asked out of range."""
-        asked: dict[Key, dict[tuple[int, ...], None]] = {}
-        for stage in parts.stages:
-            for call in stage.calls:
-                asked.setdefault((call.operator, call.direction), {})[call.vector] = None
-        for operator, direction in asked:
-            if (operator, direction) not in self.bundle.entries:
-                raise DataError(
-                    f"bundle {self.bundle.path} has no regressor for {operator} ({direction}), "
-                    f"which model {model.name} needs"
-                )
-        times_us: dict[tuple[Key, tuple[int, ...]], float] = {}
-        warnings: list[RangeWarning] = []
-        for key, vectors in asked.items():
-            answers = self.predictor.times_us(*key, list(vectors))
-            times_us |= {(key, vector): answers[vector] for vector in vectors}
-            warnings += self.predictor.range_warnings(*key, list(vectors))
-        return times_us, tuple(warnings)
 
-
-def _call_us(call: OperatorCall, times_us: _Times) -> float:
-    return times_us[(call.operator, call.direction), call.vector]
-
-
-def _total(calls: Iterable[OperatorCall], times_us: _Times, components: tuple[Component, ...]) -> float:
-    return sum((call.count * _call_us(call, times_us) for call in calls if call.component in components), 0.0)
-
-
-def _stage_times(calls: tuple[OperatorCall, ...], times_us: _Times) -> StageTimes:
-    return StageTimes(
-        forward_us=_total(calls, times_us, FORWARD_PARTS),
-        backward_us=_total(calls, times_us, BACKWARD_PARTS),
-        all_reduce_us=_total(calls, times_us, (Component.ALL_REDUCE,)),
-        optimizer_us=_total(calls, times_us, (Component.OPTIMIZER,)),
-        all_gather_us=_total(calls, times_us, (Component.ALL_GATHER,)),
+def _components(parts: Decomposition, step: StepTimes, times_us: Mapping[Question, Times]) -> Components:
+    update_us = step.durations.update_us[0]
+    calls = parts.first.calls + parts.encoder.calls
+    syncs = {call.operator: replace(call, count=1) for call in calls if call.operator in _MP_SYNCS}
+    return Components(
+        encoder_forward_s=_seconds(step.encoder.forward_us[0]),
+        encoder_backward_s=_seconds(step.encoder.backward_us[0]),
+        stage_forward_max_s=_seconds(step.forward_us[0].max()),
+        stage_backward_max_s=_seconds(step.backward_us[0].max()),
+        dp_all_reduce_s=_seconds(step.durations.all_reduce_us[0, 0]),
+        dp_all_gather_s=_seconds(step.gather_us[0, update_us.argmax()]),
+        max_update_s=_seconds(update_us.max()),
+        mp_all_reduce_s=_seconds(total_us(syncs.values(), times_us)[0]),
+        pp_p2p_s=_seconds(total_us(parts.send_forward, times_us)[0]),
     )
 
 
-def _one_call(operator: str, parts: Decomposition, times_us: _Times) -> float:
-    # The first stage has a tensor-parallel all-reduce and a send whenever the layout has any.
-    calls = (call for call in parts.stages[0].calls if call.operator == operator)
-    return next((_call_us(call, times_us) for call in calls), 0.0)
-
-
-def _stage_estimate(stage: Stage, times: StageTimes) -> StageEstimate:
-    return StageEstimate(
-        index=stage.index,
-        encoders=stage.encoders,
-        parameters=stage.parameters,
-        forward_s=times.forward_us / _US_PER_S,
-        backward_s=times.backward_us / _US_PER_S,
-        all_reduce_s=times.all_reduce_us / _US_PER_S,
-        optimizer_s=times.optimizer_us / _US_PER_S,
-        all_gather_s=times.all_gather_us / _US_PER_S,
-    )
-
-
-def _rows(parts: Decomposition, times_us: _Times) -> Iterable[OperatorRow]:
+def _stages(parts: Decomposition, step: StepTimes) -> Iterable[StageEstimate]:
+    forward_us, backward_us = step.forward_us[0], step.backward_us[0]
     for stage in parts.stages:
-        for call in stage.calls:
-            time_us = _call_us(call, times_us)
-            yield OperatorRow(
-                stage=stage.index,
-                component=call.component,
-                operator=call.operator,
-                direction=call.direction,
-                vector=call.vector,
-                count=call.count,
-                time_us=time_us,
-                total_s=call.count * time_us / _US_PER_S,
-            )
+        yield StageEstimate(
+            index=stage.index,
+            encoders=stage.encoders,
+            parameters=stage.parameters,
+            forward_s=_seconds(forward_us[stage.index]),
+            backward_s=_seconds(backward_us[stage.index]),
+            all_reduce_s=_seconds(step.durations.all_reduce_us[0, stage.index]),
+            optimizer_s=_seconds(step.optimizer_us[0, stage.index]),
+            all_gather_s=_seconds(step.gather_us[0, stage.index]),
+        )
+
+
+def _bubble_share(step: StepTimes, micro_batches: int, pipeline_us: float) -> float:
+    """The part of the pipeline's time in which the average stage neither computes nor sends."""
+    busy_us = micro_batches * float((step.forward_us[0] + step.backward_us[0]).mean())
+    return max(0.0, 1 - busy_us / pipeline_us)
+
+
+def _seconds(time_us: float) -> float:
+    return float(time_us) / _US_PER_S
 
 
 def _provenance(bundle: Bundle) -> Provenance:

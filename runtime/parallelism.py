@@ -1,10 +1,11 @@
 """How a job is laid out: parallel degrees, micro-batches and recomputation, and the nodes it runs on."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.model import ModelConfig, require_choice, require_integer
+from kernelcast.runtime.shown import shown
 
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
@@ -55,7 +56,7 @@ class Parallelism:
         require_choice("schedule", self.schedule, get_args(Schedule))
         require_integer("zero", self.zero, low=0, high=3)
         if type(self.sequence_parallel) is not bool:
-            raise UsageError(f"sequence_parallel is {self.sequence_parallel!r:.80}, expected true or false")
+            raise UsageError(f"sequence_parallel is {shown(self.sequence_parallel)}, expected true or false")
         self._check_virtual_stages()
         self._check_encoder_counts()
 
@@ -80,10 +81,32 @@ class Parallelism:
             return
         if type(counts) is not tuple or len(counts) != self.chunks:
             raise UsageError(
-                f"encoder_counts is {counts!r:.80}, expected {self.chunks} numbers, one per stage"
+                f"encoder_counts is {shown(counts)}, expected {self.chunks} numbers, one per "
+                f"{'stage' if self.virtual_stages == 1 else 'chunk'}"
             )
         for index, count in enumerate(counts):
             require_integer(f"encoder_counts[{index}]", count, low=0, high=MAX_DEGREE)
+
+    @classmethod
+    def from_global_batch(cls, *, global_batch: int, dp: int, micro_batch: int, **layout: Any) -> Self:
+        """A layout of `global_batch` samples per update: micro_batches = global_batch / (micro_batch · dp).
+
+        The other fields are those of the class.
+
+        >>> Parallelism.from_global_batch(global_batch=512, pp=4, mp=4, dp=8, micro_batch=4).micro_batches
+        16
+
+        Raises:
+            UsageError: micro_batch · dp does not divide the global batch, or another field is wrong.
+        """
+        for name, value in (("dp", dp), ("micro_batch", micro_batch)):
+            require_integer(name, value, low=1, high=MAX_DEGREE)
+        require_integer("global_batch", global_batch, low=1, high=MAX_DEGREE**2)
+        together = micro_batch * dp
+        if global_batch % together:
+            multiple = f"a multiple of micro_batch · dp ({micro_batch} · {dp} = {together})"
+            raise UsageError(f"global_batch is {global_batch}, expected {multiple}")
+        return cls(dp=dp, micro_batch=micro_batch, micro_batches=global_batch // together, **layout)
 
     @property
     def chunks(self) -> int:

@@ -1,6 +1,9 @@
 """Encoders per pipeline stage: eq. 3–5 with the even spread of the published runs (docs/method.md, A step)."""
 
+from functools import lru_cache
+
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.parallelism import Parallelism
 
 BLOCKS_BEFORE = 2
 """Blocks before the encoders, on the first stage."""
@@ -8,27 +11,43 @@ BLOCKS_AFTER = 3
 """Blocks after the encoders, on the last stage."""
 
 
-def partition(encoders: int, pp: int) -> tuple[int, ...]:
-    """Encoders of each of `pp` stages; they sum to `encoders`.
+@lru_cache(maxsize=1 << 14)
+def partition(encoders: int, pp: int, virtual_stages: int = 1) -> tuple[int, ...]:
+    """Encoders of each chunk (pp stages times `virtual_stages`, in the order of the model); they sum to `encoders`.
 
-    The n + 5 blocks of a pipeline are spread evenly, the remainder going to the earliest stages; 2 blocks
-    of the first stage and 3 of the last are not encoders. A last stage without encoders is allowed: it
-    still has norm, output projection and loss. Layouts in which the last stage could not hold even those
-    are refused, that is more than (n + 5) // 3 stages; all other stages then have at least one encoder.
+    The n + 5 blocks of a pipeline are spread evenly, the remainder going to the earliest chunks; 2 blocks
+    of the first chunk and 3 of the last are not encoders. A last chunk without encoders is allowed: it
+    still has norm, output projection and loss. Where a chunk would have fewer than 3 blocks, so that the
+    last one could not hold even those, the encoders alone are spread evenly, the remainder going to the
+    chunks after the first.
 
     Raises:
-        UsageError: more stages than that, or fewer than one.
+        UsageError: more chunks than encoders (or than (n + 5) // 3), or fewer than one.
     """
+    chunks = pp * virtual_stages
     blocks = encoders + BLOCKS_BEFORE + BLOCKS_AFTER
-    # A single stage has all blocks; of several, the last has the fewest, blocks // pp.
-    most = max(1, blocks // BLOCKS_AFTER)
-    if not 1 <= pp <= most:
-        raise UsageError(
-            f"pp is {pp}, expected from 1 to {most}: {encoders} encoders make {blocks} blocks, "
-            f"{BLOCKS_AFTER} of them on the last stage"
-        )
-    even, remainder = divmod(blocks, pp)
-    stages = [even + (stage < remainder) for stage in range(pp)]
-    stages[0] -= BLOCKS_BEFORE
-    stages[-1] -= BLOCKS_AFTER
-    return tuple(stages)
+    # A single stage has all blocks; of several, the last has the fewest, blocks // chunks.
+    roomy = max(1, blocks // BLOCKS_AFTER)
+    most = max(roomy, encoders)
+    if not 1 <= chunks <= most:
+        field = "pp" if virtual_stages == 1 else f"pp · virtual_stages ({pp} · {virtual_stages})"
+        raise UsageError(f"{field} is {chunks}, expected from 1 to {most} for {encoders} encoders")
+    if chunks > roomy:
+        even, remainder = divmod(encoders, chunks)
+        return tuple(even + (1 <= chunk <= remainder) for chunk in range(chunks))
+    even, remainder = divmod(blocks, chunks)
+    counts = [even + (chunk < remainder) for chunk in range(chunks)]
+    counts[0] -= BLOCKS_BEFORE
+    counts[-1] -= BLOCKS_AFTER
+    return tuple(counts)
+
+
+def encoders_of_chunks(encoders: int, parallelism: Parallelism) -> tuple[int, ...]:
+    """Encoders of each chunk of a layout: `encoder_counts` where they are given, else spread evenly.
+
+    Raises:
+        UsageError: as `partition`.
+    """
+    if parallelism.encoder_counts is not None:
+        return parallelism.encoder_counts
+    return partition(encoders, parallelism.pp, parallelism.virtual_stages)

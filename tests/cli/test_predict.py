@@ -83,7 +83,7 @@ def test_warnings_are_shown_and_counted(make_bundle: Make, model_file: Path) -> 
     ("arguments", "error", "message"),
     [
         (["--micro-batch", "0"], UsageError, "micro_batch is 0, expected a whole number from 1"),
-        (["--pp", "5"], UsageError, "pp is 5, expected from 1 to 3: 4 encoders make 9 blocks"),
+        (["--pp", "5"], UsageError, "pp is 5, expected from 1 to 4 for 4 encoders"),
         (["--mp", "3"], UsageError, "mp is 3, expected a divisor of attention_heads (2) of model tiny"),
         (["--gpus-per-node", "0"], UsageError, "gpus_per_node is 0, expected a whole number from 1"),
         (["--bucket-entries", "-1"], UsageError, "bucket_entries is -1, expected a whole number from 1"),

@@ -54,8 +54,8 @@ def test_a_copy_of_it_is_the_same(tmp_path: Path) -> None:
         ),
         (
             "pipeline_stages = [1, 2]",
-            "pipeline_stages = [1, 5]",
-            "job with 5 pipeline stages: pp is 5, expected from 1 to 4: 7 encoders make 12 blocks",
+            "pipeline_stages = [1, 8]",
+            "job with 8 pipeline stages: pp is 8, expected from 1 to 7 for 7 encoders",
         ),
         ("encoders = 7", "", "model.encoders is missing"),
         ("encoders = 7", "layers = 7", "model.layers is unknown; known are name, hidden_size"),

@@ -1,12 +1,13 @@
 """What a stage calls, on what and how often, by hand from docs/method.md."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.decomposition import Component, Decomposition, decompose
-from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.decomposition import Component, Decomposition, OperatorCall, decompose
+from kernelcast.runtime.operators import OPERATORS, Direction
 
 GPT_20B: dict[str, Any] = {
     "name": "gpt-20b",
@@ -50,13 +51,13 @@ def taken_apart(
 
 def vectors(parts: Decomposition) -> dict[str, tuple[int, ...]]:
     """Operator → vector of those whose vector is the same wherever they are called."""
-    every = {(call.operator, call.vector) for stage in parts.stages for call in stage.calls}
+    every = {(call.operator, call.vector) for stage in parts.stages for call in parts.calls(stage)}
     return {operator: vector for operator, vector in every if not operator.startswith(("dp_", "optimizer"))}
 
 
 def counts(parts: Decomposition, stage: int, *components: Component) -> dict[tuple[str, str], int]:
     found: dict[tuple[str, str], int] = {}
-    for call in parts.stages[stage].calls:
+    for call in parts.calls(parts.stages[stage]):
         if call.component in components:
             key = call.operator, call.direction.value
             found[key] = found.get(key, 0) + call.count
@@ -170,36 +171,34 @@ def test_recomputation_runs_the_forward_pass_again_with_its_all_reduces() -> Non
 
 def test_update_calls_and_buckets() -> None:
     parts = taken_apart(GPT_20B, PAPER)
-    update = (Component.OPTIMIZER, Component.ALL_REDUCE, Component.ALL_GATHER)
     found = [
-        [(call.operator, call.vector, call.count) for call in stage.calls if call.component in update]
-        for stage in parts.stages
+        [(call.operator, call.vector, call.count) for call in stage.update.calls] for stage in parts.stages
     ]
     # 1,323,987,456 parameters on the first stage: one bucket of 1.26e9 and a rest; 1/8 of them to gather.
     assert found[0] == [
-        ("optimizer_first_stage", (1_323_987_456, 11), 1),
         ("dp_all_reduce", (1_260_000_000, 8, 1), 1),
         ("dp_all_reduce", (63_987_456, 8, 1), 1),
+        ("optimizer_first_stage", (1_323_987_456, 11), 1),
         ("dp_all_gather", (165_498_432, 8, 1), 1),
     ]
-    assert found[1][0] == ("optimizer_middle_stage", (1_359_415_296, 12), 1)
+    assert found[1][2] == ("optimizer_middle_stage", (1_359_415_296, 12), 1)
     assert found[3] == [
-        ("optimizer_last_stage", (1_097_430_528, 9), 1),
         ("dp_all_reduce", (1_097_430_528, 8, 1), 1),
+        ("optimizer_last_stage", (1_097_430_528, 9), 1),
         ("dp_all_gather", (137_178_816, 8, 1), 1),
     ]
 
 
 def test_exact_buckets_leave_no_rest() -> None:
     parts = taken_apart(GPT_20B, PAPER, bucket_entries=1_323_987_456 // 4)
-    reduces = [(c.vector[0], c.count) for c in parts.stages[0].calls if c.operator == "dp_all_reduce"]
+    reduces = [(c.vector[0], c.count) for c in parts.stages[0].update.calls if c.operator == "dp_all_reduce"]
     assert reduces == [(330_996_864, 4)]
 
 
 def test_degrees_of_one_call_no_collective_and_a_single_stage_is_both() -> None:
     parts = taken_apart(GPT_20B, {"pp": 1, "mp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1})
     (stage,) = parts.stages
-    names = {call.operator for call in stage.calls}
+    names = {call.operator for call in parts.calls(stage)}
     assert stage.encoders == 44
     assert not names & {"mp_all_reduce", "dp_all_reduce", "dp_all_gather", "pp_p2p"}
     assert {"embedding", "logits_linear", "cross_entropy", "optimizer_last_stage"} <= names
@@ -212,11 +211,12 @@ def test_a_stage_without_encoders_calls_none() -> None:
     )
     assert [stage.encoders for stage in parts.stages] == [1, 0]
     assert counts(parts, 1, Component.ENCODER_FORWARD, Component.ENCODER_BACKWARD) == {}
-    assert all(call.count > 0 for stage in parts.stages for call in stage.calls)
+    assert all(call.count > 0 for stage in parts.stages for call in parts.calls(stage))
 
 
 def test_once_only_operators_are_asked_once() -> None:
-    for call in taken_apart(GPT_20B, PAPER).stages[0].calls:
+    parts = taken_apart(GPT_20B, PAPER)
+    for call in parts.calls(parts.stages[0]):
         once = call.operator.startswith(("mp_", "dp_", "pp_", "optimizer"))
         assert (call.direction is Direction.ONCE) is once
 
@@ -227,7 +227,7 @@ def test_once_only_operators_are_asked_once() -> None:
         ({}, {"mp": 3}, 1, r"^mp is 3, expected a divisor of attention_heads \(64\) of model gpt-20b$"),
         ({"kv_heads": 2}, {}, 1, r"^mp is 4, expected a divisor of kv_heads \(2\) of model gpt-20b$"),
         ({"mlp_size": 6}, {}, 1, r"^mp is 4, expected a divisor of mlp_size \(6\) of model gpt-20b$"),
-        ({}, {"pp": 50}, 1, r"^pp is 50, expected from 1 to 16: 44 encoders make 49 blocks"),
+        ({}, {"pp": 50}, 1, r"^pp is 50, expected from 1 to 44 for 44 encoders$"),
         ({}, {}, 0, r"^bucket_entries is 0, expected a whole number from 1 to"),
     ],
 )
@@ -236,3 +236,139 @@ def test_layouts_that_do_not_fit(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         taken_apart(GPT_20B | model, PAPER | layout, bucket_entries=bucket_entries)
+
+
+def operator_vectors(calls: Iterable[OperatorCall], *names: str) -> list[tuple[str, tuple[int, ...], int]]:
+    return [(call.operator, call.vector, call.count) for call in calls if call.operator in names]
+
+
+def test_sequence_parallelism_by_hand() -> None:
+    # b·l·d = 4 · 2,048 · 6,144 = 50,331,648 entries; a device of 4 holds 12,582,912, and 512 tokens.
+    parts = taken_apart(GPT_20B, PAPER | {"sequence_parallel": True})
+    collectives = ("mp_all_reduce", "mp_all_gather", "mp_reduce_scatter")
+    gather, scatter = ("mp_all_gather", (12_582_912, 1, 4)), ("mp_reduce_scatter", (50_331_648, 1, 4))
+    assert operator_vectors(parts.encoder.forward, *collectives) == [(*gather, 1), (*scatter, 1)]
+    assert operator_vectors(parts.encoder.backward, *collectives) == [(*gather, 2), (*scatter, 2)]
+    for calls, count in ((parts.encoder.calls, 2), (parts.last.calls, 1)):
+        assert {found[1:] for found in operator_vectors(calls, "layer_norm")} == {((4, 512, 6144), count)}
+    assert {found[1] for found in operator_vectors(parts.encoder.calls, "residual_add")} == {(4, 512, 6144)}
+    # Between the collectives every device has all tokens.
+    assert operator_vectors(parts.encoder.forward, "gelu") == [("gelu", (4, 2048, 6144), 1)]
+    assert operator_vectors(parts.first.forward, *collectives) == [(*scatter, 1)]
+    assert operator_vectors(parts.first.backward, *collectives) == [(*gather, 1)]
+    assert operator_vectors(parts.last.forward, *collectives) == [(*gather, 1)]
+    assert operator_vectors(parts.last.backward, *collectives) == [(*scatter, 1)]
+
+
+def test_sequence_parallelism_of_one_device_changes_nothing() -> None:
+    one = PAPER | {"mp": 1}
+    assert taken_apart(GPT_20B, one | {"sequence_parallel": True}) == taken_apart(GPT_20B, one)
+
+
+@pytest.mark.parametrize(
+    ("attention", "again"),
+    [
+        ("flash", {"flash_attention"}),
+        ("fused_softmax", {"attention_scores", "fused_causal_softmax", "attention_values"}),
+        ("unfused", {"attention_scores", "causal_mask_fill", "softmax", "attention_values"}),
+    ],
+)
+def test_selective_recomputation_runs_attention_again(attention: str, again: set[str]) -> None:
+    model = {**GPT_20B, "attention": attention}
+    plain, selective = (
+        taken_apart(model, PAPER | {"recompute": recompute}).encoder.backward
+        for recompute in ("none", "selective")
+    )
+    added = selective[len(plain) :]
+    assert selective[: len(plain)] == plain
+    assert {call.operator for call in added} == again
+    assert {(call.direction, call.count) for call in added} == {(Direction.FORWARD, 1)}
+
+
+@pytest.mark.parametrize(
+    ("zero", "expected"),
+    [
+        (0, [("dp_all_reduce", 1_097_430_528), ("optimizer_last_stage", 1_097_430_528)]),
+        (
+            1,
+            [
+                ("dp_all_reduce", 1_097_430_528),
+                ("optimizer_last_stage", 1_097_430_528),
+                ("dp_all_gather", 137_178_816),
+            ],
+        ),
+        (
+            2,
+            [
+                ("dp_reduce_scatter", 1_097_430_528),
+                ("optimizer_last_stage", 137_178_816),
+                ("dp_all_gather", 137_178_816),
+            ],
+        ),
+        (3, [("optimizer_last_stage", 137_178_816)]),
+    ],
+)
+def test_updates_under_zero(zero: int, expected: list[tuple[str, int]]) -> None:
+    # The last stage: 9 encoders and the logits; 1,097,430,528 / 8 = 137,178,816 on a shard, 9 / 8 encoders.
+    last = taken_apart(GPT_20B, PAPER | {"zero": zero}).stages[-1]
+    assert [(call.operator, call.vector[0]) for call in last.update.calls] == expected
+    (optimizer,) = last.update.optimizer
+    assert optimizer.vector[1] == (9 if zero < 2 else 2)
+
+
+def test_fully_sharded_blocks_fetch_their_parameters() -> None:
+    parts = taken_apart(GPT_20B, PAPER | {"zero": 3})
+    # An encoder of 113,284,608 parameters on a device, the embedding 12,672 · 6,144 and the logits with a norm.
+    encoder, embedding, logits = 113_284_608, 77_856_768, 77_869_056
+    for block, parameters in ((parts.encoder, encoder), (parts.first, embedding), (parts.last, logits)):
+        for gather in (block.gather_forward, block.gather_backward):
+            assert operator_vectors(gather, "dp_all_gather") == [
+                ("dp_all_gather", (parameters // 8, 8, 1), 1)
+            ]
+        assert operator_vectors(block.scatter, "dp_reduce_scatter") == [
+            ("dp_reduce_scatter", (parameters, 8, 1), 1)
+        ]
+    assert parts.sharded
+    alone = taken_apart(GPT_20B, PAPER | {"zero": 3, "dp": 1})
+    assert not alone.sharded
+    assert not alone.encoder.gather_forward + alone.encoder.scatter
+
+
+def test_virtual_stages() -> None:
+    layout = PAPER | {"schedule": "interleaved", "virtual_stages": 2}
+    parts = taken_apart(GPT_20B, layout)
+    # 49 blocks on 8 chunks; chunk c is on stage c mod 4.
+    assert [chunk.encoders for chunk in parts.chunks] == [5, 6, 6, 6, 6, 6, 6, 3]
+    assert [chunk.stage for chunk in parts.chunks] == [0, 1, 2, 3, 0, 1, 2, 3]
+    assert [stage.encoders for stage in parts.stages] == [11, 12, 12, 9]
+    # The first chunk receives nothing and the last one sends nothing on; all others do both.
+    for stage, forward, backward in ((0, 2, 1), (1, 2, 2), (3, 1, 2)):
+        assert counts(parts, stage, Component.SEND_FORWARD) == {("pp_p2p", "once"): forward}
+        assert counts(parts, stage, Component.SEND_BACKWARD) == {("pp_p2p", "once"): backward}
+    plain = taken_apart(GPT_20B, PAPER)
+    assert [stage.update for stage in parts.stages] == [stage.update for stage in plain.stages]
+
+
+def test_encoders_by_hand() -> None:
+    parts = taken_apart(GPT_20B, PAPER | {"encoder_counts": (0, 20, 24, 0)})
+    assert [stage.encoders for stage in parts.stages] == [0, 20, 24, 0]
+    assert counts(parts, 0, Component.ENCODER_FORWARD) == {}
+    assert counts(parts, 2, Component.ENCODER_FORWARD)["qkv_linear", "forward"] == 24
+
+
+def test_half_of_a_linear_backward_is_for_weights() -> None:
+    parts = taken_apart(GPT_20B, PAPER | {"schedule": "zero_bubble", "recompute": "full"})
+    assert parts.split
+    linears = {call.operator for call in parts.encoder.calls if call.is_linear_backward}
+    assert linears == {"qkv_linear", "attention_output_linear", "mlp_up_linear", "mlp_down_linear"}
+    assert [call.operator for call in parts.last.calls if call.is_linear_backward] == ["logits_linear"]
+    # By the operator table: both products of a backward pass do what the forward one does.
+    vector = (8192, 6144, 4608)
+    row = OPERATORS["qkv_linear"]
+    assert row.flops(Direction.BACKWARD, vector) == 2 * row.flops(Direction.FORWARD, vector)
+
+
+def test_pieces_are_made_once() -> None:
+    first, second = (taken_apart(GPT_20B, PAPER | {"pp": pp, "dp": 32 // pp}) for pp in (2, 4))
+    assert first.encoder.forward is second.encoder.forward
+    assert first.last.backward is second.last.backward

@@ -150,6 +150,9 @@ def test_plain_values(make_bundle: Make) -> None:
     assert set(values) == {
         "format",
         "step_time_s",
+        "interval_s",
+        "timeline",
+        "bubble_share",
         "tokens_per_s",
         "components",
         "encoder_counts",

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kernelcast.runtime import Cluster, Parallelism, UsageError
+from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
 
 LAYOUT: dict[str, Any] = {"pp": 4, "mp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16}
 
@@ -31,6 +31,69 @@ def test_wrong_layouts(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError) as caught:
         Parallelism(**LAYOUT | change)
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"schedule": "dualpipe"},
+            "schedule is 'dualpipe', expected gpipe, 1f1b, interleaved or zero_bubble",
+        ),
+        ({"virtual_stages": 2}, "virtual_stages is 2, expected 1 with schedule 1f1b"),
+        ({"virtual_stages": 0}, "virtual_stages is 0, expected a whole number from 1 to 1000000"),
+        ({"schedule": "interleaved", "pp": 1}, "pp is 1, expected 2 or more with schedule interleaved"),
+        (
+            {"schedule": "interleaved", "micro_batches": 6},
+            "micro_batches is 6, expected a multiple of pp (4) with schedule interleaved",
+        ),
+        ({"zero": 4}, "zero is 4, expected a whole number from 0 to 3"),
+        ({"sequence_parallel": 1}, "sequence_parallel is 1, expected true or false"),
+        ({"encoder_counts": (1, 2)}, "encoder_counts is (1, 2), expected 4 numbers, one per stage"),
+        (
+            {"encoder_counts": [1, 2, 3, 4]},
+            "encoder_counts is [1, 2, 3, 4], expected 4 numbers, one per stage",
+        ),
+        (
+            {"encoder_counts": (1, 2, 3, -1)},
+            "encoder_counts[3] is -1, expected a whole number from 0 to 1000000",
+        ),
+        ({"pp": 10**4000}, "pp is 1" + "0" * 79 + ", expected a whole number from 1 to 1000000"),
+        ({"pp": 10**5000}, "pp is a number too long to show, expected a whole number from 1 to 1000000"),
+    ],
+)
+def test_fields_that_do_not_go_together(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Parallelism(**LAYOUT | change)
+    assert str(caught.value) == message
+
+
+def test_a_global_batch_says_how_many_micro_batches() -> None:
+    layout = {"pp": 4, "mp": 4, "dp": 8, "micro_batch": 4}
+    assert Parallelism.from_global_batch(global_batch=512, **layout) == Parallelism(**LAYOUT)
+    with pytest.raises(
+        UsageError, match=r"^global_batch is 500, expected a multiple of micro_batch · dp \(4 · 8 = 32\)$"
+    ):
+        Parallelism.from_global_batch(global_batch=500, **layout)
+    with pytest.raises(UsageError, match=r"^dp is 0, expected a whole number from 1 to 1000000$"):
+        Parallelism.from_global_batch(global_batch=500, **layout | {"dp": 0})
+    with pytest.raises(UsageError, match=r"^global_batch is 0, expected a whole number from 1 to "):
+        Parallelism.from_global_batch(global_batch=0, **layout)
+
+
+def test_a_model_that_cannot_be_cut_so() -> None:
+    model = ModelConfig(
+        name="odd", hidden_size=8, sequence_length=5, attention_heads=4, encoders=4, vocabulary_size=9
+    )
+    Parallelism(**LAYOUT).check(model)
+    with pytest.raises(
+        UsageError, match=r"^mp is 4, expected a divisor of sequence_length \(5\) of model odd$"
+    ):
+        Parallelism(**LAYOUT, sequence_parallel=True).check(model)
+    with pytest.raises(
+        UsageError, match=r"^encoder_counts add up to 5, expected 4, the encoders of model odd$"
+    ):
+        Parallelism(**LAYOUT, encoder_counts=(1, 2, 1, 1)).check(model)
 
 
 def test_wrong_clusters() -> None:

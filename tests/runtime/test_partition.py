@@ -1,11 +1,13 @@
-"""Encoders per stage, by hand: n + 5 blocks spread evenly, 2 and 3 of them not encoders."""
+"""Encoders per stage and chunk, by hand: n + 5 blocks spread evenly, 2 and 3 of them not encoders."""
+
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.runtime import UsageError
-from kernelcast.runtime.partition import partition
+from kernelcast.runtime import Parallelism, UsageError
+from kernelcast.runtime.partition import encoders_of_chunks, partition
 
 
 @pytest.mark.parametrize(
@@ -26,26 +28,51 @@ def test_stage_sizes(encoders: int, pp: int, expected: tuple[int, ...]) -> None:
     assert partition(encoders, pp) == expected
 
 
-@pytest.mark.parametrize(("encoders", "pp", "most"), [(44, 17, 16), (44, 50, 16), (1, 3, 2), (40, 0, 15)])
+@pytest.mark.parametrize(("encoders", "pp", "most"), [(44, 45, 44), (1, 3, 2), (40, 0, 40), (2, 3, 2)])
 def test_stages_that_do_not_fit_are_refused(encoders: int, pp: int, most: int) -> None:
-    with pytest.raises(
-        UsageError, match=rf"^pp is {pp}, expected from 1 to {most}: {encoders} encoders make"
-    ):
+    with pytest.raises(UsageError, match=rf"^pp is {pp}, expected from 1 to {most} for {encoders} encoders$"):
         partition(encoders, pp)
 
 
-@given(st.integers(1, 300), st.integers(1, 120))
-def test_stages_sum_to_all_encoders(encoders: int, pp: int) -> None:
-    if pp > (encoders + 5) // 3:
+def test_many_stages_share_the_encoders_alone() -> None:
+    # 49 blocks on 20 stages would leave 2 for the last: 2 encoders each, the other 4 after the first stage.
+    assert partition(44, 20) == (2, 3, 3, 3, 3, *[2] * 15)
+    assert partition(44, 44) == (1,) * 44
+    assert partition(128, 64) == (2,) * 64
+
+
+def test_chunks_of_virtual_stages() -> None:
+    # 49 blocks on 8 chunks: 7, then 6 each; 2 and 3 of them are not encoders.
+    assert partition(44, 4, 2) == (5, 6, 6, 6, 6, 6, 6, 3)
+    assert partition(96, 8, 12) == (1,) * 96
+    with pytest.raises(
+        UsageError, match=r"^pp · virtual_stages \(8 · 12\) is 96, expected from 1 to 44 for 44 enc"
+    ):
+        partition(44, 8, 12)
+
+
+@given(st.integers(1, 300), st.integers(1, 120), st.integers(1, 3))
+def test_stages_sum_to_all_encoders(encoders: int, pp: int, virtual_stages: int) -> None:
+    chunks = pp * virtual_stages
+    if chunks > max(encoders, (encoders + 5) // 3):
         with pytest.raises(UsageError):
-            partition(encoders, pp)
+            partition(encoders, pp, virtual_stages)
         return
-    stages = partition(encoders, pp)
-    assert len(stages) == pp
-    assert sum(stages) == encoders
-    assert min(stages) >= 0
-    blocks = list(stages)
-    blocks[0] += 2
-    blocks[-1] += 3
-    assert blocks == sorted(blocks, reverse=True)
-    assert blocks[0] - blocks[-1] <= 1
+    counts = partition(encoders, pp, virtual_stages)
+    assert len(counts) == chunks
+    assert sum(counts) == encoders
+    assert min(counts) >= 0
+    blocks = list(counts)
+    if chunks <= (encoders + 5) // 3:
+        blocks[0] += 2
+        blocks[-1] += 3
+        assert blocks == sorted(blocks, reverse=True)
+    assert max(blocks) - min(blocks) <= 1
+
+
+def test_encoders_given_by_hand() -> None:
+    layout: dict[str, Any] = {"pp": 2, "mp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 2}
+    assert encoders_of_chunks(44, Parallelism(**layout)) == (23, 21)
+    assert encoders_of_chunks(44, Parallelism(**layout, encoder_counts=(20, 24))) == (20, 24)
+    chunks = Parallelism(**layout, schedule="interleaved", virtual_stages=2)
+    assert encoders_of_chunks(44, chunks) == (11, 12, 12, 9)

@@ -1,0 +1,183 @@
+"""What one micro-batch calls inside one encoder and at the model's ends (docs/method.md, A step).
+
+Pure functions of hashable arguments, remembered: the thousands of layouts of a search share few distinct
+pieces. A piece is a tuple of calls on one device.
+"""
+
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Literal, Self
+
+from kernelcast.runtime.decomposition_calls import Calls, Component, OperatorCall, call
+from kernelcast.runtime.groups import Group, tensor_group
+from kernelcast.runtime.model import ModelConfig
+from kernelcast.runtime.operators import Direction, Shape
+from kernelcast.runtime.parallelism import Cluster, Parallelism, Recompute
+from kernelcast.runtime.parameters import padded_vocabulary
+
+_F, _B, _1 = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
+_REMEMBERED = 1 << 14
+
+End = Literal["first", "last"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cut:
+    """What the pieces of one micro-batch depend on, beside the model: how a layer is cut into devices.
+
+    `group` is the tensor-parallel group. With `sequence_parallel`, norms and residuals hold l/mp tokens.
+    """
+
+    mp: int
+    micro_batch: int
+    sequence_parallel: bool
+    group: Group
+
+    @classmethod
+    def of(cls, parallelism: Parallelism, cluster: Cluster) -> Self:
+        """The cut of a layout; a tensor-parallel degree of 1 has no sequence to cut."""
+        return cls(
+            mp=parallelism.mp,
+            micro_batch=parallelism.micro_batch,
+            sequence_parallel=parallelism.sequence_parallel and parallelism.mp > 1,
+            group=tensor_group(parallelism, cluster),
+        )
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def encoder_forward(model: ModelConfig, cut: Cut) -> Calls:
+    """Forward calls of one encoder, its collectives last."""
+    return _encoder(model, cut, _F, Component.ENCODER_FORWARD)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def encoder_backward(model: ModelConfig, cut: Cut, recompute: Recompute) -> Calls:
+    """Backward calls of one encoder; what recomputation runs again stands after them, as forward calls."""
+    part = Component.ENCODER_BACKWARD
+    calls = _encoder(model, cut, _B, part)
+    if recompute == "full":
+        calls += _encoder(model, cut, _F, part)
+    elif recompute == "selective":
+        shape = piece_shape(model, cut)
+        calls += tuple(call(name, _F, shape, 1, part) for name in _attention(model))
+    return calls
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def end_forward(model: ModelConfig, cut: Cut, end: End) -> Calls:
+    """Forward calls of an end: "first" is the embedding, "last" norm, logits and loss.
+
+    The embedding's partial rows are summed across the tensor-parallel group. With sequence parallelism that
+    is a reduce-scatter, and what the logits read is gathered.
+    """
+    part, shape = Component.ENDS_FORWARD, piece_shape(model, cut)
+    if end == "first":
+        sync = "mp_reduce_scatter" if cut.sequence_parallel else "mp_all_reduce"
+        return (call("embedding", _F, shape, 1, part), *_sync(sync, model, cut, 1, part))
+    gather = _sync("mp_all_gather", model, cut, 1, part) if cut.sequence_parallel else ()
+    return (
+        call(model.norm, _F, _along_sequence(model, cut), 1, part),
+        *gather,
+        call("logits_linear", _F, shape, 1, part),
+        call("cross_entropy", _F, shape, 1, part),
+    )
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def end_backward(model: ModelConfig, cut: Cut, end: End) -> Calls:
+    """Backward calls of an end; with sequence parallelism the collectives of `end_forward` turned round.
+
+    Without it there is none: the paper's composition has no collective in the backward pass of the ends.
+    """
+    part, shape = Component.ENDS_BACKWARD, piece_shape(model, cut)
+    if end == "first":
+        gather = _sync("mp_all_gather", model, cut, 1, part) if cut.sequence_parallel else ()
+        return (*gather, call("embedding", _B, shape, 1, part))
+    scatter = _sync("mp_reduce_scatter", model, cut, 1, part) if cut.sequence_parallel else ()
+    return (
+        call(model.norm, _B, _along_sequence(model, cut), 1, part),
+        call("logits_linear", _B, shape, 1, part),
+        call("cross_entropy", _B, shape, 1, part),
+        *scatter,
+    )
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def send(model: ModelConfig, cut: Cut, pair: Group, component: Component) -> Calls:
+    """One transfer of a micro-batch's activations, or of their gradients, to a neighbouring stage."""
+    return (call("pp_p2p", _1, _on(model, cut, pair), 1, component),)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def piece_shape(model: ModelConfig, cut: Cut) -> Shape:
+    """Sizes of one micro-batch on one device; the vocabulary is the padded one."""
+    return Shape(
+        micro_batch=cut.micro_batch,
+        sequence_length=model.sequence_length,
+        hidden_size=model.hidden_size,
+        attention_heads=model.attention_heads,
+        explicit_head_size=model.head_size,
+        kv_heads=model.kv_heads,
+        mlp_size=model.mlp_size,
+        vocabulary_size=padded_vocabulary(model.vocabulary_size, cut.mp),
+        tensor_parallel=cut.mp,
+    )
+
+
+def _encoder(model: ModelConfig, cut: Cut, direction: Direction, part: Component) -> Calls:
+    shape, along = piece_shape(model, cut), _along_sequence(model, cut)
+    calls: list[OperatorCall] = []
+    for name, count in _operators(model).items():
+        cut_along_sequence = name in (model.norm, "residual_add")
+        calls.append(call(name, direction, along if cut_along_sequence else shape, count, part))
+    syncs = model.forward_syncs if direction is _F else model.backward_syncs
+    if cut.sequence_parallel:
+        # Every all-reduce of a region becomes a gather where it begins and a reduce-scatter where it ends.
+        calls += _sync("mp_all_gather", model, cut, syncs, part)
+        calls += _sync("mp_reduce_scatter", model, cut, syncs, part)
+    else:
+        calls += _sync("mp_all_reduce", model, cut, syncs, part)
+    return tuple(calls)
+
+
+def _operators(model: ModelConfig) -> dict[str, int]:
+    """Operators of one encoder with their number, in order of first appearance."""
+    operators = {model.norm: 2, "qkv_linear": 1}
+    if model.rotary:
+        operators["rope"] = 1
+    mlp = ("mlp_gate_up_linear", "swiglu") if model.activation == "swiglu" else ("mlp_up_linear", "gelu")
+    operators |= dict.fromkeys((*_attention(model), "attention_output_linear"), 1)
+    operators["residual_add"] = 2
+    operators |= dict.fromkeys((*mlp, "mlp_down_linear"), 1)
+    return operators
+
+
+def _attention(model: ModelConfig) -> tuple[str, ...]:
+    """What lies between queries and attention output."""
+    return {
+        "flash": ("flash_attention",),
+        "fused_softmax": ("attention_scores", "fused_causal_softmax", "attention_values"),
+        "unfused": ("attention_scores", "causal_mask_fill", "softmax", "attention_values"),
+    }[model.attention]
+
+
+def _along_sequence(model: ModelConfig, cut: Cut) -> Shape:
+    tokens = model.sequence_length // cut.mp if cut.sequence_parallel else model.sequence_length
+    return Shape(micro_batch=cut.micro_batch, sequence_length=tokens, hidden_size=model.hidden_size)
+
+
+def _sync(name: str, model: ModelConfig, cut: Cut, count: int, part: Component) -> Calls:
+    if cut.mp == 1 or count == 0:
+        return ()
+    return (call(name, _1, _on(model, cut, cut.group), count, part),)
+
+
+def _on(model: ModelConfig, cut: Cut, group: Group) -> Shape:
+    return Shape(
+        micro_batch=cut.micro_batch,
+        sequence_length=model.sequence_length,
+        hidden_size=model.hidden_size,
+        tensor_parallel=cut.mp,
+        nodes=group.nodes,
+        gpus_per_node=group.gpus_per_node,
+    )

@@ -1,0 +1,96 @@
+"""Times of a step's operator calls, each regressor asked once for all of them."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.decomposition_calls import OperatorCall
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.predictor import Answer, Predictor
+from kernelcast.runtime.range_warning import RangeWarning
+from kernelcast.runtime.regressor_entry import Key
+from kernelcast.runtime.substitutes import Substitute, SubstituteWarning, substitute
+
+Vector = tuple[int, ...]
+Question = tuple[Key, Vector]
+"""What is asked: operator and direction, and the workload vector."""
+Warnings = RangeWarning | SubstituteWarning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTimes:
+    """Time, low and high end of the 90 % interval, in µs, of every distinct question.
+
+    `sources` says which regressor answered: the operator's own, or a substitute's.
+    """
+
+    answers: Mapping[Question, Answer]
+    sources: Mapping[Question, Key]
+    warnings: tuple[Warnings, ...]
+
+
+@dataclass(slots=True)
+class _Asked:
+    """Questions to one regressor: the vector it is asked, and for whom with which factor."""
+
+    vectors: dict[Vector, None] = field(default_factory=dict)
+    questions: list[tuple[Question, Vector, float]] = field(default_factory=list)
+
+
+def question(call: OperatorCall) -> Question:
+    """What a call asks."""
+    return (call.operator, call.direction), call.vector
+
+
+def ask(predictor: Predictor, calls: Iterable[OperatorCall], *, needed_by: str) -> OperatorTimes:
+    """Ask for the time of every call; what the bundle lacks is answered by a substitute where there is one.
+
+    Raises:
+        DataError: the bundle lacks an operator, and nothing stands in for it; the message says `needed_by`.
+    """
+    asked: dict[Key, _Asked] = {}
+    stand_ins: dict[str, Substitute] = {}
+    for key, vector in dict.fromkeys(map(question, calls)):
+        source, source_vector, factor = key, vector, 1.0
+        if key not in predictor.bundle.entries:
+            found = substitute(key[0], predictor.bundle.entries)
+            if found is None:
+                raise DataError(
+                    f"bundle {predictor.bundle.path} has no regressor for {key[0]} ({key[1]}), "
+                    f"which {needed_by} needs"
+                )
+            stand_ins[key[0]] = found
+            source, source_vector, factor = (found.source, key[1]), found.vector(vector), found.factor
+        to_ask = asked.setdefault(source, _Asked())
+        to_ask.vectors[source_vector] = None
+        to_ask.questions.append(((key, vector), source_vector, factor))
+    answers: dict[Question, Answer] = {}
+    sources: dict[Question, Key] = {}
+    warnings: list[Warnings] = [
+        SubstituteWarning(operator=found.operator, source=found.source, factor=found.factor)
+        for found in stand_ins.values()
+    ]
+    for source, to_ask in asked.items():
+        vectors = list(to_ask.vectors)
+        times = predictor.answers_of(*source, vectors)
+        for one, vector, factor in to_ask.questions:
+            time_us, low_us, high_us = times[vector]
+            answers[one] = (factor * time_us, factor * low_us, factor * high_us)
+            sources[one] = source
+        warnings += predictor.range_warnings(*source, vectors)
+    return OperatorTimes(answers=answers, sources=sources, warnings=tuple(warnings))
+
+
+def total_us(
+    calls: Iterable[OperatorCall], times_us: Mapping[Question, NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """Σ count · time of calls, float64 [configurations], added from left to right."""
+    total: NDArray[np.float64] | None = None
+    for call in calls:
+        term = call.count * times_us[question(call)]
+        total = term if total is None else total + term
+    if total is None:
+        return np.zeros_like(next(iter(times_us.values())))
+    return total

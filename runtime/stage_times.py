@@ -1,0 +1,126 @@
+"""From the times of its blocks to the time of one chunk's passes (docs/method.md, A step).
+
+Every time is a float or a float64 array [configurations]: an estimate asks for one configuration or for its
+random draws, a search for all that share a structure.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockTimes:
+    """Times of one kind of block in µs, for one micro-batch.
+
+    `backward_us` is the whole backward pass, `weight_us` the part of it that makes gradients of weights; it is
+    0 where the schedule does not split them. `gather_us` and `scatter_us` are ZeRO-3's, 0 without it.
+    """
+
+    forward_us: Times
+    backward_us: Times
+    weight_us: Times
+    gather_us: Times
+    scatter_us: Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkTimes:
+    """Times of one chunk in µs for one micro-batch, without sends.
+
+    With zero-bubble, `backward_us` is the input part and `weight_us` the rest of the backward pass.
+    """
+
+    forward_us: Times
+    backward_us: Times
+    weight_us: Times
+
+
+def chunk_times(
+    *,
+    first: BlockTimes | None,
+    encoder: BlockTimes,
+    encoders: int,
+    last: BlockTimes | None,
+    sharded: bool,
+    split: bool,
+) -> ChunkTimes:
+    """Passes through the blocks of a chunk: the first end if it has it, its encoders, the last end.
+
+    `split` says that the schedule cuts the backward pass into input and weight gradients. With `sharded`
+    (ZeRO-3) the network works beside the computing: while a block computes, the parameters of the next one
+    are gathered and the gradients of the one before are scattered, and the longer of the two counts. The
+    first gather and the last scatter have nothing beside them.
+    """
+    blocks = [
+        (block, count) for block, count in ((first, 1), (encoder, encoders), (last, 1)) if block and count
+    ]
+    if not blocks:
+        nothing = np.zeros_like(np.asarray(encoder.forward_us))
+        return ChunkTimes(forward_us=nothing, backward_us=nothing, weight_us=nothing)
+    if not sharded:
+        return ChunkTimes(
+            forward_us=sum_of([count * block.forward_us for block, count in blocks]),
+            backward_us=sum_of([count * (block.backward_us - block.weight_us) for block, count in blocks]),
+            weight_us=sum_of([count * block.weight_us for block, count in blocks]),
+        )
+    return _prefetched(blocks, split=split)
+
+
+def sum_of(terms: Sequence[Times]) -> Times:
+    """The sum from left to right."""
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total
+
+
+def _prefetched(blocks: list[tuple[BlockTimes, int]], *, split: bool) -> ChunkTimes:
+    forward = [_Run(block.forward_us, block.gather_us, None, count) for block, count in blocks]
+    if not split:
+        backward = [_Run(b.backward_us, b.gather_us, b.scatter_us, count) for b, count in reversed(blocks)]
+        forward_us = _overlapped(forward)
+        return ChunkTimes(
+            forward_us=forward_us, backward_us=_overlapped(backward), weight_us=np.zeros_like(forward_us)
+        )
+    # Split: the weights are needed for the input part, their gradients come from the weight part.
+    inputs = [_Run(b.backward_us - b.weight_us, b.gather_us, None, count) for b, count in reversed(blocks)]
+    weights = [_Run(b.weight_us, None, b.scatter_us, count) for b, count in reversed(blocks)]
+    return ChunkTimes(
+        forward_us=_overlapped(forward), backward_us=_overlapped(inputs), weight_us=_overlapped(weights)
+    )
+
+
+class _Run(NamedTuple):
+    """A pass through `count` equal blocks one after the other: what one computes, fetches and gives away."""
+
+    compute_us: Times
+    fetch_us: Times | None
+    give_us: Times | None
+    count: int
+
+
+def _overlapped(runs: list[_Run]) -> Times:
+    """Σ max(compute of a block, fetch of the next + give of the one before), with what stands alone.
+
+    Runs are long, but only the ends of one differ from what lies between.
+    """
+    nothing = np.zeros_like(np.asarray(runs[0].compute_us))
+    kinds = [index for index, run in enumerate(runs) for _ in range(min(run.count, 4))]
+    triples = zip([None, *kinds[:-1]], kinds, [*kinds[1:], None], strict=True)
+    first, last = runs[kinds[0]], runs[kinds[-1]]
+    total = nothing if first.fetch_us is None else first.fetch_us
+    for (before, kind, after), repeated in groupby(triples):
+        # A block between two of its own kind stands for those beyond the fourth, which `kinds` leaves out.
+        surplus = max(0, runs[kind].count - 4) if before == kind == after else 0
+        fetch_us = None if after is None else runs[after].fetch_us
+        give_us = None if before is None else runs[before].give_us
+        beside = (nothing if fetch_us is None else fetch_us) + (nothing if give_us is None else give_us)
+        total = total + (len(list(repeated)) + surplus) * np.maximum(runs[kind].compute_us, beside)
+    return total if last.give_us is None else total + last.give_us

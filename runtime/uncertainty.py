@@ -1,0 +1,65 @@
+"""How sure a step's time is: random operator times drawn from the regressors' intervals (docs/method.md)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from random import Random
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.operator_times import OperatorTimes, Question
+from kernelcast.runtime.regressor_entry import Key
+from kernelcast.runtime.timeline_kinds import TimelineKind
+
+DRAWS: dict[TimelineKind, int] = {"closed-form": 256, "simulate": 64}
+"""Random draws behind an interval; a simulation takes longer per draw."""
+SEED = 20250922
+LOW, HIGH = 0.05, 0.95
+_SPREAD = 2 * NormalDist().inv_cdf(HIGH)
+"""Standard deviations between the 5th and the 95th percentile of a normal distribution."""
+
+
+def drawn_times(times: OperatorTimes, draws: int) -> Mapping[Question, NDArray[np.float64]]:
+    """Times of every question in µs, float64 [1 + draws]: the predicted one, then random ones.
+
+    A random time is log-normal, its 5th and 95th percentile the ends of the regressor's interval. A
+    regressor's errors are taken as one: in a draw, all that it answers is as much too high or too low. The
+    numbers are the same whenever they are drawn.
+    """
+    found: dict[Question, NDArray[np.float64]] = {}
+    for one, (time_us, low_us, high_us) in times.answers.items():
+        values = np.empty(1 + draws)
+        values[0] = time_us
+        if draws:
+            low, high = math.log(low_us), math.log(high_us)
+            values[1:] = np.exp(
+                (low + high) / 2 + (high - low) / _SPREAD * _normal(times.sources[one], draws)
+            )
+        found[one] = values
+    return found
+
+
+def interval(time: float, drawn: Sequence[float] | NDArray[np.float64]) -> tuple[float, float]:
+    """5th and 95th percentile of what was drawn, widened to hold `time` itself; without draws `time` twice."""
+    if not len(drawn):
+        return time, time
+    low, high = np.quantile(drawn, (LOW, HIGH))
+    return min(time, float(low)), max(time, float(high))
+
+
+@lru_cache(maxsize=1024)
+def _normal(key: Key, draws: int) -> NDArray[np.float64]:
+    """Standard normal numbers of one regressor, float64 [draws].
+
+    One from the middle of each of `draws` equally likely slices, shuffled (Latin hypercube sampling, McKay et
+    al., Technometrics 21, 1979): percentiles settle with far fewer draws than independent numbers need.
+    """
+    normal = NormalDist()
+    slices = [normal.inv_cdf((index + 0.5) / draws) for index in range(draws)]
+    # Not numpy's generators: they take longer to import than everything here to compute.
+    Random(f"{SEED} {key[0]} {key[1]}").shuffle(slices)
+    shuffled = np.array(slices)
+    shuffled.flags.writeable = False
+    return shuffled

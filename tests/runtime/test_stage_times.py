@@ -1,0 +1,108 @@
+"""Passes through the blocks of a chunk, added up by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelcast.runtime.stage_times import BlockTimes, ChunkTimes, chunk_times
+
+
+def block(
+    forward: float, backward: float, weight: float = 0, gather: float = 0, scatter: float = 0
+) -> BlockTimes:
+    return BlockTimes(
+        forward_us=np.array([forward]),
+        backward_us=np.array([backward]),
+        weight_us=np.array([weight]),
+        gather_us=np.array([gather]),
+        scatter_us=np.array([scatter]),
+    )
+
+
+def passes(
+    first: BlockTimes | None,
+    encoder: BlockTimes,
+    encoders: int,
+    last: BlockTimes | None,
+    *,
+    sharded: bool = False,
+    split: bool = False,
+) -> tuple[float, float, float]:
+    found: ChunkTimes = chunk_times(
+        first=first, encoder=encoder, encoders=encoders, last=last, sharded=sharded, split=split
+    )
+    return float(found.forward_us[0]), float(found.backward_us[0]), float(found.weight_us[0])
+
+
+def test_blocks_add_up() -> None:
+    first, encoder, last = block(1, 2), block(10, 20), block(100, 200)
+    assert passes(first, encoder, 3, last) == (131, 262, 0)
+    assert passes(None, encoder, 3, None) == (30, 60, 0)
+    assert passes(first, encoder, 0, last) == (101, 202, 0)
+    assert passes(None, encoder, 0, None) == (0, 0, 0)
+
+
+def test_weight_gradients_apart() -> None:
+    assert passes(block(1, 2), block(10, 20, 8), 3, block(100, 200, 50), split=True) == (131, 188, 74)
+
+
+def test_gathers_beside_computing() -> None:
+    # Forward: 4 alone, then embedding beside an encoder's 7, encoders beside 7, 7 and the logits' 50, logits.
+    first, encoder, last = block(1, 2, 0, 4, 3), block(10, 20, 0, 7, 25), block(100, 200, 0, 50, 5)
+    # Backward: 50 alone; logits (200) beside 7; the encoder after it beside 7 + 5, one beside 7 + 25 and one
+    # beside 4 + 25; the embedding (2) beside 25; its own 3 alone.
+    expected = (4 + 7 + 10 + 10 + 50 + 100, 50 + 200 + 20 + 32 + 29 + 25 + 3, 0)
+    assert passes(first, encoder, 3, last, sharded=True) == expected
+
+
+def test_gathers_with_weight_gradients_apart() -> None:
+    encoder = block(10, 20, 8, 7, 25)
+    # Forward 7 + 10 + 10; input part 7 + 12 + 12; weight part 8 alone, 8 beside 25, 25 alone.
+    assert passes(None, encoder, 2, None, sharded=True, split=True) == (27, 31, 58)
+
+
+def one_after_the_other(times: list[tuple[float, float, float]]) -> float:
+    """The same, block by block."""
+    total = times[0][1]
+    for index, (compute, _, _) in enumerate(times):
+        beside = times[index + 1][1] if index + 1 < len(times) else 0.0
+        beside += times[index - 1][2] if index else 0.0
+        total += max(compute, beside)
+    return total + times[-1][2]
+
+
+time = st.integers(0, 100).map(float)
+kinds = st.builds(block, time, time, st.just(0.0), time, time)
+
+
+@given(first=st.none() | kinds, encoder=kinds, encoders=st.integers(1, 12), last=st.none() | kinds)
+def test_long_runs_as_block_by_block(
+    first: BlockTimes | None, encoder: BlockTimes, encoders: int, last: BlockTimes | None
+) -> None:
+    blocks = [*([first] if first else []), *[encoder] * encoders, *([last] if last else [])]
+    forward = [(float(b.forward_us[0]), float(b.gather_us[0]), 0.0) for b in blocks]
+    backward = [
+        (float(b.backward_us[0]), float(b.gather_us[0]), float(b.scatter_us[0])) for b in reversed(blocks)
+    ]
+    expected = (one_after_the_other(forward), one_after_the_other(backward), 0)
+    assert passes(first, encoder, encoders, last, sharded=True) == expected
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+def test_many_configurations_at_once(sharded: bool) -> None:
+    first, encoder, last = block(1, 2, 0, 4, 3), block(10, 20, 0, 7, 25), block(100, 200, 0, 50, 5)
+    wide = [
+        BlockTimes(
+            forward_us=np.repeat(b.forward_us, 2) * [1, 2],
+            backward_us=np.repeat(b.backward_us, 2) * [1, 2],
+            weight_us=np.repeat(b.weight_us, 2),
+            gather_us=np.repeat(b.gather_us, 2) * [1, 2],
+            scatter_us=np.repeat(b.scatter_us, 2) * [1, 2],
+        )
+        for b in (first, encoder, last)
+    ]
+    both = chunk_times(first=wide[0], encoder=wide[1], encoders=5, last=wide[2], sharded=sharded, split=False)
+    forward, backward, _ = passes(first, encoder, 5, last, sharded=sharded)
+    assert both.forward_us.tolist() == [forward, 2 * forward]
+    assert both.backward_us.tolist() == [backward, 2 * backward]
