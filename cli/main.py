@@ -1,17 +1,21 @@
 """The `kernelcast` command: finds a verb's file, and turns every error into one line and an exit code."""
 
+import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 
-from kernelcast.runtime.errors import KernelcastError, UsageError
+from kernelcast.runtime.errors import KernelcastError, UsageError, one_line
 
 INTERRUPTED = 130
+READER_GONE = 141
+"""What a shell says of a tool that its reader left, as head does: 128 + SIGPIPE."""
 
 # Raised for a verb without arguments since click 8.2; before, click shows the help itself.
 _NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
@@ -36,6 +40,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "import": Verb("import_", "import_", "store", "Import others' measurements into a database."),
         "db": Verb("db", "db", "store", "Look into, verify, merge, compare and share databases."),
         "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
+        "bundle": Verb("bundle", "bundle", "", "Look into, verify, compare and sign bundles."),
         "predict": Verb("predict", "predict", "", "Predict a training step from a bundle."),
         "walltime": Verb("walltime", "walltime", "", "Predict how long a job takes, for people and schedulers."),
         "demo": Verb("demo", "demo", "all", "Do all of it on this machine and check it against real steps."),
@@ -43,8 +48,39 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
 )
 
 
+class ReaderGone(Exception):
+    """Nobody reads what is printed any more. No OSError: click would end with status 1 on it."""
+
+
+@contextmanager
+def noticing_readers() -> Iterator[None]:
+    """Turn a broken pipe into `ReaderGone`: verbs write to no other pipe that ends before they do."""
+    try:
+        yield
+    except BrokenPipeError as error:
+        raise ReaderGone from error
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed by the shell: >&-
+            stream.flush()
+
+
 class LazyGroup(click.Group):
     """Imports a verb's module only when it is used: `predict` must start fast, and without torch."""
+
+    def make_context(self, *arguments: Any, **options: Any) -> click.Context:
+        """Parse; --help prints here already."""
+        with noticing_readers():
+            return super().make_context(*arguments, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the verb; what it printed is out when it ends."""
+        with noticing_readers():
+            status = super().invoke(ctx)
+            _flush()
+        return status
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """All verbs, in the order of a user's work."""
@@ -94,9 +130,21 @@ def kernelcast() -> None:
 def main(arguments: list[str] | None = None) -> Any:
     """Run the command line; never shows a traceback for an error that kernelcast raises on purpose."""
     try:
+        _run(arguments)
+    except (ReaderGone, BrokenPipeError):
+        # What could not be printed is still buffered, and would be tried again when Python ends.
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in (sys.stdout, sys.stderr):
+            if stream is not None:
+                os.dup2(nowhere, stream.fileno())
+        sys.exit(READER_GONE)
+
+
+def _run(arguments: list[str] | None) -> NoReturn:
+    try:
         status = kernelcast.main(arguments, prog_name="kernelcast", standalone_mode=False)
     except KernelcastError as error:
-        click.echo(f"kernelcast: error: {error}", err=True)
+        click.echo(f"kernelcast: error: {one_line(str(error))}", err=True)
         sys.exit(error.exit_code)
     except _NO_ARGUMENTS as error:
         error.show()  # the help
@@ -112,7 +160,7 @@ def main(arguments: list[str] | None = None) -> Any:
         click.echo(f"kernelcast: interrupted; {kept}", err=True)
         sys.exit(INTERRUPTED)
     except OSError as error:
-        # A full disk, a folder without permission. (A reader that went away, as head does, click takes care of.)
+        # A full disk, a folder without permission.
         click.echo(f"kernelcast: error: {error}", err=True)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)

@@ -18,7 +18,7 @@ from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
-from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
+from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, one_line
 from kernelcast.runtime.manifest import FORMAT, STATISTICS, Key, Manifest, RegressorEntry, model_file
 
 __all__ = [
@@ -72,6 +72,16 @@ def write_bundle(path: str | os.PathLike[str], manifest: Manifest, models: Mappi
     """
     target = Path(path)
     content = _serialise(target, manifest, models)
+    write_file(target, content, f"bundle {target}")
+    return sha256(content).hexdigest()
+
+
+def write_file(target: Path, content: bytes, name: str) -> None:
+    """Write a file that appears under its name only when it is complete, replacing what is there.
+
+    Raises:
+        DataError: it cannot be written; says which, by `name`.
+    """
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
         try:
@@ -83,8 +93,7 @@ def write_bundle(path: str | os.PathLike[str], manifest: Manifest, models: Mappi
         finally:
             partial.unlink(missing_ok=True)
     except OSError as error:
-        raise DataError(f"bundle {target}: cannot be written ({error.strerror})") from error
-    return sha256(content).hexdigest()
+        raise DataError(f"{name}: cannot be written ({error.strerror})") from error
 
 
 def read_bundle(path: str | os.PathLike[str]) -> Bundle:
@@ -95,12 +104,16 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
             not hold exactly what its manifest says; the message names the file and the member.
     """
     source = Path(path)
+    return verified_bundle(source, read_content(source))
+
+
+def verified_bundle(source: Path, content: bytes) -> Bundle:
+    """The bundle whose bytes these are, every one accounted for; errors as in `read_bundle`."""
     try:
-        return _verified(source, _read_file(source))
+        return _verified(source, content)
     except KernelcastError as error:
         # Names inside a damaged file can hold anything, line breaks too; an error is one readable line.
-        line = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in str(error))
-        raise DataError(line) from error
+        raise DataError(one_line(str(error))) from error
 
 
 def _verified(source: Path, content: bytes) -> Bundle:
@@ -154,7 +167,12 @@ def _zip_bytes(members: list[tuple[str, bytes]], comment: bytes) -> bytes:
     return bytes(body + directory + end) + comment
 
 
-def _read_file(source: Path) -> bytes:
+def read_content(source: Path) -> bytes:
+    """All bytes of a bundle's file, unverified.
+
+    Raises:
+        DataError: the file is missing, cannot be read or is larger than a bundle may be.
+    """
     try:
         with source.open("rb") as stream:
             content = stream.read(MAX_BUNDLE_BYTES + MAX_MANIFEST_BYTES + 1)

@@ -15,3 +15,8 @@ class UsageError(KernelcastError):
 
 class DataError(KernelcastError):
     """What was read is missing, damaged or does not hold what is needed (exit code 1)."""
+
+
+def one_line(text: str) -> str:
+    """A text whose line breaks and other unprintable characters are escaped: names of files can hold anything."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -16,16 +16,20 @@ from kernelcast.runtime.field_reader import FieldReader, is_hex, is_word, requir
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.regressor_entry import STATISTICS, Key, RegressorEntry, model_file
 
-__all__ = ["FORMAT", "STATISTICS", "Key", "Manifest", "RegressorEntry", "model_file"]
+__all__ = ["FORMAT", "STATISTICS", "UNKNOWN_MOMENT", "Key", "Manifest", "RegressorEntry", "model_file"]
 
 FORMAT = "kernelcast.bundle/2"
+
+UNKNOWN_MOMENT = "1970-01-01T00:00:00.000Z"
+"""`created_at` where no measurement says when it was made."""
 
 _Fingerprint = TypeVar("_Fingerprint", ComputeFingerprint, FabricFingerprint, SoftwareFingerprint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Everything a bundle says beside its models. `created_at` is ISO 8601 with a time zone.
+    """Everything a bundle says beside its models. `created_at` is ISO 8601 with a time zone:
+    the moment of the newest measurement, so that the same measurements give the same bytes.
 
     Raises:
         DataError: a value is outside what is allowed, two regressors answer the same thing, or statistics are

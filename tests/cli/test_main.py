@@ -59,7 +59,7 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
     assert kernelcast.list_commands(click.Context(kernelcast)) == list(VERBS)
 
 
-@pytest.mark.parametrize("name", ["probe", "collect", "train", "predict", "demo"])
+@pytest.mark.parametrize("name", ["probe", "collect", "train", "bundle", "predict", "demo"])
 def test_every_verb_has_a_help(capsys: pytest.CaptureFixture[str], name: str) -> None:
     assert ended([name, "--help"]) == 0
     assert capsys.readouterr().out.startswith(f"Usage: kernelcast {name} ")
@@ -180,11 +180,37 @@ def test_a_full_disk_under_the_output_is_one_line() -> None:
     assert done.stderr == "kernelcast: error: [Errno 28] No space left on device\n"
 
 
-def test_a_reader_that_goes_away_is_no_error() -> None:
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["--version"], ["bundle", "--help"], ["fly"], ["bundle", "info", "x"]]
+)
+def test_a_reader_that_goes_away_ends_the_command_as_a_pipe_does(
+    arguments: list[str], tmp_path: Path
+) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as pipe:
-        done = subprocess.run(
-            [*COMMAND, "--help"], stdout=pipe, stderr=subprocess.PIPE, text=True, check=False
-        )
-    assert done.stderr == ""
+        done = subprocess.run([*COMMAND, *arguments], stdout=pipe, stderr=pipe, check=False, cwd=tmp_path)
+    assert done.returncode == 141  # 128 + SIGPIPE, as of any tool in front of head
+
+
+def test_what_is_printed_into_a_pipe_that_closes_early_is_no_error() -> None:
+    # More than a pipe holds, so that the command still prints when the reader has gone.
+    program = (
+        "import click; from kernelcast.cli.main import kernelcast, main\n"
+        "many = click.Command('many', callback=lambda: [click.echo('x' * 99) for _ in range(9999)])\n"
+        "kernelcast.get_command = lambda *_: many\n"
+        "main(['many'])"
+    )
+    command = [sys.executable, "-c", program]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "x" * 99 + "\n"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+        assert process.wait() == 141
+
+
+def test_names_with_line_breaks_are_still_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ended(["bundle", "info", "a\nb\x1b[31m.kcast"]) == 1
+    assert capsys.readouterr().err == "kernelcast: error: bundle a\\nb\\x1b[31m.kcast: no such file\n"

@@ -1,0 +1,199 @@
+"""`kernelcast bundle`: info, verify and sign; diff is in a file of its own."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kernelcast.cli.bundle_diff import diff
+from kernelcast.cli.options import json_option
+from kernelcast.cli.tables import text_table
+from kernelcast.runtime.bundle import Bundle, read_bundle
+from kernelcast.runtime.errors import DataError, UsageError, one_line
+from kernelcast.runtime.manifest import UNKNOWN_MOMENT
+from kernelcast.runtime.regressor_entry import RegressorEntry
+
+FORMAT = "kernelcast.bundle_info/1"
+CHECK_FORMAT = "kernelcast.bundle_check/1"
+
+bundle_argument = click.argument("path", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False))
+
+
+@click.group()
+def bundle() -> None:
+    """Look into, verify, compare and sign bundles.
+
+    \b
+    kernelcast bundle info here.kcast
+    kernelcast bundle verify here.kcast
+    kernelcast bundle diff before.kcast after.kcast
+    kernelcast bundle sign here.kcast --key ~/.ssh/id_ed25519
+    kernelcast bundle verify theirs.kcast --allowed-signers signers
+    """
+
+
+@bundle.command(short_help="Say what a bundle holds.")
+@bundle_argument
+@json_option
+def info(path: Path, as_json: bool) -> None:
+    """Say what a bundle holds: hardware, software, date, statistic, and its regressors.
+
+    The error is the mean absolute relative one on held-out rows; coverage is the share of held-out rows within their
+    90 % interval, which ± shows (the widest, where it depends on size or layout; "≤" marks one that is a bound from
+    few rows, without a coverage). "beyond" is the error on workloads beyond those fitted.
+
+    \b
+    kernelcast bundle info here.kcast
+    """
+    read = read_bundle(path)
+    if as_json:
+        click.echo(json.dumps(_document(read), indent=2))
+        return
+    manifest = read.manifest
+    size_bytes = sum(entry.size_bytes for entry in manifest.regressors)
+    click.echo(
+        f"{one_line(str(path))}: kernelcast bundle, {len(manifest.regressors)} regressors, {size_bytes / 1e6:,.1f} MB"
+    )
+    facts = [
+        ("digest", read.digest),
+        *(
+            (name, f.description)
+            for name in ("compute", "fabric", "software")
+            for f in getattr(manifest, name)
+        ),
+        ("newest measurement", "unknown" if manifest.created_at == UNKNOWN_MOMENT else manifest.created_at),
+        ("dtype", manifest.dtype),
+        ("statistic", manifest.statistic),
+        ("seed", str(manifest.seed)),
+        ("dataset digest", manifest.dataset_digest),
+        ("kernelcast", manifest.kernelcast_version),
+    ]
+    width = max(len(name) for name, _ in facts)
+    for name, value in facts:
+        click.echo(f"{name:{width}}  {one_line(value)}")
+    click.echo("\n" + text_table(HEADS, [_row(entry) for entry in manifest.regressors]))
+
+
+HEADS = (
+    "operator", "direction", "rows", "algorithm", "baseline", "error", "beyond", "coverage", "±", "size", "range",
+)  # fmt: skip
+
+
+def _row(entry: RegressorEntry) -> tuple[str, ...]:
+    widest = max(entry.interval.log_half_widths)
+    bound = "" if entry.interval.method == "cross_conformal" else "≤ "
+    ranges = [
+        f"{feature} {low:g}" if low == high else f"{feature} {low:g}–{high:g}"
+        for feature, (low, high) in zip(entry.features, entry.training_range, strict=True)
+    ]
+    return (
+        entry.operator,
+        entry.direction.value,
+        str(entry.rows),
+        entry.algorithm,
+        entry.form,
+        _percent(entry.validation_error),
+        _percent(entry.extrapolation_error),
+        _percent(entry.interval_coverage),
+        f"{bound}{_percent(_as_fraction(widest))}",
+        f"{entry.size_bytes / 1000:.0f} kB",
+        ", ".join(ranges),
+    )
+
+
+def _as_fraction(log_half_width: float) -> float:
+    return math.expm1(min(log_half_width, 100.0))
+
+
+def _percent(fraction: float | None) -> str:
+    return "-" if fraction is None else f"{fraction:.1%}"
+
+
+def _document(read: Bundle) -> dict[str, Any]:
+    values = read.manifest.to_dict()
+    bundle_format = values.pop("format")
+    return {
+        "format": FORMAT,
+        "bundle": str(read.path),
+        "bundle_digest": read.digest,
+        "bundle_format": bundle_format,
+        **values,
+    }
+
+
+@bundle.command(short_help="Verify a bundle, and its signature where asked.")
+@bundle_argument
+@click.option(
+    "--allowed-signers",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Verify FILE.sig against this list of signers, as ssh-keygen(1) describes it.",
+)
+@click.option("--signer", default="", help="Only this one of the allowed signers will do.")
+@json_option
+def verify(path: Path, allowed_signers: Path | None, signer: str, as_json: bool) -> None:
+    """Verify a bundle: every digest and byte, every model loads, and answers at the corners of its training range.
+
+    An answer must be a positive, finite time within its interval. With --allowed-signers the signature FILE.sig must
+    hold too. The first thing that does not hold is one line and exit status 1.
+
+    \b
+    kernelcast bundle verify theirs.kcast --allowed-signers signers
+    """
+    # Imported here: the check loads numpy and onnxruntime, which info does without.
+    from kernelcast.runtime.bundle_check import check_bundle
+    from kernelcast.runtime.signature import signature_path, verify_signature
+
+    if signer and allowed_signers is None:
+        raise UsageError("--signer is given without --allowed-signers, expected both")
+    # The signature first: nothing of a stranger's file is loaded before it.
+    verified = verify_signature(path, allowed_signers, signer=signer) if allowed_signers else None
+    checked = check_bundle(path)
+    if verified and verified.bundle_digest != checked.bundle.digest:
+        raise DataError(f"bundle {path}: was changed while it was verified")
+    if as_json:
+        document = {
+            "format": CHECK_FORMAT,
+            "bundle": str(path),
+            "bundle_digest": checked.bundle.digest,
+            "models": checked.models,
+            "corners": checked.corners,
+            "signer": verified.signer if verified else None,
+            "key": verified.key if verified else None,
+        }
+        click.echo(json.dumps(document, indent=2))
+        return
+    name = one_line(str(path))
+    click.echo(
+        f"{name}: sound: every digest and byte fits its manifest, {checked.models} models load and "
+        f"answer at {checked.corners} corners of their training ranges"
+    )
+    if verified:
+        click.echo(f"{name}: signed by {one_line(verified.signer)}, key {one_line(verified.key)}")
+    elif signature_path(path).exists():
+        click.echo(f"{name}: signature not verified (--allowed-signers says whose to accept)")
+    else:
+        click.echo(f"{name}: not signed")
+
+
+@bundle.command(short_help="Sign a bundle with an SSH key.")
+@bundle_argument
+@click.option(
+    "--key",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A private SSH key, or a public one whose private half an agent holds.",
+)
+def sign(path: Path, key: Path) -> None:
+    """Sign a sound bundle with an SSH key; the signature is written to FILE.sig.
+
+    \b
+    kernelcast bundle sign here.kcast --key ~/.ssh/id_ed25519
+    """
+    from kernelcast.runtime.signature import sign_bundle
+
+    click.echo(f"{one_line(str(sign_bundle(path, key)))}: written")
+
+
+bundle.add_command(diff)

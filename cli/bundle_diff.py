@@ -1,0 +1,78 @@
+"""`kernelcast bundle diff`."""
+
+import json
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.options import json_option
+from kernelcast.cli.tables import text_table
+from kernelcast.runtime.bundle import read_bundle
+from kernelcast.runtime.bundle_difference import BundleDifference, RegressorChange, compare_bundles
+from kernelcast.runtime.errors import one_line
+
+FORMAT = "kernelcast.bundle_difference/1"
+
+
+@click.command(short_help="Compare two bundles: what B has that A has not.")
+@click.argument("a", type=click.Path(path_type=Path, dir_okay=False))
+@click.argument("b", type=click.Path(path_type=Path, dir_okay=False))
+@click.option("--exit-code", is_flag=True, help="End with exit status 1 where the bundles differ.")
+@json_option
+def diff(a: Path, b: Path, exit_code: bool, as_json: bool) -> int:
+    """Say what differs between two bundles: hardware, software, dataset, settings, and every regressor.
+
+    Regressors that both have are shown with their errors side by side, and why they differ: other rows, or another
+    recipe (code, libraries, settings or hardware). Exit status is 0 whether they differ or not; with --exit-code, 1
+    where they do.
+
+    \b
+    kernelcast bundle diff before.kcast after.kcast
+    """
+    difference = compare_bundles(read_bundle(a), read_bundle(b))
+    if as_json:
+        document = {"format": FORMAT, "a": str(a), "b": str(b), **difference.to_dict()}
+        click.echo(json.dumps(document, indent=2))
+    elif difference.same_bytes:
+        click.echo("same bytes")
+    else:
+        _show(difference, one_line(str(a)), one_line(str(b)))
+    return 1 if exit_code and not difference.same_bytes else 0
+
+
+def _show(difference: BundleDifference, a: str, b: str) -> None:
+    if difference.settings:
+        rows = [(s.name, one_line(s.a), one_line(s.b)) for s in difference.settings]
+        click.echo(text_table(("differs", f"A ({a})", f"B ({b})"), rows) + "\n")
+    rows = [_changed(change) for change in difference.changed]
+    if rows:
+        heads = ("operator", "direction", "why", "rows A", "rows B", "error A", "error B", "size A", "size B")
+        click.echo(text_table(heads, rows) + "\n")
+    for where, entries in (("A", difference.removed), ("B", difference.added)):
+        for entry in entries:
+            click.echo(
+                f"only in {where}: {entry.operator} ({entry.direction}), {entry.rows} rows, "
+                f"error {entry.validation_error:.1%}"
+            )
+    click.echo(
+        f"regressors: {len(difference.changed)} changed, {len(difference.removed)} only in A, "
+        f"{len(difference.added)} only in B, {difference.unchanged} the same"
+    )
+
+
+def _changed(change: RegressorChange) -> tuple[str, ...]:
+    reasons = [
+        word for word, holds in (("rows", change.rows_differ), ("recipe", change.recipe_differs)) if holds
+    ]
+    a, b = change.a, change.b
+    return (
+        a.operator,
+        a.direction.value,
+        " and ".join(reasons) or "model",
+        str(a.rows),
+        str(b.rows),
+        f"{a.validation_error:.1%}",
+        f"{b.validation_error:.1%}",
+        f"{a.size_bytes / 1000:.0f} kB",
+        f"{b.size_bytes / 1000:.0f} kB",
+    )

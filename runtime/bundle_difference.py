@@ -1,0 +1,139 @@
+"""What differs between two bundles: what they say about themselves, and their regressors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from kernelcast.runtime.bundle import Bundle
+from kernelcast.runtime.manifest import Manifest
+from kernelcast.runtime.regressor_entry import Key, RegressorEntry
+
+# Compared regressor by regressor; the descriptions stand for fingerprints.
+_PLAIN = ("kernelcast_version", "created_at", "dtype", "statistic", "dataset_digest", "seed")
+_FINGERPRINTS = ("compute", "fabric", "software")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettingDifference:
+    """A field of the manifest that differs; hardware, fabric and software in words, with the id where words agree."""
+
+    name: str
+    a: str
+    b: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RegressorChange:
+    """A regressor that both bundles have with different files or entries.
+
+    `rows_differ`: fitted on other workloads or times. `recipe_differs`: by other code, libraries or settings, or for
+    other hardware. `fields` are the names of the entry's fields that differ.
+    """
+
+    a: RegressorEntry
+    b: RegressorEntry
+    rows_differ: bool
+    recipe_differs: bool
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleDifference:
+    """Everything that differs; regressors sorted by operator and direction."""
+
+    same_bytes: bool
+    settings: tuple[SettingDifference, ...]
+    removed: tuple[RegressorEntry, ...]
+    added: tuple[RegressorEntry, ...]
+    changed: tuple[RegressorChange, ...]
+    unchanged: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, see docs/bundle.md."""
+        return {
+            "same_bytes": self.same_bytes,
+            "settings": [{"name": s.name, "a": s.a, "b": s.b} for s in self.settings],
+            "removed": [_summary(entry) for entry in self.removed],
+            "added": [_summary(entry) for entry in self.added],
+            "changed": [
+                {
+                    "operator": change.a.operator,
+                    "direction": change.a.direction.value,
+                    "rows_differ": change.rows_differ,
+                    "recipe_differs": change.recipe_differs,
+                    "fields": list(change.fields),
+                    "a": _summary(change.a),
+                    "b": _summary(change.b),
+                }
+                for change in self.changed
+            ],
+            "unchanged": self.unchanged,
+        }
+
+
+def compare_bundles(a: Bundle, b: Bundle) -> BundleDifference:
+    """What `b` has that `a` has not, and the other way round."""
+    both = sorted(a.entries.keys() & b.entries.keys())
+    changed = tuple(
+        _change(a.entries[key], b.entries[key]) for key in both if a.entries[key] != b.entries[key]
+    )
+    return BundleDifference(
+        same_bytes=a.digest == b.digest,
+        settings=tuple(_settings(a.manifest, b.manifest)),
+        removed=_only(a.entries, b.entries),
+        added=_only(b.entries, a.entries),
+        changed=changed,
+        unchanged=len(both) - len(changed),
+    )
+
+
+def _only(
+    these: Mapping[Key, RegressorEntry], those: Mapping[Key, RegressorEntry]
+) -> tuple[RegressorEntry, ...]:
+    return tuple(these[key] for key in sorted(these.keys() - those.keys()))
+
+
+def _change(a: RegressorEntry, b: RegressorEntry) -> RegressorChange:
+    return RegressorChange(
+        a=a,
+        b=b,
+        rows_differ=a.table_digest != b.table_digest,
+        recipe_differs=a.recipe_digest != b.recipe_digest,
+        fields=tuple(f.name for f in fields(RegressorEntry) if getattr(a, f.name) != getattr(b, f.name)),
+    )
+
+
+def _settings(a: Manifest, b: Manifest) -> Sequence[SettingDifference]:
+    found = [
+        SettingDifference(name=name, a=str(getattr(a, name)), b=str(getattr(b, name)))
+        for name in _PLAIN
+        if getattr(a, name) != getattr(b, name)
+    ]
+    for name in _FINGERPRINTS:
+        of_a, of_b = ({f.digest: f.description for f in getattr(manifest, name)} for manifest in (a, b))
+        if of_a.keys() != of_b.keys():
+            found.append(SettingDifference(name=name, a=_words(of_a, of_b), b=_words(of_b, of_a)))
+    return found
+
+
+def _words(described: Mapping[str, str], other: Mapping[str, str]) -> str:
+    """Descriptions, each with the start of its id where the other bundle has another one described alike."""
+    rows = [
+        f"{text} ({digest[:12]})" if digest not in other and text in other.values() else text
+        for digest, text in sorted(described.items())
+    ]
+    return "; ".join(rows) or "none"
+
+
+def _summary(entry: RegressorEntry) -> dict[str, Any]:
+    return {
+        "operator": entry.operator,
+        "direction": entry.direction.value,
+        "rows": entry.rows,
+        "algorithm": entry.algorithm,
+        "form": entry.form,
+        "error": entry.validation_error,
+        "coverage": entry.interval_coverage,
+        "size_bytes": entry.size_bytes,
+        "sha256": entry.sha256,
+    }

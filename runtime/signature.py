@@ -1,0 +1,151 @@
+"""Signatures of bundles: OpenSSH's, so that sites use the keys and the list of allowed signers that they have.
+
+A signature of `NAME.kcast` lies beside it as `NAME.kcast.sig` (ssh-keygen(1), -Y sign, namespace "kernelcast-bundle").
+What is signed is checked first, what is verified is read once: the bytes that were checked are those that ssh-keygen
+gets, through a pipe, so that no file name of a stranger's reaches it.
+"""
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from pathlib import Path
+
+from kernelcast.runtime.bundle import read_content, verified_bundle, write_file
+from kernelcast.runtime.errors import DataError, one_line
+
+NAMESPACE = "kernelcast-bundle"
+"""Part of what is signed: a signature made for something else does not count."""
+
+_TIMEOUT_S = 60
+_MAX_SIGNATURE_BYTES = 1 << 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verified:
+    """A signature that holds: who made it, as the list of allowed signers calls them, and with which key.
+
+    `bundle_digest` is the SHA-256 of the bytes that it holds for.
+    """
+
+    signer: str
+    key: str
+    bundle_digest: str
+
+
+def signature_path(bundle: str | os.PathLike[str]) -> Path:
+    """Where the signature of a bundle lies."""
+    path = Path(bundle)
+    return path.with_name(path.name + ".sig")
+
+
+def sign_bundle(bundle: str | os.PathLike[str], key: str | os.PathLike[str]) -> Path:
+    """Sign a sound bundle with a private SSH key, or a public one whose private half an agent holds.
+
+    An earlier signature is replaced. Answers the signature's path. ssh-keygen may ask for a passphrase.
+
+    Raises:
+        DataError: the bundle is not sound, the key cannot be used, ssh-keygen is missing, or nothing can be written.
+    """
+    source, key_path = Path(bundle), Path(key).absolute()
+    content = read_content(source)
+    verified_bundle(source, content)
+    if not key_path.is_file():
+        raise DataError(f"bundle {source}: cannot be signed (key {key}: no such file)")
+    done = _ssh_keygen(
+        ["sign", "-f", str(key_path), "-n", NAMESPACE], content, f"bundle {source}", timeout_s=None
+    )
+    if done.returncode != 0:
+        raise DataError(f"bundle {source}: cannot be signed ({_reason(done)})")
+    write_file(signature_path(source), done.stdout, f"signature {signature_path(source)}")
+    return signature_path(source)
+
+
+def verify_signature(
+    bundle: str | os.PathLike[str], allowed_signers: str | os.PathLike[str], *, signer: str = ""
+) -> Verified:
+    """Verify that a bundle's signature was made over these bytes by an allowed signer.
+
+    `allowed_signers` is a file as ssh-keygen(1) describes under ALLOWED SIGNERS; with `signer` only that one will do.
+
+    Raises:
+        DataError: no signature or list, ssh-keygen is missing, or the signature is of other bytes, another namespace,
+            or a key that the list does not allow.
+    """
+    source, allowed = Path(bundle), Path(allowed_signers).absolute()
+    where = f"bundle {source}"
+    content, signature = read_content(source), _read_signature(source)
+    if not allowed.is_file():
+        raise DataError(f"{where}: cannot be verified (allowed signers {allowed_signers}: no such file)")
+    with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
+        copied = Path(folder, "signature")
+        copied.write_bytes(signature)
+        files = ["-s", str(copied), "-f", str(allowed)]
+        candidates = [signer] if signer else _principals(files, where)
+        if not candidates:
+            raise DataError(
+                f"{where}: signature {signature_path(source)} is by nobody in {allowed_signers}, "
+                "expected one of the allowed signers"
+            )
+        for candidate in candidates:
+            done = _ssh_keygen(["verify", *files, "-I", candidate, "-n", NAMESPACE], content, where)
+            if done.returncode == 0:
+                _, _, key = done.stdout.decode(errors="replace").strip().rpartition(" with ")
+                return Verified(signer=candidate, key=key, bundle_digest=sha256(content).hexdigest())
+    raise DataError(
+        f"{where}: signature {signature_path(source)} does not hold for {' or '.join(candidates)} "
+        f"({_reason(done)}): other bytes, another key, or not allowed"
+    )
+
+
+def _principals(files: Sequence[str], where: str) -> list[str]:
+    """Names that the list of allowed signers gives to the key of the signature."""
+    done = _ssh_keygen(["find-principals", *files], b"", where)
+    if done.returncode != 0:
+        return []
+    lines = done.stdout.decode(errors="replace").splitlines()
+    return list(dict.fromkeys(name for line in lines for name in line.split(",") if name))
+
+
+def _read_signature(source: Path) -> bytes:
+    path = signature_path(source)
+    where = f"bundle {source}: signature {path}"
+    if not path.is_file():
+        raise DataError(f"{where}: no such file, expected one (kernelcast bundle sign)")
+    try:
+        with path.open("rb") as stream:
+            signature = stream.read(_MAX_SIGNATURE_BYTES + 1)
+    except OSError as error:
+        raise DataError(f"{where}: cannot be read ({error.strerror})") from error
+    if not signature.startswith(b"-----BEGIN SSH SIGNATURE-----") or len(signature) > _MAX_SIGNATURE_BYTES:
+        raise DataError(f"{where}: is not an SSH signature")
+    return signature
+
+
+def _ssh_keygen(
+    arguments: Sequence[str], content: bytes, where: str, *, timeout_s: int | None = _TIMEOUT_S
+) -> "subprocess.CompletedProcess[bytes]":
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        raise DataError(f"{where}: ssh-keygen is not installed, expected OpenSSH's (Debian: openssh-client)")
+    try:
+        return subprocess.run(
+            [program, "-Y", *arguments], input=content, capture_output=True, timeout=timeout_s, check=False
+        )
+    except (OSError, ValueError) as error:
+        raise DataError(f"{where}: ssh-keygen cannot be run ({error})") from error
+    except subprocess.TimeoutExpired as error:
+        raise DataError(f"{where}: ssh-keygen did not end within {timeout_s} s") from error
+
+
+def _reason(done: "subprocess.CompletedProcess[bytes]") -> str:
+    # Some of its reasons are printed to standard output.
+    lines = [
+        line.strip()
+        for line in (done.stderr or done.stdout).decode(errors="replace").splitlines()
+        if line.strip()
+    ]
+    return one_line(lines[-1]) if lines else f"ssh-keygen ended with {done.returncode}"
