@@ -1,0 +1,230 @@
+"""The figures of a training: per operator and direction and on average, as they are printed, reported and compared."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
+from kernelcast.runtime.regressor_entry import RegressorEntry
+from kernelcast.train.dataset import Array
+from kernelcast.train.fit import Trained
+from kernelcast.train.report.reference import Layout, Reference
+from kernelcast.train.selection import Selected, relative_errors
+
+FORMAT = "kernelcast.training/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutFigures:
+    """One layout of a collective. Errors are fractions: mean and median of the absolute relative error, held out."""
+
+    nodes: int
+    gpus_per_node: int
+    rows: int
+    error: float
+    median_error: float
+    reference_error: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "nodes": self.nodes,
+            "gpus_per_node": self.gpus_per_node,
+            "rows": self.rows,
+            "error": self.error,
+            "median_error": self.median_error,
+            "reference_error": self.reference_error,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlier:
+    """A measured row that the regressor does not follow: its workload, its time, its held-out prediction."""
+
+    vector: tuple[int, ...]
+    time_us: float
+    held_out_us: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"vector": list(self.vector), "time_us": self.time_us, "held_out_us": self.held_out_us}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorFigures:
+    """One regressor. `selected` holds the rows; None where it was taken over from an earlier bundle as it is.
+
+    `reference_error` is somebody else's published one; None where there is none.
+    """
+
+    entry: RegressorEntry
+    selected: Selected | None
+    reference_error: float | None
+    layouts: tuple[LayoutFigures, ...]
+    outliers: tuple[Outlier, ...]
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether it is a collective, which means of operators leave out."""
+        return OPERATORS[self.entry.operator].operator_class is OperatorClass.COMMUNICATION
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as in the JSON form."""
+        entry = self.entry
+        return {
+            "operator": entry.operator,
+            "direction": entry.direction.value,
+            "rows": entry.rows,
+            "error": entry.validation_error,
+            "reference_error": self.reference_error,
+            "coverage": entry.interval_coverage,
+            "extrapolation_error": entry.extrapolation_error,
+            "size_bytes": entry.size_bytes,
+            "algorithm": entry.algorithm,
+            "form": entry.form,
+            "hyperparameters": dict(entry.hyperparameters),
+            "training_range": dict(zip(entry.features, map(list, entry.training_range), strict=True)),
+            "fitted": self.selected is not None,
+            "layouts": [layout.to_dict() for layout in self.layouts],
+            "outliers": [outlier.to_dict() for outlier in self.outliers],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingFigures:
+    """All regressors of a training, in the order of its bundle, and their means.
+
+    Means are over operators and directions, each counting alike; collectives, whose errors say more about the network
+    than about a regressor, have a mean of their own.
+    """
+
+    trained: Trained
+    operators: tuple[OperatorFigures, ...]
+
+    @property
+    def mean_validation_error(self) -> float:
+        """Mean error of the operators without the collectives, a fraction; of these where there is nothing else."""
+        return _mean([o.entry.validation_error for o in self._counted()])
+
+    @property
+    def mean_collective_error(self) -> float | None:
+        """Mean error of the collectives; None without any."""
+        errors = [o.entry.validation_error for o in self.operators if o.is_collective]
+        return _mean(errors) if errors else None
+
+    @property
+    def mean_reference_error(self) -> float | None:
+        """Mean of the published errors, where every operator in `mean_validation_error` has one; else None."""
+        published = [o.reference_error for o in self._counted() if o.reference_error is not None]
+        return _mean(published) if len(published) == len(self._counted()) else None
+
+    @property
+    def mean_extrapolation_error(self) -> float | None:
+        """Mean error beyond the range that was fitted, over the operators where it was measured."""
+        errors = [e for o in self._counted() if (e := o.entry.extrapolation_error) is not None]
+        return _mean(errors) if errors else None
+
+    @property
+    def mean_coverage(self) -> float | None:
+        """Share of held-out rows within their interval, over all regressors where it was measured."""
+        measured = [(c, o.entry.rows) for o in self.operators if (c := o.entry.interval_coverage) is not None]
+        return sum(c * rows for c, rows in measured) / sum(rows for _, rows in measured) if measured else None
+
+    def _counted(self) -> Sequence[OperatorFigures]:
+        return [o for o in self.operators if not o.is_collective] or self.operators
+
+    @property
+    def rows(self) -> int:
+        """Distinct workloads that were fitted."""
+        return sum(o.entry.rows for o in self.operators)
+
+    @property
+    def size_bytes(self) -> int:
+        """Size of the bundle's models."""
+        return sum(o.entry.size_bytes for o in self.operators)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form `kernelcast.training/1` (docs/json.md)."""
+        return {
+            "format": FORMAT,
+            "bundle": str(self.trained.path),
+            "bundle_digest": self.trained.digest,
+            "skipped": [
+                {"operator": s.operator, "direction": s.direction.value, "reason": s.reason}
+                for s in self.trained.skipped
+            ],
+            "rows": self.rows,
+            "size_bytes": self.size_bytes,
+            "mean_validation_error": self.mean_validation_error,
+            "mean_collective_error": self.mean_collective_error,
+            "mean_coverage": self.mean_coverage,
+            "mean_reference_error": self.mean_reference_error,
+            "mean_extrapolation_error": self.mean_extrapolation_error,
+            "operators": [operator.to_dict() for operator in self.operators],
+        }
+
+
+def figures(trained: Trained, reference: Reference | None = None) -> TrainingFigures:
+    """Put a training's figures together; `reference` adds others' errors."""
+    selections = {(s.table.operator, s.table.direction): s for s in trained.selections}
+    return TrainingFigures(
+        trained=trained,
+        operators=tuple(
+            _operator(entry, selections.get(entry.key), reference) for entry in trained.manifest.regressors
+        ),
+    )
+
+
+def _operator(
+    entry: RegressorEntry, selected: Selected | None, reference: Reference | None
+) -> OperatorFigures:
+    workloads = selected.table.workloads if selected else np.empty((0, 2))
+    rows_of = {layout: int(_of_layout(workloads, layout).sum()) for layout in entry.layouts}
+    key = (entry.operator, entry.direction, entry.dtype)
+    return OperatorFigures(
+        entry=entry,
+        selected=selected,
+        reference_error=reference.error_of(*key, rows_of) if reference else None,
+        layouts=_layouts(selected, key, rows_of, reference),
+        outliers=_outliers(selected),
+    )
+
+
+def _layouts(
+    selected: Selected | None,
+    key: tuple[str, Direction, str],
+    rows_of: dict[Layout, int],
+    reference: Reference | None,
+) -> tuple[LayoutFigures, ...]:
+    if selected is None:
+        return ()
+    errors = relative_errors(selected.held_out_us, selected.table.times_us)
+    found = []
+    for layout, rows in rows_of.items():
+        own = errors[_of_layout(selected.table.workloads, layout)]
+        found.append(
+            LayoutFigures(
+                nodes=layout[0],
+                gpus_per_node=layout[1],
+                rows=rows,
+                error=float(own.mean()),
+                median_error=float(np.median(own)),
+                reference_error=reference.error_of_layout(*key, layout) if reference else None,
+            )
+        )
+    return tuple(found)
+
+
+def _outliers(selected: Selected | None) -> tuple[Outlier, ...]:
+    return ()
+
+
+def _of_layout(workloads: Array, layout: Layout) -> Any:
+    # Nodes and GPUs per node end a collective's workload vector.
+    return (workloads[:, -2:] == layout).all(axis=1)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)

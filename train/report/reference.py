@@ -1,0 +1,70 @@
+"""What others published about their own regressors, to stand beside the errors of a training."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from kernelcast.runtime.operators import Direction
+from kernelcast.store.importers import PublishedError, read_published_errors
+
+Layout = tuple[int, int]
+"""Nodes, GPUs per node."""
+
+_EVERY_LAYOUT = (0, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reference:
+    """The published errors of a folder of the method's authors, fractions on 20 % of their rows.
+
+    They are read from the folder, not kept in the database: they are a statement about regressors, not a measurement.
+    """
+
+    directory: Path
+    errors: tuple[PublishedError, ...]
+
+    @classmethod
+    def read(cls, directory: Path) -> Self:
+        """Read a site's folder of `estimate-train-time`.
+
+        Raises:
+            DataError: no such folder, or no list of regressors in it.
+        """
+        return cls(directory=directory, errors=read_published_errors(directory))
+
+    def error_of(
+        self, operator: str, direction: Direction, dtype: str, rows_of: Mapping[Layout, int]
+    ) -> float | None:
+        """Their error for an operator and direction; None where they published none.
+
+        For a collective that of their regressor over all layouts; where they have none, the mean of those of single
+        layouts, weighted by the rows here (`rows_of`), if every layout here has one.
+        """
+        published = self._published(operator, direction, dtype)
+        if not rows_of:
+            return next((e.validation_error for e in published if e.nodes is None), None)
+        by_layout = _by_layout(published)
+        if _EVERY_LAYOUT in by_layout:
+            return by_layout[_EVERY_LAYOUT]
+        if not all(layout in by_layout for layout in rows_of):
+            return None
+        return sum(by_layout[layout] * rows for layout, rows in rows_of.items()) / sum(rows_of.values())
+
+    def error_of_layout(
+        self, operator: str, direction: Direction, dtype: str, layout: Layout
+    ) -> float | None:
+        """Their error for one layout of a collective; None where they published none."""
+        return _by_layout(self._published(operator, direction, dtype)).get(layout)
+
+    def _published(self, operator: str, direction: Direction, dtype: str) -> Sequence[PublishedError]:
+        wanted = (operator, direction, dtype)
+        return [e for e in self.errors if (e.operator, e.direction, e.dtype) == wanted]
+
+
+def _by_layout(published: Sequence[PublishedError]) -> dict[Layout, float]:
+    return {
+        (e.nodes, e.gpus_per_node): e.validation_error
+        for e in published
+        if e.nodes is not None and e.gpus_per_node is not None
+    }
