@@ -1,6 +1,6 @@
 """The padded vocabulary (eq. 1, 2), the parameters of a stage (eq. 6, Table III) and of a whole model.
 
-Plain arithmetic: where a type says `Count`, numpy arrays of integers go as well as numbers.
+Plain arithmetic: where a type says `Count`, numpy arrays go as well as numbers.
 """
 
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    Count = TypeVar("Count", int, NDArray[np.int64])
+    Count = TypeVar("Count", int, NDArray[np.int64], NDArray[np.float64])
 else:
     # numpy is not needed for numbers, and is not imported for a name.
-    Count = TypeVar("Count", int, Any)
+    Count = TypeVar("Count", int, Any, Any)
 
 VOCABULARY_MULTIPLE = 128
 

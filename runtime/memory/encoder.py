@@ -1,0 +1,133 @@
+"""What is kept of one encoder between its forward and its backward pass, tensor by tensor."""
+
+from dataclasses import dataclass
+
+from kernelcast.runtime.memory.rows import Floats, Rows
+from kernelcast.runtime.model import ModelConfig
+
+STATISTIC_BYTES = 4
+"""Norms and flash attention keep their statistics in fp32."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """Bytes that one encoder keeps for one micro-batch on one device, float64 [rows].
+
+    `block_input` is all that full recomputation keeps; `attention` and `mlp` are the rest of the two halves,
+    `core` what lies between queries and attention output, which selective recomputation does not keep.
+    `for_weights` is what a backward pass without weight gradients leaves for those (zero-bubble).
+    """
+
+    block_input: Floats
+    attention: Floats
+    core: Floats
+    mlp: Floats
+    for_weights: Floats
+
+    @property
+    def total(self) -> Floats:
+        """Everything, without recomputation."""
+        return self.block_input + self.attention + self.core + self.mlp
+
+
+@dataclass(frozen=True, slots=True)
+class Widths:
+    """Entries per token of one device's tensors, float64 [rows]; b·l tokens each.
+
+    `outside` is d, divided by mp with sequence parallelism; the others are always divided by mp: `projected`
+    (queries, keys and values), `attended` (all heads), `scores` (heads times sequence), `mlp`, `vocabulary`.
+    """
+
+    tokens: Floats
+    hidden: int
+    outside: Floats
+    projected: Floats
+    attended: Floats
+    keys: Floats
+    scores: Floats
+    mlp: Floats
+
+    @classmethod
+    def of(cls, model: ModelConfig, rows: Rows) -> "Widths":
+        """The widths of `model` on the devices of `rows`."""
+        heads, kv_heads = model.attention_heads / rows.mp, model.kv_heads / rows.mp
+        return cls(
+            tokens=rows.micro_batch * model.sequence_length,
+            hidden=model.hidden_size,
+            outside=model.hidden_size / (1.0 + rows.sequence_parallel * (rows.mp - 1.0)),
+            projected=(heads + 2.0 * kv_heads) * model.head_size,
+            attended=heads * model.head_size,
+            keys=kv_heads * model.head_size,
+            scores=heads * model.sequence_length,
+            mlp=model.mlp_size / rows.mp,
+        )
+
+
+def kept_by_encoder(
+    model: ModelConfig, widths: Widths, *, element: int, dropout: bool, fused_norms: bool
+) -> Kept:
+    """Tensors that autograd saves in one encoder, for `element` bytes per entry.
+
+    Entries per token; d hidden, a and k the widths of all query and all key-value heads, f of the MLP, l the
+    sequence, h heads:
+
+    | part | saved | entries | divided by |
+    |---|---|---|---|
+    | input | of the first norm, which is the encoder's | d | σ |
+    | attention | norm statistics (fp32: mean and deviation; RMSNorm has one) | 2 or 1 | σ |
+    | | norm's output, the input of the QKV product | d | σ |
+    | | queries, keys, values | a + 2k | mp |
+    | | rotated queries and keys; the values, a view, keep the whole QKV product too | a + k | mp |
+    | | attention output, the input of the output product | a | mp |
+    | core | flash: log-sum-exp (fp32) | h | mp |
+    | | else: weights after the softmax | h·l | mp |
+    | | else, with grouped queries: keys and values repeated for every head | 2a | mp |
+    | MLP | input of the second norm; with a parallel residual it is the first's | d | σ |
+    | | norm statistics and output, as above | d | σ |
+    | | GeLU: input and output | 2f | mp |
+    | | SwiGLU: gate and up, gate after SiLU, their product | 4f | mp |
+
+    σ is mp with sequence parallelism, else 1. Dropout adds its masks, a byte each: d / σ after either half,
+    and h·l / mp with the dropped weights (h·l entries more) in the core; fused attention keeps a seed
+    instead. Without `fused_norms` (torch's CPU) an RMSNorm keeps its input and that divided by the root mean
+    square in fp32.
+
+    With GeLU, LayerNorm, dropout and a softmax of its own this is eq. 1–4 of arXiv 2205.05198,
+    sbh(34 + 5as/h), but for the norms' statistics, which it leaves out.
+
+    For its weight gradients a backward pass leaves every product's input and output gradient.
+    """
+    w = widths
+    tokens, hidden = w.tokens, w.outside * w.tokens
+    norm = _norm_bytes(model, widths, element, fused_norms=fused_norms)
+    masks = hidden if dropout else 0.0 * hidden
+    second_input = 0.0 if model.parallel_residual else element
+    rotated = w.attended + w.keys if model.rotary else 0.0
+    up = 2 if model.activation == "swiglu" else 1
+    activated = 4 if model.activation == "swiglu" else 2
+    return Kept(
+        block_input=element * hidden,
+        attention=norm + masks + element * tokens * (w.projected + rotated + w.attended),
+        core=tokens * _core_bytes(model, widths, element, dropout=dropout),
+        mlp=norm + masks + second_input * hidden + element * tokens * activated * w.mlp,
+        for_weights=element * (4 * hidden + tokens * (w.projected + w.attended + (up + 1) * w.mlp)),
+    )
+
+
+def _norm_bytes(model: ModelConfig, widths: Widths, element: int, *, fused_norms: bool) -> Floats:
+    """What a norm keeps beside its input: statistics, and its output for the product that follows."""
+    hidden = widths.outside * widths.tokens
+    statistics = hidden / widths.hidden * STATISTIC_BYTES * (2 if model.norm == "layer_norm" else 1)
+    if model.norm == "layer_norm" or fused_norms:
+        return statistics + element * hidden
+    # The input in fp32 is a copy unless it is fp32 already.
+    normalised = 4 * hidden if element == 4 else 8 * hidden
+    return statistics + element * hidden + normalised
+
+
+def _core_bytes(model: ModelConfig, widths: Widths, element: int, *, dropout: bool) -> Floats:
+    """Bytes per token between queries and attention output."""
+    if model.attention == "flash":
+        return STATISTIC_BYTES * widths.attended / model.head_size
+    repeated = 2.0 * widths.attended if model.kv_heads < model.attention_heads else 0.0
+    return widths.scores * (2 * element + 1 if dropout else element) + element * repeated

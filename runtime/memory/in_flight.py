@@ -1,0 +1,94 @@
+"""Micro-batches in flight: passes forward whose backward pass has not begun, at their most, by schedule."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kernelcast.runtime.parallelism import Schedule
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """One stage of a schedule at its fullest: encoders held, and what is in flight (see `Rows`)."""
+
+    first: int
+    last: int
+    encoders: int
+    chunk_encoders: int
+    live_encoders: int
+    live_first: int
+    live_last: int
+    late: int
+
+
+@lru_cache(maxsize=1 << 14)
+def loads(
+    schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[int, ...]
+) -> tuple[Load, ...]:
+    """The stages of a pipeline with `counts` encoders per chunk, in order.
+
+    - gpipe runs all m forward passes first: m.
+    - 1f1b: min(pp − s, m) on stage s (arXiv 2104.04473, section 2.2.1).
+    - zero_bubble (ZB-H1): the same, and up to s micro-batches more whose weight gradients are late, so that
+      every stage holds about as many as 1f1b's first (arXiv 2401.10241, section 2).
+    - interleaved: stage s runs 2(pp − s − 1) + (virtual_stages − 1)·pp chunk passes ahead, then one forward,
+      one backward (arXiv 2104.04473, section 2.2.2). With even chunks the first stage thus keeps
+      1 + (pp − 1)/(pp · virtual_stages) times its share of all pp micro-batches (arXiv 2205.05198,
+      section 4.2.3).
+
+    What is in flight in the ends is at its most on its own, not always at the same moment as the encoders.
+    """
+    return tuple(
+        _load(schedule, pp, virtual_stages, micro_batches, stage, counts[stage::pp]) for stage in range(pp)
+    )
+
+
+def _load(
+    schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, stage: int, chunks: tuple[int, ...]
+) -> Load:
+    if schedule == "interleaved":
+        ahead = min(2 * (pp - stage - 1) + (virtual_stages - 1) * pp, micro_batches * virtual_stages)
+        runs = _Passes(pp, virtual_stages, micro_batches, ahead)
+        first = tuple(int(chunk == 0) for chunk in range(virtual_stages))
+        live = runs.most_alive(chunks)
+        live_first, live_last = runs.most_alive(first), runs.most_alive(first[::-1])
+    else:
+        live_first = live_last = micro_batches if schedule == "gpipe" else min(pp - stage, micro_batches)
+        live = live_first * sum(chunks)
+    return Load(
+        first=int(stage == 0),
+        last=int(stage == pp - 1),
+        encoders=sum(chunks),
+        chunk_encoders=chunks[0],
+        live_encoders=live,
+        live_first=live_first,
+        live_last=live_last,
+        late=min(stage, micro_batches - 1) if schedule == "zero_bubble" else 0,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Passes:
+    """The chunk passes of one stage, interleaved: `ahead` forward, then one forward, one backward.
+
+    Chunks take turns every pp passes, forward from the first, backward from the last.
+    """
+
+    pp: int
+    virtual_stages: int
+    micro_batches: int
+    ahead: int
+
+    def most_alive(self, weights: tuple[int, ...]) -> int:
+        """The largest sum of the weights of the chunk passes in flight."""
+        turn = self.pp * self.virtual_stages
+        passes = self.micro_batches * self.virtual_stages
+        alive = most = sum(weights[self._chunk(number)] for number in range(self.ahead))
+        # It repeats every turn.
+        for number in range(min(turn, passes - self.ahead)):
+            alive += weights[self._chunk(self.ahead + number)]
+            most = max(most, alive)
+            alive -= weights[self.virtual_stages - 1 - self._chunk(number)]
+        return most
+
+    def _chunk(self, number: int) -> int:
+        return number % (self.pp * self.virtual_stages) // self.pp

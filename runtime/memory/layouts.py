@@ -1,0 +1,104 @@
+"""The fullest stage of thousands of layouts at once, as a search asks for it."""
+
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.memory.in_flight import Load, loads
+from kernelcast.runtime.memory.rows import LOADED, Floats, Rows
+from kernelcast.runtime.memory.stages import memory_of
+from kernelcast.runtime.memory.states import precision_of
+from kernelcast.runtime.model import ModelConfig
+from kernelcast.runtime.parallelism import Schedule
+from kernelcast.runtime.partition import partition
+
+Whole = NDArray[np.int64]
+
+
+def largest_stage_bytes(
+    model: ModelConfig,
+    *,
+    pp: Whole,
+    mp: Whole,
+    dp: Whole,
+    micro_batch: Whole,
+    micro_batches: Whole,
+    schedule: Whole,
+    virtual_stages: Whole,
+    sequence_parallel: Whole,
+    recompute: Whole,
+    zero: Whole,
+    schedules: tuple[Schedule, ...],
+    dtype: str = "float16",
+    dropout: bool = False,
+    fused_norms: bool = True,
+) -> Floats:
+    """Bytes per device of every layout's fullest stage, float64 [layouts].
+
+    All arguments from `pp` to `zero` are int64 [layouts], fields of valid layouts with evenly spread encoders:
+    `schedule` is a position in `schedules`, `sequence_parallel` 0 or 1, `recompute` 0 for none, 1 for
+    selective, 2 for full. The answer is the largest `total_bytes` of `stage_memory`, rounded up.
+
+    Raises:
+        UsageError: a pipeline with more chunks than the encoders allow, or an unknown `dtype`.
+    """
+    precision = precision_of(dtype)
+    if not len(pp):
+        return np.zeros(0)
+    waiting = _enough(schedule, pp, micro_batches, schedules)
+    shapes = np.stack([schedule, pp, virtual_stages, waiting], axis=1)
+    distinct, shape_of = np.unique(shapes, axis=0, return_inverse=True)
+    shape_of = shape_of.reshape(-1)
+    fullest = [
+        _fullest(schedules[kind], stages, chunks, enough, model.encoders)
+        for kind, stages, chunks, enough in distinct.tolist()
+    ]
+    # Rows of all shapes one after the other; every layout takes those of its shape.
+    table, counts = np.concatenate(fullest), np.array([len(rows) for rows in fullest])
+    taken = counts[shape_of]
+    ends = np.cumsum(taken)
+    begin = (np.cumsum(counts) - counts)[shape_of]
+    row_of = np.arange(ends[-1]) + np.repeat(begin - (ends - taken), taken)
+    loaded = table[row_of]
+    rows = Rows(
+        mp=np.repeat(mp.astype(np.float64), taken),
+        dp=np.repeat(dp.astype(np.float64), taken),
+        micro_batch=np.repeat(micro_batch.astype(np.float64), taken),
+        zero=np.repeat(zero.astype(np.float64), taken),
+        sequence_parallel=np.repeat(sequence_parallel.astype(np.float64), taken),
+        recompute=np.repeat(recompute.astype(np.float64), taken),
+        **{name: loaded[:, column] for column, name in enumerate(LOADED)},
+    )
+    found = memory_of(model, rows, precision=precision, dropout=dropout, fused_norms=fused_norms)
+    largest: Floats = np.maximum.reduceat(found.total, ends - taken)
+    return largest
+
+
+def _enough(kind: Whole, pp: Whole, micro_batches: Whole, schedules: tuple[Schedule, ...]) -> Whole:
+    """Micro-batches as far as more of them change what is in flight: pp; interleaved 3 pp; gpipe all."""
+    interleaved = np.array([name == "interleaved" for name in schedules])[kind]
+    gpipe = np.array([name == "gpipe" for name in schedules])[kind]
+    return np.where(gpipe, micro_batches, np.minimum(micro_batches, np.where(interleaved, 3 * pp, pp)))
+
+
+@lru_cache(maxsize=1 << 12)
+def _fullest(schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, encoders: int) -> Floats:
+    """Columns `LOADED` of the stages that can be the fullest, float64 [stages, columns].
+
+    A stage that has no end and no more of anything than another one without ends is left out.
+    """
+    counts = partition(encoders, pp, virtual_stages)
+    stages = loads(schedule, pp, virtual_stages, micro_batches, counts)
+    distinct = set(stages[1:-1])
+    middle = [load for load in distinct if not any(_no_more(load, other) for other in distinct - {load})]
+    kept = [stages[0], *middle, *stages[1:][-1:]]
+    return np.array([[getattr(load, name) for name in LOADED] for load in kept], dtype=np.float64)
+
+
+def _no_more(load: Load, other: Load) -> bool:
+    return (
+        load.encoders <= other.encoders
+        and load.live_encoders <= other.live_encoders
+        and load.late * load.encoders <= other.late * other.encoders
+    )

@@ -1,0 +1,66 @@
+"""Model states: weights, gradients and optimizer states of a stage under ZeRO (arXiv 1910.02054, section 3.1)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.memory.rows import Floats
+from kernelcast.runtime.shown import shown
+
+
+@dataclass(frozen=True, slots=True)
+class Precision:
+    """Bytes per parameter of the three states, and of an element of an activation."""
+
+    weight: int
+    gradient: int
+    optimizer: int
+
+    @property
+    def element(self) -> int:
+        """Bytes of one element of an activation."""
+        return self.weight
+
+
+# Mixed precision keeps fp32 copies of the weights beside Adam's two moments: 4 + 4 + 4 (its section 3.1).
+_MIXED = Precision(weight=2, gradient=2, optimizer=12)
+PRECISIONS = {
+    "float16": _MIXED,
+    "bfloat16": _MIXED,
+    "float32": Precision(weight=4, gradient=4, optimizer=8),
+}
+
+
+def precision_of(dtype: str) -> Precision:
+    """Bytes of a training precision by name.
+
+    Raises:
+        UsageError: an unknown name.
+    """
+    if dtype not in PRECISIONS:
+        raise UsageError(f"dtype is {shown(dtype)}, expected {', '.join(PRECISIONS)}")
+    return PRECISIONS[dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class States:
+    """Bytes of the model states, float64 [rows]."""
+
+    weights: Floats
+    gradients: Floats
+    optimizer: Floats
+
+
+def model_states(parameters: Floats, dp: Floats, zero: Floats, precision: Precision) -> States:
+    """Model states of devices that hold `parameters` each, all arguments [rows].
+
+    ZeRO-1 divides the optimizer's states by dp, ZeRO-2 gradients too, ZeRO-3 weights too; shards are rounded
+    up to whole parameters.
+    """
+    shard = np.ceil(parameters / dp)
+    return States(
+        weights=precision.weight * np.where(zero >= 3, shard, parameters),
+        gradients=precision.gradient * np.where(zero >= 2, shard, parameters),
+        optimizer=precision.optimizer * np.where(zero >= 1, shard, parameters),
+    )
