@@ -39,7 +39,7 @@ def interleaved(durations: Durations, micro_batches: int, virtual_stages: int) -
     completed = _completed(shape, virtual_stages)
     for tick in range(shape.first_backward + rounds * shape.round, shape.ticks):
         ticks.tick(state, tick)
-        for turn, stage in completed[tick]:
+        for turn, stage in completed.get(tick, ()):
             end[turn, stage] = state[pp + 1 + stage]
     start = end - backward[:, 0].reshape(virtual_stages, pp, -1)[::-1]
     return Ends(last_start_us=start, last_end_us=end, idle_from_us=end[-1])
@@ -47,11 +47,11 @@ def interleaved(durations: Durations, micro_batches: int, virtual_stages: int) -
 
 def _completed(shape: "_Shape", virtual_stages: int) -> dict[int, list[tuple[int, int]]]:
     """Tick to (turn, stage) whose last micro-batch it is; chunks take turns, the last of the model first."""
-    completed: dict[int, list[tuple[int, int]]] = {tick: [] for tick in range(shape.ticks)}
+    completed: dict[int, list[tuple[int, int]]] = {}
     for turn in range(virtual_stages):
         index = shape.passes - shape.round + (turn + 1) * shape.pp - 1
         for stage in range(shape.pp):
-            completed[index + shape.first_backward - stage].append((turn, stage))
+            completed.setdefault(index + shape.first_backward - stage, []).append((turn, stage))
     return completed
 
 

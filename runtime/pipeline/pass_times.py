@@ -10,8 +10,11 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.parallelism import Schedule
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.ends import Ends
-from kernelcast.runtime.pipeline.schedules import Kind, Pass, stage_orders
+from kernelcast.runtime.pipeline.schedules import Kind, Pass, check_shape, stage_orders
 from kernelcast.runtime.pipeline.simulate import all_reduce_ends, check_durations, longest_path_passes
+
+MAX_PASSES = 4_000_000
+"""Passes of a step that are listed one by one; their times take some hundred bytes each."""
 
 _Floats = list[float]
 
@@ -74,11 +77,17 @@ def step_timeline(
     Time and memory are proportional to the passes (a microsecond and some hundred bytes each).
 
     Raises:
-        UsageError: the schedule does not exist for these numbers, or the durations are for other ones or for
-            several configurations.
+        UsageError: the schedule does not exist for these numbers, the durations are for other ones or for
+            several configurations, or the step has more than `MAX_PASSES` passes.
     """
+    check_shape(schedule, pp, micro_batches, virtual_stages)
+    passes = pp * micro_batches * virtual_stages * (3 if schedule == "zero_bubble" else 2)
+    if passes > MAX_PASSES:
+        raise UsageError(
+            f"a step of {passes:,} passes, expected at most {MAX_PASSES:,} to list them one by one"
+        )
     orders = stage_orders(schedule, pp, micro_batches, virtual_stages)
-    check_durations(durations, pp, virtual_stages)
+    check_durations(schedule, durations, pp, virtual_stages)
     if durations.configs != 1:
         raise UsageError(f"durations have {durations.configs} configurations, expected 1")
     pieces = [buckets] * pp if isinstance(buckets, int) else list(buckets)

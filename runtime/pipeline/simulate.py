@@ -60,7 +60,7 @@ def simulate(
         UsageError: the schedule does not exist for these numbers, or the durations are for other ones.
     """
     check_shape(schedule, pp, micro_batches, virtual_stages)
-    check_durations(durations, pp, virtual_stages)
+    check_durations(schedule, durations, pp, virtual_stages)
     pieces = _pieces(buckets, durations)
     rows = max(1, _VALUES_AT_ONCE // (pp * virtual_stages))
     parts = [
@@ -76,14 +76,22 @@ def longest_path_passes(pp: int, micro_batches: int, virtual_stages: int) -> int
     return virtual_stages * (micro_batches + 4 * pp)
 
 
-def check_durations(durations: Durations, pp: int, virtual_stages: int) -> None:
-    """Raises UsageError when the durations are for other numbers of stages and chunks."""
-    for what, found, expected in (
-        ("stages", durations.stages, pp),
-        ("chunks", durations.chunks, pp * virtual_stages),
-    ):
+def check_durations(schedule: Schedule, durations: Durations, pp: int, virtual_stages: int) -> None:
+    """Check that durations are those of such a pipeline.
+
+    Raises:
+        UsageError: they are for another number of stages or chunks, or split backward passes for a schedule
+            that does not.
+    """
+    sizes = (("stages", durations.stages, pp), ("chunks", durations.chunks, pp * virtual_stages))
+    for what, found, expected in sizes:
         if found != expected:
             raise UsageError(f"durations have {found} {what}, expected {expected}")
+    if schedule != "zero_bubble" and durations.weight_us.any():
+        raise UsageError(
+            f"weight_us has a time above 0, expected 0 with schedule {schedule}, "
+            "which does not split backward passes"
+        )
 
 
 def _pieces(buckets: Buckets, durations: Durations) -> Times:

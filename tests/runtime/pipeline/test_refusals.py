@@ -1,0 +1,97 @@
+"""What no pipeline can be is refused in one line that names it."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from kernelcast.runtime import UsageError
+from kernelcast.runtime.pipeline import Durations, simulate, step_timeline
+
+
+def uniform(pp: int, forward: float, backward: float, weight: float = 0.0) -> Durations:
+    none = np.zeros((1, pp))
+    return Durations(
+        forward_us=none + forward,
+        backward_us=none + backward,
+        weight_us=none + weight,
+        send_forward_us=none,
+        send_backward_us=none,
+        all_reduce_us=none,
+        update_us=none,
+    )
+
+
+@pytest.mark.parametrize(
+    ("changed", "line"),
+    [
+        (
+            {"schedule": "dualpipe"},
+            "schedule is 'dualpipe', expected one of gpipe, 1f1b, interleaved, zero_bubble",
+        ),
+        ({"pp": 0}, "pp is 0, expected 1 or more"),
+        ({"micro_batches": 0}, "micro_batches is 0, expected 1 or more"),
+        ({"virtual_stages": 2}, "virtual_stages is 2, expected 1 with schedule 1f1b"),
+        ({"pp": 3}, "durations have 2 stages, expected 3"),
+        ({"schedule": "interleaved", "virtual_stages": 2}, "durations have 2 chunks, expected 4"),
+        ({"schedule": "interleaved", "pp": 1}, "pp is 1, expected 2 or more with schedule interleaved"),
+        (
+            {"schedule": "interleaved", "micro_batches": 3},
+            "micro_batches is 3, expected a multiple of pp (2) with schedule interleaved",
+        ),
+        (
+            {"durations": uniform(2, 1, 1, 1)},
+            "weight_us has a time above 0, expected 0 with schedule 1f1b, which does not split backward passes",
+        ),
+        ({"buckets": 0}, "buckets has a number below 1, expected 1 or more"),
+        ({"buckets": np.ones((1, 3))}, "buckets has shape (1, 3), expected (1, 2) as all_reduce_us has"),
+    ],
+)
+def test_nonsense_is_refused(changed: dict[str, Any], line: str) -> None:
+    arguments: dict[str, Any] = {
+        "schedule": "1f1b",
+        "pp": 2,
+        "micro_batches": 4,
+        "durations": uniform(2, 1, 1),
+    }
+    with pytest.raises(UsageError) as refused:
+        simulate(**arguments | changed)
+    assert str(refused.value) == line
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "line"),
+    [
+        (
+            "backward_us",
+            np.ones((1, 3)),
+            "has shape (1, 3), expected (1, 2) as forward_us has, for 1 configuration(s)",
+        ),
+        (
+            "update_us",
+            np.ones((2, 2)),
+            "has shape (2, 2), expected (1, 2) as all_reduce_us has, for 1 configuration(s)",
+        ),
+        ("weight_us", np.array([[0, -1.0]]), "has a time that is negative, above 1e+100 µs or not a number"),
+        (
+            "forward_us",
+            np.array([[0, np.nan]]),
+            "has a time that is negative, above 1e+100 µs or not a number",
+        ),
+        (
+            "all_reduce_us",
+            np.array([[0, np.inf]]),
+            "has a time that is negative, above 1e+100 µs or not a number",
+        ),
+    ],
+)
+def test_wrong_durations_are_refused(name: str, value: np.ndarray[Any, Any], line: str) -> None:
+    with pytest.raises(UsageError) as refused:
+        replace(uniform(2, 1, 1), **{name: value})
+    assert str(refused.value).startswith(f"{name} {line}")
+
+
+def test_a_list_of_too_many_passes_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"^a step of 5,000,000 passes, expected at most 4,000,000 to list"):
+        step_timeline(schedule="1f1b", pp=5, micro_batches=500_000, durations=uniform(5, 1, 1))
