@@ -20,6 +20,7 @@ INPUT_NAME = "workload"
 OUTPUT_NAMES = ("time_us", "low_us", "high_us")
 # Answers remembered per regressor; a long search would otherwise grow without bound.
 _MAX_REMEMBERED = 1 << 17
+_BLOCK_ROWS = 4  # ONNX Runtime (MLAS) treats rows beyond a multiple of 4 apart
 
 Vector = tuple[float, ...]
 Answer = tuple[float, float, float]
@@ -115,15 +116,19 @@ class Predictor:
     def _run(self, key: Key, vectors: Sequence[Vector]) -> list[Answer]:
         operator, direction = key
         session = self._session(key)
+        asked = np.array(vectors, dtype=np.float32)
+        # Rows left over from full blocks are added up in another order, and differ in the last bits:
+        # padded, an answer does not depend on what else is asked with it.
+        padded = np.concatenate([asked, np.repeat(asked[-1:], -len(asked) % _BLOCK_ROWS, axis=0)])
         try:
-            outputs = session.run(OUTPUT_NAMES, {INPUT_NAME: np.array(vectors, dtype=np.float32)})
+            outputs = session.run(OUTPUT_NAMES, {INPUT_NAME: padded})
         except Exception as error:
             raise self._broken(key, f"cannot be run ({_first_line(error)})") from error
         for output in outputs:
-            if output.shape != (len(vectors), 1) or output.dtype != np.float32:
-                shape = (len(vectors), 1)
+            if output.shape != (len(padded), 1) or output.dtype != np.float32:
+                shape = (len(padded), 1)
                 raise self._broken(key, f"answers {output.dtype} {output.shape}, expected float32 {shape}")
-        answers = np.concatenate(outputs, axis=1).astype(np.float64)
+        answers = np.concatenate(outputs, axis=1)[: len(vectors)].astype(np.float64)
         time_us, low_us, high_us = answers.T
         holds = (low_us > 0) & (low_us <= time_us) & (time_us <= high_us) & (high_us < np.inf)
         if not holds.all():

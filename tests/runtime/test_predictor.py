@@ -155,7 +155,7 @@ def test_answers_of_another_shape_are_refused(make_bundle: Make) -> None:
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
     asked = predictor(make_bundle({(GELU, FORWARD): model.SerializeToString()}))
-    with pytest.raises(DataError, match=r"answers float32 \(1, 3\), expected float32 \(1, 1\)$"):
+    with pytest.raises(DataError, match=r"answers float32 \(4, 3\), expected float32 \(4, 1\)$"):
         asked.predict_us(GELU, FORWARD, [[1, 2, 3]])
 
 
