@@ -6,9 +6,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.bundle import write_bundle
+from kernelcast.runtime.bundle import Bundle, write_bundle
 from kernelcast.runtime.manifest import UNKNOWN_MOMENT, Manifest, RegressorEntry
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
+from kernelcast.store.database_file import check_file, read_header
+from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.train.dataset import STATISTICS, Table, tables
 from kernelcast.train.export import to_onnx
 from kernelcast.train.intervals import calibrate, layouts_of
@@ -54,12 +56,17 @@ def train_bundle(
     software: str = "",
     fabric: str = "",
     seed: int = DEFAULT_SEED,
+    earlier: Bundle | None = None,
     on_progress: Callable[[int, int, str], None] = lambda done, total, operator: None,
 ) -> Trained:
     """Fit, export and bundle. `dtype` and the fingerprint id prefixes choose where the database holds several.
 
     Same rows and seed, same bytes: the bundle is dated by its newest measurement. An output that is there already is
-    replaced once everything else has worked.
+    replaced once everything else has worked. The database may be open for reading only: it is opened anew to record
+    the errors, after everything else.
+
+    Regressors of `earlier` that were fitted on the same rows in the same way are taken over as they are, which gives
+    the same bytes as fitting them again.
 
     Raises:
         UsageError: several dtypes or fingerprints to choose from, none that matches, or another wrong argument.
@@ -75,16 +82,17 @@ def train_bundle(
     skipped = [*screened.skipped, *map(_too_few, too_few)]
     if not enough:
         raise DataError(f"{database.path}: no operator has enough rows to train on ({_listed(skipped)})")
-    selections: list[Selected] = []
-    for done, table in enumerate(enough, start=1):
-        selections.append(select(table, seed))
-        on_progress(done, len(enough), table.operator)
     recipe = recipe_digest(scope, statistic, seed)
+    selections: list[Selected] = []
     models, entries = [], []
-    for selected in selections:
-        model, entry = _exported(selected, scope, statistic, seed, recipe)
-        models.append(model)
-        entries.append(entry)
+    for done, table in enumerate(enough, start=1):
+        known = _known(earlier, table, recipe)
+        if known is None:
+            selections.append(select(table, seed))
+            known = _exported(selections[-1], scope, statistic, seed, recipe)
+        models.append(known[0])
+        entries.append(known[1])
+        on_progress(done, len(enough), table.operator)
     keys = {(table.operator, table.direction) for table in enough}
     used = [sample for sample in screened.samples if (sample.operator, sample.direction) in keys]
     manifest = Manifest(
@@ -102,16 +110,41 @@ def train_bundle(
     files = {e.file: model for e, model in zip(manifest.regressors, models, strict=True)}
     digest = write_bundle(output, manifest, files)
     try:
-        database.add_predictors(_records(manifest, digest))
+        with Database.open(database.path) as writable:
+            writable.add_predictors(_records(manifest, digest))
     except DataError as error:
         raise DataError(f"bundle {output} is written, but its errors are not recorded: {error}") from error
     return Trained(
         path=output,
         manifest=manifest,
+        selections=tuple(selections),
         skipped=tuple(skipped),
         digest=digest,
-        selections=tuple(selections),
     )
+
+
+def open_measurements(path: Path) -> Database:
+    """Open a database to train on, for reading only: a training that is refused leaves the file as it was.
+
+    A database of an older version is migrated first.
+
+    Raises:
+        DataError: as `Database.open`.
+    """
+    check_file(path)
+    if read_header(path).user_version < SCHEMA_VERSION:
+        Database.open(path).close()
+    return Database.open(path, read_only=True)
+
+
+def _known(earlier: Bundle | None, table: Table, recipe: str) -> tuple[bytes, RegressorEntry] | None:
+    """Model and entry of an earlier bundle, where nothing has changed that they were made of."""
+    entry = earlier.entries.get((table.operator, table.direction)) if earlier else None
+    if earlier is None or entry is None:
+        return None
+    if (entry.table_digest, entry.recipe_digest) != (table_digest(table), recipe):
+        return None
+    return earlier.models[entry.key], entry
 
 
 def _check(database: Database, output: Path, statistic: str, seed: int) -> None:

@@ -1,11 +1,13 @@
 """`train_bundle`: a database in, a bundle that the runtime reads out, and every way in which that can fail."""
 
+import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from kernelcast.runtime import DataError, Estimator, UsageError, read_bundle
@@ -15,7 +17,7 @@ from kernelcast.runtime.predictor import Predictor
 from kernelcast.store import Database, Sample, dataset_digest
 from kernelcast.train import fit as training
 from kernelcast.train.dataset import Row, tables
-from kernelcast.train.fit import Trained, train_bundle
+from kernelcast.train.fit import Trained, open_measurements, train_bundle
 from kernelcast.train.screening import Skipped
 from kernelcast.train.selection import select
 
@@ -327,17 +329,166 @@ def test_an_export_that_answers_otherwise_leaves_the_earlier_bundle(
     )
 
 
-def test_errors_that_cannot_be_recorded_are_said(
-    database: Database, measure: Measure, output: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_errors_that_cannot_be_recorded_are_said(database: Database, measure: Measure, output: Path) -> None:
     measure(database, "gelu", FORWARD, 8)
-    database.connection.execute("PRAGMA query_only = ON")
+    moved = database.path.with_name("moved.db")
     with pytest.raises(
         DataError,
-        match=r"here\.kcast is written, but its errors are not recorded: .*bench\.db: .*write-protected",
+        match=r"here\.kcast is written, but its errors are not recorded: .*bench\.db: no such database",
     ):
-        train_bundle(database, output)
+        train_bundle(database, output, on_progress=lambda *_: database.path.rename(moved))
     assert read_bundle(output).manifest.regressors
+
+
+def in_one_file(database: Database) -> Path:
+    """A copy of the database as an export is: without a write-ahead log."""
+    path = database.path.with_name("exported.db")
+    database.connection.execute("VACUUM INTO ?", [str(path)])
+    return path
+
+
+def test_a_training_that_is_refused_leaves_the_database_as_it_was(
+    database: Database, measure: Measure, output: Path
+) -> None:
+    measure(database, "gelu", FORWARD, 7)
+    path = in_one_file(database)
+    before = path.read_bytes()
+    with (
+        open_measurements(path) as measurements,
+        pytest.raises(DataError, match="no operator has enough rows"),
+    ):
+        train_bundle(measurements, output)
+    with open_measurements(path) as measurements, pytest.raises(UsageError, match="seed is -1"):
+        train_bundle(measurements, output, seed=-1)
+    assert path.read_bytes() == before
+    assert sorted(file.name for file in path.parent.iterdir() if file.name.startswith("exported")) == [
+        path.name
+    ]
+
+
+def test_errors_are_recorded_though_the_database_is_read_only_until_then(
+    database: Database, measure: Measure, output: Path
+) -> None:
+    measure(database, "gelu", FORWARD, 8)
+    path, seen = in_one_file(database), []
+    before = path.read_bytes()
+    with open_measurements(path) as measurements:
+        trained = train_bundle(measurements, output, on_progress=lambda *_: seen.append(path.read_bytes()))
+    assert seen == [before]
+    with Database.open(path, read_only=True) as recorded:
+        assert [record.bundle_digest for record in recorded.predictor_list()] == [trained.digest]
+
+
+def test_an_older_database_is_migrated_before_it_trains(
+    database: Database, measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure(database, "gelu", FORWARD, 8)
+    opened: list[bool] = []
+    open_database = Database.open.__func__  # type: ignore[attr-defined]
+
+    def noted(cls: type[Database], path: Path, *, read_only: bool = False) -> Database:
+        opened.append(read_only)
+        result = open_database(cls, path, read_only=read_only)
+        assert isinstance(result, Database)
+        return result
+
+    monkeypatch.setattr(Database, "open", classmethod(noted))
+    open_measurements(database.path).close()
+    monkeypatch.setattr(training, "SCHEMA_VERSION", 99)
+    open_measurements(database.path).close()
+    assert opened == [True, False, True]
+
+
+def test_what_has_not_changed_is_not_fitted_again(
+    database: Database, measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure(database, "gelu", FORWARD, 10)
+    measure(database, "embedding", BACKWARD, 10)
+    first = train_bundle(database, tmp_path / "first.kcast")
+    assert [s.table.operator for s in first.selections] == ["embedding", "gelu"]
+    earlier = read_bundle(tmp_path / "first.kcast")
+    measure(database, "gelu", FORWARD, times_us={(7, 77, 777): 40.0})
+    measure(database, "rope", FORWARD, 10)
+    again = train_bundle(database, tmp_path / "again.kcast", earlier=earlier)
+    assert [s.table.operator for s in again.selections] == ["gelu", "rope"]
+    full = train_bundle(database, tmp_path / "full.kcast")
+    assert len(full.selections) == 3
+    assert (tmp_path / "again.kcast").read_bytes() == (tmp_path / "full.kcast").read_bytes()
+    # Nothing new, and over itself.
+    over = train_bundle(database, tmp_path / "full.kcast", earlier=read_bundle(tmp_path / "full.kcast"))
+    assert (over.selections, over.digest) == ((), full.digest)
+    # Another seed, statistic or code: everything anew.
+    for options in ({"seed": 21}, {"statistic": "middle_five"}):
+        other = train_bundle(database, tmp_path / "other.kcast", earlier=earlier, **options)  # type: ignore[arg-type]
+        assert len(other.selections) == 3
+    monkeypatch.setattr("kernelcast.train.recipe._code_digest", lambda: "0" * 32)
+    assert len(train_bundle(database, tmp_path / "other.kcast", earlier=earlier).selections) == 3
+
+
+def test_only_what_the_database_holds_is_taken_over(
+    database: Database, measure: Measure, tmp_path: Path
+) -> None:
+    measure(database, "gelu", FORWARD, 10)
+    with Database.open(tmp_path / "more.db", create=True) as more:
+        measure(more, "gelu", FORWARD, 10)
+        measure(more, "rope", FORWARD, 10)
+        train_bundle(more, tmp_path / "more.kcast")
+    trained = train_bundle(database, tmp_path / "a.kcast", earlier=read_bundle(tmp_path / "more.kcast"))
+    assert [entry.operator for entry in trained.manifest.regressors] == ["gelu"]
+    assert trained.selections == ()
+
+
+def test_another_machine_takes_nothing_over(
+    database: Database, measure: Measure, tmp_path: Path, compute: ComputeFingerprint
+) -> None:
+    measure(database, "gelu", FORWARD, 10)
+    train_bundle(database, tmp_path / "a.kcast")
+    with Database.open(tmp_path / "other.db", create=True) as other:
+        measure(other, "gelu", FORWARD, 10, compute=replace(compute, cores=4))
+        trained = train_bundle(other, tmp_path / "b.kcast", earlier=read_bundle(tmp_path / "a.kcast"))
+    assert len(trained.selections) == 1
+
+
+def test_a_collective_knows_its_layouts_and_everything_its_interval(
+    database: Database, measure: Measure, output: Path
+) -> None:
+    times = {(2**i, nodes, 2): 10.0 + 2**i / 100 for i in range(12) for nodes in (1, 4)}
+    measure(database, "dp_all_reduce", ONCE, times_us=times)
+    measure(database, "gelu", FORWARD, 10)
+    reduce, gelu = train_bundle(database, output).manifest.regressors
+    assert (reduce.layouts, gelu.layouts) == (((1, 2), (4, 2)), ())
+    assert reduce.interval.method == "cross_conformal"
+    assert reduce.interval_coverage is not None
+    assert gelu.interval.method == "largest_error"
+    assert gelu.interval_coverage is None
+    predictor = Predictor(read_bundle(output))
+    answers = predictor.answers("dp_all_reduce", ONCE, list(times))
+    width = np.exp(reduce.interval.log_half_widths[0])
+    assert answers[:, 1] == pytest.approx(answers[:, 0] / width, rel=1e-5)
+    assert answers[:, 2] == pytest.approx(answers[:, 0] * width, rel=1e-5)
+
+
+def test_a_model_says_what_it_is(
+    database: Database, measure: Measure, output: Path, compute: ComputeFingerprint, fabric: FabricFingerprint
+) -> None:
+    measure(database, "pp_p2p", ONCE, 10)
+    measure(database, "gelu", FORWARD, 10)
+    trained = train_bundle(database, output)
+    bundle = read_bundle(output)
+    for entry in trained.manifest.regressors:
+        model = onnx.load_from_string(bundle.models[entry.key])
+        says = {item.key: item.value for item in model.metadata_props}
+        assert list(says) == sorted(says)
+        assert (says["operator"], says["direction"]) == (entry.operator, entry.direction.value)
+        assert says["features"].split() == list(entry.features)
+        assert json.loads(says["feature_units"]) == dict(zip(entry.features, entry.units, strict=True))
+        assert (says["unit"], says["dtype"], says["statistic"]) == ("microseconds", "float32", "quiet")
+        assert says["hardware"] == (fabric if entry.operator == "pp_p2p" else compute).description
+        assert (says["software"], says["rows"]) == ("torch 2.13.0", "10")
+        assert json.loads(says["validation_error"]) == entry.validation_error
+        assert json.loads(says["interval"]) == entry.interval.to_dict()
+        assert json.loads(says["training_range"]) == [list(pair) for pair in entry.training_range]
+        assert says["kernelcast_version"] == trained.manifest.kernelcast_version
 
 
 def test_the_mean_is_over_the_regressors(database: Database, measure: Measure, output: Path) -> None:
