@@ -64,7 +64,7 @@ class Widths:
 
 
 def kept_by_encoder(
-    model: ModelConfig, widths: Widths, *, element: int, dropout: bool, fused_norms: bool
+    model: ModelConfig, widths: Widths, *, element: int, dropout: bool, device_kind: str
 ) -> Kept:
     """Tensors that autograd saves in one encoder, for `element` bytes per entry.
 
@@ -78,10 +78,10 @@ def kept_by_encoder(
     | | norm's output, the input of the QKV product | d | σ |
     | | queries, keys, values | a + 2k | mp |
     | | rotated queries and keys; the values, a view, keep the whole QKV product too | a + k | mp |
+    | | not flash, grouped queries: instead queries, and keys and values repeated for all | 3a | mp |
     | | attention output, the input of the output product | a | mp |
     | core | flash: log-sum-exp (fp32) | h | mp |
     | | else: weights after the softmax | h·l | mp |
-    | | else, with grouped queries: keys and values repeated for every head | 2a | mp |
     | MLP | input of the second norm; with a parallel residual it is the first's | d | σ |
     | | norm statistics and output, as above | d | σ |
     | | GeLU: input and output | 2f | mp |
@@ -89,8 +89,8 @@ def kept_by_encoder(
 
     σ is mp with sequence parallelism, else 1. Dropout adds its masks, a byte each: d / σ after either half,
     and h·l / mp with the dropped weights (h·l entries more) in the core; fused attention keeps a seed
-    instead. Without `fused_norms` (torch's CPU) an RMSNorm keeps its input and that divided by the root mean
-    square in fp32.
+    instead. On a CPU torch runs both in pieces: masks take an entry each, and an RMSNorm also keeps its
+    input divided by the root mean square, both in fp32.
 
     With GeLU, LayerNorm, dropout and a softmax of its own this is eq. 1–4 of arXiv 2205.05198,
     sbh(34 + 5as/h), but for the norms' statistics, which it leaves out.
@@ -99,35 +99,48 @@ def kept_by_encoder(
     """
     w = widths
     tokens, hidden = w.tokens, w.outside * w.tokens
-    norm = _norm_bytes(model, widths, element, fused_norms=fused_norms)
-    masks = hidden if dropout else 0.0 * hidden
+    norm = _norm_bytes(model, widths, element, device_kind=device_kind)
+    mask = mask_bytes(element, dropout=dropout, device_kind=device_kind)
     second_input = 0.0 if model.parallel_residual else element
-    rotated = w.attended + w.keys if model.rotary else 0.0
     up = 2 if model.activation == "swiglu" else 1
     activated = 4 if model.activation == "swiglu" else 2
     return Kept(
         block_input=element * hidden,
-        attention=norm + masks + element * tokens * (w.projected + rotated + w.attended),
-        core=tokens * _core_bytes(model, widths, element, dropout=dropout),
-        mlp=norm + masks + second_input * hidden + element * tokens * activated * w.mlp,
+        attention=norm + mask * hidden + element * tokens * (_attention_inputs(model, widths) + w.attended),
+        core=tokens * _core_bytes(model, widths, element, mask),
+        mlp=norm + mask * hidden + second_input * hidden + element * tokens * activated * w.mlp,
         for_weights=element * (4 * hidden + tokens * (w.projected + w.attended + (up + 1) * w.mlp)),
     )
 
 
-def _norm_bytes(model: ModelConfig, widths: Widths, element: int, *, fused_norms: bool) -> Floats:
+def _norm_bytes(model: ModelConfig, widths: Widths, element: int, *, device_kind: str) -> Floats:
     """What a norm keeps beside its input: statistics, and its output for the product that follows."""
     hidden = widths.outside * widths.tokens
     statistics = hidden / widths.hidden * STATISTIC_BYTES * (2 if model.norm == "layer_norm" else 1)
-    if model.norm == "layer_norm" or fused_norms:
+    if model.norm == "layer_norm" or device_kind != "cpu":
         return statistics + element * hidden
     # The input in fp32 is a copy unless it is fp32 already.
     normalised = 4 * hidden if element == 4 else 8 * hidden
     return statistics + element * hidden + normalised
 
 
-def _core_bytes(model: ModelConfig, widths: Widths, element: int, *, dropout: bool) -> Floats:
-    """Bytes per token between queries and attention output."""
+def _attention_inputs(model: ModelConfig, widths: Widths) -> Floats:
+    """Entries per token of the tensors from the QKV product to the scores."""
+    if model.attention != "flash" and model.kv_heads < model.attention_heads:
+        # Copies of keys and values; queries that were not rotated are a view of the QKV product.
+        return 2.0 * widths.attended + (widths.attended if model.rotary else widths.projected)
+    return widths.projected + (widths.attended + widths.keys if model.rotary else 0.0)
+
+
+def _core_bytes(model: ModelConfig, widths: Widths, element: int, mask: int) -> Floats:
+    """Bytes per token between queries and attention output; `mask` bytes per dropped weight, 0 without dropout."""
     if model.attention == "flash":
         return STATISTIC_BYTES * widths.attended / model.head_size
-    repeated = 2.0 * widths.attended if model.kv_heads < model.attention_heads else 0.0
-    return widths.scores * (2 * element + 1 if dropout else element) + element * repeated
+    return widths.scores * (2 * element + mask if mask else element)
+
+
+def mask_bytes(element: int, *, dropout: bool, device_kind: str) -> int:
+    """Bytes per entry of a dropout's mask."""
+    if not dropout:
+        return 0
+    return element if device_kind == "cpu" else 1

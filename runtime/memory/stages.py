@@ -5,7 +5,7 @@ from math import ceil
 
 import numpy as np
 
-from kernelcast.runtime.memory.encoder import Kept, Widths, kept_by_encoder
+from kernelcast.runtime.memory.encoder import Kept, Widths, kept_by_encoder, mask_bytes
 from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.memory.rows import FULL, LOADED, NONE, SELECTIVE, Floats, Rows
 from kernelcast.runtime.memory.states import Precision, model_states, precision_of
@@ -71,13 +71,13 @@ def stage_memory(
     *,
     dtype: str = "float16",
     dropout: bool = False,
-    fused_norms: bool = True,
+    device_kind: str = "cuda",
 ) -> tuple[StageMemory, ...]:
     """Memory of one device of every stage, in order.
 
     `dtype` is float16 or bfloat16 (mixed precision with fp32 master weights) or float32. `dropout` says
-    whether the model drops out after attention, softmax and MLP. Without `fused_norms`, RMSNorm is the
-    several operators that torch runs on a CPU.
+    whether the model drops out after embedding, attention, softmax and MLP. `device_kind` is that of the
+    compute fingerprint: on a "cpu" torch keeps more of some operators (see `kept_by_encoder`).
 
     Raises:
         UsageError: the model cannot be laid out so, or an unknown `dtype`.
@@ -96,7 +96,7 @@ def stage_memory(
         _rows(parallelism, stages),
         precision=precision_of(dtype),
         dropout=dropout,
-        fused_norms=fused_norms,
+        device_kind=device_kind,
     )
     return tuple(
         StageMemory(
@@ -115,7 +115,7 @@ def stage_memory(
 
 
 def memory_of(
-    model: ModelConfig, rows: Rows, *, precision: Precision, dropout: bool = False, fused_norms: bool = True
+    model: ModelConfig, rows: Rows, *, precision: Precision, dropout: bool = False, device_kind: str = "cuda"
 ) -> Bytes:
     """Memory of one device of every row.
 
@@ -125,17 +125,17 @@ def memory_of(
     """
     element = precision.element
     widths = Widths.of(model, rows)
-    kept = kept_by_encoder(model, widths, element=element, dropout=dropout, fused_norms=fused_norms)
+    kept = kept_by_encoder(model, widths, element=element, dropout=dropout, device_kind=device_kind)
     vocabulary = padded_vocabulary(model.vocabulary_size, rows.mp) / rows.mp
     ends = Ends(matrix=vocabulary * model.hidden_size, logits=vocabulary * widths.tokens)
     parameters = stage_parameters(model, rows.mp, encoders=rows.encoders, first=rows.first, last=rows.last)
     states = model_states(parameters, rows.dp, rows.zero, precision)
     hidden = element * widths.outside * widths.tokens
-    mask = hidden / element if dropout else 0.0 * hidden
+    mask = mask_bytes(element, dropout=dropout, device_kind=device_kind)
     activations = (
         rows.live_encoders * _kept_in_flight(rows, kept)
         + rows.late * rows.encoders * kept.for_weights
-        + rows.first * rows.live_first * mask
+        + rows.first * rows.live_first * mask * hidden / element
         + rows.last * (rows.live_last + rows.late) * 2.0 * hidden
     )
     logits = (element + LOG_PROBABILITY_BYTES) * rows.live_last + element * rows.late
