@@ -16,7 +16,6 @@ from sklearn.model_selection import KFold
 from kernelcast.runtime.interval import LEVEL, Interval
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.train.dataset import Array, Table
-from kernelcast.train.regressor import tree_inputs
 
 FEWEST_CALIBRATED = 20
 """With fewer rows a 90 % quantile is the largest error or does not exist; nothing is promised then."""
@@ -120,7 +119,10 @@ def _layout_groups(workloads: Array, layouts: Sequence[tuple[int, int]]) -> _Gro
 
 def _sizes(workloads: Array) -> npt.NDArray[np.float32]:
     """Product of the features, in float32 and in the order in which the exported graph multiplies."""
-    sizes: npt.NDArray[np.float32] = tree_inputs(workloads)[:, -1]
+    single = workloads.astype(np.float32)
+    sizes: npt.NDArray[np.float32] = single[:, 0].copy()
+    for column in single.T[1:]:
+        sizes *= column
     return sizes
 
 
