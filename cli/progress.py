@@ -1,4 +1,4 @@
-"""Shows how far long work is: a bar on a terminal, else a line now and then."""
+"""Shows how far long work is and how long it may still take: a bar on a terminal, else a line now and then."""
 
 import sys
 import time
@@ -16,6 +16,8 @@ from rich.progress import (
 )
 
 _SECONDS_BETWEEN_LINES = 20.0
+# One regressor or one sample may take minutes: the estimate looks back over all of the work, not its last 30 s.
+_ESTIMATE_PERIOD_S = 24 * 3600.0
 
 Report = Callable[[int, int, str], None]
 
@@ -44,7 +46,9 @@ def _bar(title: str) -> Iterator[Report]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[what]}"),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Progress(
+        *columns, console=Console(stderr=True), speed_estimate_period=_ESTIMATE_PERIOD_S
+    ) as bar:
         task = bar.add_task(title, total=None, what="")
 
         def report(done: int, total: int, what: str) -> None:
@@ -54,12 +58,22 @@ def _bar(title: str) -> Iterator[Report]:
 
 
 def _lines(title: str) -> Report:
-    last = time.monotonic()
+    started = last = time.monotonic()
 
     def report(done: int, total: int, what: str) -> None:
         nonlocal last
-        if done == total or time.monotonic() - last > _SECONDS_BETWEEN_LINES:
-            last = time.monotonic()
-            click.echo(f"{title}: {done} of {total}", err=True)
+        now = time.monotonic()
+        if done == total or now - last > _SECONDS_BETWEEN_LINES:
+            last = now
+            # As if every piece of the work took alike, which is all that is known here.
+            left = "" if done in (0, total) else f", about {_span((now - started) / done * (total - done))} left"
+            click.echo(f"{title}: {done} of {total}{left}", err=True)
 
     return report
+
+
+def _span(seconds: float) -> str:
+    """A rough length of time: `40 s`, `12 min`, `3.5 h`."""
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

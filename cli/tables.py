@@ -27,8 +27,9 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], in
 
 
 def _is_numeric(cell: str) -> bool:
-    # "1,234", "12.5 %" and "0.3 ms" count as numbers; an empty cell or "-" does not speak against it.
-    return not cell.strip("- ") or cell.lstrip("+-")[:1].isdigit()
+    # "1,234", "12.5 %" and "0.3 ms" count as numbers; an empty cell or a dash does not speak against it. Ranges and
+    # products ("4–8 × 512") are read from their left end.
+    return not cell.strip("-– ") or (cell.lstrip("+-")[:1].isdigit() and not set("–×") & set(cell))
 
 
 def seconds(value_s: float) -> str:

@@ -1,18 +1,22 @@
 """`kernelcast train`."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import database_option
+from kernelcast.cli.options import database_option, json_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
-from kernelcast.store import Database
+from kernelcast.runtime.bundle import read_bundle
+from kernelcast.runtime.errors import UsageError
 from kernelcast.train.dataset import STATISTICS
-from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED, Trained, train_bundle
-
-FORMAT = "kernelcast.training/1"
+from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED, Trained, open_measurements, train_bundle
+from kernelcast.train.report.figures import TrainingFigures, figures
+from kernelcast.train.report.reference import Reference
+from kernelcast.train.report.table import columns
+from kernelcast.train.report.words import amount_text, percent_text
 
 
 @click.command()
@@ -38,7 +42,28 @@ FORMAT = "kernelcast.training/1"
     show_default=True,
     help="Seed of the splits and the trees.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option(
+    "--from",
+    "earlier_path",
+    metavar="OLD",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Take over the regressors of an earlier bundle whose rows and settings have not changed.",
+)
+@click.option(
+    "--report",
+    "report_directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Write a page with tables and plots there (DIR/index.html).",
+)
+@click.option(
+    "--reference",
+    "reference_directory",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Show the errors that the method's authors published in DIR beside these.",
+)
+@json_option
 def train(
     database_path: Path,
     output: Path,
@@ -48,6 +73,9 @@ def train(
     software: str,
     fabric: str,
     seed: int,
+    earlier_path: Path | None,
+    report_directory: Path | None,
+    reference_directory: Path | None,
     as_json: bool,
 ) -> None:
     """Fit one regressor per operator and direction, export each to ONNX, and write them as one bundle.
@@ -56,8 +84,13 @@ def train(
 
     \b
     kernelcast train --db bench.db -o here.kcast
+    kernelcast train --db bench.db -o here.kcast --report here-report
     """
-    with Database.open(database_path) as database, progress("regressors") as report:
+    # What can be refused is refused before the long work.
+    write = _page_writer(report_directory) if report_directory else None
+    reference = Reference.read(reference_directory) if reference_directory else None
+    earlier = read_bundle(earlier_path) if earlier_path else None
+    with open_measurements(database_path) as database, progress("regressors") as report:
         trained = train_bundle(
             database,
             output,
@@ -67,57 +100,73 @@ def train(
             software=software,
             fabric=fabric,
             seed=seed,
+            earlier=earlier,
             on_progress=report,
         )
+    found = figures(trained, reference)
+    page = write(found) if write else None
     if as_json:
-        click.echo(json.dumps(_document(trained), indent=2))
-    else:
-        show_training(trained)
+        click.echo(json.dumps(found.to_dict(), indent=2))
+        return
+    _show(found)
+    if reference and all(operator.reference_error is None for operator in found.operators):
+        click.echo(
+            f"reference {reference.directory}: has no error of these operators in {trained.manifest.dtype}"
+        )
+    if page:
+        click.echo(f"report: {page}")
 
 
 def show_training(trained: Trained) -> None:
-    """Print the error table, what was left out, and the mean."""
-    rows = [
-        (
-            entry.operator,
-            entry.direction.value,
-            str(entry.rows),
-            entry.algorithm,
-            entry.form,
-            f"{entry.validation_error:.1%}",
-            f"{entry.size_bytes / 1000:.0f} kB",
-        )
-        for entry in trained.manifest.regressors
-    ]
-    heads = ("operator", "direction", "rows", "algorithm", "baseline", "error", "size")
-    click.echo(text_table(heads, rows))
-    for skipped in trained.skipped:
+    """Print the error table, what was left out, and the means."""
+    _show(figures(trained))
+
+
+def _show(found: TrainingFigures) -> None:
+    table = columns(found)
+    cells = zip(*([cell.text for cell in column.cells] for column in table), strict=True)
+    click.echo(text_table([column.heading for column in table], list(cells)))
+    for skipped in found.trained.skipped:
         click.echo(f"left out: {skipped.operator} ({skipped.direction}): {skipped.reason}")
-    count = len(trained.manifest.regressors)
+    for operator in found.operators:
+        if operator.outliers:
+            name = f"{operator.entry.operator} ({operator.entry.direction})"
+            click.echo(f"outliers: {name}: {len(operator.outliers):,} of {operator.entry.rows:,} rows")
+    for name, value in (
+        ("mean error of collectives", found.mean_collective_error),
+        ("mean error of the reference", found.mean_reference_error),
+        ("mean error on sizes beyond those fitted", found.mean_extrapolation_error),
+        ("held-out rows within their 90 % interval", found.mean_coverage),
+    ):
+        if value is not None:
+            click.echo(f"{name}: {percent_text(value)}")
+    taken = sum(operator.selected is None for operator in found.operators)
     click.echo(
-        f"{trained.path}: {count} regressors, mean validation error {trained.mean_validation_error:.1%}"
+        f"{found.trained.path}: {len(found.operators)} regressors{f' ({taken} taken over)' if taken else ''}, "
+        f"{amount_text(found.size_bytes, 'B')}, mean validation error {percent_text(found.mean_validation_error)}"
     )
 
 
-def _document(trained: Trained) -> dict[str, object]:
-    return {
-        "format": FORMAT,
-        "bundle": str(trained.path),
-        "bundle_digest": trained.digest,
-        "mean_validation_error": trained.mean_validation_error,
-        "operators": [
-            {
-                "operator": entry.operator,
-                "direction": entry.direction.value,
-                "rows": entry.rows,
-                "algorithm": entry.algorithm,
-                "form": entry.form,
-                "error": entry.validation_error,
-                "size_bytes": entry.size_bytes,
-            }
-            for entry in trained.manifest.regressors
-        ],
-        "skipped": [
-            {"operator": s.operator, "direction": s.direction, "reason": s.reason} for s in trained.skipped
-        ],
-    }
+def _page_writer(directory: Path) -> Callable[[TrainingFigures], Path]:
+    """What writes the report, once it is known that it can be.
+
+    Raises:
+        UsageError: a package of the extra is missing.
+        DataError: the folder cannot be written.
+    """
+    try:
+        from kernelcast.train.report.page import check_directory, write_report
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("kernelcast"):
+            raise
+        raise UsageError(
+            f"train --report needs the package {error.name}, which is not installed; "
+            "expected: pip install 'kernelcast[report]'"
+        ) from error
+    check_directory(directory)
+
+    def write(found: TrainingFigures) -> Path:
+        with progress("report") as shown:
+            return write_report(found, directory, on_progress=shown)
+
+    return write

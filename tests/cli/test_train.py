@@ -1,6 +1,7 @@
-"""`kernelcast train`: what it prints, as text and as JSON, and how it fails."""
+"""`kernelcast train`: what it prints, as text, as JSON and as a page, and how it fails."""
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,8 +16,11 @@ from kernelcast.runtime.fingerprint import ComputeFingerprint, SoftwareFingerpri
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Run, Sample
 from kernelcast.train import selection
+from kernelcast.train.report.words import amount_text, percent_text
 
 COMPUTE = ComputeFingerprint(kind="cpu", device_name="Example CPU", cores=2, threads=1)
+ROOT = Path(__file__).parent.parent.parent
+PUBLISHED = ROOT / "tests" / "data" / "importers" / "Example"
 SOFTWARE = SoftwareFingerprint(torch="2.13.0")
 
 
@@ -28,8 +32,15 @@ def one_candidate(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def measured(path: Path, *, compute: ComputeFingerprint = COMPUTE, quiet: bool = True) -> Path:
-    """Add gelu (10 workloads, forward and backward) and rope (3) as measured on `compute`."""
+def measured(
+    path: Path,
+    *,
+    compute: ComputeFingerprint = COMPUTE,
+    quiet: bool = True,
+    operator: str = "gelu",
+    dtype: str = "float32",
+) -> Path:
+    """Add gelu or another operator (10 workloads, forward and backward) and rope (3) as measured on `compute`."""
     run = Run(
         started_at="2026-01-31T08:15:00Z",
         kernelcast_version="0.1.0",
@@ -38,21 +49,21 @@ def measured(path: Path, *, compute: ComputeFingerprint = COMPUTE, quiet: bool =
         compute_id=compute.digest,
         software_id=SOFTWARE.digest,
     )
-    gelu = [
-        ("gelu", direction, (4, 128, 64 * i))
+    many = [
+        (operator, direction, (4, 128, 64 * i))
         for direction in Direction
         if direction != "once"
         for i in range(1, 11)
     ]
     rope = [("rope", Direction.FORWARD, (4, 128, 8, 32 * i)) for i in range(1, 4)]
     samples = []
-    for operator, direction, vector in [*gelu, *rope]:
+    for name, direction, vector in [*many, *rope]:
         time_us = 10 + vector[-1] / 4
         sample = Sample(
             run_id=run.id,
-            operator=operator,
+            operator=name,
             direction=direction,
-            dtype="float32",
+            dtype=dtype,
             vector=vector,
             time_us=1.1 * time_us,
             quiet_us=time_us if quiet else None,
@@ -80,20 +91,21 @@ def test_readable(database_path: Path) -> None:
     result = run(database_path)
     assert result.exit_code == 0
     output = database_path.with_name("here.kcast")
-    [forward, backward] = sorted(
-        read_bundle(output).manifest.regressors, key=lambda e: e.direction, reverse=True
-    )
+    entries = read_bundle(output).manifest.regressors
     head, rule, *lines = result.stdout.splitlines()
-    assert head.split() == ["operator", "direction", "rows", "algorithm", "baseline", "error", "size"]
+    # The reference and what was never extrapolated have no column.
+    assert head.split() == ["operator", "direction", "rows", "algorithm", "form", "error", "size", "range"]
     assert set(rule) == {"-", " "}
-    for line, entry in zip(lines[:2], (backward, forward), strict=True):
-        size = f"{entry.size_bytes / 1000:.0f}"
-        error = f"{entry.validation_error:.1%}"
-        assert line.split() == ["gelu", entry.direction, "10", "xgboost", "roofline", error, size, "kB"]
-    mean = (forward.validation_error + backward.validation_error) / 2
+    for line, entry in zip(lines[:2], entries, strict=True):
+        error, size = percent_text(entry.validation_error), amount_text(entry.size_bytes, "B")
+        assert " ".join(line.split()) == (
+            f"gelu {entry.direction} 10 xgboost roofline {error} {size} 4 × 128 × 64–640"
+        )
+    mean = percent_text(sum(entry.validation_error for entry in entries) / 2)
+    size = amount_text(sum(entry.size_bytes for entry in entries), "B")
     assert lines[2:] == [
         "left out: rope (forward): 3 distinct workloads, expected 8 or more",
-        f"{output}: 2 regressors, mean validation error {mean:.1%}",
+        f"{output}: 2 regressors, {size}, mean validation error {mean}",
     ]
     assert result.stderr == "regressors: 2 of 2\n"
 
@@ -108,20 +120,85 @@ def test_json(database_path: Path) -> None:
     assert values["bundle_digest"] == bundle.digest
     entries = bundle.manifest.regressors
     assert values["mean_validation_error"] == sum(entry.validation_error for entry in entries) / 2
-    assert values["operators"] == [
-        {
+    assert values["mean_collective_error"] is None
+    assert values["mean_reference_error"] is None
+    assert list(values)[-1] == "operators"
+    for found, entry in zip(values["operators"], entries, strict=True):
+        expected = {
             "operator": "gelu",
             "direction": entry.direction.value,
             "rows": 10,
+            "error": entry.validation_error,
+            "reference_error": None,
+            "coverage": None,
+            "size_bytes": entry.size_bytes,
             "algorithm": "xgboost",
             "form": "roofline",
-            "error": entry.validation_error,
-            "size_bytes": entry.size_bytes,
+            "training_range": {"b": [4, 4], "l": [128, 128], "width": [64, 640]},
+            "fitted": True,
+            "layouts": [],
         }
-        for entry in entries
-    ]
+        assert expected.items() <= found.items()
     reason = "3 distinct workloads, expected 8 or more"
     assert values["skipped"] == [{"operator": "rope", "direction": "forward", "reason": reason}]
+
+
+def test_the_json_form_is_documented(database_path: Path) -> None:
+    values = json.loads(run(database_path, "--json").stdout)
+    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    section = page.split("## `kernelcast.training/1`")[1].split("\n## ")[0]
+    for key in {*values, *values["operators"][0]} - {"format"}:
+        assert f"`{key}`" in section, key
+
+
+def test_a_reference_stands_beside_the_errors(tmp_path: Path) -> None:
+    # The published errors are of float16, and have linear1 (qkv_linear) in both directions.
+    database_path = measured(tmp_path / "bench.db", operator="qkv_linear", dtype="float16")
+    result = run(database_path, "--reference", str(PUBLISHED))
+    assert result.exit_code == 0
+    head, _, *lines = result.stdout.splitlines()
+    assert head.split()[5:7] == ["error", "reference"]
+    assert [line.split()[7:9] for line in lines[:2]] == [["2.0", "%"], ["4.0", "%"]]
+    assert "mean error of the reference: 3.0 %" in lines
+    values = json.loads(run(database_path, "--reference", str(PUBLISHED), "--json").stdout)
+    assert [operator["reference_error"] for operator in values["operators"]] == [0.02, 0.04]
+    assert values["mean_reference_error"] == pytest.approx(0.03)
+
+
+def test_a_reference_that_says_nothing_here_is_said(database_path: Path) -> None:
+    result = run(database_path, "--reference", str(PUBLISHED))
+    expected = f"reference {PUBLISHED}: has no error of these operators in float32"
+    assert result.stdout.splitlines()[-1] == expected
+
+
+def test_a_report(database_path: Path) -> None:
+    directory = database_path.parent / "pages" / "here"
+    for _ in range(2):
+        result = run(database_path, "--report", str(directory))
+        assert result.exit_code == 0
+        assert result.stdout.splitlines()[-1] == f"report: {directory / 'index.html'}"
+        assert result.stderr.splitlines()[-1] == "report: 2 of 2"
+        assert [path.name for path in directory.iterdir()] == ["index.html"]
+    assert "Training of here.kcast" in (directory / "index.html").read_text(encoding="utf-8")
+    assert json.loads(run(database_path, "--report", str(directory), "--json").stdout)["operators"]
+
+
+def test_without_the_extra_the_report_is_refused_first(
+    database_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for name in ("canvas", "plots", "page"):
+        monkeypatch.delitem(sys.modules, f"kernelcast.train.report.{name}", raising=False)
+    before = database_path.read_bytes()
+    result = run(database_path, "--report", str(database_path.parent / "pages"))
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == (
+        "train --report needs the package matplotlib, which is not installed; "
+        "expected: pip install 'kernelcast[report]'"
+    )
+    assert database_path.read_bytes() == before
+    assert not (database_path.parent / "pages").exists()
+    assert not database_path.with_name("here.kcast").exists()
 
 
 def test_the_statistic_is_a_choice(tmp_path: Path) -> None:
@@ -185,6 +262,13 @@ def test_databases_that_cannot_train(tmp_path: Path, capsys: pytest.CaptureFixtu
         (["--fabric", "zz"], 2, "no collective has a known fabric, expected no --fabric"),
         (["--seed", "-1"], 2, "'--seed': -1 is not in the range"),
         (["--statistic", "mean"], 2, "'mean' is not one of 'quiet', 'middle_five'"),
+        (["--report", "bench.db"], 1, "report bench.db: cannot be written (bench.db is not a folder)"),
+        (
+            ["--report", "bench.db/a/b"],
+            1,
+            "report bench.db/a/b: cannot be written (bench.db is not a folder)",
+        ),
+        (["--reference", "none"], 1, "none: no such folder; expected one with operator/ and nccl/ in it"),
         (["-o", "none/here.kcast"], 1, "bundle none/here.kcast: cannot be written (no folder none)"),
         (["-o", "."], 2, "File '.' is a directory"),
         (["-o", "bench.db"], 2, "bundle bench.db: is the database, expected another file"),

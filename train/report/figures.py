@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
 from kernelcast.runtime.regressor_entry import RegressorEntry
@@ -180,8 +181,11 @@ def figures(trained: Trained, reference: Reference | None = None) -> TrainingFig
 def _operator(
     entry: RegressorEntry, selected: Selected | None, reference: Reference | None
 ) -> OperatorFigures:
-    workloads = selected.table.workloads if selected else np.empty((0, 2))
-    rows_of = {layout: int(_of_layout(workloads, layout).sum()) for layout in entry.layouts}
+    # Rows weigh the layouts; those of a regressor that was taken over are not at hand.
+    rows_of = {
+        layout: int(_of_layout(selected.table.workloads, layout).sum()) if selected else 1
+        for layout in entry.layouts
+    }
     key = (entry.operator, entry.direction, entry.dtype)
     return OperatorFigures(
         entry=entry,
@@ -221,9 +225,10 @@ def _outliers(selected: Selected | None) -> tuple[Outlier, ...]:
     return ()
 
 
-def _of_layout(workloads: Array, layout: Layout) -> Any:
+def _of_layout(workloads: Array, layout: Layout) -> npt.NDArray[np.bool_]:
     # Nodes and GPUs per node end a collective's workload vector.
-    return (workloads[:, -2:] == layout).all(axis=1)
+    rows: npt.NDArray[np.bool_] = (workloads[:, -2:] == layout).all(axis=1)
+    return rows
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -17,8 +17,8 @@ from markupsafe import Markup
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.interval import LEVEL
+from kernelcast.runtime.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.train.fit import UNKNOWN_MOMENT
 from kernelcast.train.intervals import log_half_widths
 from kernelcast.train.report.canvas import Size
 from kernelcast.train.report.figures import OperatorFigures, TrainingFigures
@@ -201,10 +201,8 @@ def _plots(operator: OperatorFigures) -> list[Plot]:
         return []
     name = f"{entry.operator}, {entry.direction.value}"
     times = f"{time_text(points.times_us.min())} to {time_text(points.times_us.max())}"
-    factors = np.exp(points.half_widths)
-    band = f"a factor of {factors.min():.3g}" + (
-        f" to {factors.max():.3g}" if factors.max() > factors.min() else ""
-    )
+    widest = np.unique(np.expm1(points.half_widths))
+    band = " to ".join(percent_text(float(width)) for width in dict.fromkeys((widest[0], widest[-1])))
     error, level = percent_text(entry.validation_error), percent_text(LEVEL, digits=0)
     lost = len(table) - len(points)
     missing = f" {lost} rows whose prediction is no number are not shown." if lost else ""
