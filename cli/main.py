@@ -42,6 +42,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
         "bundle": Verb("bundle", "bundle", "", "Look into, verify, compare and sign bundles."),
         "predict": Verb("predict", "predict", "", "Predict a training step from a bundle."),
+        "search": Verb("search", "search_", "", "Find the fastest layouts of a model on so many devices."),
         "walltime": Verb("walltime", "walltime", "", "Predict how long a job takes, for people and schedulers."),
         "demo": Verb("demo", "demo", "all", "Do all of it on this machine and check it against real steps."),
     }

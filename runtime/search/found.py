@@ -1,0 +1,90 @@
+"""What a search, or one part of it, has found so far: counts, the best layouts and the Pareto front."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.regressor_entry import Key
+from kernelcast.runtime.search.layouts import COLUMNS, Layouts
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.ranking import Ranked, best_of, front_of, is_dominated
+from kernelcast.runtime.search.space import Refusals
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """How many layouts there were: `layouts` = `out_of_memory` + `unanswered` + `evaluated`.
+
+    `evaluated` have a time: by closed form, or `simulated`, or `pruned` where a lower bound of the simulation
+    was enough to see that they are neither among the best nor on the front. `unanswered` need a regressor that
+    the bundle lacks.
+    """
+
+    layouts: int = 0
+    out_of_memory: int = 0
+    unanswered: int = 0
+    evaluated: int = 0
+    simulated: int = 0
+    pruned: int = 0
+
+    def add(self, other: "Counts") -> None:
+        """Add another part's counts."""
+        for one in fields(self):
+            setattr(self, one.name, getattr(self, one.name) + getattr(other, one.name))
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """The state of a search; its size depends on `top` and on the front, not on how many layouts went by.
+
+    `smallest` is the layout that needs least memory, whether it fits or not.
+    """
+
+    counts: Counts = field(default_factory=Counts)
+    refusals: Refusals = field(default_factory=Refusals)
+    missing: dict[Key, None] = field(default_factory=dict)
+    best: Ranked = field(default_factory=lambda: nothing())
+    front: Ranked = field(default_factory=lambda: nothing())
+    smallest: Ranked = field(default_factory=lambda: nothing())
+
+    def add(self, ranked: Ranked, top: int) -> None:
+        """Take evaluated layouts in."""
+        self.best = best_of(self.best.with_others(best_of(ranked, top)), top)
+        self.front = front_of(self.front.with_others(front_of(ranked)))
+
+    def look_at_memory(self, layouts: Layouts, memory_bytes: NDArray[np.float64]) -> None:
+        """Remember the layout that needs least."""
+        order = np.lexsort((layouts["index"], memory_bytes))[:1]
+        least = layouts.take(order)
+        unknown = np.zeros(len(order))
+        candidate = Ranked(least, memory_bytes[order], unknown, memory_bytes[order])
+        self.smallest = best_of(self.smallest.with_others(candidate), 1)
+
+    def may_matter(
+        self, question: Question, score: NDArray[np.float64], memory: NDArray[np.float64]
+    ) -> NDArray[np.bool_]:
+        """Which layouts with such bounds of their score can still be among the best or on the front."""
+        full = len(self.best) >= question.top
+        bar = self.best.score[question.top - 1] if full else np.inf
+        return (score <= bar) | ~is_dominated(self.front, score, memory)
+
+    @classmethod
+    def merged(cls, parts: Iterable["Found"], top: int) -> Self:
+        """What one search over all the parts would have found."""
+        total = cls()
+        for part in parts:
+            total.counts.add(part.counts)
+            total.refusals.merge(part.refusals)
+            total.missing |= part.missing
+            total.best = best_of(total.best.with_others(part.best), top)
+            total.front = front_of(total.front.with_others(part.front))
+            total.smallest = best_of(total.smallest.with_others(part.smallest), 1)
+        return total
+
+
+def nothing() -> Ranked:
+    """No layouts."""
+    return Ranked(Layouts(np.empty((0, len(COLUMNS)), dtype=np.int64)), *(np.empty(0) for _ in range(3)))

@@ -1,0 +1,85 @@
+"""Many layouts as one table of whole numbers, so that thousands are evaluated at once."""
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.parallelism import Parallelism, Recompute, Schedule
+
+RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+
+COLUMNS = (
+    "index",  # where in the space: what breaks ties, whoever evaluates the layout
+    "pp",
+    "mp",
+    "dp",
+    "micro_batch",
+    "micro_batches",
+    "schedule",  # position in SCHEDULES
+    "virtual_stages",
+    "sequence_parallel",  # 0 or 1
+    "recompute",  # position in RECOMPUTE
+    "zero",
+)
+_AT = {name: position for position, name in enumerate(COLUMNS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """A block of layouts: `table` is int64 [layouts, columns], its columns those of `COLUMNS`."""
+
+    table: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, column: str) -> NDArray[np.int64]:
+        """One column, int64 [layouts]."""
+        return self.table[:, _AT[column]]
+
+    def take(self, rows: NDArray[Any]) -> "Layouts":
+        """The layouts at `rows` (positions or a mask)."""
+        return Layouts(self.table[rows])
+
+    def parallelism(self, row: int) -> Parallelism:
+        """The layout at `row` as a `Parallelism`."""
+        values = dict(zip(COLUMNS, self.table[row].tolist(), strict=True))
+        return Parallelism(
+            pp=values["pp"],
+            mp=values["mp"],
+            dp=values["dp"],
+            micro_batch=values["micro_batch"],
+            micro_batches=values["micro_batches"],
+            schedule=SCHEDULES[values["schedule"]],
+            virtual_stages=values["virtual_stages"],
+            sequence_parallel=bool(values["sequence_parallel"]),
+            recompute=RECOMPUTE[values["recompute"]],
+            zero=values["zero"],
+        )
+
+    def distinct(self, *columns: str) -> tuple["Layouts", NDArray[np.intp]]:
+        """One layout for each distinct combination in `columns`, and for every layout which of them is its own.
+
+        The second value is intp [layouts]: positions in the first.
+        """
+        code = np.zeros(len(self), dtype=np.int64)
+        radix = 1
+        for name in columns:
+            values = self[name]
+            low = int(values.min(initial=0))
+            width = int(values.max(initial=0)) - low + 1
+            radix *= width
+            if radix >= 2**63:
+                return self._distinct_rows(columns)
+            code = code * width + (values - low)
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        return self.take(first), inverse
+
+    def _distinct_rows(self, columns: tuple[str, ...]) -> tuple["Layouts", NDArray[np.intp]]:
+        # Too many combinations for one number each: slower, over rows.
+        selected = self.table[:, [_AT[name] for name in columns]]
+        _, first, inverse = np.unique(selected, axis=0, return_index=True, return_inverse=True)
+        return self.take(first), inverse.reshape(-1)

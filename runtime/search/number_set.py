@@ -1,0 +1,54 @@
+"""A set of allowed whole numbers, written as people write page numbers: `1,2,4-8`."""
+
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from kernelcast.runtime.errors import UsageError
+
+_PART = re.compile(r"(\d{1,18})(?:-(\d{1,18})?)?")
+
+
+@dataclass(frozen=True, slots=True)
+class NumberSet:
+    """Whole numbers in closed `ranges`; an upper end of None is open.
+
+    >>> allowed = NumberSet.parse("1,2,8-")
+    >>> 4 in allowed, 9 in allowed
+    (False, True)
+    """
+
+    ranges: tuple[tuple[int, int | None], ...]
+
+    @classmethod
+    def parse(cls, text: str, *, name: str = "numbers") -> Self:
+        """Read numbers and ranges (`4-8`, `4-`) separated by commas.
+
+        Raises:
+            UsageError: a part is neither, or a range ends before it begins; the message says `name`.
+        """
+        ranges: list[tuple[int, int | None]] = []
+        for part in text.split(","):
+            match = _PART.fullmatch(part.strip())
+            if match is None:
+                raise UsageError(
+                    f"{name} is {text!r:.80}, expected numbers and ranges such as 1,2,4-8 or 16-"
+                )
+            low = int(match[1])
+            high = low if "-" not in part else int(match[2]) if match[2] else None
+            if high is not None and high < low:
+                raise UsageError(
+                    f"{name} is {text!r:.80}, expected ranges that begin at their smaller number"
+                )
+            ranges.append((low, high))
+        return cls(tuple(ranges))
+
+    def __contains__(self, number: object) -> bool:
+        return isinstance(number, int) and any(
+            low <= number and (high is None or number <= high) for low, high in self.ranges
+        )
+
+    def __str__(self) -> str:
+        return ",".join(
+            str(low) if high == low else f"{low}-{'' if high is None else high}" for low, high in self.ranges
+        )

@@ -1,0 +1,144 @@
+"""What a search answers, with a documented JSON form."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kernelcast.runtime.estimate import Estimate
+from kernelcast.runtime.parallelism import Parallelism
+from kernelcast.runtime.search.found import Counts
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.space import Refusals
+
+SEARCH_FORMAT = "kernelcast.search/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One layout: `memory_bytes` is what its fullest device needs, `estimate` all that `predict` says of it."""
+
+    parallelism: Parallelism
+    memory_bytes: int
+    estimate: Estimate
+
+    @property
+    def step_time_s(self) -> float:
+        """Time of a step."""
+        return self.estimate.step_time_s
+
+    @property
+    def tokens_per_s_per_gpu(self) -> float:
+        """Tokens per second and device."""
+        return self.estimate.tokens_per_s / self.parallelism.world_size
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        interval = self.estimate.interval_s
+        return {
+            "parallelism": plain_layout(self.parallelism),
+            "step_time_s": self.step_time_s,
+            "interval_s": None if interval is None else list(interval),
+            "tokens_per_s": self.estimate.tokens_per_s,
+            "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "memory_bytes": self.memory_bytes,
+            "warnings": [warning.to_dict() for warning in self.estimate.warnings],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Smallest:
+    """The layout that needs least memory on its fullest device."""
+
+    parallelism: Parallelism
+    memory_bytes: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"parallelism": plain_layout(self.parallelism), "memory_bytes": self.memory_bytes}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchResult:
+    """The best layouts, best first, and the Pareto front of what they are ranked by against memory per device.
+
+    `missing` names regressors that the bundle lacks (operator and direction); the layouts that need them are
+    counted as `unanswered`. `smallest` is None when there is no valid layout at all.
+    """
+
+    question: Question
+    counts: Counts
+    refusals: Refusals
+    missing: tuple[str, ...]
+    top: tuple[Answer, ...]
+    front: tuple[Answer, ...]
+    smallest: Smallest | None
+    seconds: float
+
+    @property
+    def best(self) -> Answer | None:
+        """The first of `top`."""
+        return self.top[0] if self.top else None
+
+    def why_nothing(self) -> str:
+        """In one line why there is no answer; "" when there is one."""
+        if self.top:
+            return ""
+        counts, question = self.counts, self.question
+        devices = " or ".join(map(str, question.space.gpus))
+        if counts.unanswered:
+            return f"every layout needs what the bundle lacks: {', '.join(self.missing)}"
+        if self.smallest is not None and question.gpu_memory_bytes is not None:
+            return (
+                f"none of {counts.layouts:,} layouts on {devices} device(s) fits into "
+                f"{question.gpu_memory_bytes / 1e9:.1f} GB: the smallest needs "
+                f"{self.smallest.memory_bytes / 1e9:.1f} GB ({layout_text(self.smallest.parallelism)})"
+            )
+        examples = "; ".join(refusal.example for refusal in self.refusals.by_field.values())
+        reason = f" ({examples})" if examples else ", given the limits"
+        return f"model {question.space.model.name} has no valid layout on {devices} device(s){reason}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, form `kernelcast.search/1` (docs/json.md)."""
+        space = self.question.space
+        return {
+            "format": SEARCH_FORMAT,
+            "seconds": self.seconds,
+            **asdict(self.counts),
+            "invalid": {
+                name: {"count": refusal.count, "example": refusal.example}
+                for name, refusal in self.refusals.by_field.items()
+            },
+            "missing": list(self.missing),
+            "best": None if self.best is None else self.best.to_dict(),
+            "top": [answer.to_dict() for answer in self.top],
+            "front": [answer.to_dict() for answer in self.front],
+            "smallest": None if self.smallest is None else self.smallest.to_dict(),
+            "asked": {
+                "model": space.model.name,
+                "gpus": list(space.gpus),
+                "global_batch": space.global_batch,
+                "gpus_per_node": space.gpus_per_node,
+                "gpu_memory_bytes": self.question.gpu_memory_bytes,
+                "timeline": self.question.timeline,
+                "rank_by": self.question.rank_by,
+                "bucket_entries": self.question.bucket_entries,
+            },
+        }
+
+
+def plain_layout(parallelism: Parallelism) -> dict[str, Any]:
+    """A layout's fields, and its devices."""
+    return {**asdict(parallelism), "world_size": parallelism.world_size}
+
+
+def layout_text(parallelism: Parallelism) -> str:
+    """A layout in one line."""
+    one = parallelism
+    schedule = f"{one.schedule} × {one.virtual_stages}" if one.virtual_stages > 1 else one.schedule
+    parts = [
+        f"pp {one.pp} × mp {one.mp} × dp {one.dp}",
+        f"micro-batch {one.micro_batch} × {one.micro_batches}",
+        schedule,
+        f"recompute {one.recompute}",
+        f"ZeRO {one.zero}",
+    ]
+    return ", ".join([*parts, "sequence parallel"] if one.sequence_parallel else parts)

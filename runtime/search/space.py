@@ -1,0 +1,269 @@
+"""Which layouts a search looks at: every valid one for so many devices and such a batch, within limits.
+
+What is valid is not decided here but by `Parallelism`, its `check` and `partition`: a layout that they accept is in
+the space, and their refusals are counted.
+"""
+
+from collections.abc import Container, Iterator
+from dataclasses import dataclass, field
+from itertools import islice
+from math import isqrt
+from typing import get_args
+
+import numpy as np
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.model import MAX_SIZE, ModelConfig, require_choice, require_integer
+from kernelcast.runtime.parallelism import MAX_DEGREE, Parallelism, Recompute, Schedule
+from kernelcast.runtime.partition import partition
+from kernelcast.runtime.search.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
+
+USUAL_VIRTUAL_STAGES = range(2, 9)
+"""Chunks per device of an interleaved schedule that are looked at unless others are asked for."""
+_BLOCK = 1 << 15
+# Within a unit no layout has a number this large, so indices rise with units and inside them.
+_UNIT_STEP = 1 << 28
+
+Unit = tuple[int, int, int, int, int]
+"""Layouts that share pp, mp, dp, micro_batch and micro_batches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Combinations that are no valid layout: how many, and the first refusal in words."""
+
+    count: int
+    example: str
+
+
+@dataclass(slots=True)
+class Refusals:
+    """Refused combinations by the field that the refusal is about."""
+
+    by_field: dict[str, Refusal] = field(default_factory=dict)
+
+    def add(self, error: UsageError) -> None:
+        """Count a refusal; its message begins with the field."""
+        message = str(error)
+        name = message.split(" ", 1)[0]
+        self._add(name, Refusal(1, message))
+
+    def merge(self, other: "Refusals") -> None:
+        """Add another part's refusals."""
+        for name, refusal in other.by_field.items():
+            self._add(name, refusal)
+
+    def _add(self, name: str, refusal: Refusal) -> None:
+        known = self.by_field.get(name)
+        if known is not None:
+            refusal = Refusal(known.count + refusal.count, known.example)
+        self.by_field[name] = refusal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Space:
+    """The layouts of `model` that train `global_batch` samples per update on as many devices as one of `gpus`.
+
+    Every field from `pp` on is a limit: the allowed values. Not given, `mp` stays within a node
+    (`gpus_per_node`), an interleaved schedule has 2 to 8 chunks per device, and the others are free. What
+    makes no difference is looked at once: with dp = 1 only the first of `zero`; with mp = 1 no sequence
+    parallelism, with pp = 1 no schedule but 1f1b, and with one micro-batch no gpipe beside it (it is the
+    same then), each unless nothing else is asked for.
+
+    Raises:
+        UsageError: a field has a wrong type or value.
+    """
+
+    model: ModelConfig
+    gpus: tuple[int, ...]
+    global_batch: int
+    gpus_per_node: int
+    pp: Container[int] | None = None
+    mp: Container[int] | None = None
+    dp: Container[int] | None = None
+    micro_batch: Container[int] | None = None
+    micro_batches: Container[int] | None = None
+    virtual_stages: Container[int] = USUAL_VIRTUAL_STAGES
+    schedules: tuple[Schedule, ...] = SCHEDULES
+    recompute: tuple[Recompute, ...] = RECOMPUTE
+    zero: tuple[int, ...] = (0, 1, 2, 3)
+    sequence_parallel: tuple[bool, ...] = (False, True)
+
+    def __post_init__(self) -> None:
+        for name in ("global_batch", "gpus_per_node"):
+            require_integer(name, getattr(self, name), low=1, high=MAX_SIZE)
+        for name in ("gpus", "schedules", "recompute", "zero", "sequence_parallel"):
+            values = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                raise UsageError(f"{name} is {values!r:.80}, expected one or more different values")
+        for gpus in self.gpus:
+            require_integer("gpus", gpus, low=1, high=MAX_SIZE)
+        for schedule in self.schedules:
+            require_choice("schedules", schedule, get_args(Schedule))
+        for recompute in self.recompute:
+            require_choice("recompute", recompute, get_args(Recompute))
+        for zero in self.zero:
+            require_integer("zero", zero, low=0, high=3)
+
+    def units(self, refusals: Refusals | None = None) -> Iterator[Unit]:
+        """Degrees and micro-batches, those with the same pp and micro_batches next to each other.
+
+        A degree that no layout can have is counted in `refusals`.
+        """
+        refusals = Refusals() if refusals is None else refusals
+        updates = [m for m in divisors(self.global_batch) if _in(m, self.micro_batches)]
+        for gpus, pp in ((world, stages) for world in self.gpus for stages in divisors(world)):
+            worlds = list(self._worlds(gpus, pp, refusals))
+            # Many small micro-batches first: what fits into memory comes early, and raises the bar.
+            for micro_batches in reversed(updates):
+                samples = self.global_batch // micro_batches
+                for mp, dp in worlds:
+                    if samples % dp == 0 and _in(samples // dp, self.micro_batch):
+                        yield pp, mp, dp, samples // dp, micro_batches
+
+    def _worlds(self, gpus: int, pp: int, refusals: Refusals) -> Iterator[tuple[int, int]]:
+        """The (mp, dp) that go with `pp` stages on `gpus` devices."""
+        if not _in(pp, self.pp):
+            return
+        within_node = range(1, self.gpus_per_node + 1)
+        for mp in divisors(gpus // pp):
+            dp = gpus // pp // mp
+            if not _in(mp, within_node if self.mp is None else self.mp) or not _in(dp, self.dp):
+                continue
+            try:
+                Parallelism(pp=pp, mp=mp, dp=dp, micro_batch=1, micro_batches=1).check(self.model)
+                partition(self.model.encoders, pp)
+                if self.global_batch % dp:
+                    raise UsageError(f"global_batch is {self.global_batch}, expected a multiple of dp ({dp})")
+            except UsageError as error:
+                refusals.add(error)
+            else:
+                yield mp, dp
+
+    def blocks(
+        self, *, shard: int = 0, shards: int = 1, refusals: Refusals | None = None
+    ) -> Iterator[tuple[Layouts, int]]:
+        """Blocks of some ten thousand layouts, each with how many units it completes.
+
+        Of `shards` equal parts only number `shard` is gone through; a layout's index does not depend on it.
+        """
+        refusals = Refusals() if refusals is None else refusals
+        parts = _Parts(self, refusals)
+        # What all parts go through is counted by the first alone.
+        of_degrees = refusals if shard == 0 else Refusals()
+        rows: list[np.ndarray[tuple[int, int], np.dtype[np.int64]]] = []
+        waiting = units = 0
+        for number, unit in islice(enumerate(self.units(of_degrees)), shard, None, shards):
+            table = parts.of(number, unit)
+            rows.append(table)
+            waiting += len(table)
+            units += 1
+            if waiting >= _BLOCK:
+                yield Layouts(np.concatenate(rows)), units
+                rows, waiting, units = [], 0, 0
+        if units:
+            yield Layouts(np.concatenate(rows)), units
+
+    def layouts(self) -> Iterator[Parallelism]:
+        """Every layout, one by one."""
+        for block, _ in self.blocks():
+            for row in range(len(block)):
+                yield block.parallelism(row)
+
+
+class _Parts:
+    """Makes the rows of a unit: how its stages are cut and scheduled, times what does not touch validity."""
+
+    def __init__(self, space: Space, refusals: Refusals) -> None:
+        self.space, self.refusals = space, refusals
+        self._cuts: dict[int, tuple[list[int], UsageError | None]] = {}
+
+    def of(self, number: int, unit: Unit) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
+        """Rows int64 [layouts, columns] of a unit, which is number `number` of its space."""
+        space = self.space
+        pp, mp, dp = unit[:3]
+        variants = [
+            (SCHEDULES.index(schedule), virtual_stages, int(sequence_parallel))
+            for schedule in _schedules(space.schedules, pp, unit[4])
+            for virtual_stages in self._virtual_stages(schedule, pp)
+            for sequence_parallel in _distinct(space.sequence_parallel, mp > 1)
+            if self._is_valid(unit, schedule, virtual_stages, sequence_parallel)
+        ]
+        options = [
+            (RECOMPUTE.index(recompute), zero)
+            for recompute in space.recompute
+            for zero in (space.zero if dp > 1 else space.zero[:1])
+        ]
+        table = np.empty((len(variants) * len(options), len(COLUMNS)), dtype=np.int64)
+        if len(table):
+            table[:, 0] = np.arange(len(table)) + number * _UNIT_STEP
+            table[:, 1:6] = unit
+            table[:, 6:9] = np.repeat(np.array(variants), len(options), axis=0)
+            table[:, 9:11] = np.tile(np.array(options), (len(variants), 1))
+        return table
+
+    def _is_valid(self, unit: Unit, schedule: Schedule, virtual_stages: int, sequence_parallel: bool) -> bool:
+        pp, mp, dp, micro_batch, micro_batches = unit
+        try:
+            Parallelism(
+                pp=pp,
+                mp=mp,
+                dp=dp,
+                micro_batch=micro_batch,
+                micro_batches=micro_batches,
+                schedule=schedule,
+                virtual_stages=virtual_stages,
+                sequence_parallel=sequence_parallel,
+            ).check(self.space.model)
+        except UsageError as error:
+            self.refusals.add(error)
+            return False
+        return True
+
+    def _virtual_stages(self, schedule: Schedule, pp: int) -> list[int]:
+        if schedule != "interleaved":
+            return [1]
+        if pp not in self._cuts:
+            self._cuts[pp] = self._chunks_per_stage(pp)
+        allowed, refusal = self._cuts[pp]
+        if refusal is not None:
+            self.refusals.add(refusal)
+        return allowed
+
+    def _chunks_per_stage(self, pp: int) -> tuple[list[int], UsageError | None]:
+        """Allowed numbers of chunks, and the refusal of the next one where limits would allow it."""
+        allowed: list[int] = []
+        # `partition` refuses every cut that is finer than one that it refuses.
+        for virtual_stages in range(1, MAX_DEGREE):
+            try:
+                partition(self.space.model.encoders, pp, virtual_stages)
+            except UsageError as error:
+                return allowed, error if virtual_stages in self.space.virtual_stages else None
+            if virtual_stages in self.space.virtual_stages:
+                allowed.append(virtual_stages)
+        return allowed, None
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors of a positive number, rising."""
+    small = [n for n in range(1, isqrt(number) + 1) if number % n == 0]
+    return small + [number // n for n in reversed(small) if n * n != number]
+
+
+def _in(number: int, allowed: Container[int] | None) -> bool:
+    return allowed is None or number in allowed
+
+
+def _schedules(asked: tuple[Schedule, ...], pp: int, micro_batches: int) -> tuple[Schedule, ...]:
+    if pp == 1 and "1f1b" in asked:
+        return ("1f1b",)
+    if micro_batches == 1 and "1f1b" in asked:
+        return tuple(schedule for schedule in asked if schedule != "gpipe")
+    return asked
+
+
+def _distinct(sequence_parallel: tuple[bool, ...], makes_a_difference: bool) -> tuple[bool, ...]:
+    # Without tensor parallelism there is no sequence to cut: both ask for the same calls.
+    if makes_a_difference or len(sequence_parallel) == 1:
+        return sequence_parallel
+    return (False,)

@@ -1,0 +1,137 @@
+"""Goes through a space, or a part of it, and keeps what was found; memory stays flat."""
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.memory import largest_stage_bytes
+from kernelcast.runtime.predictor import Predictor
+from kernelcast.runtime.search.evaluate import Group, groups
+from kernelcast.runtime.search.found import Found
+from kernelcast.runtime.search.layouts import SCHEDULES, Layouts
+from kernelcast.runtime.search.pieces import Pieces
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.ranking import Ranked
+from kernelcast.runtime.search.space import Refusals
+
+Report = Callable[[int, int, str], None]
+"""Takes (done, total, what) now and then."""
+
+
+def sweep(
+    predictor: Predictor,
+    question: Question,
+    *,
+    shard: int = 0,
+    shards: int = 1,
+    report: Report | None = None,
+) -> Found:
+    """Go through one of `shards` equal parts of the space.
+
+    Raises:
+        DataError: a regressor answers nonsense.
+    """
+    return _Sweep(predictor, question, shard, shards, report).run()
+
+
+class _Sweep:
+    def __init__(
+        self, predictor: Predictor, question: Question, shard: int, shards: int, report: Report | None
+    ) -> None:
+        self.question, self.shard, self.shards, self.report = question, shard, shards, report
+        self.pieces = Pieces(predictor, question.space.model, question.cluster, question.bucket_entries)
+        self.found = Found()
+        self.bounds = Found()
+        self.passes = 2 if question.timeline == "simulate" and question.prune else 1
+        self.units = sum(1 for _ in question.space.units()) if report is not None else 0
+        self.done = 0
+
+    def run(self) -> Found:
+        if self.passes == 2:
+            # First by bounds alone: the most promising layouts are simulated first, and raise the bar for all.
+            self._seed()
+        for layouts, memory in self._fitting(self.found, self.found.refusals):
+            answered = 0
+            for group in groups(self.question.space.model, self.pieces, layouts):
+                answered += len(group.rows)
+                self._take(group, layouts, memory)
+            self.found.counts.unanswered += len(layouts) - answered
+            self.found.counts.evaluated += answered
+        self.found.missing = dict(self.pieces.missing)
+        return self.found
+
+    def _take(self, group: Group, layouts: Layouts, memory: NDArray[np.float64]) -> None:
+        question, found = self.question, self.found
+        own, memory = layouts.take(group.rows), memory[group.rows]
+        if question.timeline == "closed-form":
+            times = group.closed_form_us()
+            found.add(Ranked(own, question.score(own, times), times, memory), question.top)
+            return
+        chosen = np.ones(len(own), dtype=bool)
+        if question.prune:
+            bounds = question.score(own, group.bound_us())
+            chosen = self.bounds.may_matter(question, bounds, memory)
+            chosen &= found.may_matter(question, bounds, memory)
+        found.counts.simulated += int(chosen.sum())
+        found.counts.pruned += int((~chosen).sum())
+        if chosen.any():
+            own, times = own.take(chosen), group.simulated_us(chosen)
+            found.add(Ranked(own, question.score(own, times), times, memory[chosen]), question.top)
+
+    def _seed(self) -> None:
+        """Put the exact times of the layouts with the best bounds into `bounds`: nothing worse need be simulated."""
+        promising = Found()
+        for layouts, memory in self._fitting(Found(), Refusals()):
+            for group in groups(self.question.space.model, self.pieces, layouts):
+                own, bounds = layouts.take(group.rows), group.bound_us()
+                ranked = Ranked(own, self.question.score(own, bounds), bounds, memory[group.rows])
+                promising.add(ranked, self.question.top)
+        seeds = promising.best.with_others(promising.front)
+        # A layout can be among both; twice in the ranking it would take another's place.
+        _, first = np.unique(seeds.layouts["index"], return_index=True)
+        seeds = seeds.take(first)
+        if not len(seeds):
+            return
+        for group in groups(self.question.space.model, self.pieces, seeds.layouts):
+            own = seeds.layouts.take(group.rows)
+            times = group.simulated_us(np.ones(len(own), dtype=bool))
+            ranked = Ranked(own, self.question.score(own, times), times, seeds.memory_bytes[group.rows])
+            self.bounds.add(ranked, self.question.top)
+
+    def _fitting(self, found: Found, refusals: Refusals) -> Iterator[tuple[Layouts, NDArray[np.float64]]]:
+        """Blocks of layouts that fit into memory, and what they need; the others are counted in `found`."""
+        question, counts = self.question, found.counts
+        for layouts, units in question.space.blocks(shard=self.shard, shards=self.shards, refusals=refusals):
+            counts.layouts += len(layouts)
+            if len(layouts):
+                memory = self._memory_bytes(layouts)
+                found.look_at_memory(layouts, memory)
+                if question.gpu_memory_bytes is not None:
+                    fits = memory <= question.gpu_memory_bytes
+                    counts.out_of_memory += int((~fits).sum())
+                    layouts, memory = layouts.take(fits), memory[fits]
+                if len(layouts):
+                    yield layouts, memory
+            self.done += units
+            if self.report is not None:
+                total = self.passes * -(-self.units // self.shards)
+                self.report(min(self.done, total), total, f"{counts.layouts:,} layouts")
+
+    def _memory_bytes(self, layouts: Layouts) -> NDArray[np.float64]:
+        """What the fullest device of every layout needs."""
+        return largest_stage_bytes(
+            self.question.space.model,
+            pp=layouts["pp"],
+            mp=layouts["mp"],
+            dp=layouts["dp"],
+            micro_batch=layouts["micro_batch"],
+            micro_batches=layouts["micro_batches"],
+            schedule=layouts["schedule"],
+            virtual_stages=layouts["virtual_stages"],
+            sequence_parallel=layouts["sequence_parallel"],
+            recompute=layouts["recompute"],
+            zero=layouts["zero"],
+            schedules=SCHEDULES,
+            dtype=self.question.dtype,
+        )
