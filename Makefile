@@ -39,6 +39,7 @@ slow: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate_sql.py
+	$(BIN)/python docs/generate_commands.py
 
 bench-store: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_store.py

@@ -1,0 +1,70 @@
+"""docs/commands.md is what `--help` says, and `--help` leaves nothing unsaid."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from kernelcast.cli.main import VERBS, main
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+def _generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("generate_commands", ROOT / "docs" / "generate_commands.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+GENERATOR = _generator()
+COMMANDS: dict[str, click.Context] = dict(GENERATOR.commands())
+every_command = pytest.mark.parametrize("name", COMMANDS)
+
+
+def test_the_page_is_current() -> None:
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
+    assert page == GENERATOR.page(), "docs/commands.md is not current: make docs"
+
+
+def test_every_verb_is_on_the_page() -> None:
+    assert {f"kernelcast {verb}" for verb in VERBS} <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", ["kernelcast", "kernelcast db info", "kernelcast train"])
+def test_the_page_says_what_the_command_prints(
+    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "120")
+    with pytest.raises(SystemExit):
+        main([*name.split()[1:], "--help"])
+    section = GENERATOR.page().split(f"\n## {name}\n")[1].split("\n## ")[0]
+    assert f"```text\n{capsys.readouterr().out}```\n" in section
+
+
+@every_command
+def test_a_command_says_what_it_does(name: str) -> None:
+    command, verb = COMMANDS[name].command, VERBS.get(name.partition(" ")[2])
+    assert command.help
+    summary = verb.summary if verb else command.get_short_help_str(limit=100)
+    assert summary.endswith(".")
+    assert not summary.endswith("..."), "its summary is cut short: give the command a short_help"
+    # An example of its own.
+    if not isinstance(command, click.Group):
+        assert name in command.help
+
+
+@every_command
+def test_every_option_is_explained(name: str) -> None:
+    help_text = " ".join(COMMANDS[name].get_help().split())
+    for parameter in COMMANDS[name].command.params:
+        if isinstance(parameter, click.Option):
+            assert not parameter.hidden
+            assert parameter.help, parameter.name
+            assert all(option in help_text for option in parameter.opts)
+        else:
+            assert parameter.make_metavar(COMMANDS[name]) in help_text
