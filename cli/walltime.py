@@ -11,6 +11,7 @@ import click
 
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import UsageError
+from kernelcast.runtime.shown import shown
 from kernelcast.walltime import (
     FIELDS,
     Answer,
@@ -35,7 +36,7 @@ STDIN = "-"
 
 def _field_options(function: F) -> F:
     """One option per field of a job's description."""
-    for field in reversed(FIELDS.values()):
+    for field in reversed(list(FIELDS.values())):
         if not field.site_only:
             metavar = "FILE" if field.name == "bundle" else "VALUE"
             function = click.option(field.option, field.name, metavar=metavar, help=field.help)(function)
@@ -50,7 +51,7 @@ def _slurm_options(
         name, equals, text = value.partition("=")
         if not equals or name not in SLURM_OPTIONS:
             known = ", ".join(SLURM_OPTIONS)
-            raise UsageError(f"--slurm is {value!r:.80}, expected NAME=VALUE with a name among {known}")
+            raise UsageError(f"--slurm is {shown(value)}, expected NAME=VALUE with a name among {known}")
         options[name] = text
     return options
 
@@ -60,7 +61,7 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
         return None
     asked_s = read_duration(value)
     if asked_s is None:
-        raise UsageError(f"--asked is {value!r:.80}, expected a time such as 00:30:00 or 1-12:00:00")
+        raise UsageError(f"--asked is {shown(value)}, expected a time such as 00:30:00 or 1-12:00:00")
     return asked_s
 
 
@@ -148,17 +149,20 @@ def render(found: Answer) -> str:
     ]
     if found.price is not None:
         rows.append(["cost", *(f"{held.cost or 0:,.2f}" for held in columns)])
+    step, cluster = times.step, estimate.cluster
+    facts = (
+        f"job       between {format_time(times.low_s)} and {format_time(times.high_s)}, margin {times.margin:.0%}",
+        f"steps     {times.steps:,} of {seconds_precisely(step.expected_s)} "
+        f"({seconds_precisely(step.low_s)} to {seconds_precisely(step.high_s)})",
+        f"layout    pp {layout.pp} × mp {layout.mp} × dp {layout.dp} = {found.gpus} GPU(s) "
+        f"on {found.nodes} node(s), {cluster.gpus_per_node} per node ({estimate.cluster_source})",
+    )
     settings = [[name, str(given.value), given.origin] for name, given in found.settings.given.items()]
     return "\n\n".join(
         (
             f"time limit {format_slurm(times.walltime_s)}{jobs}",
             text_table(("", "expected", "requested"), rows, indent="  "),
-            f"job       between {format_time(times.low_s)} and {format_time(times.high_s)}, "
-            f"margin {times.margin:.0%}\n"
-            f"steps     {times.steps:,} of {seconds_precisely(times.step.expected_s)} "
-            f"({seconds_precisely(times.step.low_s)} to {seconds_precisely(times.step.high_s)})\n"
-            f"layout    pp {layout.pp} × mp {layout.mp} × dp {layout.dp} = {found.gpus} GPU(s) on {found.nodes} node(s), "
-            f"{estimate.cluster.gpus_per_node} per node ({estimate.cluster_source})",
+            "\n".join(facts),
             text_table(("setting", "value", "from"), settings, indent="  "),
         )
     )

@@ -10,6 +10,8 @@ from typing import Any, Protocol
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.models import BUILT_IN, load_model
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.shown import shown
+from kernelcast.runtime.timeline_kinds import TimelineKind
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
 from kernelcast.walltime.durations import format_slurm, format_time
@@ -27,7 +29,13 @@ class Predicts(Protocol):
     """Whatever predicts steps from a bundle: an `Estimator`."""
 
     def predict(
-        self, *, model: ModelConfig, parallelism: Parallelism, cluster: Cluster | None, bucket_entries: int
+        self,
+        *,
+        model: ModelConfig,
+        parallelism: Parallelism,
+        cluster: Cluster | None,
+        bucket_entries: int,
+        timeline: TimelineKind,
     ) -> Estimate:
         """The time of one step."""
 
@@ -137,6 +145,7 @@ def answer(
             parallelism=layout,
             cluster=cluster,
             bucket_entries=settings.whole("bucket_entries") or DEFAULT_BUCKET_ENTRIES,
+            timeline="closed-form" if settings.text("timeline") == "closed-form" else "simulate",
         )
         found = walltime(
             steps=_steps(settings, layout, model),
@@ -160,11 +169,16 @@ def answer(
 
 
 def _check_complete(settings: Settings) -> None:
-    for name in ("bundle", "model", "micro_batch", "micro_batches"):
-        if name not in settings:
-            raise UsageError(f"{name} is not given, expected {_places(name)}")
-    if "steps" not in settings and "tokens" not in settings:
-        raise UsageError(f"neither steps nor tokens is given, expected {_places('steps')}")
+    for name, other in (
+        ("bundle", ""),
+        ("model", ""),
+        ("micro_batch", ""),
+        ("micro_batches", "global_batch"),
+        ("steps", "tokens"),
+    ):
+        if name not in settings and other not in settings:
+            missing = f"neither {name} nor {other} is given" if other else f"{name} is not given"
+            raise UsageError(f"{missing}, expected {_places(name)}")
 
 
 def _places(name: str) -> str:
@@ -178,6 +192,9 @@ def _layout(settings: Settings) -> Parallelism:
     given = {name: settings.value(name) for name in _LAYOUT if name in settings}
     # Every value was read as what the field holds; Parallelism checks what belongs together.
     values: Any = {**_LAYOUT_DEFAULTS, **given}
+    global_batch = settings.whole("global_batch")
+    if global_batch is not None:
+        return Parallelism.from_global_batch(global_batch=global_batch, **values)
     return Parallelism(**values)
 
 
@@ -194,7 +211,7 @@ def _model(settings: Settings) -> ModelConfig:
         # A file or folder that happens to be called so in the current folder is not meant: names name models.
         known = ", ".join([*BUILT_IN, *_names_in(models)])
         raise UsageError(
-            f"model is {name!r:.80}, expected the path of a .toml or .json file, or one of {known}"
+            f"model is {shown(name)}, expected the path of a .toml or .json file, or one of {known}"
         )
     return load_model(wanted, sequence_length=settings.whole("sequence_length"))
 
@@ -232,7 +249,9 @@ def _steps(settings: Settings, layout: Parallelism, model: ModelConfig) -> int:
 
 
 def _step_time(estimate: Estimate) -> StepTime:
-    return StepTime(expected_s=estimate.step_time_s, low_s=estimate.step_time_s, high_s=estimate.step_time_s)
+    step_s = estimate.step_time_s
+    low_s, high_s = estimate.interval_s or (step_s, step_s)
+    return StepTime(expected_s=step_s, low_s=low_s, high_s=high_s)
 
 
 def _warnings(found: Walltime, estimate: Estimate, asked_s: float | None) -> list[str]:

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Self
 
 from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.shown import shown
 from kernelcast.walltime.settings import Given, give
 
 MARK = "#KERNELCAST"
@@ -67,7 +68,7 @@ class BatchScript:
                     continue
                 key, equals, value = word.partition("=")
                 if not equals:
-                    raise UsageError(f"{where}: found {word!r:.80}, expected field=value or off")
+                    raise UsageError(f"{where}: found {shown(word)}, expected field=value or off")
                 if key in given:
                     raise UsageError(f"{where}: {key} is given again, first in {given[key].origin}")
                 given[key] = give(key, value, origin=where, folder=folder)
@@ -119,7 +120,7 @@ def _words(line: str, where: str) -> list[str]:
     try:
         return shlex.split(line[len(MARK) :], comments=True)
     except ValueError as error:
-        raise UsageError(f"{where}: {str(error).lower()} in {line!r:.80}, expected field=value …") from error
+        raise UsageError(f"{where}: {str(error).lower()} in {shown(line)}, expected field=value …") from error
 
 
 def _sbatch(line: str) -> dict[str, str]:

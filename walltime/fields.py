@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import get_args
 
 from kernelcast.runtime.parallelism import MAX_DEGREE, Recompute, Schedule
+from kernelcast.runtime.timeline_kinds import TimelineKind
 from kernelcast.walltime.durations import read_duration
 
 Value = int | float | str | bool | tuple[int, ...]
@@ -169,6 +170,11 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
             Field(name="dp", kind=_DEGREE, help="Data parallel degree.  [default: 1]"),
             Field(name="micro_batch", kind=_DEGREE, help="Samples per micro-batch."),
             Field(name="micro_batches", kind=_DEGREE, help="Micro-batches per update (step)."),
+            Field(
+                name="global_batch",
+                kind=_whole(1, MAX_DEGREE**2),
+                help="Samples per update, instead of micro-batches.",
+            ),
             Field(name="recompute", kind=_choice(get_args(Recompute)), help="Activation recomputation."),
             Field(name="schedule", kind=_choice(get_args(Schedule)), help="Pipeline schedule."),
             Field(name="virtual_stages", kind=_DEGREE, help="Chunks per device, with interleaved."),
@@ -184,6 +190,11 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
                 name="bucket_entries",
                 kind=_whole(1, 2**63 - 1),
                 help="Entries of the framework's bucket for gradient collectives.",
+            ),
+            Field(
+                name="timeline",
+                kind=_choice(get_args(TimelineKind)),
+                help="Exact simulation of the schedule (default), or the paper's eq. 7.",
             ),
             Field(name="steps", kind=_whole(1, MAX_STEPS), help="Steps (updates) that the job runs."),
             Field(

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.shown import shown
 from kernelcast.walltime.batch_script import BatchScript
 from kernelcast.walltime.fields import FIELDS
 from kernelcast.walltime.settings import Given, Settings, give, is_path, merge
@@ -90,7 +91,7 @@ def script_job(
         given = script.given.get(field)
         if given is not None and (field == "bundle" or is_path(str(given.value))):
             allowed = "none (the site chooses it)" if field == "bundle" else "a model's name, not a path"
-            raise UsageError(f"{given.origin}: {field} is {given.value!r:.80}, expected {allowed}")
+            raise UsageError(f"{given.origin}: {field} is {shown(given.value)}, expected {allowed}")
     return _job(options, script, {}, environment)
 
 

@@ -7,9 +7,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.shown import shown
 from kernelcast.walltime.fields import FIELDS, PATHS, Value
 
-_EITHER = ("steps", "tokens")
+# Two ways to say the same thing.
+_EITHER = (("steps", "tokens"), ("micro_batches", "global_batch"))
 _MODEL_SUFFIXES = (".toml", ".json")
 
 
@@ -71,12 +73,12 @@ def give(name: str, value: object, *, origin: str, folder: Path, site: bool = Fa
     """
     known = FIELDS.get(name)
     if known is None:
-        raise UsageError(f"{origin}: field {name!r:.80} is unknown, known are {', '.join(FIELDS)}")
+        raise UsageError(f"{origin}: field {shown(name)} is unknown, known are {', '.join(FIELDS)}")
     if known.site_only and not site:
         raise UsageError(f"{origin}: field {name} stands here, expected in the site file only")
     read = known.kind.read(value)
     if read is None:
-        raise UsageError(f"{origin}: {name} is {value!r:.80}, expected {known.kind.expected}")
+        raise UsageError(f"{origin}: {name} is {shown(value)}, expected {known.kind.expected}")
     if isinstance(read, str) and (name in PATHS or (name == "model" and is_path(read))):
         read = str(folder / _with_home(read))
     return Given(value=read, origin=origin)
@@ -90,25 +92,24 @@ def is_path(model: str) -> bool:
 def merge(*sources: Mapping[str, Given]) -> Settings:
     """One answer per field: that of the first source that has it.
 
-    `steps` and `tokens` say the same thing: the first source that has either one decides.
+    `steps` and `tokens` say the same thing, and so do `micro_batches` and `global_batch`: the first source that has
+    either one decides.
 
     Raises:
         UsageError: one source gives both.
     """
     merged: dict[str, Given] = {}
     for source in sources:
-        both = [source[name] for name in _EITHER if name in source]
-        if len(both) == 2:
-            where = (
-                both[0].origin if both[0].origin == both[1].origin else f"{both[0].origin}, {both[1].origin}"
-            )
-            raise UsageError(f"{where}: steps and tokens are both given, expected one of them")
-        settled = any(name in merged for name in _EITHER)
-        merged |= {
-            name: given
-            for name, given in source.items()
-            if name not in merged and not (settled and name in _EITHER)
-        }
+        settled = set(merged)
+        for one, other in _EITHER:
+            if one in source and other in source:
+                places = dict.fromkeys((source[one].origin, source[other].origin))
+                raise UsageError(
+                    f"{', '.join(places)}: {one} and {other} are both given, expected one of them"
+                )
+            if one in merged or other in merged:
+                settled |= {one, other}
+        merged |= {name: given for name, given in source.items() if name not in settled}
     return Settings(given=MappingProxyType(merged))
 
 

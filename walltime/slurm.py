@@ -1,7 +1,7 @@
 """Slurm's words for nodes and GPUs, as sbatch, its environment and its plugins say them."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from kernelcast.walltime.allocation import Allocation
 
@@ -18,10 +18,10 @@ def slurm_allocation(options: Mapping[str, str]) -> Allocation:
     the user said nothing). What Slurm decides only later stays unknown: a range of nodes, nodes for a number
     of tasks, options that cannot be read.
     """
-    nodes = _nodes(options)
     per_node = _gpus(options.get("gpus-per-node", ""))
     if per_node is None:
         per_node = _gres(options.get("gres", ""))
+    nodes = _nodes(options, per_node)
     gpus = _gpus(options.get("gpus", ""))
     per_task, tasks = _gpus(options.get("gpus-per-task", "")), _whole(options.get("ntasks", ""))
     if gpus is None and per_task is not None and tasks is not None:
@@ -52,7 +52,7 @@ def slurm_environment(environment: Mapping[str, str]) -> dict[str, str]:
     return {option: value for option, value in found.items() if value}
 
 
-def _nodes(options: Mapping[str, str]) -> int | None:
+def _nodes(options: Mapping[str, str], gpus_per_node: int | None) -> int | None:
     text = options.get("nodes", "")
     if _is_given("nodes", text):
         low, dash, high = text.partition("-")
@@ -61,30 +61,36 @@ def _nodes(options: Mapping[str, str]) -> int | None:
     per_node = _whole(options.get("ntasks-per-node", ""))
     if per_node:
         return -(-tasks // per_node)
-    # One task runs on one node; where more tasks go, Slurm decides.
-    return 1 if tasks == 1 else None
+    # One task runs on one node, if a node has its GPUs; where more go, Slurm decides.
+    return 1 if tasks == 1 and gpus_per_node is not None else None
 
 
 def _is_given(name: str, text: str) -> bool:
     return bool(text) and not (name == "nodes" and text == "1-0") and not text.startswith("-")
 
 
-def _gres(text: str) -> int | None:
-    """GPUs per node of a `--gres` list; the other resources in it do not matter."""
-    counts = [_gpus(part) for part in text.split(",") if re.match(r"(gres[:/])?gpu([:=]|$)", part)]
-    known = [count for count in counts if count is not None]
-    return sum(known) if known and len(known) == len(counts) else None
-
-
 def _gpus(text: str) -> int | None:
-    """A number of GPUs, whatever kinds they are: `4`, `a100:4`, `gpu:a100:4`, `gres/gpu=4`; a kind alone is one."""
+    """GPUs of an option for GPUs: `4`, `a100:4`, `a100:2,v100:2`; job_submit gives it as a `--gres` list."""
     if not text or text.startswith("-"):
         return None
+    if text.startswith("gres"):
+        return _gres(text)
+    return _sum(re.split("[:=]", part) for part in text.split(","))
+
+
+def _gres(text: str) -> int | None:
+    """GPUs of a `--gres` list: `gpu:4`, `gres:gpu:a100:4,lustre:1`; the other resources in it do not matter."""
+    parts = (re.split("[:=]", re.sub("^gres[:/]", "", part)) for part in text.split(","))
+    gpus = [words[1:] or ["1"] for words in parts if words[0] == "gpu"]
+    return _sum(gpus) if gpus else None
+
+
+def _sum(parts: Iterable[list[str]]) -> int | None:
+    """Adds up numbers that may stand behind a kind; a kind alone is one GPU."""
     total = 0
-    for part in text.split(","):
-        *kinds, last = re.split("[:=]", re.sub("^gres[:/]", "", part))
+    for *kinds, last in parts:
         count = _whole(last) if last.isdigit() else 1
-        if count is None or len([kind for kind in kinds if kind != "gpu"]) > 1:
+        if count is None or len(kinds) > 1:
             return None
         total += count
     return total
