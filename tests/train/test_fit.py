@@ -22,6 +22,7 @@ from kernelcast.train.screening import Skipped
 from kernelcast.train.selection import select
 
 Measure = Callable[..., list[Sample]]
+PAGE = (Path(__file__).parent.parent.parent / "docs" / "bundle.md").read_text(encoding="utf-8")
 FORWARD, BACKWARD, ONCE = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
 
 pytestmark = pytest.mark.usefixtures("few_candidates")
@@ -479,6 +480,7 @@ def test_a_model_says_what_it_is(
         model = onnx.load_from_string(bundle.models[entry.key])
         says = {item.key: item.value for item in model.metadata_props}
         assert list(says) == sorted(says)
+        assert {name for name in says if f"`{name}`" not in PAGE} == set()
         assert (says["operator"], says["direction"]) == (entry.operator, entry.direction.value)
         assert says["features"].split() == list(entry.features)
         assert json.loads(says["feature_units"]) == dict(zip(entry.features, entry.units, strict=True))
