@@ -29,6 +29,10 @@ PRECISIONS = {
     "float16": _MIXED,
     "bfloat16": _MIXED,
     "float32": Precision(weight=4, gradient=4, optimizer=8),
+    "float64": Precision(weight=8, gradient=8, optimizer=16),
+    # Products in 8 bit cast their inputs; what is kept has 16.
+    "float8_e4m3fn": _MIXED,
+    "float8_e5m2": _MIXED,
 }
 
 

@@ -53,7 +53,7 @@ def _load(name_or_path: str | os.PathLike[str]) -> ModelConfig:
         return ModelConfig.from_file(_FOLDER / f"{name_or_path}.toml")
     path = Path(name_or_path)
     try:
-        is_folder = path.is_dir()
+        is_folder = bool(os.fspath(name_or_path)) and path.is_dir()
     except (OSError, ValueError):
         is_folder = False
     if is_folder:

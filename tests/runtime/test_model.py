@@ -67,6 +67,18 @@ def test_toml_with_a_model_table_beside_others(tmp_path: Path) -> None:
         ({"activation": 1}, "activation is 1, expected gelu or swiglu"),
         ({"attention": ""}, "attention is '', expected flash, fused_softmax or unfused"),
         ({"rotary": 1}, "rotary is 1, expected true or false"),
+        ({"tied_embeddings": 0}, "tied_embeddings is 0, expected true or false"),
+        ({"biases": "some"}, "biases is 'some', expected all, attention, qkv, mlp or none"),
+        ({"biases": True}, "biases is True, expected all, attention, qkv, mlp or none"),
+        ({"head_size": 0}, "head_size is 0, expected a whole number"),
+        ({"head_size": "a"}, "head_size is 'a', expected a whole number"),
+        ({"learned_positions": -1}, "learned_positions is -1, expected a whole number from 0 to"),
+        ({"learned_positions": 31}, "sequence_length is 32, expected at most learned_positions (31): it has"),
+        ({"sliding_window": 16}, "sequence_length is 32, expected at most sliding_window (16): attention"),
+        (
+            {"num_local_experts": 8},
+            "field 'num_local_experts' is unknown: mixtures of experts are not modelled",
+        ),
         ({"parallel_residual": "no"}, "parallel_residual is 'no', expected true or false"),
         ({"forward_syncs": -1}, "forward_syncs is -1, expected a whole number from 0 to 100"),
         ({"name": ""}, "name is '', expected a text on one line"),
@@ -125,3 +137,35 @@ def test_missing_file_folder_and_suffix(tmp_path: Path) -> None:
     (tmp_path / "latin.toml").write_bytes(b'name = "\xe9"')
     with pytest.raises(DataError, match=r"not valid TOML"):
         ModelConfig.from_file(tmp_path / "latin.toml")
+
+
+def test_biases_follow_norm_and_activation() -> None:
+    found = {
+        (norm, activation): ModelConfig(name="x", norm=norm, activation=activation, **SIZES).biases
+        for norm in ("layer_norm", "rms_norm")
+        for activation in ("gelu", "swiglu")
+    }
+    assert found == {
+        ("layer_norm", "gelu"): "all",
+        ("layer_norm", "swiglu"): "attention",
+        ("rms_norm", "gelu"): "mlp",
+        ("rms_norm", "swiglu"): "none",
+    }
+
+
+def test_heads_of_their_own_size_need_not_divide_the_hidden_size() -> None:
+    model = ModelConfig(name="x", **SIZES | {"attention_heads": 5, "kv_heads": 1}, head_size=24)
+    assert (model.head_size, model.hidden_size) == (24, 64)
+
+
+def test_another_sequence_length_within_positions_and_window() -> None:
+    model = ModelConfig(name="x", learned_positions=40, sliding_window=36, **SIZES)
+    assert model.with_sequence_length(36) == ModelConfig(
+        name="x", learned_positions=40, sliding_window=36, **SIZES | {"sequence_length": 36}
+    )
+    with pytest.raises(UsageError, match=r"sequence_length is 37, expected at most sliding_window \(36\)"):
+        model.with_sequence_length(37)
+    with pytest.raises(UsageError, match=r"sequence_length is 41, expected at most learned_positions \(40\)"):
+        model.with_sequence_length(41)
+    with pytest.raises(UsageError, match=r"sequence_length is 1\.5, expected a whole number"):
+        model.with_sequence_length(1.5)  # type: ignore[arg-type]
