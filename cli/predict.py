@@ -1,32 +1,64 @@
-"""`kernelcast predict`: the time of a training step from a bundle, a model file and a layout."""
+"""`kernelcast predict`: the time of a training step from a bundle, a model and a layout."""
 
 import json
+import re
+from pathlib import Path
+from typing import Any
 
 import click
 
-from kernelcast.cli.tables import seconds, seconds_precisely, text_table
-from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.decomposition import Component
-from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
+from kernelcast.cli.estimate_text import headline, render
+from kernelcast.cli.explain import explain, render_explanations
+from kernelcast.cli.sizes import parse_size
+from kernelcast.runtime import Cluster, Estimator, Parallelism, UsageError, load_model
+from kernelcast.runtime.models import BUILT_IN
+from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES, Recompute, Schedule
+from kernelcast.runtime.timeline_kinds import TimelineKind
 
-TOP_OPERATORS = 12
-SHOWN_WARNINGS = 8
-
-_ONCE_PER_UPDATE = (Component.ALL_REDUCE, Component.OPTIMIZER, Component.ALL_GATHER)
+_COUNTS = re.compile(r"\d{1,9}(,\d{1,9})*")
 
 
 @click.command("predict")
 @click.option("--bundle", required=True, metavar="FILE", help="Bundle of regressors (.kcast).")
-@click.option("--model", "model_file", required=True, metavar="FILE", help="Model file (.toml or .json).")
+@click.option(
+    "--model",
+    "model_name",
+    required=True,
+    metavar="NAME|FILE",
+    help=f"Model: a name ({', '.join(BUILT_IN)}), a .toml or .json file, or a Hugging Face config.json.",
+)
+@click.option("--sequence-length", type=int, help="Tokens of a sequence.  [default: the model's]")
 @click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
 @click.option("--mp", type=int, default=1, show_default=True, help="Model (tensor) parallel degree.")
 @click.option("--dp", type=int, default=1, show_default=True, help="Data parallel degree.")
 @click.option("--micro-batch", type=int, required=True, help="Samples per micro-batch.")
-@click.option("--micro-batches", type=int, required=True, help="Micro-batches per update.")
+@click.option("--micro-batches", type=int, help="Micro-batches per update (or --global-batch).")
+@click.option("--global-batch", type=int, help="Samples per update; gives the micro-batches.")
 @click.option("--gpus-per-node", type=int, help="Devices per node.  [default: the bundle's, else one node]")
 @click.option(
+    "--schedule",
+    type=click.Choice(["gpipe", "1f1b", "interleaved", "zero_bubble"]),
+    default="1f1b",
+    show_default=True,
+    help="Order of forward and backward passes (zero_bubble is ZB-H1).",
+)
+@click.option(
+    "--virtual-stages",
+    type=int,
+    default=1,
+    show_default=True,
+    help="Chunks per stage of an interleaved schedule.",
+)
+@click.option(
+    "--stages", metavar="N,N,…", help="Encoders of each stage (or chunk) by hand.  [default: spread evenly]"
+)
+@click.option(
+    "--zero", type=int, default=1, show_default=True, help="What data parallelism shards: ZeRO 0 to 3 (FSDP)."
+)
+@click.option("--sequence-parallel", is_flag=True, help="Cut norms and residuals along the sequence.")
+@click.option(
     "--recompute",
-    type=click.Choice(["none", "full"]),
+    type=click.Choice(["none", "selective", "full"]),
     default="none",
     show_default=True,
     help="Activation recomputation.",
@@ -38,19 +70,42 @@ _ONCE_PER_UPDATE = (Component.ALL_REDUCE, Component.OPTIMIZER, Component.ALL_GAT
     show_default=True,
     help="Entries of the framework's bucket for gradient and parameter collectives.",
 )
+@click.option(
+    "--timeline",
+    type=click.Choice(["simulate", "closed-form"]),
+    default="simulate",
+    show_default=True,
+    help="Exact simulation of the schedule, or the paper's eq. 7.",
+)
+@click.option(
+    "--gpu-memory", metavar="SIZE", help="Memory of a device, 80GB or 40GiB.  [default: the bundle's]"
+)
+@click.option("--explain", "explained", metavar="OPERATOR", help="Say how an operator's times came about.")
+@click.option("--db", "database", metavar="FILE", help="Database for --explain: shows the nearest samples.")
 @click.option("--json", "as_json", is_flag=True, help="Print the estimate as JSON (kernelcast.estimate/1).")
 def predict(
     *,
     bundle: str,
-    model_file: str,
+    model_name: str,
+    sequence_length: int | None,
     pp: int,
     mp: int,
     dp: int,
     micro_batch: int,
-    micro_batches: int,
+    micro_batches: int | None,
+    global_batch: int | None,
     gpus_per_node: int | None,
-    recompute: str,
+    schedule: Schedule,
+    virtual_stages: int,
+    stages: str | None,
+    zero: int,
+    sequence_parallel: bool,
+    recompute: Recompute,
     bucket_entries: int,
+    timeline: TimelineKind,
+    gpu_memory: str | None,
+    explained: str | None,
+    database: str | None,
     as_json: bool,
 ) -> None:
     """Predict the time of one training step.
@@ -58,107 +113,61 @@ def predict(
     Example: kernelcast predict --bundle here.kcast --model gpt.toml --pp 2 --micro-batch 4 --micro-batches 8
     """
     # Checked before the bundle is read: what was asked for is the cheaper thing to get wrong.
-    layout = Parallelism(
-        pp=pp,
-        mp=mp,
-        dp=dp,
-        micro_batch=micro_batch,
-        micro_batches=micro_batches,
-        recompute="full" if recompute == "full" else "none",
-    )
+    fields = {
+        "pp": pp,
+        "mp": mp,
+        "dp": dp,
+        "micro_batch": micro_batch,
+        "recompute": recompute,
+        "schedule": schedule,
+        "virtual_stages": virtual_stages,
+        "zero": zero,
+        "sequence_parallel": sequence_parallel,
+        "encoder_counts": None if stages is None else _counts(stages),
+    }
+    layout = _layout(micro_batches, global_batch, fields)
     cluster = None if gpus_per_node is None else Cluster(gpus_per_node=gpus_per_node)
-    model = ModelConfig.from_file(model_file)
-    estimate = Estimator.load(bundle).predict(
-        model=model, parallelism=layout, cluster=cluster, bucket_entries=bucket_entries
+    memory_bytes = None if gpu_memory is None else parse_size(gpu_memory, name="gpu_memory")
+    if database is not None and explained is None:
+        raise UsageError("--db is given without --explain, expected both")
+    model = load_model(model_name)
+    if sequence_length is not None:
+        model = model.with_sequence_length(sequence_length)
+    estimator = Estimator.load(bundle)
+    estimate = estimator.predict(
+        model=model,
+        parallelism=layout,
+        cluster=cluster,
+        bucket_entries=bucket_entries,
+        timeline=timeline,
+        gpu_memory_bytes=memory_bytes,
     )
-    click.echo(json.dumps(estimate.to_dict(), indent=2) if as_json else render(estimate))
-
-
-def render(estimate: Estimate) -> str:
-    """An estimate as readable text: headline, layout, components, stages, the longest operators, warnings."""
-    sections = [
-        _headline(estimate),
-        "Components\n" + _components(estimate),
-        "Stages, per micro-batch (forward, backward) and per update\n" + _stages(estimate),
-        "Operators that take most of a step, summed over the stages\n" + _operators(estimate),
-    ]
-    if estimate.warnings:
-        sections.append(_warnings(estimate))
-    return "\n\n".join(sections)
-
-
-def _headline(estimate: Estimate) -> str:
-    layout, model, source = estimate.parallelism, estimate.model, estimate.provenance
-    encoders = ", ".join(map(str, estimate.encoder_counts))
-    hardware = "; ".join((*source.compute, *source.fabric)) or "not recorded"
-    return "\n".join(
-        (
-            f"step {seconds_precisely(estimate.step_time_s)}, {estimate.tokens_per_s:,.0f} tokens/s",
-            "",
-            f"model     {model.name}: {model.encoders} encoders, hidden {model.hidden_size}, "
-            f"sequence {model.sequence_length}, vocabulary {estimate.padded_vocabulary_size} (padded)",
-            f"layout    pp {layout.pp} × mp {layout.mp} × dp {layout.dp} = {layout.world_size} device(s), "
-            f"{estimate.cluster.gpus_per_node} per node ({estimate.cluster_source}); "
-            f"micro-batch {layout.micro_batch} × {layout.micro_batches}, recompute {layout.recompute}",
-            f"encoders  {encoders}",
-            f"bundle    {source.bundle} ({source.statistic} times, {source.dtype}, {source.created_at})",
-            f"hardware  {hardware}",
-        )
+    explanations = (
+        ()
+        if explained is None
+        else explain(estimate, estimator.bundle, explained, None if database is None else Path(database))
     )
+    if as_json:
+        values = estimate.to_dict()
+        if explained is not None:
+            values["explanations"] = [explanation.to_dict() for explanation in explanations]
+        click.echo(json.dumps(values, indent=2))
+    elif explained is not None:
+        click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
+    else:
+        click.echo(render(estimate))
 
 
-def _components(estimate: Estimate) -> str:
-    rows = [[name, seconds(value)] for name, value in estimate.components.to_dict().items()]
-    return text_table(("component", "time"), rows, indent="  ")
+def _layout(micro_batches: int | None, global_batch: int | None, fields: dict[str, Any]) -> Parallelism:
+    if micro_batches is not None and global_batch is None:
+        return Parallelism(micro_batches=micro_batches, **fields)
+    if global_batch is not None and micro_batches is None:
+        return Parallelism.from_global_batch(global_batch=global_batch, **fields)
+    given = "neither" if micro_batches is None else "both"
+    raise UsageError(f"{given} of --micro-batches and --global-batch given, expected one of them")
 
 
-def _stages(estimate: Estimate) -> str:
-    rows = [
-        [
-            str(stage.index),
-            str(stage.encoders),
-            f"{stage.parameters:,}",
-            seconds(stage.forward_s),
-            seconds(stage.backward_s),
-            seconds(stage.all_reduce_s),
-            seconds(stage.update_s),
-        ]
-        for stage in estimate.stages
-    ]
-    headers = ("stage", "encoders", "parameters", "forward", "backward", "all-reduce", "update")
-    return text_table(headers, rows, indent="  ")
-
-
-def _operators(estimate: Estimate) -> str:
-    # One update runs every micro-batch once, so a row that is per micro-batch counts that often.
-    totals: dict[tuple[str, str], tuple[float, int]] = {}
-    for row in estimate.operators:
-        repeats = 1 if row.component in _ONCE_PER_UPDATE else estimate.parallelism.micro_batches
-        total_s, calls = totals.get((row.operator, row.direction.value), (0.0, 0))
-        totals[row.operator, row.direction.value] = (
-            total_s + repeats * row.total_s,
-            calls + repeats * row.count,
-        )
-    everything_s = sum(total_s for total_s, _ in totals.values())
-    ranked = sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
-    rows = [
-        [
-            operator,
-            direction,
-            f"{calls:,}",
-            seconds(total_s / calls),
-            seconds(total_s),
-            f"{total_s / everything_s:.1%}",
-        ]
-        for (operator, direction), (total_s, calls) in ranked[:TOP_OPERATORS]
-    ]
-    headers = ("operator", "direction", "calls", "mean time", "device time", "share")
-    return text_table(headers, rows, indent="  ")
-
-
-def _warnings(estimate: Estimate) -> str:
-    lines = [f"warning: {warning}" for warning in estimate.warnings[:SHOWN_WARNINGS]]
-    hidden = len(estimate.warnings) - len(lines)
-    if hidden:
-        lines.append(f"warning: {hidden} more operator(s) asked outside the training range (--json has all)")
-    return "\n".join(lines)
+def _counts(text: str) -> tuple[int, ...]:
+    if not _COUNTS.fullmatch(text):
+        raise UsageError(f"stages is {text!r:.80}, expected numbers separated by commas, such as 11,12,12,9")
+    return tuple(int(part) for part in text.split(","))

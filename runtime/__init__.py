@@ -9,15 +9,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernelcast.runtime.bundle import Bundle, read_bundle
+    from kernelcast.runtime.bundle import read_bundle
     from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
     from kernelcast.runtime.estimate import Estimate
     from kernelcast.runtime.estimator import Estimator
     from kernelcast.runtime.model import ModelConfig
+    from kernelcast.runtime.models import load_model
     from kernelcast.runtime.parallelism import Cluster, Parallelism
 
 __all__ = [
-    "Bundle",
     "Cluster",
     "DataError",
     "Estimate",
@@ -26,11 +26,11 @@ __all__ = [
     "ModelConfig",
     "Parallelism",
     "UsageError",
+    "load_model",
     "read_bundle",
 ]
 
 _HOME = {
-    "Bundle": "bundle",
     "Cluster": "parallelism",
     "DataError": "errors",
     "Estimate": "estimate",
@@ -39,6 +39,7 @@ _HOME = {
     "ModelConfig": "model",
     "Parallelism": "parallelism",
     "UsageError": "errors",
+    "load_model": "models",
     "read_bundle": "bundle",
 }
 

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kernelcast.runtime.decomposition import Component, Decomposition
+from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.model import ModelConfig
 from kernelcast.runtime.operator_times import Question, Warnings, question
 from kernelcast.runtime.operators import Direction
@@ -14,7 +15,6 @@ from kernelcast.runtime.predictor import Answer
 from kernelcast.runtime.timeline_kinds import TimelineKind
 
 ESTIMATE_FORMAT = "kernelcast.estimate/1"
-
 _US_PER_S = 1e6
 
 
@@ -93,6 +93,32 @@ class OperatorRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Memory per device of each stage, and how much a device has (None where nobody said).
+
+    `source` says where the size comes from: "asked", "bundle", or "unknown".
+    """
+
+    stages: tuple[StageMemory, ...]
+    gpu_memory_bytes: int | None
+    source: str
+
+    @property
+    def largest_bytes(self) -> int:
+        """What the fullest device holds."""
+        return max(stage.total_bytes for stage in self.stages)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether every stage fits into its device; None where the size is unknown."""
+        return None if self.gpu_memory_bytes is None else self.largest_bytes <= self.gpu_memory_bytes
+
+    def fits_stage(self, stage: StageMemory) -> bool | None:
+        """Whether one stage fits."""
+        return None if self.gpu_memory_bytes is None else stage.total_bytes <= self.gpu_memory_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
     """Where the times come from: the bundle, and the hardware and software that were measured, readable."""
 
@@ -126,6 +152,7 @@ class Estimate:
     tokens_per_s: float
     components: Components
     stages: tuple[StageEstimate, ...]
+    memory: Memory
     warnings: tuple[Warnings, ...]
     model: ModelConfig
     parallelism: Parallelism
@@ -171,6 +198,7 @@ class Estimate:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, form `kernelcast.estimate/1` (docs/json.md). Later versions may add keys."""
+        memory = self.memory
         provenance = {
             name: list(value) if isinstance(value, tuple) else value
             for name, value in asdict(self.provenance).items()
@@ -185,6 +213,16 @@ class Estimate:
             "components": self.components.to_dict(),
             "encoder_counts": list(self.encoder_counts),
             "stages": [{**asdict(stage), "update_s": stage.update_s} for stage in self.stages],
+            "memory": {
+                "gpu_memory_bytes": memory.gpu_memory_bytes,
+                "source": memory.source,
+                "largest_bytes": memory.largest_bytes,
+                "fits": memory.fits,
+                "stages": [
+                    {**asdict(stage), "total_bytes": stage.total_bytes, "fits": memory.fits_stage(stage)}
+                    for stage in memory.stages
+                ],
+            },
             "operators": [_row_values(row) for row in self._rows()],
             "warnings": [warning.to_dict() for warning in self.warnings],
             "model": {**asdict(self.model), "padded_vocabulary_size": self.padded_vocabulary_size},

@@ -10,11 +10,13 @@ from typing import Self, get_args
 from kernelcast.runtime.bundle import Bundle, read_bundle
 from kernelcast.runtime.decomposition import Decomposition, decompose
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.estimate import Components, Estimate, Provenance, StageEstimate
-from kernelcast.runtime.model import ModelConfig, require_choice
+from kernelcast.runtime.estimate import Components, Estimate, Memory, Provenance, StageEstimate
+from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.model import MAX_SIZE, ModelConfig, require_choice, require_integer
 from kernelcast.runtime.operator_times import Question, ask, total_us
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES, Cluster, Parallelism
 from kernelcast.runtime.predictor import Predictor
+from kernelcast.runtime.shown import shown
 from kernelcast.runtime.stage_times import Times
 from kernelcast.runtime.step_times import StepTimes, step_times
 from kernelcast.runtime.timeline_kinds import TimelineKind, pipeline_times
@@ -24,6 +26,7 @@ _US_PER_S = 1e6
 _MAX_REMEMBERED = 1024
 """Estimates that an `Estimator` keeps; one asked again is answered from memory."""
 
+_MAX_MEMORY_BYTES = 1 << 60
 _MP_SYNCS = ("mp_all_reduce", "mp_all_gather", "mp_reduce_scatter")
 
 
@@ -53,16 +56,17 @@ class Estimator:
         parallelism: Parallelism,
         cluster: Cluster | None = None,
         bucket_entries: int = DEFAULT_BUCKET_ENTRIES,
-        timeline: TimelineKind = "closed-form",
+        timeline: TimelineKind = "simulate",
         interval: bool = True,
+        gpu_memory_bytes: int | None = None,
     ) -> Estimate:
         """Time of one training step of `model`, laid out as `parallelism` on `cluster` (docs/method.md, A step).
 
         Without `cluster`, the devices per node are those of the bundle's fabric; a bundle without one puts
         the whole job on one node. `bucket_entries` is the framework's bucket for gradient and parameter
         collectives. `timeline` is an exact simulation of the schedule, or the closed form (the paper's eq. 7
-        for 1F1B). `interval=False` leaves out the step's interval, which saves time. The same question again is
-        answered from memory.
+        for 1F1B). `interval=False` leaves out the step's interval, which saves time. `gpu_memory_bytes` is the
+        memory of a device, without it that of the bundle's. The same question again is answered from memory.
 
         Raises:
             UsageError: the model cannot be laid out so, an argument is not allowed, or the bundle knows
@@ -70,7 +74,13 @@ class Estimator:
             DataError: the bundle lacks an operator that the model needs, or one of its models answers
                 nonsense.
         """
-        asked = (model, parallelism, cluster, bucket_entries, timeline, interval)
+        # Before anything is looked up: 1.0 and True are equal to 1.
+        _check_types(model, parallelism, cluster)
+        require_integer("bucket_entries", bucket_entries, low=1, high=MAX_SIZE)
+        require_choice("timeline", timeline, get_args(TimelineKind))
+        if gpu_memory_bytes is not None:
+            require_integer("gpu_memory_bytes", gpu_memory_bytes, low=1, high=_MAX_MEMORY_BYTES)
+        asked = (model, parallelism, cluster, bucket_entries, timeline, interval, gpu_memory_bytes)
         with self._lock:
             known = self._remembered.get(asked)
             if known is not None:
@@ -91,15 +101,15 @@ class Estimator:
         bucket_entries: int,
         timeline: TimelineKind,
         with_interval: bool,
+        gpu_memory_bytes: int | None,
     ) -> Estimate:
-        require_choice("timeline", timeline, get_args(TimelineKind))
         used, source = (cluster, "asked") if cluster is not None else self._default_cluster(parallelism)
         parts = decompose(model=model, parallelism=parallelism, cluster=used, bucket_entries=bucket_entries)
         times = ask(self.predictor, parts.distinct_calls(), needed_by=f"model {model.name}")
         # Configuration 0 is the estimate, the others are its random draws.
         times_us = drawn_times(times, DRAWS[timeline] if with_interval else 0)
         step = step_times(parts, times_us)
-        pipeline = pipeline_times(timeline, parallelism, step.durations)
+        pipeline = pipeline_times(timeline, parallelism, step)
         steps_s = pipeline.step_us / _US_PER_S
         step_time_s = float(steps_s[0])
         return Estimate(
@@ -110,6 +120,7 @@ class Estimator:
             tokens_per_s=parallelism.samples_per_update * model.sequence_length / step_time_s,
             components=_components(parts, step, times_us),
             stages=tuple(_stages(parts, step)),
+            memory=_memory(self.bundle, model, parallelism, gpu_memory_bytes),
             warnings=times.warnings,
             model=model,
             parallelism=parallelism,
@@ -132,6 +143,17 @@ class Estimator:
         if sizes:
             return Cluster(gpus_per_node=sizes[0]), "bundle"
         return Cluster(gpus_per_node=parallelism.world_size), "one node"
+
+
+def _check_types(model: object, parallelism: object, cluster: object) -> None:
+    expected = (
+        ("model", model, ModelConfig),
+        ("parallelism", parallelism, Parallelism),
+        ("cluster", cluster, Cluster),
+    )
+    for name, value, kind in expected:
+        if not isinstance(value, kind) and not (name == "cluster" and value is None):
+            raise UsageError(f"{name} is {shown(value)}, expected a {kind.__name__}")
 
 
 def _components(parts: Decomposition, step: StepTimes, times_us: Mapping[Question, Times]) -> Components:
@@ -167,9 +189,25 @@ def _stages(parts: Decomposition, step: StepTimes) -> Iterable[StageEstimate]:
 
 
 def _bubble_share(step: StepTimes, micro_batches: int, pipeline_us: float) -> float:
-    """The part of the pipeline's time in which the average stage neither computes nor sends."""
-    busy_us = micro_batches * float((step.forward_us[0] + step.backward_us[0]).mean())
-    return max(0.0, 1 - busy_us / pipeline_us)
+    """The part of the pipeline's time in which the average stage does not compute; sends are no computing."""
+    times = step.durations
+    stage_us = step.stages_us(times.forward_us + times.backward_us + times.weight_us)[0]
+    return max(0.0, 1 - micro_batches * float(stage_us.mean()) / pipeline_us)
+
+
+def _memory(
+    bundle: Bundle, model: ModelConfig, parallelism: Parallelism, gpu_memory_bytes: int | None
+) -> Memory:
+    """Memory in the precision that the bundle's operators were measured in."""
+    # A CPU's memory is that of the whole machine, whatever shares it.
+    devices = [device for device in bundle.manifest.compute if device.kind != "cpu"]
+    sizes = [device.memory_gib << 30 for device in devices if device.memory_gib]
+    source = "asked" if gpu_memory_bytes is not None else "bundle" if sizes else "unknown"
+    return Memory(
+        stages=stage_memory(model, parallelism, dtype=bundle.manifest.dtype),
+        gpu_memory_bytes=gpu_memory_bytes if gpu_memory_bytes is not None else min(sizes, default=None),
+        source=source,
+    )
 
 
 def _seconds(time_us: float) -> float:

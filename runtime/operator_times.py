@@ -51,17 +51,17 @@ def ask(predictor: Predictor, calls: Iterable[OperatorCall], *, needed_by: str) 
         DataError: the bundle lacks an operator, and nothing stands in for it; the message says `needed_by`.
     """
     asked: dict[Key, _Asked] = {}
-    stand_ins: dict[str, Substitute] = {}
+    stand_ins: dict[Substitute, None] = {}
     for key, vector in dict.fromkeys(map(question, calls)):
         source, source_vector, factor = key, vector, 1.0
         if key not in predictor.bundle.entries:
-            found = substitute(key[0], predictor.bundle.entries)
+            found = substitute(key[0], vector, predictor.bundle.entries)
             if found is None:
                 raise DataError(
                     f"bundle {predictor.bundle.path} has no regressor for {key[0]} ({key[1]}), "
                     f"which {needed_by} needs"
                 )
-            stand_ins[key[0]] = found
+            stand_ins[found] = None
             source, source_vector, factor = (found.source, key[1]), found.vector(vector), found.factor
         to_ask = asked.setdefault(source, _Asked())
         to_ask.vectors[source_vector] = None
@@ -70,7 +70,7 @@ def ask(predictor: Predictor, calls: Iterable[OperatorCall], *, needed_by: str) 
     sources: dict[Question, Key] = {}
     warnings: list[Warnings] = [
         SubstituteWarning(operator=found.operator, source=found.source, factor=found.factor)
-        for found in stand_ins.values()
+        for found in stand_ins
     ]
     for source, to_ask in asked.items():
         vectors = list(to_ask.vectors)

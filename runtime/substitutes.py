@@ -1,17 +1,18 @@
 """Where a collective was not measured for its own group: what is asked instead, and said so.
 
-The same collective of the other group serves: tensor and data parallelism call the same routine, on other sizes.
-Where neither is there, half of an all-reduce stands in: a ring all-reduce is a reduce-scatter followed by an
+The same collective of the other group serves: tensor and data parallelism call the same routine, on other sizes. So
+does half of an all-reduce: a ring all-reduce is a reduce-scatter followed by an
 all-gather of the same data (Patarasuk and Yuan, J. Parallel Distrib. Comput. 69, 2009, doi 10.1016/j.jpdc.2008.09.002).
 """
 
-from collections.abc import Container
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.regressor_entry import Key
+from kernelcast.runtime.regressor_entry import Key, RegressorEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,14 +57,31 @@ class SubstituteWarning:
         }
 
 
-def substitute(operator: str, available: Container[Key]) -> Substitute | None:
-    """What answers for `operator`, a reduce-scatter or all-gather that is not `available`; None for all others."""
-    if (operator, Direction.ONCE) in available:
+def substitute(
+    operator: str, vector: tuple[int, ...], entries: Mapping[Key, RegressorEntry]
+) -> Substitute | None:
+    """What answers for `operator`, a reduce-scatter or all-gather that `entries` lack; None for all others.
+
+    Of several that could, the one whose training comes nearest to what it would be asked: a layout that was
+    measured before one that was not, then the least distance beyond the trained sizes. Equally near, the same
+    collective goes before half an all-reduce.
+    """
+    if (operator, Direction.ONCE) in entries:
         return None
-    for candidate in _candidates(operator):
-        if (candidate.source, Direction.ONCE) in available:
-            return candidate
-    return None
+    there = [one for one in _candidates(operator) if (one.source, Direction.ONCE) in entries]
+    return min(there, key=lambda one: _beyond(one, vector, entries), default=None)
+
+
+def _beyond(
+    one: Substitute, asked: tuple[int, ...], entries: Mapping[Key, RegressorEntry]
+) -> tuple[bool, float]:
+    """Whether the layout was not measured, and how far the vector lies outside the trained range (logarithms)."""
+    entry, vector = entries[one.source, Direction.ONCE], one.vector(asked)
+    distance = 0.0
+    for value, (low, high) in zip(vector, entry.training_range, strict=True):
+        distance += math.log(max(1, low) / max(1, value)) if value < low else 0.0
+        distance += math.log(max(1, value) / max(1, high)) if value > high else 0.0
+    return bool(entry.layouts) and vector[1:] not in entry.layouts, distance
 
 
 @lru_cache(maxsize=64)

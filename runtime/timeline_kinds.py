@@ -1,11 +1,13 @@
-"""The two ways from durations to the time of a step: a closed form per schedule, or the exact simulation."""
+"""The two ways from durations to the time of a step: the paper's closed form, or the exact simulation."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from kernelcast.runtime.parallelism import Parallelism
-from kernelcast.runtime.pipeline.durations import Durations
-from kernelcast.runtime.stage_times import Times
+from kernelcast.runtime.pipeline.closed_form import closed_forms
+from kernelcast.runtime.pipeline.durations import Times
+from kernelcast.runtime.pipeline.simulate import simulate
+from kernelcast.runtime.step_times import StepTimes
 
 TimelineKind = Literal["simulate", "closed-form"]
 
@@ -18,13 +20,26 @@ class PipelineTimes:
     pipeline_us: Times
 
 
-def pipeline_times(kind: TimelineKind, parallelism: Parallelism, durations: Durations) -> PipelineTimes:
-    """Evaluate the timeline of `parallelism`'s schedule for every configuration."""
-    stages = durations.stages
-    forward_us = (durations.forward_us + durations.send_forward_us).reshape(durations.configs, -1, stages)
-    backward_us = durations.backward_us + durations.weight_us + durations.send_backward_us
-    forward_max = forward_us.sum(axis=1).max(axis=1)
-    backward_max = backward_us.reshape(durations.configs, -1, stages).sum(axis=1).max(axis=1)
-    pipeline_us = (parallelism.micro_batches - 1 + stages) * (forward_max + backward_max)
-    step_us = pipeline_us + durations.all_reduce_us[:, 0] + durations.update_us.max(axis=1)
-    return PipelineTimes(step_us=step_us, pipeline_us=pipeline_us)
+def pipeline_times(kind: TimelineKind, parallelism: Parallelism, step: StepTimes) -> PipelineTimes:
+    """Evaluate the timeline for every configuration.
+
+    "simulate" is exact for the layout's schedule. "closed-form" is the paper's eq. 7, made for 1F1B, whatever
+    the schedule: an upper envelope where stages are equal.
+    """
+    if kind == "simulate":
+        simulated = simulate(
+            schedule=parallelism.schedule,
+            pp=parallelism.pp,
+            micro_batches=parallelism.micro_batches,
+            virtual_stages=parallelism.virtual_stages,
+            durations=step.durations,
+        )
+        return PipelineTimes(step_us=simulated.step_us, pipeline_us=simulated.pipeline_us)
+    closed = closed_forms(
+        forward_us=step.forward_us,
+        backward_us=step.backward_us,
+        all_reduce_us=step.durations.all_reduce_us,
+        update_us=step.durations.update_us,
+        micro_batches=parallelism.micro_batches,
+    )
+    return PipelineTimes(step_us=closed.step_us, pipeline_us=closed.pipeline_us)

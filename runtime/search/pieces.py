@@ -22,6 +22,7 @@ from kernelcast.runtime.decomposition_blocks import (
 )
 from kernelcast.runtime.decomposition_calls import Calls, Component
 from kernelcast.runtime.decomposition_update import Role, block_gather, block_scatter, update
+from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.groups import data_group, pipeline_pair
 from kernelcast.runtime.model import ModelConfig
 from kernelcast.runtime.parallelism import Cluster, Parallelism
@@ -33,6 +34,7 @@ from kernelcast.runtime.stage_times import BlockTimes
 from kernelcast.runtime.substitutes import substitute
 
 Times = NDArray[np.float64]
+Vector = tuple[int, ...]
 PieceKey = tuple[object, ...]
 """Kind of piece, and the values of the columns that it depends on."""
 TimeAndWeight = tuple[float, float]
@@ -73,7 +75,7 @@ class Prices:
     whose: dict[str, NDArray[np.intp]]
 
     def of(self, kind: str, part: int, rows: NDArray[np.intp]) -> Times:
-        """Time of one part for the layouts at `rows`, float64 [rows]; NaN where a regressor is missing."""
+        """Time of one part for the layouts at `rows`, float64 [rows]; NaN where it has no answer."""
         times: Times = self.times_us[kind][part, self.whose[kind][rows]]
         return times
 
@@ -91,7 +93,7 @@ class Pieces:
     ) -> None:
         self.predictor, self.model, self.cluster = predictor, model, cluster
         self.bucket_entries = bucket_entries
-        self.missing: dict[Key, None] = {}
+        self.problems: dict[Key, str] = {}
         self._known: dict[PieceKey, tuple[TimeAndWeight, ...]] = {}
         self._kinds = (
             Kind(
@@ -237,7 +239,7 @@ class Pieces:
 
     def _ask(self, wanted: dict[PieceKey, Sequence[Calls]]) -> dict[PieceKey, tuple[TimeAndWeight, ...]]:
         """(time, weight part) of every part of the wanted pieces; every regressor is asked at most once."""
-        asked: dict[Key, dict[tuple[int, ...], None]] = {}
+        asked: dict[Key, dict[Vector, None]] = {}
         for parts in wanted.values():
             for calls in parts:
                 for call in calls:
@@ -255,16 +257,35 @@ class Pieces:
 
         return {key: tuple(price(calls) for calls in parts) for key, parts in wanted.items()}
 
-    def _answers(self, key: Key, vectors: list[tuple[int, ...]]) -> dict[tuple[int, ...], float]:
+    def _answers(self, key: Key, vectors: list[Vector]) -> dict[Vector, float]:
+        """Times in µs, by the operator's own regressor or a substitute; NaN where there is neither."""
         operator, direction = key
         entries = self.predictor.bundle.entries
         if key in entries:
-            times_us = self.predictor.times_us(operator, direction, vectors)
-            return {vector: times_us[vector] for vector in vectors}
-        instead = substitute(operator, entries)
-        if instead is None:
-            self.missing[key] = None
-            return dict.fromkeys(vectors, math.nan)
-        sent = [instead.vector(vector) for vector in vectors]
-        times_us = self.predictor.times_us(instead.source, direction, sent)
-        return {vector: instead.factor * times_us[other] for vector, other in zip(vectors, sent, strict=True)}
+            return self._times_us(key, vectors)
+        stand_ins = {vector: substitute(operator, vector, entries) for vector in vectors}
+        answers = dict.fromkeys(vectors, math.nan)
+        for instead in dict.fromkeys(stand_ins.values()):
+            if instead is None:
+                self.problems[key] = f"no regressor for {operator} ({direction})"
+                continue
+            served = [vector for vector, found in stand_ins.items() if found == instead]
+            sent = [instead.vector(vector) for vector in served]
+            times_us = self._times_us((instead.source, direction), sent)
+            answers |= {
+                vector: instead.factor * times_us[other] for vector, other in zip(served, sent, strict=True)
+            }
+        return answers
+
+    def _times_us(self, key: Key, vectors: list[Vector]) -> dict[Vector, float]:
+        """Times in µs; NaN for vectors that the regressor answers with nonsense."""
+        try:
+            times_us = self.predictor.times_us(*key, vectors)
+        except DataError as error:
+            if len(vectors) == 1:
+                self.problems.setdefault(key, str(error))
+                return {vectors[0]: math.nan}
+            # Nonsense for one is no reason to do without the others.
+            half = len(vectors) // 2
+            return self._times_us(key, vectors[:half]) | self._times_us(key, vectors[half:])
+        return {vector: times_us[vector] for vector in vectors}

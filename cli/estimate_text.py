@@ -1,0 +1,158 @@
+"""An estimate as readable text, for a terminal or a file."""
+
+from collections.abc import Iterator
+from itertools import groupby
+
+from kernelcast.cli.sizes import gigabytes
+from kernelcast.cli.tables import seconds, seconds_precisely, text_table
+from kernelcast.runtime import Estimate
+from kernelcast.runtime.decomposition_calls import ONCE_PER_UPDATE
+
+TOP_OPERATORS = 12
+SHOWN_WARNINGS = 8
+
+
+def render(estimate: Estimate) -> str:
+    """Headline, components, stages, memory, the longest operators, warnings."""
+    sections = [
+        headline(estimate),
+        "Components\n" + _components(estimate),
+        "Stages, per micro-batch (forward, backward) and per update\n" + _stages(estimate),
+        f"Memory per device in GB, {_room(estimate)}\n" + _memory(estimate),
+        "Operators that take most of a step, summed over the stages\n" + _operators(estimate),
+    ]
+    if estimate.warnings:
+        sections.append(_warnings(estimate))
+    return "\n\n".join(sections)
+
+
+def headline(estimate: Estimate) -> str:
+    """The step time, and what it was asked for."""
+    layout, model, source = estimate.parallelism, estimate.model, estimate.provenance
+    encoders = ", ".join(map(str, estimate.encoder_counts))
+    hardware = "; ".join((*source.compute, *source.fabric)) or "not recorded"
+    lines = [
+        f"step {seconds_precisely(estimate.step_time_s)}, {estimate.tokens_per_s:,.0f} tokens/s",
+        "",
+    ]
+    if estimate.interval_s is not None:
+        low_s, high_s = estimate.interval_s
+        lines.append(
+            f"interval  {seconds_precisely(low_s)} to {seconds_precisely(high_s)} "
+            "(90 %, of the operators' errors)"
+        )
+    return "\n".join(
+        (
+            *lines,
+            f"timeline  {estimate.timeline}, {layout.schedule}; stages wait {estimate.bubble_share:.1%} "
+            "of the pipeline's time",
+            f"model     {model.name}: {model.encoders} encoders, hidden {model.hidden_size}, "
+            f"sequence {model.sequence_length}, vocabulary {estimate.padded_vocabulary_size} (padded)",
+            f"layout    pp {layout.pp} × mp {layout.mp} × dp {layout.dp} = {layout.world_size} device(s), "
+            f"{estimate.cluster.gpus_per_node} per node ({estimate.cluster_source}); "
+            f"micro-batch {layout.micro_batch} × {layout.micro_batches}, recompute {layout.recompute}, "
+            f"ZeRO {layout.zero}{', sequence parallel' if layout.sequence_parallel else ''}"
+            f"{f', {layout.virtual_stages} chunks per stage' if layout.virtual_stages > 1 else ''}",
+            f"encoders  {encoders}",
+            f"bundle    {source.bundle} ({source.statistic} times, {source.dtype}, {source.created_at})",
+            f"hardware  {hardware}",
+        )
+    )
+
+
+def _components(estimate: Estimate) -> str:
+    rows = [[name, seconds(value)] for name, value in estimate.components.to_dict().items()]
+    return text_table(("component", "time"), rows, indent="  ")
+
+
+def _stages(estimate: Estimate) -> str:
+    rows = [
+        [
+            str(stage.encoders),
+            f"{stage.parameters:,}",
+            seconds(stage.forward_s),
+            seconds(stage.backward_s),
+            seconds(stage.all_reduce_s),
+            seconds(stage.update_s),
+        ]
+        for stage in estimate.stages
+    ]
+    headers = ("stage", "encoders", "parameters", "forward", "backward", "all-reduce", "update")
+    return text_table(headers, list(_together(rows)), indent="  ")
+
+
+def _room(estimate: Estimate) -> str:
+    memory = estimate.memory
+    if memory.gpu_memory_bytes is None:
+        return "a device's size is not known (--gpu-memory)"
+    verdict = "fits" if memory.fits else "does NOT fit"
+    return f"{verdict} into {gigabytes(memory.gpu_memory_bytes)} ({memory.source})"
+
+
+def _memory(estimate: Estimate) -> str:
+    memory = estimate.memory
+    verdicts = {None: "", True: "yes", False: "NO"}
+    rows = [
+        [
+            *(
+                gigabytes(size_bytes)
+                for size_bytes in (
+                    stage.weights_bytes,
+                    stage.gradients_bytes,
+                    stage.optimizer_bytes,
+                    stage.activations_bytes,
+                    stage.logits_bytes,
+                    stage.working_bytes,
+                    stage.total_bytes,
+                )
+            ),
+            verdicts[memory.fits_stage(stage)],
+        ]
+        for stage in memory.stages
+    ]
+    parts = ("weights", "gradients", "optimizer", "activations", "logits", "working", "total", "fits")
+    if memory.gpu_memory_bytes is None:
+        parts, rows = parts[:-1], [row[:-1] for row in rows]
+    return text_table(("stage", *parts), list(_together(rows)), indent="  ")
+
+
+def _together(rows: list[list[str]]) -> Iterator[list[str]]:
+    """Rows of stages with the stage in front; neighbours that say the same share a row."""
+    for values, stages in groupby(range(len(rows)), key=lambda index: rows[index]):
+        first, *others = stages
+        yield [f"{first}-{others[-1]}" if others else str(first), *values]
+
+
+def _operators(estimate: Estimate) -> str:
+    # One update runs every micro-batch once, so a row that is per micro-batch counts that often.
+    totals: dict[tuple[str, str], tuple[float, int]] = {}
+    for row in estimate.operators:
+        repeats = 1 if row.component in ONCE_PER_UPDATE else estimate.parallelism.micro_batches
+        total_s, calls = totals.get((row.operator, row.direction.value), (0.0, 0))
+        totals[row.operator, row.direction.value] = (
+            total_s + repeats * row.total_s,
+            calls + repeats * row.count,
+        )
+    everything_s = sum(total_s for total_s, _ in totals.values())
+    ranked = sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
+    rows = [
+        [
+            operator,
+            direction,
+            f"{calls:,}",
+            seconds(total_s / calls),
+            seconds(total_s),
+            f"{total_s / everything_s:.1%}",
+        ]
+        for (operator, direction), (total_s, calls) in ranked[:TOP_OPERATORS]
+    ]
+    headers = ("operator", "direction", "calls", "mean time", "device time", "share")
+    return text_table(headers, rows, indent="  ")
+
+
+def _warnings(estimate: Estimate) -> str:
+    lines = [f"warning: {warning}" for warning in estimate.warnings[:SHOWN_WARNINGS]]
+    hidden = len(estimate.warnings) - len(lines)
+    if hidden:
+        lines.append(f"warning: {hidden} more operator(s) asked outside the training range (--json has all)")
+    return "\n".join(lines)

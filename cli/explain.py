@@ -1,0 +1,149 @@
+"""`kernelcast predict --explain OPERATOR`: its answers in words, and the nearest measured samples."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelcast.cli.tables import seconds, text_table
+from kernelcast.runtime import Estimate, UsageError
+from kernelcast.runtime.bundle import Bundle
+from kernelcast.runtime.explanation import Explanation, explain_operator
+
+NEAREST = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearSample:
+    """A measured sample near to what was asked; `distance` is that of the logarithms of the workload vectors."""
+
+    vector: tuple[int, ...]
+    distance: float
+    time_us: float
+    hardware: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "vector": list(self.vector),
+            "distance": self.distance,
+            "time_us": self.time_us,
+            "hardware": self.hardware,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """An explanation, with samples where a database was given (else None)."""
+
+    explanation: Explanation
+    nearest: tuple[NearSample, ...] | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        values = self.explanation.to_dict()
+        if self.nearest is not None:
+            values["nearest"] = [sample.to_dict() for sample in self.nearest]
+        return values
+
+
+def explain(
+    estimate: Estimate, bundle: Bundle, operator: str, database: Path | None
+) -> tuple[Explained, ...]:
+    """Explain every distinct question about `operator`, with the nearest samples of `database`.
+
+    Raises:
+        UsageError: no such operator, the step does not call it, or the store's packages are not installed.
+        DataError: the database cannot be read.
+    """
+    explanations = explain_operator(estimate, bundle, operator)
+    if database is None:
+        return tuple(Explained(explanation=one, nearest=None) for one in explanations)
+    try:
+        from kernelcast.cli.nearest import nearest_samples
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("kernelcast"):
+            raise
+        raise UsageError(
+            f"--db needs the package {error.name}, which is not installed; "
+            "expected: pip install 'kernelcast[store]'"
+        ) from error
+    found = nearest_samples(database, explanations, dtype=bundle.manifest.dtype, count=NEAREST)
+    statistic = bundle.manifest.statistic
+    return tuple(
+        Explained(
+            explanation=one,
+            nearest=tuple(
+                NearSample(
+                    vector=sample.vector,
+                    distance=sample.distance,
+                    time_us=sample.quiet_us if statistic == "quiet" else sample.time_us,
+                    hardware=sample.hardware,
+                )
+                for sample in samples
+            ),
+        )
+        for one, samples in zip(explanations, found, strict=True)
+    )
+
+
+def render_explanations(explained: Sequence[Explained]) -> str:
+    """Explanations as readable text, one after the other."""
+    return "\n\n".join(_render(one) for one in explained)
+
+
+def _render(explained: Explained) -> str:
+    one = explained.explanation
+    entry = one.entry
+    beyond = "" if entry.extrapolation_error is None else f", {entry.extrapolation_error:.1%} beyond it"
+    coverage = entry.interval_coverage
+    covered = "" if coverage is None else f"; such intervals held {coverage:.0%} of held-out samples"
+    lines = [
+        f"{one.operator} ({one.direction})",
+        f"  time       {seconds(one.time_us / 1e6)}, "
+        f"{seconds(one.low_us / 1e6)} to {seconds(one.high_us / 1e6)} (90 %){covered}",
+        f"  calls      {one.calls:,} per step, {seconds(one.total_s)}, {one.share:.1%} of the devices' work",
+        f"  regressor  {entry.algorithm}, form {entry.form}, {entry.rows:,} samples, "
+        f"error {entry.validation_error:.1%} in its range{beyond}",
+    ]
+    if entry.operator != one.operator:
+        share = "" if one.factor == 1 else f"{one.factor:g} × "
+        lines.append(
+            f"  substitute {one.operator} is not in the bundle; the time is {share}that of {entry.operator}"
+        )
+    if entry.layouts:
+        measured = ", ".join(f"{nodes} × {gpus}" for nodes, gpus in entry.layouts)
+        lines.append(f"  layouts    {measured} measured (nodes × devices per node)")
+    rows = [
+        [
+            feature.name,
+            feature.unit,
+            f"{feature.value:,}",
+            f"{feature.minimum:,.0f}",
+            f"{feature.maximum:,.0f}",
+            "yes" if feature.inside else "NO",
+        ]
+        for feature in one.features
+    ]
+    headers = ("feature", "unit", "asked", "trained from", "to", "inside")
+    lines += ["", text_table(headers, rows, indent="  ")]
+    if explained.nearest is not None:
+        lines += ["", _nearest(explained.nearest, [feature.name for feature in one.features])]
+    return "\n".join(lines)
+
+
+def _nearest(samples: Sequence[NearSample], features: Sequence[str]) -> str:
+    if not samples:
+        return "  The database has no sample of it."
+    rows = [
+        [
+            *(f"{value:,}" for value in sample.vector),
+            f"{sample.distance:.3f}",
+            seconds(sample.time_us / 1e6),
+            sample.hardware,
+        ]
+        for sample in samples
+    ]
+    return "  Nearest samples (distance of the logarithms)\n" + text_table(
+        (*features, "distance", "time", "hardware"), rows, indent="  "
+    )
