@@ -222,7 +222,18 @@ def _layouts(
 
 
 def _outliers(selected: Selected | None) -> tuple[Outlier, ...]:
-    return ()
+    """Those of the selection, in its order: the furthest off first."""
+    if selected is None:
+        return ()
+    table = selected.table
+    return tuple(
+        Outlier(
+            vector=tuple(map(int, table.workloads[row])),
+            time_us=float(table.times_us[row]),
+            held_out_us=float(selected.held_out_us[row]),
+        )
+        for row in getattr(selected, "outliers", ())
+    )
 
 
 def _of_layout(workloads: Array, layout: Layout) -> npt.NDArray[np.bool_]:

@@ -1,0 +1,108 @@
+"""The figures of a training and the table that they make."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernelcast.runtime.operators import Direction
+from kernelcast.train.fit import Trained
+from kernelcast.train.report.figures import TrainingFigures, figures
+from kernelcast.train.report.reference import Reference
+from kernelcast.train.report.table import Kind, columns
+from kernelcast.train.selection import relative_errors
+
+PUBLISHED = Path(__file__).parent.parent.parent / "data" / "importers" / "Example"
+
+
+def with_errors(trained: Trained, **changes: float | None) -> TrainingFigures:
+    """The figures of a training whose entries had other ones."""
+    entries = tuple(replace(entry, **changes) for entry in trained.manifest.regressors)  # type: ignore[arg-type]
+    return figures(replace(trained, manifest=replace(trained.manifest, regressors=entries)))
+
+
+def test_means_leave_the_collectives_out(trained: Trained) -> None:
+    found = figures(trained)
+    errors = {o.entry.operator: o.entry.validation_error for o in found.operators}
+    assert set(errors) == {"dp_all_reduce", "gelu", "qkv_linear"}
+    assert found.mean_validation_error == pytest.approx((errors["gelu"] + errors["qkv_linear"]) / 2)
+    assert found.mean_collective_error == errors["dp_all_reduce"]
+    assert found.rows == 24 + 24 + 36
+    assert found.size_bytes == sum(entry.size_bytes for entry in trained.manifest.regressors)
+
+
+def test_collectives_alone_have_a_mean(trained: Trained) -> None:
+    [collective] = [entry for entry in trained.manifest.regressors if entry.operator == "dp_all_reduce"]
+    found = figures(replace(trained, manifest=replace(trained.manifest, regressors=(collective,))))
+    assert found.mean_validation_error == found.mean_collective_error == collective.validation_error
+    assert figures(trained).mean_reference_error is None
+
+
+def test_means_of_what_was_measured(trained: Trained) -> None:
+    found = with_errors(trained, extrapolation_error=0.25, interval_coverage=0.9)
+    assert (found.mean_extrapolation_error, found.mean_coverage) == (0.25, pytest.approx(0.9))
+    found = with_errors(trained, extrapolation_error=None, interval_coverage=None)
+    assert (found.mean_extrapolation_error, found.mean_coverage) == (None, None)
+
+
+def test_layouts_have_errors_of_their_own(trained: Trained) -> None:
+    [collective, gelu, _] = figures(trained).operators
+    assert gelu.layouts == ()
+    assert [(layout.nodes, layout.gpus_per_node) for layout in collective.layouts] == [(1, 2), (1, 4), (2, 4)]
+    selected = collective.selected
+    assert selected is not None
+    errors = relative_errors(selected.held_out_us, selected.table.times_us)
+    own = errors[(selected.table.workloads[:, 1:] == (1, 4)).all(axis=1)]
+    layout = collective.layouts[1]
+    assert (layout.rows, layout.error, layout.median_error) == (12, np.mean(own), np.median(own))
+
+
+def test_outliers_are_told_with_workload_and_times(trained: Trained) -> None:
+    [_, gelu, _] = figures(trained).operators
+    assert gelu.selected is not None
+    far = replace(gelu.selected, outliers=(3, 1))
+    found = figures(replace(trained, selections=(far,))).operators[1]
+    assert [outlier.vector for outlier in found.outliers] == [
+        tuple(far.table.workloads[row].astype(int)) for row in (3, 1)
+    ]
+    assert found.outliers[0].time_us == far.table.times_us[3]
+    assert found.to_dict()["outliers"][1]["held_out_us"] == far.held_out_us[1]
+
+
+def test_a_reference_is_compared_operator_by_operator(trained: Trained) -> None:
+    found = figures(trained, Reference.read(PUBLISHED))
+    by_name = {o.entry.operator: o.reference_error for o in found.operators}
+    assert by_name == {"dp_all_reduce": None, "gelu": None, "qkv_linear": 0.02}
+    # A mean over some would stand beside a mean over others.
+    assert found.mean_reference_error is None
+
+
+def test_regressors_that_were_taken_over_have_no_rows(trained: Trained) -> None:
+    found = figures(replace(trained, selections=()), Reference.read(PUBLISHED))
+    assert [operator.to_dict()["fitted"] for operator in found.operators] == [False] * 3
+    assert all(operator.layouts == operator.outliers == () for operator in found.operators)
+    assert found.mean_validation_error == figures(trained).mean_validation_error
+
+
+def test_the_json_form_is_plain(trained: Trained) -> None:
+    values = json.loads(json.dumps(figures(trained).to_dict(), allow_nan=False))
+    assert values["operators"][1]["operator"] == "gelu"
+    assert [skipped["operator"] for skipped in values["skipped"]] == ["softmax"]
+
+
+def test_the_table_has_a_cell_per_operator_and_no_empty_column(trained: Trained) -> None:
+    table = {
+        column.heading: column
+        for column in columns(with_errors(trained, extrapolation_error=None, interval_coverage=0.875))
+    }
+    assert "reference" not in table
+    assert "extrapolated" not in table
+    assert [cell.text for cell in table["operator"].cells] == ["dp_all_reduce", "gelu", "qkv_linear"]
+    assert [cell.value for cell in table["coverage"].cells] == [0.875] * 3
+    assert {column.kind for column in table.values()} == set(Kind)
+    compared = {column.heading: column for column in columns(figures(trained, Reference.read(PUBLISHED)))}
+    assert [cell.text for cell in compared["reference"].cells] == ["–", "–", "2.0 %"]
+    assert [cell.value for cell in compared["reference"].cells] == ["", "", 0.02]
+    assert Direction.BACKWARD.value in [cell.text for cell in table["direction"].cells]

@@ -1,0 +1,190 @@
+"""The report's page: whole, self-contained, escaped, readable without seeing it, written all at once."""
+
+import base64
+import hashlib
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote
+from xml.etree import ElementTree
+
+import pytest
+
+from kernelcast.runtime import DataError
+from kernelcast.runtime.fingerprint import ComputeFingerprint
+from kernelcast.runtime.manifest import UNKNOWN_MOMENT
+from kernelcast.train.fit import Trained
+from kernelcast.train.report.figures import figures
+from kernelcast.train.report.page import FILE_NAME, check_directory, page, write_report
+from kernelcast.train.report.reference import Reference
+from kernelcast.train.report.words import percent_text
+from kernelcast.train.screening import Skipped
+
+PUBLISHED = Path(__file__).parent.parent.parent / "data" / "importers" / "Example"
+HOSTILE = "<script>alert('&\")</script>"
+
+
+class Page(HTMLParser):
+    """What a browser would find: elements with attributes, text per element, balance of tags."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str]]] = []
+        self.text: dict[str, list[str]] = {}
+        self._open: list[str] = []
+        self.feed(text)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, {name: value or "" for name, value in attrs}))
+        if tag not in ("meta", "img"):
+            self._open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text.setdefault(self._open[-1] if self._open else "", []).append(data.strip())
+
+    def all(self, tag: str) -> Iterator[dict[str, str]]:
+        return (attributes for name, attributes in self.elements if name == tag)
+
+
+@pytest.fixture(scope="module")
+def pages() -> dict[str, str]:
+    return {}
+
+
+@pytest.fixture
+def shown(trained: Trained, pages: dict[str, str]) -> str:
+    """The page with a reference, made once."""
+    if "shown" not in pages:
+        pages["shown"] = page(figures(trained, Reference.read(PUBLISHED)))
+    return pages["shown"]
+
+
+def test_the_page_holds_tables_plots_and_what_was_left_out(trained: Trained, shown: str) -> None:
+    found = Page(shown)
+    headings = ["operator", "direction", "rows", "algorithm", "form", "error", "reference"]
+    assert [text for text in found.text["button"] if text][:7] == headings
+    assert found.text["h3"] == ["dp_all_reduce, once", "gelu, forward", "qkv_linear, backward"]
+    assert "softmax (forward): 3 distinct workloads, expected 8 or more" in found.text["li"]
+    mean = percent_text(figures(trained).mean_validation_error)
+    assert mean in found.text["dd"]
+    assert trained.digest in found.text["dd"]
+    # Three plots each, and the overview.
+    assert len(list(found.all("img"))) == 10
+    assert "1 × 4" in found.text["td"]
+    anchors = {attributes["id"] for _, attributes in found.elements if "id" in attributes}
+    assert {attributes["href"].removeprefix("#") for attributes in found.all("a")} <= anchors
+
+
+def test_nothing_is_loaded_from_elsewhere(shown: str) -> None:
+    found = Page(shown)
+    for _, attributes in found.elements:
+        for name in ("src", "href", "srcset", "data", "action"):
+            assert attributes.get(name, "#").startswith(("#", "data:image/svg+xml,"))
+    assert "url(" not in "".join(found.text["style"])
+    assert "@import" not in shown
+    assert not list(found.all("link"))
+    [policy] = [m["content"] for m in found.all("meta") if m.get("http-equiv") == "Content-Security-Policy"]
+    [script] = re.findall(r"<script>(.*?)</script>", shown, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in policy
+    assert "default-src 'none'; img-src data:" in policy
+
+
+def test_every_picture_is_sound_and_told_in_words(shown: str) -> None:
+    alts = []
+    for image in Page(shown).all("img"):
+        svg = unquote(image["src"].removeprefix("data:image/svg+xml,"))
+        root = ElementTree.fromstring(svg)
+        assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
+        assert float(image["width"]) / float(image["height"]) == pytest.approx(
+            float(root.attrib["width"][:-2]) / float(root.attrib["height"][:-2]), rel=0.01
+        )
+        alts.append(image["alt"])
+    assert len(set(alts)) == len(alts)
+    assert all(len(alt) > 40 for alt in alts)
+    assert any("predicted over measured time of 24 held-out rows" in alt for alt in alts)
+
+
+def test_all_text_is_escaped(trained: Trained) -> None:
+    manifest = replace(
+        trained.manifest, compute=(ComputeFingerprint(kind="cpu", device_name=HOSTILE, cores=2, threads=1),)
+    )
+    skipped = Skipped(operator=HOSTILE, direction=trained.manifest.regressors[0].direction, reason=HOSTILE)
+    hostile = replace(
+        trained, path=Path(f"{HOSTILE}.kcast"), manifest=manifest, skipped=(skipped,), selections=()
+    )
+    shown = page(figures(hostile))
+    assert HOSTILE not in shown
+    found = Page(shown)
+    assert len(list(found.all("script"))) == 1
+    assert any(text.startswith(HOSTILE) for text in found.text["dd"])
+    assert f"{HOSTILE} (once): {HOSTILE}" in found.text["li"]
+
+
+def test_what_is_not_known_is_said(trained: Trained) -> None:
+    manifest = replace(trained.manifest, created_at=UNKNOWN_MOMENT)
+    taken_over = replace(trained, manifest=manifest, selections=(), skipped=())
+    shown = page(figures(taken_over))
+    found = Page(shown)
+    assert "not known" in found.text["dd"]
+    assert "Left out" not in found.text["h2"]
+    assert shown.count("Taken over from an earlier bundle") == 3
+    assert len(list(found.all("img"))) == 1  # the overview
+
+
+def test_outliers_are_listed_furthest_first(trained: Trained) -> None:
+    collective = trained.selections[0]
+    assert collective.table.operator == "dp_all_reduce"
+    many = replace(collective, outliers=tuple(range(36)))
+    shown = page(figures(replace(trained, selections=(many, *trained.selections[1:]))))
+    summaries = Page(shown).text["summary"]
+    assert "36 outliers, which the regressor does not follow" in summaries
+
+
+def test_the_same_training_gives_the_same_bytes(trained: Trained, shown: str) -> None:
+    assert page(figures(trained, Reference.read(PUBLISHED))) == shown
+
+
+def test_progress_names_every_operator(trained: Trained) -> None:
+    steps: list[tuple[int, int, str]] = []
+    page(figures(replace(trained, selections=())), on_progress=lambda *step: steps.append(step))
+    assert steps == [(1, 3, "dp_all_reduce"), (2, 3, "gelu"), (3, 3, "qkv_linear")]
+
+
+def test_a_page_is_replaced_as_a_whole(
+    trained: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    directory, quick = tmp_path / "a" / "b", replace(trained, selections=())
+    path = write_report(figures(quick), directory)
+    assert path == directory / FILE_NAME
+    before = path.read_bytes()
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(DataError, match=r"index\.html: cannot be written \(No space left on device\)$"):
+        write_report(figures(quick, Reference.read(PUBLISHED)), directory)
+    assert path.read_bytes() == before
+    assert [entry.name for entry in directory.iterdir()] == [FILE_NAME]
+
+
+def test_a_folder_that_cannot_be_written_is_seen_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check_directory(tmp_path / "new" / "deep")
+    (tmp_path / "file").write_text("not a folder")
+    for wrong in ("file", "file/below"):
+        with pytest.raises(DataError, match=r"cannot be written \(.*file is not a folder\)"):
+            check_directory(tmp_path / wrong)
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(DataError, match="no permission to write"):
+        check_directory(tmp_path / "new")
