@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types imports unit slow docs bench-store clean
+.PHONY: demo test lint types imports unit slow test-slurm docs bench-store clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -25,17 +25,21 @@ lint: $(INSTALLED)
 
 # mypy cannot follow the editable install, so it finds the package through a link that is named like it.
 types: $(INSTALLED)
-	MYPYPATH=$(VENV)/typing $(BIN)/mypy -p kernelcast.runtime -p kernelcast.store -p kernelcast.train \
+	MYPYPATH=$(VENV)/typing $(BIN)/mypy -p kernelcast.runtime -p kernelcast.walltime -p kernelcast.store -p kernelcast.train \
 	  -p kernelcast.collector -p kernelcast.demo -p kernelcast.cli
 
 imports: $(INSTALLED)
 	$(BIN)/lint-imports
 
 unit: $(INSTALLED)
-	$(BIN)/pytest -m 'not slow' -n 2
+	$(BIN)/pytest -m 'not slow and not slurm' -n 2
 
 slow: $(INSTALLED)
 	$(BIN)/pytest -m slow
+
+# Needs root and apt-get; elsewhere it says so and does nothing.
+test-slurm: $(INSTALLED)
+	tests/integrations/slurm/run.sh $(BIN)/pytest
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate_sql.py

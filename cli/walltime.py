@@ -160,7 +160,7 @@ def render(found: Answer) -> str:
     settings = [[name, str(given.value), given.origin] for name, given in found.settings.given.items()]
     return "\n\n".join(
         (
-            f"time limit {format_slurm(times.walltime_s)}{jobs}",
+            f"time limit {found.slurm or format_time(times.walltime_s)}{jobs}",
             text_table(("", "expected", "requested"), rows, indent="  "),
             "\n".join(facts),
             text_table(("setting", "value", "from"), settings, indent="  "),

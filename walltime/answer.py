@@ -14,7 +14,7 @@ from kernelcast.runtime.shown import shown
 from kernelcast.runtime.timeline_kinds import TimelineKind
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
-from kernelcast.walltime.durations import format_slurm, format_time
+from kernelcast.walltime.durations import fits_slurm, format_slurm, format_time
 from kernelcast.walltime.fields import DEFAULT_MARGIN, FIELDS
 from kernelcast.walltime.job import JOB_FILE, SITE_FILE, Job
 from kernelcast.walltime.settings import Settings, is_path
@@ -73,6 +73,11 @@ class Answer:
         """What is asked for, and held at most: all jobs together."""
         return self._held(self.walltime.requested_s)
 
+    @property
+    def slurm(self) -> str | None:
+        """The time limit as Slurm reads it; None when it is longer than Slurm can be told."""
+        return format_slurm(self.walltime.walltime_s) if fits_slurm(self.walltime.walltime_s) else None
+
     def _held(self, time_s: float) -> Held:
         gpu_hours = device_hours(time_s, self.gpus)
         return Held(
@@ -88,7 +93,7 @@ class Answer:
         return {
             "format": WALLTIME_FORMAT,
             "walltime_s": found.walltime_s,
-            "slurm": format_slurm(found.walltime_s),
+            "slurm": self.slurm,
             "jobs": found.jobs,
             "expected_s": found.expected_s,
             "interval_s": [found.low_s, found.high_s],
@@ -259,7 +264,7 @@ def _warnings(found: Walltime, estimate: Estimate, asked_s: float | None) -> lis
     if asked_s is not None and asked_s < found.low_s:
         lines.append(
             f"time limit {format_time(asked_s)} is shorter than the {format_time(found.low_s)} that the job takes "
-            f"at least, as predicted; {format_slurm(found.walltime_s)} would do"
+            f"at least, as predicted; {format_time(found.walltime_s)} would do"
         )
     if found.jobs > 1:
         lines.append(

@@ -112,7 +112,7 @@ def _comments(text: str) -> Iterator[tuple[int, str, bool]]:
         stripped = line.strip()
         if line.startswith("#"):
             yield number, stripped, is_head
-        elif stripped:
+        elif stripped and not stripped.startswith("#"):
             is_head = False
 
 

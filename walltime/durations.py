@@ -5,14 +5,15 @@ import re
 
 from kernelcast.runtime.errors import DataError
 
-_UNITS_S = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
+_DAY_S = 86_400
+_UNITS_S = {"d": _DAY_S, "h": 3_600, "m": 60, "s": 1}
 _WITH_UNITS = re.compile(
     r"(?:(\d+(?:\.\d+)?)d)?(?:(\d+(?:\.\d+)?)h)?(?:(\d+(?:\.\d+)?)m)?(?:(\d+(?:\.\d+)?)s?)?", re.A
 )
 _CLOCK = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", re.A)
 _LONGEST_TEXT = 40
 
-MAX_SLURM_S = 24_855 * 86_400
+MAX_SLURM_S = 24_855 * _DAY_S
 """Slurm 22.05 reads a time limit as 32-bit seconds: what is longer than 24,855 days it takes for something else."""
 
 
@@ -46,7 +47,7 @@ def _read_clock(text: str) -> float | None:
         hours, (minutes, seconds) = 0, given
     else:
         hours, minutes, seconds = given
-    return float(int(days or 0) * 86_400 + hours * 3_600 + minutes * 60 + seconds)
+    return float(int(days or 0) * _DAY_S + hours * 3_600 + minutes * 60 + seconds)
 
 
 def whole_seconds(time_s: float) -> int:
@@ -56,7 +57,7 @@ def whole_seconds(time_s: float) -> int:
 
 def format_time(time_s: float) -> str:
     """`HH:MM:SS`, from a day on `D-HH:MM:SS`; to the next full second."""
-    days, seconds = divmod(whole_seconds(time_s), 86_400)
+    days, seconds = divmod(whole_seconds(time_s), _DAY_S)
     clock = f"{seconds // 3_600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
     return f"{days}-{clock}" if days else clock
 
@@ -67,9 +68,17 @@ def format_slurm(time_s: float) -> str:
     Raises:
         DataError: it is longer than Slurm can be told.
     """
-    limit_s = 60 * max(1, math.ceil(round(time_s, 6) / 60))
-    if limit_s > MAX_SLURM_S:
+    if not fits_slurm(time_s):
         raise DataError(
-            f"walltime is {limit_s / 86_400:,.0f} days, expected at most {MAX_SLURM_S // 86_400:,}, Slurm's longest"
+            f"walltime is {time_s / _DAY_S:,.0f} days, expected at most {MAX_SLURM_S // _DAY_S:,}, Slurm's longest"
         )
-    return format_time(limit_s)
+    return format_time(_slurm_s(time_s))
+
+
+def fits_slurm(time_s: float) -> bool:
+    """Whether a time is one that Slurm can be told."""
+    return _slurm_s(time_s) <= MAX_SLURM_S
+
+
+def _slurm_s(time_s: float) -> int:
+    return 60 * max(1, math.ceil(round(time_s, 6) / 60))

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from kernelcast.cli.walltime import walltime
-from kernelcast.walltime import format_time
+from kernelcast.walltime import BatchScript, format_time
 from kernelcast.walltime.durations import MAX_SLURM_S
 
 pytestmark = pytest.mark.slurm
@@ -307,3 +307,12 @@ def test_the_longest_time_limit_is_one_that_slurm_keeps(slurm: Slurm, folder: Pa
     for time_s, kept in ((MAX_SLURM_S, True), (MAX_SLURM_S + 86_400, False)):
         time = format_time(time_s)
         assert (slurm.limit(slurm.run("sbatch", f"--time={time}", "--wrap", "true").job) == time) is kept
+
+
+@pytest.mark.parametrize("before", ["  # a comment\n", "\n \t\n", "\f\n", "true\n", "  true\n", ": # a\n"])
+def test_comments_count_where_slurms_do(slurm: Slurm, folder: Path, before: str) -> None:
+    script = write_script(folder, f"{before}#SBATCH --time=9\n{LINES}")
+    read_by_slurm = (
+        slurm.limit(slurm.run("sbatch", script.name, cwd=folder, KERNELCAST="off").job) == "00:09:00"
+    )
+    assert bool(BatchScript.read(script).given) is read_by_slurm

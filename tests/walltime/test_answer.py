@@ -1,0 +1,227 @@
+"""The whole question: what is predicted, checked and told, and where every slip is blamed."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism, UsageError
+from kernelcast.walltime import Allocation, Answer, answer, find_job, format_slurm, format_time
+
+Make = Callable[..., Path]
+SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 2\nencoders = 4\nvocabulary_size = 100\n"
+JOB = """
+bundle = "test.kcast"
+model = "tiny.toml"
+pp = 2
+micro_batch = 1
+micro_batches = 3
+steps = 1_000_000
+"""
+
+
+class Ask:
+    """Asks about a job file in a folder that has a model and a bundle, with fields as on the command line."""
+
+    def __init__(self, folder: Path, make_bundle: Make) -> None:
+        self.folder = folder
+        make_bundle()
+        (folder / "tiny.toml").write_text(SIZES)
+        (folder / "kernelcast.toml").write_text(JOB)
+
+    def __call__(self, *, without: str = "", more: str = "", site: str = "", **asked: Any) -> Answer:
+        fields = {
+            name: asked.pop(name) for name in list(asked) if name not in ("allocation", "asked_s", "load")
+        }
+        lines = [line for line in JOB.splitlines() if not without or not line.startswith(without)]
+        (self.folder / "kernelcast.toml").write_text("\n".join([*lines, more]))
+        (self.folder / "site.toml").write_text(site)
+        environment = {"KERNELCAST_SITE": str(self.folder / "site.toml")}
+        return answer(find_job(self.folder, options=fields, environment=environment), **asked)
+
+
+@pytest.fixture
+def ask(tmp_path: Path, make_bundle: Make) -> Ask:
+    return Ask(tmp_path, make_bundle)
+
+
+def test_the_time_of_the_steps_and_the_margin(ask: Ask, tmp_path: Path) -> None:
+    found = ask(timeline="closed-form")
+    times = found.walltime
+    # (3 − 1 + 2) · (345 + 680) + 5 µs, as kernelcast predict says.
+    assert times.step.expected_s == pytest.approx(0.004105)
+    assert times.expected_s == pytest.approx(4_105)
+    assert times.low_s < times.expected_s < times.high_s
+    assert times.walltime_s == pytest.approx(1.1 * times.high_s)
+    estimate = Estimator.load(tmp_path / "test.kcast").predict(
+        model=ModelConfig.from_file(tmp_path / "tiny.toml"),
+        parallelism=Parallelism(pp=2, mp=1, dp=1, micro_batch=1, micro_batches=3),
+        cluster=Cluster(gpus_per_node=2),
+    )
+    found = ask()
+    assert (times.step.low_s, times.step.high_s) != (found.walltime.step.low_s, found.walltime.step.high_s)
+    assert found.walltime.step.expected_s == estimate.step_time_s
+    assert (found.walltime.step.low_s, found.walltime.step.high_s) == estimate.interval_s
+    assert found.warnings == ()
+
+
+def test_tokens_are_rounded_up_to_steps(ask: Ask) -> None:
+    # 3 micro-batches of 1 sample of 4 tokens are 12 per step, twice that with dp 2.
+    assert ask(tokens=12).walltime.steps == 1
+    assert ask(tokens=13).walltime.steps == 2
+    assert ask(tokens=13, dp=2).walltime.steps == 1
+    assert ask(tokens=13, sequence_length=8).walltime.steps == 1
+    assert ask(tokens=13, global_batch=6, dp=2).walltime.steps == 1
+
+
+def test_what_is_held(ask: Ask) -> None:
+    found = ask(dp=4, price=2.5, allocation=Allocation(gpus_per_node=4))
+    assert (found.gpus, found.nodes) == (8, 2)
+    hours = found.walltime.expected_s / 3_600
+    assert found.expected.gpu_hours == pytest.approx(8 * hours)
+    assert found.expected.node_hours == pytest.approx(2 * hours)
+    assert found.expected.cost == pytest.approx(20 * hours)
+    assert found.requested.gpu_hours == pytest.approx(8 * found.walltime.walltime_s / 3_600)
+    assert ask().expected.cost is None
+
+
+def test_what_the_job_gets_decides(ask: Ask) -> None:
+    assert ask(gpus_per_node=4).estimate.cluster.gpus_per_node == 4
+    assert ask(gpus_per_node=4, allocation=Allocation(gpus_per_node=1)).estimate.cluster.gpus_per_node == 1
+    assert ask(allocation=Allocation(nodes=5)).nodes == 5
+
+
+def test_overheads(ask: Ask) -> None:
+    plain = ask().walltime
+    found = ask(startup="10m", checkpoint_every=1_000, checkpoint_cost="2s", restarts=3).walltime
+    # A restart costs a start-up unless something else is said.
+    added_s = 600 + 1_000 * 2 + 3 * (600 + 500 * plain.step.expected_s)
+    assert found.expected_s == pytest.approx(plain.expected_s + added_s)
+    found = ask(startup="10m", checkpoint_every=1_000, restarts=3, restart_cost=0).walltime
+    assert found.expected_s == pytest.approx(plain.expected_s + 600 + 3 * 500 * plain.step.expected_s)
+
+
+def test_longer_than_a_job_may_take(ask: Ask) -> None:
+    with pytest.raises(
+        UsageError, match=r"^site file .*site.toml: max_time is 3600 s, expected at least the .* s that"
+    ):
+        ask(site='max_time = "1h"')
+    found = ask(site='max_time = "1h"', checkpoint_every=1_000)
+    assert found.walltime.walltime_s == 3_600
+    assert found.walltime.jobs > 1
+    assert f"{found.walltime.jobs} jobs of 01:00:00 that go on from checkpoints" in found.warnings[0]
+
+
+def test_a_limit_that_is_too_short(ask: Ask) -> None:
+    enough = ask().walltime.low_s
+    assert ask(asked_s=enough + 1).warnings == ()
+    (warning,) = ask(asked_s=enough - 1).warnings
+    assert "is shorter than the " in warning
+    assert warning.endswith(f"{format_time(ask().walltime.walltime_s)} would do")
+
+
+def test_extrapolation_is_told(tmp_path: Path, make_bundle: Make) -> None:
+    found = Ask(tmp_path, lambda: make_bundle(largest=1))()
+    assert "asked outside the training range, such as " in found.warnings[-1]
+
+
+@pytest.mark.parametrize("field", ["bundle", "model", "micro_batch", "steps"])
+def test_what_is_missing_says_where_it_may_stand(ask: Ask, field: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        ask(without=f"{field} =")
+    what = {"steps": "neither steps nor tokens is given"}.get(field, f"{field} is not given")
+    option = "--" + field.replace("_", "-")
+    places = f"{field}=… in a #KERNELCAST line of the batch script, or {field} in kernelcast.toml or "
+    assert str(raised.value).startswith(f"{what}, expected {option}, {places}")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"mp": 3}, "--mp: mp is 3, expected a divisor of attention_heads"),
+        (
+            {"schedule": "interleaved"},
+            "job file {folder}/kernelcast.toml: micro_batches is 3, expected a multiple of pp",
+        ),
+        ({"encoder_counts": "1,2"}, "--encoder-counts: encoder_counts add up to 3, expected 4"),
+        ({"encoder_counts": "1,2,1"}, "--encoder-counts: encoder_counts is (1, 2, 1), expected 2 numbers"),
+        ({"virtual_stages": 2}, "--virtual-stages: virtual_stages is 2, expected 1 with schedule 1f1b"),
+        (
+            {"global_batch": 5, "dp": 2},
+            "--global-batch: global_batch is 5, expected a multiple of micro_batch",
+        ),
+        ({"restarts": 1}, "--restarts: restarts is 1, expected checkpoint_every"),
+        ({"checkpoint_cost": "5s"}, "--checkpoint-cost: checkpoint_cost is 5, expected checkpoint_every"),
+        (
+            {"model": "nothing"},
+            "--model: model is 'nothing', expected the path of a .toml or .json file, or one of gpt-20b",
+        ),
+        ({"pp": 9}, "--pp: pp is 9, expected from 1 to "),
+        (
+            {"allocation": Allocation(gpus=3, origin="gpus 3")},
+            "layout pp 2 × mp 1 × dp 1 has 2 GPU(s), expected 3",
+        ),
+    ],
+)
+def test_slips_are_blamed_on_the_place(
+    ask: Ask, tmp_path: Path, fields: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        ask(**fields)
+    assert str(raised.value).startswith(message.format(folder=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"bundle": "/none.kcast"}, "bundle /none.kcast: no such file"),
+        ({"model": "/none.toml"}, "model file /none.toml: no such file"),
+    ],
+)
+def test_files_that_are_missing(ask: Ask, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=f"^{message}$"):
+        ask(**fields)
+
+
+def test_models_by_name(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "ours.toml").write_text(SIZES)
+    site = 'models = "models"'
+    assert ask(model="ours", site=site).estimate.model.hidden_size == 8
+    # A name is never a file of the folder that one happens to be in.
+    monkeypatch.chdir(tmp_path / "models")
+    (tmp_path / "models" / "mine").write_text(SIZES)
+    with pytest.raises(UsageError, match=r"^--model: model is 'mine', expected .*, mistral-7b, ours$"):
+        ask(model="mine", site=site)
+    # The site's own sizes of a built-in model go before.
+    (tmp_path / "models" / "llama-2-7b.toml").write_text(SIZES)
+    assert ask(model="llama-2-7b", site=site).estimate.model.hidden_size == 8
+    assert ask(model="llama-2-7b").estimate.model.hidden_size == 4_096
+
+
+def test_json(ask: Ask) -> None:
+    found = ask(price=2, startup="1m", asked_s=60.0)
+    values = json.loads(json.dumps(found.to_dict()))
+    assert values["format"] == "kernelcast.walltime/1"
+    assert values["slurm"] == format_slurm(values["walltime_s"])
+    assert values["interval_s"] == [found.walltime.low_s, found.walltime.high_s]
+    assert values["expected"]["cost"] == pytest.approx(2 * values["expected"]["gpu_hours"])
+    assert values["settings"]["startup"] == {"value": 60.0, "origin": "--startup"}
+    assert values["warnings"] == list(found.warnings)
+    assert len(values["warnings"]) == 1
+
+
+def test_a_server_keeps_its_predictor(ask: Ask, tmp_path: Path) -> None:
+    asked: list[str] = []
+    kept = Estimator.load(tmp_path / "test.kcast")
+
+    def load(path: str) -> Estimator:
+        asked.append(path)
+        return kept
+
+    first, second = ask(load=load), ask(load=load)
+    assert isinstance(first.estimate, Estimate)
+    assert first.to_dict() == second.to_dict()
+    assert asked == [str(tmp_path / "test.kcast")] * 2
