@@ -26,9 +26,10 @@ _STYLE = (
     "<style>svg{--ink:#333;--faint:#ddd}"
     "@media(prefers-color-scheme:dark){svg{--ink:#ccc;--faint:#444}}</style>"
 )
-_SETTINGS: dict[str, Any] = {
+_SETTINGS: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "kernelcast",
+    "text.parse_math": False,
     "font.size": 9,
     "text.color": INK,
     "axes.labelcolor": INK,

@@ -94,7 +94,7 @@ def page(figures: TrainingFigures, *, on_progress: Progress = lambda done, total
         operators.append(_section(operator))
         on_progress(done, len(figures.operators), operator.entry.operator)
     script = (_HERE / "sort.js").read_text(encoding="utf-8")
-    return _template("page.html").render(
+    content: str = _template("page.html").render(
         title=figures.trained.path.name,
         manifest=manifest,
         tiles=_tiles(figures),
@@ -108,6 +108,7 @@ def page(figures: TrainingFigures, *, on_progress: Progress = lambda done, total
         script=Markup(script),  # ours, from the file beside this one
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+    return content
 
 
 @cache
@@ -137,16 +138,12 @@ def _tiles(figures: TrainingFigures) -> list[tuple[str, str]]:
 def _facts(figures: TrainingFigures) -> list[tuple[str, str]]:
     manifest = figures.trained.manifest
     listed = [
-        ("hardware", manifest.compute),
-        ("fabric", manifest.fabric),
-        ("software", manifest.software),
+        ("hardware", [f.description for f in manifest.compute]),
+        ("fabric", [f.description for f in manifest.fabric]),
+        ("software", [f.description for f in manifest.software]),
     ]
     return [
-        *(
-            (name, "; ".join(f.description for f in fingerprints))
-            for name, fingerprints in listed
-            if fingerprints
-        ),
+        *((name, "; ".join(descriptions)) for name, descriptions in listed if descriptions),
         ("times", f"{manifest.statistic.replace('_', ' ')}, {manifest.dtype}"),
         ("newest measurement", "not known" if manifest.created_at == UNKNOWN_MOMENT else manifest.created_at),
         ("seed", str(manifest.seed)),
