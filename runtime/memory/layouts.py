@@ -47,12 +47,11 @@ def largest_stage_bytes(
     if not len(pp):
         return np.zeros(0)
     waiting = _enough(schedule, pp, micro_batches, schedules)
-    shapes = np.stack([schedule, pp, virtual_stages, waiting], axis=1)
-    distinct, shape_of = np.unique(shapes, axis=0, return_inverse=True)
-    shape_of = shape_of.reshape(-1)
+    shapes = (schedule, pp, virtual_stages, waiting)
+    _, where, shape_of = np.unique(_one_number(shapes), return_index=True, return_inverse=True)
     fullest = [
         _fullest(schedules[kind], stages, chunks, enough, model.encoders)
-        for kind, stages, chunks, enough in distinct.tolist()
+        for kind, stages, chunks, enough in zip(*(column[where].tolist() for column in shapes), strict=True)
     ]
     # Rows of all shapes one after the other; every layout takes those of its shape.
     table, counts = np.concatenate(fullest), np.array([len(rows) for rows in fullest])
@@ -73,6 +72,14 @@ def largest_stage_bytes(
     found = memory_of(model, rows, precision=precision, dropout=dropout, device_kind=device_kind)
     largest: Floats = np.maximum.reduceat(found.total, ends - taken)
     return largest
+
+
+def _one_number(columns: tuple[Whole, ...]) -> Whole:
+    """A number of its own for every combination; degrees up to `MAX_DEGREE` stay within 64 bits."""
+    code = columns[0]
+    for column in columns[1:]:
+        code = code * (int(column.max()) + 1) + column
+    return code
 
 
 def _enough(kind: Whole, pp: Whole, micro_batches: Whole, schedules: tuple[Schedule, ...]) -> Whole:

@@ -1,0 +1,59 @@
+"""The fullest stage of many layouts at once is that of each layout alone."""
+
+from typing import get_args
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelcast.runtime import Parallelism, UsageError
+from kernelcast.runtime.memory import largest_stage_bytes, stage_memory
+from kernelcast.runtime.models import load_model
+from kernelcast.runtime.parallelism import Recompute, Schedule
+
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+MODEL = load_model("llama-2-7b")
+NUMBERS = ("pp", "mp", "dp", "micro_batch", "micro_batches", "virtual_stages", "sequence_parallel", "zero")
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Parallelism:
+    schedule = draw(st.sampled_from(SCHEDULES))
+    interleaved = schedule == "interleaved"
+    pp = draw(st.integers(2 if interleaved else 1, 12))
+    return Parallelism(
+        pp=pp,
+        mp=draw(st.sampled_from((1, 2, 4, 8, 16, 32))),
+        dp=draw(st.integers(1, 1000)),
+        micro_batch=draw(st.integers(1, 64)),
+        micro_batches=draw(st.integers(1, 100)) * (pp if interleaved else 1),
+        schedule=schedule,
+        virtual_stages=draw(st.integers(1, 32 // pp)) if interleaved else 1,
+        sequence_parallel=draw(st.booleans()),
+        recompute=draw(st.sampled_from(RECOMPUTE)),
+        zero=draw(st.integers(0, 3)),
+    )
+
+
+def columns(found: list[Parallelism]) -> dict[str, np.ndarray]:  # type: ignore[type-arg]
+    arrays = {name: np.array([getattr(one, name) for one in found], dtype=np.int64) for name in NUMBERS}
+    arrays["schedule"] = np.array([SCHEDULES.index(one.schedule) for one in found], dtype=np.int64)
+    arrays["recompute"] = np.array([RECOMPUTE.index(one.recompute) for one in found], dtype=np.int64)
+    return arrays
+
+
+@given(found=st.lists(layouts(), max_size=12), dtype=st.sampled_from(("float16", "float32")))
+@settings(max_examples=150)
+def test_together_as_alone(found: list[Parallelism], dtype: str) -> None:
+    together = largest_stage_bytes(MODEL, **columns(found), schedules=SCHEDULES, dtype=dtype)
+    alone = [max(stage.total_bytes for stage in stage_memory(MODEL, one, dtype=dtype)) for one in found]
+    # A stage alone has its parts rounded up to whole bytes.
+    assert together == pytest.approx(alone, rel=1e-12, abs=8)
+
+
+def test_too_many_stages() -> None:
+    one = Parallelism(pp=33, mp=1, dp=1, micro_batch=1, micro_batches=1)
+    with pytest.raises(UsageError, match=r"^pp is 33, expected from 1 to 32 for 32 encoders$"):
+        largest_stage_bytes(MODEL, **columns([one]), schedules=SCHEDULES)

@@ -1,0 +1,213 @@
+"""Laws of the memory of stages: what must never grow, what must add up."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from kernelcast.runtime import ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.memory import StageMemory, stage_memory
+from kernelcast.runtime.memory.states import PRECISIONS
+from kernelcast.runtime.models import BUILT_IN, load_model
+from kernelcast.runtime.parameters import total_parameters
+
+DTYPES = tuple(PRECISIONS)
+PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "working")
+
+
+def part(stage: StageMemory, name: str) -> int:
+    return int(getattr(stage, f"{name}_bytes"))
+
+
+def states(stage: StageMemory) -> int:
+    return stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
+
+
+@st.composite
+def models(draw: st.DrawFn) -> ModelConfig:
+    if draw(st.booleans()):
+        return load_model(draw(st.sampled_from(BUILT_IN)))
+    kv_heads = draw(st.sampled_from((1, 2, 4, 8)))
+    heads = kv_heads * draw(st.sampled_from((1, 2, 4)))
+    length = draw(st.integers(1, 64)) * 64
+    return ModelConfig(
+        name="any",
+        hidden_size=heads * draw(st.integers(1, 128)),
+        head_size=draw(st.sampled_from((8, 64, 128))),
+        sequence_length=length,
+        attention_heads=heads,
+        kv_heads=kv_heads,
+        encoders=draw(st.integers(1, 40)),
+        vocabulary_size=draw(st.integers(1, 300_000)),
+        mlp_size=draw(st.integers(1, 4096)) * 8,
+        norm=draw(st.sampled_from(("layer_norm", "rms_norm"))),
+        activation=draw(st.sampled_from(("gelu", "swiglu"))),
+        attention=draw(st.sampled_from(("flash", "fused_softmax", "unfused"))),
+        rotary=draw(st.booleans()),
+        parallel_residual=draw(st.booleans()),
+        tied_embeddings=draw(st.booleans()),
+        learned_positions=draw(st.sampled_from((0, length))),
+    )
+
+
+@st.composite
+def layouts(draw: st.DrawFn, model: ModelConfig) -> Parallelism:
+    schedule = draw(st.sampled_from(("gpipe", "1f1b", "interleaved", "zero_bubble")))
+    interleaved = schedule == "interleaved"
+    pp = draw(st.integers(2 if interleaved else 1, 8))
+    virtual_stages = draw(st.integers(1, 3)) if interleaved else 1
+    assume(pp * virtual_stages <= model.encoders or pp == 1)
+    layout = Parallelism(
+        pp=pp,
+        mp=draw(st.sampled_from((1, 2, 4, 8))),
+        dp=draw(st.integers(1, 1000)),
+        micro_batch=draw(st.integers(1, 16)),
+        micro_batches=draw(st.integers(1, 9)) * (pp if interleaved else 1),
+        schedule=schedule,
+        virtual_stages=virtual_stages,
+        zero=draw(st.integers(0, 3)),
+        recompute=draw(st.sampled_from(("none", "selective", "full"))),
+        sequence_parallel=draw(st.booleans()),
+    )
+    try:
+        layout.check(model)
+    except UsageError:
+        assume(False)
+    return layout
+
+
+@st.composite
+def asked(draw: st.DrawFn) -> tuple[ModelConfig, Parallelism, dict[str, Any]]:
+    model = draw(models())
+    options = {
+        "dtype": draw(st.sampled_from(DTYPES)),
+        "dropout": draw(st.booleans()),
+        "device_kind": draw(st.sampled_from(("cuda", "cpu"))),
+    }
+    return model, draw(layouts(model)), options
+
+
+@given(asked())
+@settings(max_examples=150)
+def test_sizes_are_whole_and_add_up(question: tuple[ModelConfig, Parallelism, dict[str, Any]]) -> None:
+    model, layout, options = question
+    stages = stage_memory(model, layout, **options)
+    assert [stage.stage for stage in stages] == list(range(layout.pp))
+    assert sum(stage.encoders for stage in stages) == model.encoders
+    for stage in stages:
+        sizes = [part(stage, name) for name in PARTS]
+        assert all(type(size) is int and size >= 0 for size in sizes)
+        assert stage.total_bytes == sum(sizes)
+        assert stage.weights_bytes > 0
+        assert (stage.logits_bytes > 0) == (stage.stage == layout.pp - 1)
+        assert stage.encoders == 0 or stage.activations_bytes > 0
+
+
+@given(asked())
+@settings(max_examples=150)
+def test_what_never_grows(question: tuple[ModelConfig, Parallelism, dict[str, Any]]) -> None:
+    model, layout, options = question
+
+    def needed(**change: Any) -> tuple[StageMemory, ...]:
+        return stage_memory(model, replace(layout, **change), **options)
+
+    by_zero = [needed(zero=zero) for zero in range(4)]
+    by_recompute = [needed(recompute=recompute) for recompute in ("none", "selective", "full")]
+    by_replicas = [needed(dp=dp) for dp in (layout.dp, 2 * layout.dp)]
+    lengthened = [needed(micro_batch=b) for b in (2 * layout.micro_batch, layout.micro_batch)]
+    waiting = [needed(micro_batches=m) for m in (2 * layout.micro_batches, layout.micro_batches)]
+    for index in range(layout.pp):
+        _never_grows([states(stages[index]) for stages in by_zero])
+        _never_grows([stages[index].weights_bytes for stages in by_zero])
+        _never_grows([stages[index].activations_bytes for stages in by_recompute])
+        _never_grows([states(stages[index]) for stages in by_replicas])
+        _never_grows([stages[index].total_bytes for stages in lengthened])
+        _never_grows([stages[index].total_bytes for stages in waiting])
+        assert len({stages[index].activations_bytes for stages in by_zero}) == 1
+
+
+def _never_grows(sizes: list[int]) -> None:
+    assert sizes == sorted(sizes, reverse=True)
+
+
+@given(asked())
+@settings(max_examples=100)
+def test_shards_together_are_no_less_than_the_whole(
+    question: tuple[ModelConfig, Parallelism, dict[str, Any]],
+) -> None:
+    model, layout, options = question
+    cut = stage_memory(model, layout, **options)
+    whole = stage_memory(model, replace(layout, mp=1), **options)
+    for shard, all_of_it in zip(cut, whole, strict=True):
+        for name in ("weights", "gradients", "optimizer", "activations", "logits"):
+            together = layout.mp * part(shard, name)
+            # A share of less than a byte may be missing where a size does not divide.
+            assert together >= part(all_of_it, name) * (1 - 1e-9) - layout.mp
+    one_by_one = replace(layout, sequence_parallel=False)
+    if layout.sequence_parallel:
+        apart = stage_memory(model, one_by_one, **options)
+        assert all(a.activations_bytes <= b.activations_bytes for a, b in zip(cut, apart, strict=True))
+
+
+@given(asked())
+@settings(max_examples=100)
+def test_parameters_of_all_stages_are_the_models(
+    question: tuple[ModelConfig, Parallelism, dict[str, Any]],
+) -> None:
+    model, layout, _ = question
+    layout = replace(layout, mp=1, zero=0, dp=1)
+    held = sum(stage.parameters for stage in stage_memory(model, layout))
+    padding = (128 - model.vocabulary_size % 128) % 128 * model.hidden_size
+    ends = 1 if model.tied_embeddings and layout.pp == 1 else 2
+    copy = model.vocabulary_size * model.hidden_size if model.tied_embeddings and layout.pp > 1 else 0
+    assert held == total_parameters(model) + ends * padding + copy
+    fp32 = stage_memory(model, layout, dtype="float32")
+    assert sum(states(stage) for stage in fp32) == 16 * held
+
+
+def test_interleaved_with_one_chunk_keeps_at_least_1f1b() -> None:
+    model = load_model("llama-2-7b")
+    plain = Parallelism(pp=4, mp=1, dp=1, micro_batch=1, micro_batches=8)
+    chunks = replace(plain, schedule="interleaved", virtual_stages=2, encoder_counts=(4,) * 8)
+    even = replace(plain, encoder_counts=(8,) * 4)
+    for a, b in zip(stage_memory(model, chunks), stage_memory(model, even), strict=True):
+        assert a.activations_bytes > b.activations_bytes
+
+
+def test_zero_3_holds_the_blocks_that_it_works_on() -> None:
+    model = load_model("llama-2-7b")
+    layout = Parallelism(pp=1, mp=1, dp=64, micro_batch=1, micro_batches=1, zero=2)
+    two, three = (stage_memory(model, replace(layout, zero=zero))[0] for zero in (2, 3))
+    # The vocabulary's matrix, 4096 · 32,000, is smaller than an encoder, 202,383,360: two encoders are gathered.
+    assert three.working_bytes - two.working_bytes == 2 * 2 * 202_383_360
+    alone = replace(layout, dp=1)
+    assert len({stage_memory(model, replace(alone, zero=zero)) for zero in range(4)}) == 1
+
+
+def test_wrong_questions() -> None:
+    model = load_model("llama-2-7b")
+    layout = Parallelism(pp=1, mp=1, dp=1, micro_batch=1, micro_batches=1)
+    with pytest.raises(UsageError, match=r"^dtype is 'fp16', expected float16, bfloat16, float32, float64, "):
+        stage_memory(model, layout, dtype="fp16")
+    with pytest.raises(UsageError, match=r"^mp is 3, expected a divisor of attention_heads \(32\)"):
+        stage_memory(model, replace(layout, mp=3))
+    with pytest.raises(UsageError, match=r"^pp is 100, expected from 1 to 32 for 32 encoders$"):
+        stage_memory(model, replace(layout, pp=100))
+
+
+def test_the_largest_sizes_stay_finite() -> None:
+    most = 2**31 - 1
+    model = ModelConfig(
+        name="huge",
+        hidden_size=most,
+        sequence_length=most,
+        attention_heads=most,
+        encoders=10_000,
+        vocabulary_size=most,
+        mlp_size=most,
+        attention="unfused",
+    )
+    layout = Parallelism(pp=1, mp=1, dp=1, micro_batch=10**6, micro_batches=10**6, schedule="gpipe")
+    assert stage_memory(model, layout)[0].total_bytes > 10**40
