@@ -221,3 +221,9 @@ def _loaded(path: Path) -> tuple[str, int]:
         return "", total_parameters(load_model(path))
     except KernelcastError as error:
         return str(error), 0
+
+
+def test_the_documentation_has_every_name_and_field() -> None:
+    page = Path(__file__).parents[3].joinpath("docs", "models.md").read_text()
+    for name in (*BUILT_IN, *(f.name for f in fields(ModelConfig))):
+        assert f"`{name}`" in page, name
