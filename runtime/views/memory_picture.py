@@ -1,0 +1,81 @@
+"""Memory per device of every stage as SVG bars, against what a device has where that is known."""
+
+from kernelcast.runtime.estimate import Memory
+from kernelcast.runtime.memory import StageMemory
+from kernelcast.runtime.views.markup import Markup, element, number
+from kernelcast.runtime.views.words import gibibytes
+
+PARTS = (
+    ("weights_bytes", "weights", "weights"),
+    ("gradients_bytes", "gradients", "gradients"),
+    ("optimizer_bytes", "optimizer states", "states"),
+    ("activations_bytes", "activations", "activations"),
+    ("logits_bytes", "logits", "logits"),
+    ("working_bytes", "working memory", "working"),
+)
+"""Field of `StageMemory`, its name, its colour's class."""
+
+_WIDTH, _LEFT, _RIGHT, _TOP = 1200.0, 74.0, 1040.0, 22.0
+_ROWS = 96
+
+
+def memory_picture(memory: Memory) -> Markup:
+    """One bar per stage; of very many stages the first and the last."""
+    stages = memory.stages
+    if len(stages) > _ROWS:
+        stages = (*stages[: _ROWS // 2], *stages[-_ROWS // 2 :])
+    height = 30.0 if len(stages) <= 16 else 20.0 if len(stages) <= 40 else 14.0
+    bottom = _TOP + len(stages) * height
+    capacity = memory.gpu_memory_bytes
+    scale = (_RIGHT - _LEFT) / max(memory.largest_bytes, capacity or 0, 1)
+    rows = [_bar(stage, _TOP + row * height, height, scale, memory) for row, stage in enumerate(stages)]
+    limit: list[Markup] = []
+    if capacity is not None:
+        x = _LEFT + capacity * scale
+        limit = [
+            element("line", x1=x, x2=x, y1=_TOP - 4, y2=bottom, class_="limit"),
+            element("text", f"device: {gibibytes(capacity)}", x=x, y=_TOP - 9, class_="limit-label"),
+        ]
+    description = (
+        "One bar per stage: weights, gradients, optimizer states, activations, logits and working memory of one "
+        "device. The same figures are in the table below."
+    )
+    return element(
+        "svg",
+        element("title", "Memory per device of every stage", id="memory-title"),
+        element("desc", description, id="memory-desc"),
+        *limit,
+        *rows,
+        viewBox=f"0 0 {number(_WIDTH)} {number(bottom + 6)}",
+        role="img",
+        aria_labelledby="memory-title memory-desc",
+        class_="memory",
+    )
+
+
+def _bar(stage: StageMemory, y: float, height: float, scale: float, memory: Memory) -> Markup:
+    inner = height - (6.0 if height > 16 else 2.0)
+    middle = y + inner / 2 + 4
+    fits = memory.fits_stage(stage)
+    total = gibibytes(stage.total_bytes) + (" does not fit" if fits is False else "")
+    shapes = [element("text", f"stage {stage.stage}", x=_LEFT - 8, y=middle, class_="label")]
+    x = _LEFT
+    for field, name, style in PARTS:
+        size = getattr(stage, field)
+        if size:
+            title = element("title", f"stage {stage.stage}: {name}, {gibibytes(size)}")
+            width = size * scale
+            shapes.append(element("rect", title, x=x, y=y, width=width, height=inner, class_=style))
+            x += width
+    style = "over" if fits is False else "total"
+    shapes.append(element("text", total, x=x + 6, y=middle, class_=style))
+    return element("g", *shapes)
+
+
+def memory_legend() -> Markup:
+    """What the colours mean, in the order of the bars."""
+    return element(
+        "ul",
+        *(element("li", element("span", class_=f"key {style}"), " ", name) for _, name, style in PARTS),
+        class_="legend",
+    )

@@ -1,0 +1,129 @@
+"""Where the time of a step goes, on the average stage: the parts add up to the step (docs/timeline.md)."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelcast.runtime.decomposition import Component
+from kernelcast.runtime.estimate import Estimate
+from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline, simulate
+
+_TENSOR_PARALLEL = ("mp_all_reduce", "mp_all_gather", "mp_reduce_scatter")
+_PASS_PARTS = {
+    Component.ENCODER_FORWARD: "encoders forward",
+    Component.ENCODER_BACKWARD: "encoders backward",
+    Component.ENDS_FORWARD: "embedding, logits and loss forward",
+    Component.ENDS_BACKWARD: "embedding, logits and loss backward",
+}
+_US = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A part of a step: its name, how it is coloured, and its time on the average stage."""
+
+    name: str
+    style: str
+    time_s: float
+
+
+def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Share, ...]:
+    """The parts of the simulated step, averaged over the stages; their sum is the step.
+
+    A transfer occupies no stage: what counts is how long stages wait for one. Without `timeline`, a step too
+    long to list its passes, that is part of the waiting for other stages.
+    """
+    pp, micro_batches = estimate.parallelism.pp, estimate.parallelism.micro_batches
+    parts = dict.fromkeys(_PASS_PARTS.values(), 0.0)
+    tensor_parallel_s = 0.0
+    for row in estimate.operators:
+        if row.component in _PASS_PARTS:
+            if row.operator in _TENSOR_PARALLEL:
+                tensor_parallel_s += micro_batches * row.total_s / pp
+            else:
+                parts[_PASS_PARTS[row.component]] += micro_batches * row.total_s / pp
+    durations = estimate.durations
+    passes_us = durations.forward_us + durations.backward_us + durations.weight_us
+    passes_s = micro_batches * float(passes_us.sum()) * _US / pp
+    # ZeRO-3 moves parameters and gradients beside the computing; what does not fit there makes passes longer.
+    beside_s = max(0.0, passes_s - sum(parts.values()) - tensor_parallel_s)
+    waits = _waits(estimate, timeline)
+    optimizer_s = sum(stage.optimizer_s for stage in estimate.stages) / pp
+    gather_s = sum(stage.all_gather_s for stage in estimate.stages) / pp
+    styles = ("forward", "backward", "ends-forward", "ends-backward")
+    shares = [
+        *(
+            Share(name=name, style=style, time_s=parts[name])
+            for name, style in zip(parts, styles, strict=True)
+        ),
+        Share(name="tensor-parallel collectives", style="tensor", time_s=tensor_parallel_s),
+        Share(name="ZeRO-3 collectives that do not hide", style="sharded", time_s=beside_s),
+        Share(name="waiting for transfers between stages", style="transfer", time_s=waits.transfers_us * _US),
+        Share(name="waiting for other stages (bubble)", style="bubble", time_s=waits.stages_us * _US),
+        Share(
+            name="data-parallel all-reduce that does not hide", style="reduce", time_s=waits.reduce_us * _US
+        ),
+        Share(name="optimizer", style="optimizer", time_s=optimizer_s),
+        Share(name="all-gather of parameters", style="gather", time_s=gather_s),
+    ]
+    smallest = 1e-9 * sum(share.time_s for share in shares)
+    return tuple(share for share in shares if share.time_s > smallest)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waits:
+    transfers_us: float
+    stages_us: float
+    reduce_us: float
+
+
+def _waits(estimate: Estimate, timeline: StepTimeline | None) -> _Waits:
+    if timeline is None:
+        return _waits_in_total(estimate)
+    transfers_us = stages_us = reduce_us = 0.0
+    for stage in timeline.stages:
+        sent_us, waited_us = _gaps(stage, timeline)
+        transfers_us += sent_us
+        stages_us += waited_us + timeline.step_us - stage.update.end_us
+        reduce_us += stage.update.start_us - stage.ends_us[-1]
+    pp = len(timeline.stages)
+    return _Waits(transfers_us=transfers_us / pp, stages_us=stages_us / pp, reduce_us=reduce_us / pp)
+
+
+def _gaps(stage: StageTimeline, timeline: StepTimeline) -> tuple[float, float]:
+    """How long a stage waits between its passes: for the transfer of an input, and before that for the input.
+
+    A stage that waits starts when its input arrives, so the end of the wait is the transfer.
+    """
+    transfers_us = stages_us = free_us = 0.0
+    last_chunk = len(timeline.send_forward_us) - 1
+    for one, start_us, end_us in zip(stage.passes, stage.starts_us, stage.ends_us, strict=True):
+        gap_us, free_us = start_us - free_us, end_us
+        if gap_us <= 0:
+            continue
+        transfer_us = 0.0
+        if one.kind is Kind.FORWARD and one.chunk:
+            transfer_us = timeline.send_forward_us[one.chunk - 1]
+        elif one.kind is Kind.BACKWARD and one.chunk < last_chunk:
+            transfer_us = timeline.send_backward_us[one.chunk + 1]
+        transfers_us += min(gap_us, transfer_us)
+        stages_us += max(0.0, gap_us - transfer_us)
+    return transfers_us, stages_us
+
+
+def _waits_in_total(estimate: Estimate) -> _Waits:
+    layout, durations = estimate.parallelism, estimate.durations
+    simulated = simulate(
+        schedule=layout.schedule,
+        pp=layout.pp,
+        micro_batches=layout.micro_batches,
+        virtual_stages=layout.virtual_stages,
+        durations=durations,
+    )
+    passes_us = durations.forward_us + durations.backward_us + durations.weight_us
+    busy_us = layout.micro_batches * passes_us.reshape(-1, layout.pp).sum(axis=0)
+    between_us = simulated.compute_end_us[0] - busy_us + simulated.step_us[0] - simulated.end_us[0]
+    reduce_us = np.maximum(0.0, simulated.all_reduce_end_us[0] - simulated.compute_end_us[0])
+    return _Waits(
+        transfers_us=0.0, stages_us=max(0.0, float(between_us.mean())), reduce_us=float(reduce_us.mean())
+    )
