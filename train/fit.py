@@ -82,10 +82,10 @@ def train_bundle(
     skipped = [*screened.skipped, *map(_too_few, too_few)]
     if not enough:
         raise DataError(f"{database.path}: no operator has enough rows to train on ({_listed(skipped)})")
-    recipe = recipe_digest(scope, statistic, seed)
     selections: list[Selected] = []
     models, entries = [], []
     for done, table in enumerate(enough, start=1):
+        recipe = recipe_digest(scope, statistic, seed)
         known = _known(earlier, table, recipe)
         if known is None:
             selections.append(select(table, seed))

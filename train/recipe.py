@@ -1,6 +1,7 @@
 """Digests of what decides a regressor: the same table and recipe give the same file, so it need not be fitted again."""
 
 import hashlib
+from collections.abc import Sequence
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
@@ -19,13 +20,17 @@ def table_digest(table: Table) -> str:
     return content_digest([table.workloads.tolist(), table.times_us.tolist()])
 
 
-def recipe_digest(scope: Scope, statistic: str, seed: int) -> str:
-    """Digest of what decides a regressor beside its table: settings, what the file says, code and libraries."""
+def recipe_digest(scope: Scope, statistic: str, seed: int, relatives: Sequence[Table] = ()) -> str:
+    """Digest of what decides a regressor beside its table: settings, what the file says, code and libraries.
+
+    `relatives` are the tables of other operators that it may be fitted on too.
+    """
     return content_digest(
         {
             "dtype": scope.dtype,
             "statistic": statistic,
             "seed": seed,
+            "relatives": {f"{t.operator} {t.direction}": table_digest(t) for t in relatives},
             "hardware": [f.digest for f in (*scope.compute, *scope.fabric, *scope.software)],
             "code": _code_digest(),
             "libraries": {name: version(name) for name in _LIBRARIES},
