@@ -42,8 +42,8 @@ def diff(a: Path, b: Path, exit_code: bool, as_json: bool) -> int:
 
 def _show(difference: BundleDifference, a: str, b: str) -> None:
     if difference.settings:
-        rows = [(s.name, one_line(s.a), one_line(s.b)) for s in difference.settings]
-        click.echo(text_table(("differs", f"A ({a})", f"B ({b})"), rows) + "\n")
+        settings = [(s.name, one_line(s.a), one_line(s.b)) for s in difference.settings]
+        click.echo(text_table(("differs", f"A ({a})", f"B ({b})"), settings) + "\n")
     rows = [_changed(change) for change in difference.changed]
     if rows:
         heads = ("operator", "direction", "why", "rows A", "rows B", "error A", "error B", "size A", "size B")
