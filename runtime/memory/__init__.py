@@ -4,8 +4,8 @@ What is counted and where it comes from is in docs/memory.md. Arithmetic over ar
 stages or thousands of layouts.
 """
 
-from kernelcast.runtime.memory.capacity import Overflow, overflows
+from kernelcast.runtime.memory.capacity import Overflow, device_kind, overflows
 from kernelcast.runtime.memory.layouts import largest_stage_bytes
 from kernelcast.runtime.memory.stages import StageMemory, stage_memory
 
-__all__ = ["Overflow", "StageMemory", "largest_stage_bytes", "overflows", "stage_memory"]
+__all__ = ["Overflow", "StageMemory", "device_kind", "largest_stage_bytes", "overflows", "stage_memory"]

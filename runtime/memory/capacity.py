@@ -1,8 +1,9 @@
-"""Does it fit: the memory of stages against that of a device."""
+"""The devices: which kind they are, and does it fit."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from kernelcast.runtime.fingerprint import ComputeFingerprint
 from kernelcast.runtime.memory.stages import StageMemory
 
 GIB = 1 << 30
@@ -21,6 +22,11 @@ class Overflow:
         """One line for people."""
         needed, there = self.needed_bytes / GIB, self.capacity_bytes / GIB
         return f"stage {self.stage} needs {needed:.1f} GiB per device, {there:.1f} GiB are there"
+
+
+def device_kind(compute: Iterable[ComputeFingerprint]) -> str:
+    """The kind of devices that memory is counted for: "cpu" where all known ones are CPUs, else "cuda"."""
+    return "cpu" if {device.kind for device in compute} == {"cpu"} else "cuda"
 
 
 def overflows(stages: Iterable[StageMemory], capacity_bytes: int) -> tuple[Overflow, ...]:

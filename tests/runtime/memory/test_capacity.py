@@ -1,7 +1,8 @@
 """Which stages do not fit, and by how much."""
 
 from kernelcast.runtime import Parallelism
-from kernelcast.runtime.memory import Overflow, overflows, stage_memory
+from kernelcast.runtime.fingerprint import ComputeFingerprint
+from kernelcast.runtime.memory import Overflow, device_kind, overflows, stage_memory
 from kernelcast.runtime.models import load_model
 
 GIB = 1 << 30
@@ -21,3 +22,9 @@ def test_stages_that_need_more_than_there_is() -> None:
 def test_the_message_says_both_sizes() -> None:
     found = Overflow(stage=2, needed_bytes=96 * GIB + GIB // 2, capacity_bytes=80 * GIB)
     assert found.message == "stage 2 needs 96.5 GiB per device, 80.0 GiB are there"
+
+
+def test_kinds_of_devices() -> None:
+    cpu, gpu = (ComputeFingerprint(kind=kind, device_name="x") for kind in ("cpu", "cuda"))
+    assert device_kind([cpu, cpu]) == "cpu"
+    assert device_kind([cpu, gpu]) == device_kind([gpu]) == device_kind([]) == "cuda"
