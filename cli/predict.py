@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kernelcast.cli.estimate_files import EstimateFiles
 from kernelcast.cli.estimate_text import headline, render
 from kernelcast.cli.explain import explain, render_explanations
 from kernelcast.cli.sizes import parse_size
@@ -82,6 +83,8 @@ _COUNTS = re.compile(r"\d{1,9}(,\d{1,9})*")
 )
 @click.option("--explain", "explained", metavar="OPERATOR", help="Say how an operator's times came about.")
 @click.option("--db", "database", metavar="FILE", help="Database for --explain: shows the nearest samples.")
+@click.option("--trace", metavar="FILE", help="Write the simulated step as a Chrome trace (ui.perfetto.dev).")
+@click.option("--html", metavar="FILE", help="Write a page: timeline, shares, memory, operators.")
 @click.option("--json", "as_json", is_flag=True, help="Print the estimate as JSON (kernelcast.estimate/1).")
 def predict(
     *,
@@ -106,6 +109,8 @@ def predict(
     gpu_memory: str | None,
     explained: str | None,
     database: str | None,
+    trace: str | None,
+    html: str | None,
     as_json: bool,
 ) -> None:
     """Predict the time of one training step.
@@ -130,6 +135,7 @@ def predict(
     memory_bytes = None if gpu_memory is None else parse_size(gpu_memory, name="gpu_memory")
     if database is not None and explained is None:
         raise UsageError("--db is given without --explain, expected both")
+    files = EstimateFiles(trace=trace, html=html)
     model = load_model(model_name)
     if sequence_length is not None:
         model = model.with_sequence_length(sequence_length)
@@ -142,6 +148,7 @@ def predict(
         timeline=timeline,
         gpu_memory_bytes=memory_bytes,
     )
+    files.write(estimate)
     explanations = (
         ()
         if explained is None
