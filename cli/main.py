@@ -43,7 +43,9 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "bundle": Verb("bundle", "bundle", "", "Look into, verify, compare and sign bundles."),
         "predict": Verb("predict", "predict", "", "Predict a training step from a bundle."),
         "search": Verb("search", "search_", "", "Find the fastest layouts of a model on so many devices."),
-        "walltime": Verb("walltime", "walltime", "", "Predict how long a job takes, for people and schedulers."),
+        "walltime": Verb(
+            "walltime", "walltime", "", "Predict how long a job takes, for people and schedulers."
+        ),
         "demo": Verb("demo", "demo", "all", "Do all of it on this machine and check it against real steps."),
     }
 )

@@ -46,9 +46,7 @@ def _bar(title: str) -> Iterator[Report]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[what]}"),
     )
-    with Progress(
-        *columns, console=Console(stderr=True), speed_estimate_period=_ESTIMATE_PERIOD_S
-    ) as bar:
+    with Progress(*columns, console=Console(stderr=True), speed_estimate_period=_ESTIMATE_PERIOD_S) as bar:
         task = bar.add_task(title, total=None, what="")
 
         def report(done: int, total: int, what: str) -> None:
@@ -66,7 +64,9 @@ def _lines(title: str) -> Report:
         if done == total or now - last > _SECONDS_BETWEEN_LINES:
             last = now
             # As if every piece of the work took alike, which is all that is known here.
-            left = "" if done in (0, total) else f", about {_span((now - started) / done * (total - done))} left"
+            left = (
+                "" if done in (0, total) else f", about {_span((now - started) / done * (total - done))} left"
+            )
             click.echo(f"{title}: {done} of {total}{left}", err=True)
 
     return report
