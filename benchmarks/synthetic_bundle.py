@@ -70,7 +70,8 @@ def _model(operator: Operator, direction: Direction, trees: int, random: np.rand
     exponents, rates = _terms(operator, direction)
     features = len(operator.features)
     nodes = [
-        helper.make_node("Log", ["workload"], ["logs"]),
+        helper.make_node("Max", ["workload", "one"], ["positive"]),  # a stage may hold no encoder
+        helper.make_node("Log", ["positive"], ["logs"]),
         helper.make_node("MatMul", ["logs", "exponents"], ["powers"]),
         helper.make_node("Add", ["powers", "rates"], ["scaled"]),
         helper.make_node("Exp", ["scaled"], ["terms"]),
@@ -103,6 +104,7 @@ def _model(operator: Operator, direction: Direction, trees: int, random: np.rand
                 ("exponents", exponents, np.float32),
                 ("rates", rates, np.float32),
                 ("columns", [1], np.int64),
+                ("one", [1.0], np.float32),
                 ("low", [1 / 1.1], np.float32),
                 ("high", [1.1], np.float32),
             )

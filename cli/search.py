@@ -2,18 +2,20 @@
 
 import json
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, get_args
 
 import click
 
+from kernelcast.cli.options import F
 from kernelcast.cli.sizes import gigabytes, parse_size
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.models import load_model
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
 from kernelcast.runtime.search import Answer, NumberSet, Question, SearchResult, Space, search
-from kernelcast.runtime.search.defaults import training_dtype, usual_gpu_memory_bytes, usual_gpus_per_node
+from kernelcast.runtime.search.defaults import usual_gpu_memory_bytes, usual_gpus_per_node
 from kernelcast.runtime.search.layouts import RECOMPUTE, SCHEDULES
 from kernelcast.runtime.search.question import RankBy
 from kernelcast.runtime.search.sweep import Report
@@ -24,11 +26,11 @@ _LONG_S = 1.0
 _SEQUENCE = {"off": (False,), "on": (True,), "both": (False, True)}
 
 
-def _limit(option: str, help_text: str) -> Any:
+def _limit(option: str, help_text: str) -> Callable[[F], F]:
     return click.option(f"--{option}", metavar="NUMBERS", help=help_text)
 
 
-def _choices(option: str, allowed: tuple[Any, ...], help_text: str) -> Any:
+def _choices(option: str, allowed: tuple[Any, ...], help_text: str) -> Callable[[F], F]:
     everything = ",".join(map(str, allowed))
     return click.option(f"--{option}", metavar="LIST", default=everything, show_default=True, help=help_text)
 
@@ -133,7 +135,6 @@ def search_(
         gpu_memory_bytes=memory_bytes,
         top=options["top"],
         bucket_entries=options["bucket_entries"],
-        dtype=training_dtype(estimator.bundle),
     )
     with ExitStack() as stack:
         report = _late_progress(stack)
@@ -253,9 +254,7 @@ def _notes(result: SearchResult) -> list[str]:
         f"{question.space.gpus_per_node} devices per node, {limit}"
     ]
     if counts.unanswered:
-        notes.append(
-            f"warning: {counts.unanswered:,} layouts need what the bundle lacks: {', '.join(result.missing)}"
-        )
+        notes.append(f"warning: {counts.unanswered:,} layouts have no answer: {'; '.join(result.problems)}")
     best = result.best
     warnings = () if best is None else best.estimate.warnings
     notes += [f"warning: best layout: {warning}" for warning in warnings[:SHOWN_WARNINGS]]

@@ -1,12 +1,16 @@
 """A search shared over the workers of a Dask cluster: the bundle's bytes go to them, what they found comes back."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
 from distributed import Client, as_completed
+from distributed.comm.addressing import parse_address, parse_host_port
+from distributed.comm.registry import get_backend
 
-from kernelcast.runtime import DataError, Estimator
+from kernelcast.runtime import DataError, Estimator, KernelcastError, UsageError
 from kernelcast.runtime.bundle import read_content, verified_bundle
 from kernelcast.runtime.search import Question, SearchResult
 from kernelcast.runtime.search.found import Found
@@ -27,17 +31,12 @@ def search_on_dask(
     every part has its own best so far.
 
     Raises:
-        DataError: no cluster answers at the address within 10 s, it has no workers, or its workers fail.
+        UsageError: `scheduler` is not an address.
+        DataError: no cluster answers there within 10 s, it has no workers, or a worker fails.
     """
     begin = time.perf_counter()
-    try:
-        client = Client(scheduler, timeout=CONNECT_S, set_as_default=False)
-    except (OSError, ValueError, TimeoutError) as error:
-        raise DataError(
-            f"dask scheduler {scheduler}: does not answer within {CONNECT_S:.0f} s ({_first_line(error)})"
-        ) from error
-    try:
-        workers = len(client.scheduler_info()["workers"])
+    with _connected(scheduler) as client:
+        workers = len(client.scheduler_info(n_workers=-1)["workers"])
         if not workers:
             raise DataError(f"dask scheduler {scheduler}: has no workers")
         shards = workers * SHARDS_PER_WORKER
@@ -45,16 +44,46 @@ def search_on_dask(
         futures = [
             client.submit(_part, content, question, shard, shards, pure=False) for shard in range(shards)
         ]
-        parts: dict[int, Found] = {}
-        for future, part in as_completed(futures, with_results=True):
-            parts[futures.index(future)] = part
-            if report is not None:
-                layouts = sum(found.counts.layouts for found in parts.values())
-                report(len(parts), shards, f"{layouts:,} layouts")
+        parts: dict[str, Found] = {}
+        try:
+            for future, part in as_completed(futures, with_results=True, loop=client.loop):
+                parts[future.key] = part
+                if report is not None:
+                    layouts = sum(found.counts.layouts for found in parts.values())
+                    report(len(parts), shards, f"{layouts:,} layouts")
+        except KernelcastError:
+            raise
+        except Exception as error:
+            raise DataError(
+                f"dask scheduler {scheduler}: a worker failed ({type(error).__name__}: {_first_line(error)})"
+            ) from error
+        finally:
+            # What is left when a worker fails or somebody interrupts.
+            client.cancel([future for future in futures if not future.done()])
+    found = Found.merged((parts[future.key] for future in futures), question.top)
+    return answer(estimator, question, found, begin=begin)
+
+
+@contextmanager
+def _connected(scheduler: str) -> Iterator[Client]:
+    try:
+        scheme, place = parse_address(scheduler)
+        get_backend(scheme)
+        parse_host_port(place)
+    except ValueError:
+        raise UsageError(
+            f"dask is {scheduler!r:.80}, expected a scheduler's address such as tcp://127.0.0.1:8786"
+        ) from None
+    try:
+        client = Client(scheduler, timeout=CONNECT_S, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"dask scheduler {scheduler}: does not answer within {CONNECT_S:.0f} s ({_first_line(error)})"
+        ) from error
+    try:
+        yield client
     finally:
         client.close()
-    found = Found.merged((parts[shard] for shard in range(shards)), question.top)
-    return answer(estimator, question, found, begin=begin)
 
 
 def _part(content: bytes, question: Question, shard: int, shards: int) -> Found:
@@ -64,7 +93,7 @@ def _part(content: bytes, question: Question, shard: int, shards: int) -> Found:
 @lru_cache(maxsize=1)
 def _estimator(content: bytes) -> Estimator:
     # A worker keeps its sessions and answers from part to part.
-    return Estimator(verified_bundle(Path("sent-by-the-search.kcast"), content))
+    return Estimator(verified_bundle(Path("bundle-of-the-search.kcast"), content))
 
 
 def _first_line(error: BaseException) -> str:

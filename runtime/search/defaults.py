@@ -4,14 +4,8 @@ from collections.abc import Sequence
 
 from kernelcast.runtime.bundle import Bundle
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.memory.states import PRECISIONS
 
 _GIB = 2**30
-
-
-def training_dtype(bundle: Bundle) -> str:
-    """The data type that the operators were measured in, if memory is known for it; else float16."""
-    return bundle.manifest.dtype if bundle.manifest.dtype in PRECISIONS else "float16"
 
 
 def usual_gpus_per_node(bundle: Bundle, gpus: Sequence[int]) -> int:
@@ -30,6 +24,7 @@ def usual_gpus_per_node(bundle: Bundle, gpus: Sequence[int]) -> int:
 
 
 def usual_gpu_memory_bytes(bundle: Bundle) -> int | None:
-    """Memory of the smallest device that was measured; None when no size is known."""
-    sizes = [compute.memory_gib for compute in bundle.manifest.compute if compute.memory_gib]
+    """Memory of the smallest GPU that was measured; None when no size is known, or only a whole machine's."""
+    devices = [device for device in bundle.manifest.compute if device.kind != "cpu"]
+    sizes = [device.memory_gib for device in devices if device.memory_gib]
     return min(sizes) * _GIB if sizes else None

@@ -100,7 +100,7 @@ class Group:
 def groups(model: ModelConfig, pieces: Pieces, layouts: Layouts) -> Iterator[Group]:
     """Cut a block into groups, and add up the durations of each.
 
-    Layouts that need a regressor which the bundle lacks are left out; `pieces.missing` names the regressors.
+    Layouts that need what the bundle has no answer to are left out; `pieces.problems` says what that is.
     """
     found = list(_structures(layouts))
     stages = [_stage_kinds(model, structure) for structure, _ in found]
@@ -146,7 +146,7 @@ def _group(
     updates: Prices,
     part: slice,
 ) -> Iterator[Group]:
-    """The group of the layouts at `rows`, those with a missing regressor left out; none when all are."""
+    """The group of the layouts at `rows`, those without an answer left out; none when all are."""
     inside = np.arange(part.start, part.start + len(rows))  # their positions among `updates`
     chunks = _chunk_times(model, pieces, structure, rows, prices)
     forward_us, backward_us, weight_us = (
@@ -162,13 +162,11 @@ def _group(
         np.stack([updates.of(kind.name, which, inside) for kind in kinds], axis=1) for which in range(3)
     ]
     all_reduce_us, update_us = by_stage[0], by_stage[1] + by_stage[2]
+    arrays = (forward_us, backward_us, weight_us, *sends, all_reduce_us, update_us)
     # NaN marks what the bundle cannot answer, and is not lost in a sum.
-    known = ~np.isnan(
-        sum(array.sum(axis=1) for array in (forward_us, backward_us, *sends, all_reduce_us, update_us))
-    )
+    known = ~np.isnan(sum(array.sum(axis=1) for array in arrays))
     if not known.any():
         return
-    arrays = (forward_us, backward_us, weight_us, *sends, all_reduce_us, update_us)
     if not known.all():
         rows, arrays = rows[known], tuple(array[known] for array in arrays)
     names = (

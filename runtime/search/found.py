@@ -20,7 +20,7 @@ class Counts:
 
     `evaluated` have a time: by closed form, or `simulated`, or `pruned` where a lower bound of the simulation
     was enough to see that they are neither among the best nor on the front. `unanswered` need a regressor that
-    the bundle lacks.
+    the bundle lacks, or that answers nonsense.
     """
 
     layouts: int = 0
@@ -45,7 +45,7 @@ class Found:
 
     counts: Counts = field(default_factory=Counts)
     refusals: Refusals = field(default_factory=Refusals)
-    missing: dict[Key, None] = field(default_factory=dict)
+    problems: dict[Key, str] = field(default_factory=dict)
     best: Ranked = field(default_factory=lambda: nothing())
     front: Ranked = field(default_factory=lambda: nothing())
     smallest: Ranked = field(default_factory=lambda: nothing())
@@ -78,7 +78,7 @@ class Found:
         for part in parts:
             total.counts.add(part.counts)
             total.refusals.merge(part.refusals)
-            total.missing |= part.missing
+            total.problems = part.problems | total.problems
             total.best = best_of(total.best.with_others(part.best), top)
             total.front = front_of(total.front.with_others(part.front))
             total.smallest = best_of(total.smallest.with_others(part.smallest), 1)

@@ -6,7 +6,7 @@ from typing import Self
 
 from kernelcast.runtime.errors import UsageError
 
-_PART = re.compile(r"(\d{1,18})(?:-(\d{1,18})?)?")
+_PART = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18})?)?")
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.memory.states import precision_of
 from kernelcast.runtime.model import MAX_SIZE, require_choice, require_integer
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES, Cluster
 from kernelcast.runtime.search.layouts import Layouts
@@ -27,7 +26,6 @@ class Question:
     - `rank_by`: the time of a step, or tokens per second and device; the two differ where `space.gpus` has
       several sizes.
     - `gpu_memory_bytes`: layouts that need more on a device are left out; None leaves none out.
-    - `dtype`: of the training, which memory depends on: float16, bfloat16 or float32.
     - `top`: how many of the best are kept.
     - `prune`: whether the simulation of layouts may be left out that can be neither among the best nor on the
       Pareto front. The answer does not depend on it.
@@ -40,7 +38,6 @@ class Question:
     timeline: TimelineKind = "simulate"
     rank_by: RankBy = "step-time"
     gpu_memory_bytes: int | None = None
-    dtype: str = "float16"
     top: int = 10
     bucket_entries: int = DEFAULT_BUCKET_ENTRIES
     prune: bool = True
@@ -50,7 +47,6 @@ class Question:
         require_choice("rank_by", self.rank_by, get_args(RankBy))
         require_integer("top", self.top, low=1, high=MAX_TOP)
         require_integer("bucket_entries", self.bucket_entries, low=1, high=MAX_SIZE)
-        precision_of(self.dtype)
         memory = self.gpu_memory_bytes
         if memory is not None and (type(memory) is not int or memory < 1):
             raise UsageError(f"gpu_memory_bytes is {memory!r:.80}, expected a whole number, 1 or more")

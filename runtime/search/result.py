@@ -14,16 +14,20 @@ SEARCH_FORMAT = "kernelcast.search/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One layout: `memory_bytes` is what its fullest device needs, `estimate` all that `predict` says of it."""
+    """One layout, and all that `predict` says of it."""
 
     parallelism: Parallelism
-    memory_bytes: int
     estimate: Estimate
 
     @property
     def step_time_s(self) -> float:
         """Time of a step."""
         return self.estimate.step_time_s
+
+    @property
+    def memory_bytes(self) -> int:
+        """What its fullest device needs."""
+        return self.estimate.memory.largest_bytes
 
     @property
     def tokens_per_s_per_gpu(self) -> float:
@@ -60,14 +64,14 @@ class Smallest:
 class SearchResult:
     """The best layouts, best first, and the Pareto front of what they are ranked by against memory per device.
 
-    `missing` names regressors that the bundle lacks (operator and direction); the layouts that need them are
-    counted as `unanswered`. `smallest` is None when there is no valid layout at all.
+    `problems` says, once per operator, what the bundle has no answer to; the layouts that need it are counted as
+    `unanswered`. `smallest` is None when there is no valid layout at all.
     """
 
     question: Question
     counts: Counts
     refusals: Refusals
-    missing: tuple[str, ...]
+    problems: tuple[str, ...]
     top: tuple[Answer, ...]
     front: tuple[Answer, ...]
     smallest: Smallest | None
@@ -85,7 +89,7 @@ class SearchResult:
         counts, question = self.counts, self.question
         devices = " or ".join(map(str, question.space.gpus))
         if counts.unanswered:
-            return f"every layout needs what the bundle lacks: {', '.join(self.missing)}"
+            return f"every layout needs what the bundle has no answer to: {'; '.join(self.problems)}"
         if self.smallest is not None and question.gpu_memory_bytes is not None:
             return (
                 f"none of {counts.layouts:,} layouts on {devices} device(s) fits into "
@@ -107,7 +111,7 @@ class SearchResult:
                 name: {"count": refusal.count, "example": refusal.example}
                 for name, refusal in self.refusals.by_field.items()
             },
-            "missing": list(self.missing),
+            "problems": list(self.problems),
             "best": None if self.best is None else self.best.to_dict(),
             "top": [answer.to_dict() for answer in self.top],
             "front": [answer.to_dict() for answer in self.front],

@@ -31,17 +31,15 @@ def answer(estimator: Estimator, question: Question, found: Found, *, begin: flo
         for row, index in enumerate(ranked.layouts["index"].tolist()):
             if index not in known:
                 parallelism = ranked.layouts.parallelism(row)
-                known[index] = Answer(
+                estimate = estimator.predict(
+                    model=question.space.model,
                     parallelism=parallelism,
-                    memory_bytes=round(ranked.memory_bytes[row]),
-                    estimate=estimator.predict(
-                        model=question.space.model,
-                        parallelism=parallelism,
-                        cluster=question.cluster,
-                        bucket_entries=question.bucket_entries,
-                        timeline=question.timeline,
-                    ),
+                    cluster=question.cluster,
+                    bucket_entries=question.bucket_entries,
+                    timeline=question.timeline,
+                    gpu_memory_bytes=question.gpu_memory_bytes,
                 )
+                known[index] = Answer(parallelism=parallelism, estimate=estimate)
         return tuple(known[index] for index in ranked.layouts["index"].tolist())
 
     smallest = None
@@ -55,7 +53,7 @@ def answer(estimator: Estimator, question: Question, found: Found, *, begin: flo
         question=question,
         counts=found.counts,
         refusals=found.refusals,
-        missing=tuple(f"{operator} ({direction})" for operator, direction in found.missing),
+        problems=tuple(found.problems.values()),
         top=top,
         front=front,
         smallest=smallest,

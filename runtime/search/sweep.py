@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.memory import largest_stage_bytes
+from kernelcast.runtime.memory import device_kind, largest_stage_bytes
 from kernelcast.runtime.predictor import Predictor
 from kernelcast.runtime.search.evaluate import Group, groups
 from kernelcast.runtime.search.found import Found
@@ -58,7 +58,7 @@ class _Sweep:
                 self._take(group, layouts, memory)
             self.found.counts.unanswered += len(layouts) - answered
             self.found.counts.evaluated += answered
-        self.found.missing = dict(self.pieces.missing)
+        self.found.problems = dict(self.pieces.problems)
         return self.found
 
     def _take(self, group: Group, layouts: Layouts, memory: NDArray[np.float64]) -> None:
@@ -133,5 +133,6 @@ class _Sweep:
             recompute=layouts["recompute"],
             zero=layouts["zero"],
             schedules=SCHEDULES,
-            dtype=self.question.dtype,
+            dtype=self.pieces.predictor.bundle.manifest.dtype,
+            device_kind=device_kind(self.pieces.predictor.bundle.manifest.compute),
         )

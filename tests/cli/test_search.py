@@ -1,0 +1,330 @@
+"""`kernelcast search`: what it prints, as text and as JSON, over a Dask cluster too, and how it fails."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+from distributed import LocalCluster
+
+from kernelcast.cli.main import main
+from kernelcast.cli.search import search_
+from kernelcast.cli.sizes import gigabytes, parse_size
+from kernelcast.runtime import DataError, UsageError
+from kernelcast.runtime.fingerprint import FabricFingerprint
+from kernelcast.runtime.operators import OPERATORS
+
+Make = Callable[..., Path]
+MODEL = """
+name = "tiny"
+hidden_size = 64
+sequence_length = 8
+attention_heads = 8
+encoders = 6
+vocabulary_size = 100
+"""
+
+
+@pytest.fixture
+def model_file(tmp_path: Path) -> Path:
+    """A model of 6 encoders."""
+    path = tmp_path / "tiny.toml"
+    path.write_text(MODEL)
+    return path
+
+
+@pytest.fixture
+def bundle(make_bundle: Make, linear_model: Callable[..., bytes]) -> Path:
+    """Times that depend on the workload, on nodes of 4 devices."""
+    times = {
+        operator.name: linear_model([1e-3] * len(operator.features), number)
+        for number, operator in enumerate(OPERATORS.values(), start=1)
+    }
+    return make_bundle(times, fabric=[FabricFingerprint(backend="nccl", gpus_per_node=4)])
+
+
+def arguments(bundle: Path, model_file: Path, *more: str) -> list[str]:
+    always = ["--bundle", str(bundle), "--model", str(model_file), "--gpus", "8", "--global-batch", "16"]
+    return [*always, *more]
+
+
+def run(bundle: Path, model_file: Path, *more: str) -> Result:
+    return CliRunner().invoke(search_, arguments(bundle, model_file, *more))
+
+
+def document(bundle: Path, model_file: Path, *more: str) -> dict[str, Any]:
+    result = run(bundle, model_file, "--json", *more)
+    assert result.exit_code == 0, result.output
+    values: dict[str, Any] = json.loads(result.stdout)
+    return values
+
+
+def test_readable(bundle: Path, model_file: Path) -> None:
+    result = run(bundle, model_file, "--top", "3", "--pareto")
+    assert result.exit_code == 0
+    lines = result.output.splitlines()
+    assert lines[0].startswith("best of ")
+    assert " layouts of tiny, 16 samples per update: step " in lines[0]
+    titles = [line for line in lines if "tokens/s/device" in line]
+    assert len(titles) == 2
+    assert len([line for line in lines[:8] if line.lstrip()[:1] in "123" and line.strip()]) == 3
+    assert "Pareto front of time and memory" in lines
+    assert lines[-1].endswith("4 devices per node, memory not limited")
+    assert not [line for line in lines if line != line.rstrip()]
+    assert "Pareto" not in run(bundle, model_file).output
+
+
+def test_json(bundle: Path, model_file: Path) -> None:
+    values = document(bundle, model_file, "--top", "5", "--gpu-memory", "4MB")
+    assert values["format"] == "kernelcast.search/1"
+    assert set(values) == {
+        "format", "seconds", "layouts", "out_of_memory", "unanswered", "evaluated", "simulated", "pruned",
+        "invalid", "problems", "best", "top", "front", "smallest", "asked",
+    }  # fmt: skip
+    assert values["layouts"] == values["out_of_memory"] + values["evaluated"]
+    assert values["evaluated"] == values["simulated"] + values["pruned"]
+    assert values["out_of_memory"] > 0
+    assert values["best"] == values["top"][0]
+    assert len(values["top"]) == 5
+    assert set(values["best"]) == {
+        "parallelism", "step_time_s", "interval_s", "tokens_per_s", "tokens_per_s_per_gpu", "memory_bytes",
+        "warnings",
+    }  # fmt: skip
+    assert values["best"]["parallelism"]["world_size"] == 8
+    low, high = values["best"]["interval_s"]
+    assert low <= values["best"]["step_time_s"] <= high
+    times = [one["step_time_s"] for one in values["front"]]
+    memory = [one["memory_bytes"] for one in values["front"]]
+    assert times == sorted(times)
+    assert memory == sorted(memory, reverse=True)
+    assert all(one["memory_bytes"] <= 4_000_000 for one in values["top"] + values["front"])
+    assert values["invalid"]["micro_batches"]["count"] > 0
+    assert values["asked"]["gpus_per_node"] == 4
+
+
+def test_what_search_finds_predict_says_too(bundle: Path, model_file: Path) -> None:
+    from kernelcast.cli.predict import predict
+
+    for timeline in ("simulate", "closed-form"):
+        best = document(bundle, model_file, "--timeline", timeline)["best"]
+        layout = best["parallelism"]
+        flags = ["--sequence-parallel"] if layout["sequence_parallel"] else []
+        for name in (
+            "pp",
+            "mp",
+            "dp",
+            "micro_batch",
+            "micro_batches",
+            "schedule",
+            "virtual_stages",
+            "zero",
+            "recompute",
+        ):
+            flags += [f"--{name.replace('_', '-')}", str(layout[name])]
+        asked = [
+            "--bundle",
+            str(bundle),
+            "--model",
+            str(model_file),
+            "--timeline",
+            timeline,
+            "--json",
+            *flags,
+        ]
+        predicted = json.loads(CliRunner().invoke(predict, asked).stdout)
+        assert predicted["step_time_s"] == pytest.approx(best["step_time_s"], rel=1e-12)
+        assert predicted["memory"]["largest_bytes"] == best["memory_bytes"]
+
+
+def test_limits_and_ranking(bundle: Path, model_file: Path) -> None:
+    values = document(
+        bundle, model_file, "--pp", "2-4", "--mp", "1", "--micro-batch", "1,2", "--schedules", "1f1b,gpipe",
+        "--recompute", "full", "--zero", "0,1", "--sequence-parallel", "off", "--top", "200",
+    )  # fmt: skip
+    layouts = [one["parallelism"] for one in values["top"]]
+    assert {one["pp"] for one in layouts} == {2, 4}
+    assert {one["mp"] for one in layouts} == {1}
+    assert {one["schedule"] for one in layouts} == {"1f1b", "gpipe"}
+    assert {one["micro_batch"] for one in layouts} == {1, 2}
+    assert {one["zero"] for one in layouts} == {0, 1}
+    frugal = document(
+        bundle,
+        model_file,
+        "--gpus",
+        "1,8",
+        "--rank-by",
+        "tokens-per-gpu",
+        "--top",
+        "200",
+        "--zero",
+        "1",
+        "--recompute",
+        "none",
+    )
+    rates = [one["tokens_per_s_per_gpu"] for one in frugal["top"]]
+    assert rates == sorted(rates, reverse=True)
+    assert {one["parallelism"]["world_size"] for one in frugal["top"]} == {1, 8}
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (("--gpus", "0"), "gpus is 0, expected a whole number from 1 to 2147483647"),
+        (("--gpus", "8,x"), "gpus is '8,x', expected whole numbers separated by commas"),
+        (("--global-batch", "0"), "global_batch is 0, expected a whole number from 1 to 2147483647"),
+        (("--pp", "a-b"), "pp is 'a-b', expected numbers and ranges such as 1,2,4-8 or 16-"),
+        (("--zero", "5"), "zero is 5, expected a whole number from 0 to 3"),
+        (("--schedules", "pipe"), "schedules is 'pipe', expected gpipe, 1f1b, interleaved or zero_bubble"),
+        (("--gpu-memory", "much"), "gpu_memory is 'much', expected a size such as 80GB or 40GiB"),
+        (("--top", "0"), "top is 0, expected a whole number from 1 to 10000"),
+        (("--gpus-per-node", "0"), "gpus_per_node is 0, expected a whole number from 1 to 2147483647"),
+        (("--dask", "here"), "dask is 'here', expected a scheduler's address such as tcp://127.0.0.1:8786"),
+        (
+            ("--dask", "x://a:1"),
+            "dask is 'x://a:1', expected a scheduler's address such as tcp://127.0.0.1:8786",
+        ),
+    ],
+)
+def test_nonsense_is_one_line(
+    bundle: Path, model_file: Path, more: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["search", *arguments(bundle, model_file, *more)])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err == f"kernelcast: error: {message}\n"
+
+
+def test_nothing_fits(bundle: Path, model_file: Path) -> None:
+    result = run(bundle, model_file, "--gpu-memory", "1kB")
+    assert isinstance(result.exception, DataError)
+    assert str(result.exception).startswith("none of ")
+    assert "the smallest needs 0.0" in str(result.exception)
+    result = run(bundle, model_file, "--gpu-memory", "1kB", "--json")
+    assert isinstance(result.exception, DataError)
+    values = json.loads(result.stdout)
+    assert values["best"] is None
+    assert values["top"] == []
+    assert values["smallest"]["memory_bytes"] > 1000
+
+
+def test_operators_that_the_bundle_lacks(make_bundle: Make, model_file: Path) -> None:
+    lacking = make_bundle(
+        without=("dp_all_reduce", "mp_all_reduce", "dp_reduce_scatter", "mp_reduce_scatter")
+    )
+    result = run(lacking, model_file, "--gpus", "4")
+    assert result.exit_code == 0
+    assert "have no answer: no regressor for " in result.output
+    none = make_bundle(without=("gelu",), name="none.kcast")
+    result = run(none, model_file)
+    assert isinstance(result.exception, DataError)
+    assert "no regressor for gelu (forward)" in str(result.exception)
+
+
+def test_out_of_range_is_flagged(make_bundle: Make, model_file: Path) -> None:
+    result = run(make_bundle(largest=10), model_file)
+    assert "out of range" in result.output
+    assert "warning: best layout: " in result.output
+    assert "more (--json has all)" in result.output
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("80GB", 80 * 10**9), ("40GiB", 40 * 2**30), ("1.5 tb", 15 * 10**11), ("7", 7), ("2mib", 2**21)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert parse_size(text, name="gpu_memory") == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "0.1B", "80 apples", "1e3GB", "٣GB"])
+def test_sizes_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match=r"^gpu_memory is '.*', expected a size such as 80GB or 40GiB$"):
+        parse_size(text, name="gpu_memory")
+
+
+def test_gigabytes() -> None:
+    assert [gigabytes(size) for size in (12_340_000_000, 2e8, 5e6)] == ["12.3", "0.2", "0.005"]
+
+
+def test_every_option_is_explained() -> None:
+    options = [one for one in search_.params if isinstance(one, click.Option)]
+    assert all(option.help for option in options)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Two worker processes on this machine."""
+    with LocalCluster(  # type: ignore[no-untyped-call]
+        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+    ) as found:
+        yield found
+
+
+def test_a_cluster_answers_the_same_in_the_same_order(
+    cluster: LocalCluster, bundle: Path, model_file: Path
+) -> None:
+    for more in (["--top", "50"], ["--timeline", "closed-form", "--gpu-memory", "1MB"]):
+        here = document(bundle, model_file, *more)
+        there = document(bundle, model_file, *more, "--dask", cluster.scheduler_address)
+        for values in (here, there):
+            # Every part has its own best so far, and so spares other simulations.
+            assert values["evaluated"] == values["simulated"] + values["pruned"] or not values["simulated"]
+            for name in ("seconds", "simulated", "pruned"):
+                del values[name]
+        assert here == there
+
+
+def test_workers_need_no_file(cluster: LocalCluster, bundle: Path, model_file: Path) -> None:
+    # They work in folders of their own: a path relative to this one means nothing there.
+    result = subprocess.run(
+        [sys.executable, "-m", "kernelcast.cli.main", "search",
+         *arguments(Path(bundle.name), Path(model_file.name), "--dask", cluster.scheduler_address)],
+        cwd=bundle.parent, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.startswith("best of ")
+
+
+def test_an_address_where_nobody_answers(
+    bundle: Path, model_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kernelcast.cli.search_dask.CONNECT_S", 0.5)
+    result = run(bundle, model_file, "--dask", "tcp://127.0.0.1:9")
+    assert isinstance(result.exception, DataError)
+    assert str(result.exception).startswith("dask scheduler tcp://127.0.0.1:9: does not answer within 0 s (")
+
+
+def test_dask_is_not_installed(bundle: Path, model_file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "kernelcast.cli.search_dask", raising=False)
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    result = run(bundle, model_file, "--dask", "tcp://127.0.0.1:9")
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == (
+        "--dask needs the package distributed, which is not installed; expected: pip install 'kernelcast[dask]'"
+    )
+
+
+def test_interrupted(bundle: Path, tmp_path: Path) -> None:
+    # A space that takes minutes: all numbers are products of many small primes.
+    model_file = tmp_path / "divisible.toml"
+    sizes = "hidden_size = 5040\nattention_heads = 5040\nencoders = 5040"
+    model_file.write_text(f"{sizes}\nsequence_length = 5040\nvocabulary_size = 100\n")
+    more = ["--gpus", "5040", "--global-batch", "720720", "--virtual-stages", "1-", "--mp", "1-"]
+    program = (
+        "import os, signal, sys\n"
+        "from kernelcast.cli.main import main\n"
+        "signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGINT))\n"
+        "signal.setitimer(signal.ITIMER_REAL, 2.0)\n"
+        "main(sys.argv[1:])\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program, "search", *arguments(bundle, model_file, *more)],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (result.returncode, result.stdout) == (130, "")
+    assert result.stderr.splitlines()[-1] == "kernelcast: interrupted; nothing was left half-written"
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,227 @@
+"""A search answers exactly what `Estimator.predict` does, for every layout, and keeps the right ones."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernelcast.runtime import Cluster, Estimator, ModelConfig
+from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.search import Question, SearchResult, Space, search
+from kernelcast.runtime.search.evaluate import groups
+from kernelcast.runtime.search.pieces import Pieces
+from kernelcast.runtime.timeline_kinds import TimelineKind
+
+models = st.builds(
+    ModelConfig,
+    name=st.just("any"),
+    hidden_size=st.just(64),
+    sequence_length=st.sampled_from([8, 24]),
+    attention_heads=st.just(8),
+    kv_heads=st.sampled_from([4, 8]),
+    encoders=st.integers(1, 13),
+    vocabulary_size=st.integers(50, 2000),
+    norm=st.sampled_from(["layer_norm", "rms_norm"]),
+    activation=st.sampled_from(["gelu", "swiglu"]),
+    attention=st.sampled_from(["flash", "fused_softmax", "unfused"]),
+    parallel_residual=st.booleans(),
+    tied_embeddings=st.booleans(),
+)
+spaces = st.builds(
+    Space,
+    model=models,
+    gpus=st.tuples(st.sampled_from([1, 2, 4, 6, 8, 12, 16])),
+    global_batch=st.sampled_from([2, 4, 8, 12]),
+    gpus_per_node=st.sampled_from([1, 2, 4, 6]),
+    mp=st.just(range(1, 9)),
+    virtual_stages=st.just(range(1, 5)),
+)
+TINY = ModelConfig(
+    name="tiny", hidden_size=64, sequence_length=8, attention_heads=8, encoders=6, vocabulary_size=100
+)
+with_estimator = settings(
+    suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=15
+)
+
+
+def predicted_us(estimator: Estimator, question: Question, layout: Any) -> float:
+    estimate = estimator.predict(
+        model=question.space.model,
+        parallelism=layout,
+        cluster=question.cluster,
+        bucket_entries=question.bucket_entries,
+        timeline=question.timeline,
+        interval=False,
+    )
+    return 1e6 * estimate.step_time_s
+
+
+@with_estimator
+@given(
+    space=spaces,
+    timeline=st.sampled_from(["simulate", "closed-form"]),
+    bucket_entries=st.sampled_from([1000, 10**9]),
+    random=st.randoms(use_true_random=False),
+)
+def test_every_time_is_the_one_that_predict_gives(
+    estimator: Estimator, space: Space, timeline: TimelineKind, bucket_entries: int, random: Any
+) -> None:
+    question = Question(space=space, timeline=timeline, bucket_entries=bucket_entries)
+    pieces = Pieces(estimator.predictor, space.model, question.cluster, bucket_entries)
+    # An estimator of its own: nothing is remembered from the search.
+    other = Estimator(estimator.bundle)
+    for layouts, _ in space.blocks():
+        if not len(layouts):
+            continue
+        seen = 0
+        for group in groups(space.model, pieces, layouts):
+            seen += len(group.rows)
+            everything = np.ones(len(group.rows), dtype=bool)
+            closed = timeline == "closed-form"
+            times = group.closed_form_us() if closed else group.simulated_us(everything)
+            if not closed:
+                assert (group.bound_us() <= times).all()
+            for position in random.sample(range(len(times)), min(3, len(times))):
+                layout = layouts.parallelism(int(group.rows[position]))
+                expected = predicted_us(other, question, layout)
+                assert times[position] == pytest.approx(expected, rel=1e-9)
+        assert seen == len(layouts)
+
+
+def plain(result: SearchResult) -> tuple[Any, ...]:
+    return tuple(
+        tuple((one.parallelism, one.step_time_s, one.memory_bytes) for one in answers)
+        for answers in (result.top, result.front)
+    )
+
+
+@with_estimator
+@given(space=spaces, top=st.integers(1, 20), limit=st.none() | st.integers(10**5, 10**7))
+def test_the_best_of_all_are_found_whether_or_not_bounds_spare_simulations(
+    estimator: Estimator, space: Space, top: int, limit: int | None
+) -> None:
+    asked: dict[str, Any] = {"space": space, "top": top, "gpu_memory_bytes": limit}
+    pruned = search(estimator, Question(**asked))
+    simulated = search(estimator, Question(**asked, prune=False))
+    assert plain(pruned) == plain(simulated)
+    for result in (pruned, simulated):
+        counts = result.counts
+        assert counts.layouts == counts.out_of_memory + counts.evaluated + counts.unanswered
+        assert counts.evaluated == counts.simulated + counts.pruned
+    assert pruned.counts.layouts == simulated.counts.layouts == len(list(space.layouts()))
+    assert simulated.counts.pruned == 0
+    times = [one.step_time_s for one in simulated.top]
+    assert times == sorted(times)
+
+
+def test_the_whole_ranking_by_hand(estimator: Estimator) -> None:
+    space = Space(model=TINY, gpus=(4,), global_batch=8, gpus_per_node=4)
+    question = Question(space=space, top=10_000, timeline="closed-form")
+    result = search(estimator, question)
+    expected = []
+    for layout in space.layouts():
+        memory = max(stage.total_bytes for stage in stage_memory(TINY, layout, dtype="float32"))
+        expected.append((predicted_us(estimator, question, layout), memory))
+    assert [1e6 * one.step_time_s for one in result.top] == pytest.approx(sorted(us for us, _ in expected))
+    assert sorted(one.memory_bytes for one in result.top) == pytest.approx(
+        sorted(memory for _, memory in expected), rel=1e-6
+    )
+    assert result.smallest is not None
+    assert result.smallest.memory_bytes == min(one.memory_bytes for one in result.top)
+    assert result.best is result.top[0]
+    assert result.why_nothing() == ""
+
+
+def test_ranking_by_device_time(estimator: Estimator) -> None:
+    space = Space(model=TINY, gpus=(1, 2, 4), global_batch=8, gpus_per_node=4)
+    fastest = search(estimator, Question(space=space, top=1)).best
+    frugal = search(estimator, Question(space=space, top=500, rank_by="tokens-per-gpu"))
+    assert fastest is not None
+    assert frugal.best is not None
+    rates = [one.tokens_per_s_per_gpu for one in frugal.top]
+    assert rates == sorted(rates, reverse=True)
+    assert fastest.step_time_s <= frugal.best.step_time_s
+    assert frugal.best.tokens_per_s_per_gpu >= fastest.tokens_per_s_per_gpu
+
+
+def test_nothing_fits(estimator: Estimator) -> None:
+    space = Space(model=TINY, gpus=(4,), global_batch=8, gpus_per_node=4)
+    result = search(estimator, Question(space=space, gpu_memory_bytes=1000))
+    assert result.best is None
+    assert result.counts.out_of_memory == result.counts.layouts > 0
+    assert result.smallest is not None
+    smallest = result.smallest.memory_bytes
+    assert result.why_nothing().startswith(
+        f"none of {result.counts.layouts:,} layouts on 4 device(s) fits into"
+    )
+    assert "the smallest needs" in result.why_nothing()
+    # With a little more room, just the smallest fit.
+    fitting = search(estimator, Question(space=space, gpu_memory_bytes=smallest + 1))
+    assert {one.memory_bytes for one in fitting.top} == {smallest}
+
+
+def test_no_valid_layout(estimator: Estimator) -> None:
+    space = Space(model=TINY, gpus=(7,), global_batch=8, gpus_per_node=4)
+    result = search(estimator, Question(space=space))
+    assert result.best is None
+    assert result.smallest is None
+    assert result.why_nothing() == (
+        "model tiny has no valid layout on 7 device(s) "
+        "(global_batch is 8, expected a multiple of dp (7); pp is 7, expected from 1 to 6 for 6 encoders)"
+    )
+
+
+def test_what_the_bundle_has_no_answer_to(
+    make_bundle: Callable[..., Path], linear_model: Callable[..., bytes]
+) -> None:
+    space = Space(model=TINY, gpus=(4,), global_batch=8, gpus_per_node=4)
+    without = Estimator.load(make_bundle(without=("dp_all_reduce", "dp_reduce_scatter", "mp_reduce_scatter",
+                                                  "mp_all_reduce")))  # fmt: skip
+    result = search(without, Question(space=space))
+    assert "no regressor for dp_all_reduce (once)" in result.problems
+    assert result.counts.unanswered > 0
+    assert {(one.parallelism.mp, one.parallelism.dp) for one in result.top} == {(1, 1)}
+    nothing = Estimator.load(make_bundle(without=("gelu",), name="nothing.kcast"))
+    result = search(nothing, Question(space=space))
+    assert result.counts.unanswered == result.counts.layouts
+    assert result.why_nothing() == (
+        "every layout needs what the bundle has no answer to: "
+        "no regressor for gelu (forward); no regressor for gelu (backward)"
+    )
+    # A time below zero for large micro-batches alone.
+    broken = linear_model((-1, 0, 0), 3.5)
+    key = "gelu", Direction.FORWARD
+    partly = search(Estimator.load(make_bundle({key: broken}, name="partly.kcast")), Question(space=space))
+    assert {one.parallelism.micro_batch for one in partly.top} <= {1, 2}
+    assert partly.counts.unanswered > 0
+    assert [problem for problem in partly.problems if "gelu (forward) answers -0.5" in problem]
+
+
+def test_warnings_come_with_every_answer(make_bundle: Callable[..., Path]) -> None:
+    estimator = Estimator.load(make_bundle(largest=10))
+    space = Space(model=TINY, gpus=(2,), global_batch=2, gpus_per_node=2)
+    result = search(estimator, Question(space=space))
+    assert result.best is not None
+    assert result.best.to_dict()["warnings"] == [w.to_dict() for w in result.best.estimate.warnings]
+    assert all(one.estimate.warnings for one in (*result.top, *result.front))
+
+
+def test_memory_of_the_answers_is_that_of_their_estimates(estimator: Estimator) -> None:
+    space = Space(model=TINY, gpus=(8,), global_batch=16, gpus_per_node=4)
+    result = search(estimator, Question(space=space, top=200))
+    for one in result.top:
+        assert one.memory_bytes == pytest.approx(one.estimate.memory.largest_bytes, rel=1e-6)
+        assert one.estimate.cluster == Cluster(gpus_per_node=4)
+
+
+def test_progress_reaches_its_end(estimator: Estimator) -> None:
+    space = Space(model=TINY, gpus=(4,), global_batch=8, gpus_per_node=4)
+    seen: list[tuple[int, int]] = []
+    search(estimator, Question(space=space), report=lambda done, total, what: seen.append((done, total)))
+    assert seen[-1][0] == seen[-1][1]
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)

@@ -1,0 +1,186 @@
+"""The space of layouts: every valid one once, within limits, however it is cut into shards."""
+
+from itertools import product
+from typing import Any, get_args
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelcast.runtime import ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.parallelism import Recompute, Schedule
+from kernelcast.runtime.partition import partition
+from kernelcast.runtime.search import NumberSet, Space
+from kernelcast.runtime.search.space import Refusals, divisors
+
+SMALL: dict[str, Any] = {
+    "name": "small",
+    "hidden_size": 48,
+    "sequence_length": 12,
+    "attention_heads": 12,
+    "kv_heads": 6,
+    "encoders": 7,
+    "vocabulary_size": 100,
+}
+
+
+def brute_force(space: Space, largest: int) -> set[Parallelism]:
+    """Everything up to `largest` in every field, as far as `Parallelism`, `check` and `partition` accept it."""
+    found = set()
+    numbers = range(1, largest + 1)
+    samples = [(b, m) for b, m in product(numbers, numbers) if space.global_batch % (b * m) == 0]
+    for (b, m), pp, mp in product(samples, numbers, numbers):
+        for gpus, dp in product(space.gpus, (space.global_batch // (b * m),)):
+            if pp * mp * dp != gpus:
+                continue
+            for schedule, virtual_stages, zero, recompute, sequence in product(
+                get_args(Schedule), numbers, range(4), get_args(Recompute), (False, True)
+            ):
+                try:
+                    layout = Parallelism(
+                        pp=pp,
+                        mp=mp,
+                        dp=dp,
+                        micro_batch=b,
+                        micro_batches=m,
+                        schedule=schedule,
+                        virtual_stages=virtual_stages,
+                        zero=zero,
+                        recompute=recompute,
+                        sequence_parallel=sequence,
+                    )
+                    layout.check(space.model)
+                    partition(space.model.encoders, pp, virtual_stages)
+                except UsageError:
+                    continue
+                found.add(layout)
+    return found
+
+
+def makes_a_difference(layout: Parallelism) -> bool:
+    """Not the same as another layout: see `Space`."""
+    return (
+        (layout.dp > 1 or layout.zero == 0)
+        and (layout.mp > 1 or not layout.sequence_parallel)
+        and (layout.pp > 1 or layout.schedule == "1f1b")
+        and (layout.micro_batches > 1 or layout.schedule != "gpipe")
+    )
+
+
+@settings(deadline=None, max_examples=12)
+@given(gpus=st.integers(1, 12), global_batch=st.integers(1, 12), encoders=st.integers(1, 9))
+def test_it_is_what_parallelism_check_and_partition_accept(
+    gpus: int, global_batch: int, encoders: int
+) -> None:
+    space = Space(
+        model=ModelConfig(**SMALL | {"encoders": encoders}),
+        gpus=(gpus,),
+        global_batch=global_batch,
+        gpus_per_node=3,
+        mp=range(1, 100),
+        virtual_stages=range(1, 100),
+    )
+    layouts = list(space.layouts())
+    assert len(set(layouts)) == len(layouts)
+    assert set(layouts) == {one for one in brute_force(space, 12) if makes_a_difference(one)}
+
+
+def small(**fields: Any) -> Space:
+    values = {"gpus": (8,), "global_batch": 16, "gpus_per_node": 4} | fields
+    return Space(model=ModelConfig(**SMALL), **values)
+
+
+def test_limits() -> None:
+    everything = set(small().layouts())
+    assert {layout.mp for layout in everything} == {1, 2}  # 6 key-value heads; 4 divides the node, not them
+    for name, allowed in (
+        ("pp", {1, 4}),
+        ("mp", {2}),
+        ("dp", {2, 8}),
+        ("micro_batch", {1, 2}),
+        ("micro_batches", {4, 8}),
+    ):
+        limited = set(small(**{name: allowed}).layouts())
+        assert limited == {layout for layout in everything if getattr(layout, name) in allowed}
+    only = small(schedules=("gpipe",), recompute=("full",), zero=(2,), sequence_parallel=(True,), pp=(2,))
+    assert {(one.schedule, one.recompute, one.zero, one.sequence_parallel) for one in only.layouts()} == {
+        ("gpipe", "full", 2, True)
+    }
+
+
+def test_tensor_parallelism_stays_within_a_node_unless_asked() -> None:
+    model = ModelConfig(**SMALL | {"kv_heads": 12})
+    values: dict[str, Any] = {"model": model, "gpus": (12,), "global_batch": 12, "gpus_per_node": 4}
+    assert {one.mp for one in Space(**values).layouts()} == {1, 2, 3, 4}
+    assert {one.mp for one in Space(**values, mp=NumberSet.parse("6-")).layouts()} == {6, 12}
+
+
+def test_virtual_stages_have_usual_ones_and_all_that_are_asked() -> None:
+    model = ModelConfig(**SMALL | {"encoders": 30})
+    values: dict[str, Any] = {"model": model, "gpus": (2,), "global_batch": 4, "gpus_per_node": 4, "pp": (2,)}
+    usual = {one.virtual_stages for one in Space(**values).layouts()}
+    assert usual == {1, *range(2, 9)}
+    asked = {one.virtual_stages for one in Space(**values, virtual_stages=NumberSet.parse("12-")).layouts()}
+    assert asked == {1, 12, 13, 14, 15}
+
+
+def test_several_sizes() -> None:
+    both = list(small(gpus=(4, 8)).layouts())
+    assert both == [*small(gpus=(4,)).layouts(), *small(gpus=(8,)).layouts()]
+
+
+@pytest.mark.parametrize("shards", [1, 2, 5, 1000])
+def test_shards_together_are_the_space(shards: int) -> None:
+    space = small()
+    whole, refusals = Refusals(), Refusals()
+    expected = [block.table.tolist() for block, _ in space.blocks(refusals=whole)]
+    rows = []
+    for shard in range(shards):
+        for block, _ in space.blocks(shard=shard, shards=shards, refusals=refusals):
+            rows += block.table.tolist()
+    assert sorted(rows) == sorted(row for table in expected for row in table)
+    assert {name: one.count for name, one in refusals.by_field.items()} == {
+        name: one.count for name, one in whole.by_field.items()
+    }
+
+
+def test_refusals_are_counted_by_field() -> None:
+    refusals = Refusals()
+    list(small(global_batch=6).blocks(refusals=refusals))
+    assert refusals.by_field["mp"].example == ("mp is 4, expected a divisor of kv_heads (6) of model small")
+    assert refusals.by_field["global_batch"].example == "global_batch is 6, expected a multiple of dp (8)"
+    assert refusals.by_field["micro_batches"].count > 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"gpus": ()}, "gpus is (), expected one or more different values"),
+        ({"gpus": (0,)}, "gpus is 0, expected a whole number from 1 to 2147483647"),
+        ({"gpus": (8, 8)}, "gpus is (8, 8), expected one or more different values"),
+        ({"global_batch": 0}, "global_batch is 0, expected a whole number from 1 to 2147483647"),
+        ({"gpus_per_node": -1}, "gpus_per_node is -1, expected a whole number from 1 to 2147483647"),
+        ({"schedules": ("2f2b",)}, "schedules is '2f2b', expected gpipe, 1f1b, interleaved or zero_bubble"),
+        ({"recompute": ("some",)}, "recompute is 'some', expected none, selective or full"),
+        ({"zero": (4,)}, "zero is 4, expected a whole number from 0 to 3"),
+    ],
+)
+def test_nonsense_is_refused(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        small(**fields)
+    assert str(caught.value) == message
+
+
+@given(st.integers(1, 5000))
+def test_divisors(number: int) -> None:
+    assert divisors(number) == [n for n in range(1, number + 1) if number % n == 0]
+
+
+def test_number_sets() -> None:
+    allowed = NumberSet.parse("1, 4-6,10-")
+    assert [n for n in range(13) if n in allowed] == [1, 4, 5, 6, 10, 11, 12]
+    assert str(allowed) == "1,4-6,10-"
+    assert "4" not in allowed
+    for text in ("", "x", "1,,2", "5-4", "-3", "1.5"):
+        with pytest.raises(UsageError, match=r"^mp is '.*', expected .* \S+$"):
+            NumberSet.parse(text, name="mp")
