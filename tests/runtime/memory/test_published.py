@@ -103,6 +103,18 @@ def activations(model: ModelConfig, layout: Parallelism) -> tuple[StageMemory, .
     return stage_memory(model, layout, dropout=True)
 
 
+@BY_MODEL
+def test_ends_without_a_pipeline(model: ModelConfig) -> None:
+    # Section 4.3: embedding mask sbh, last norm's and projection's inputs 2sbh each, logits in fp32 4sbv, over t.
+    # Here the 16-bit logits stay beside them, 2sbv.
+    layout = Parallelism(pp=1, mp=8, dp=1, micro_batch=1, micro_batches=1, sequence_parallel=True)
+    stage = activations(model, layout)[0]
+    s, h, t = 2048, model.hidden_size, 8
+    layers = model.encoders * float(kept(model, t=t, sequence_parallel=True).total[0])
+    assert stage.activations_bytes - layers == pytest.approx(5 * s * h / t, abs=1)
+    assert stage.logits_bytes == 6 * s * 51200 // t
+
+
 def test_pipelines_keep_all_layers_on_the_first_stage() -> None:
     # Section 4.2.3: the first stage of 1F1B keeps L layers whatever p is; interleaving 1 + (p − 1)/(pm) times that.
     # 175B: t = 8, p = 8, m = 3 (Table 3). An even cut, as there.

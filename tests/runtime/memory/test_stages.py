@@ -153,6 +153,29 @@ def test_shards_together_are_no_less_than_the_whole(
 
 @given(asked())
 @settings(max_examples=100)
+def test_a_tensor_parallel_rank_is_a_narrower_model(
+    question: tuple[ModelConfig, Parallelism, dict[str, Any]],
+) -> None:
+    # So what is measured on single devices holds for ranks too.
+    model, layout, options = question
+    mp = layout.mp
+    layout = replace(layout, sequence_parallel=False, zero=0)
+    vocabulary = -(-model.vocabulary_size // (128 * mp)) * 128
+    narrower = replace(
+        model,
+        attention_heads=model.attention_heads // mp,
+        kv_heads=model.kv_heads // mp,
+        mlp_size=model.mlp_size // mp,
+        vocabulary_size=vocabulary,
+        biases="none",
+    )
+    ranks = stage_memory(replace(model, biases="none"), layout, **options)
+    assume((model.kv_heads < model.attention_heads) == (narrower.kv_heads < narrower.attention_heads))
+    assert ranks == stage_memory(narrower, replace(layout, mp=1), **options)
+
+
+@given(asked())
+@settings(max_examples=100)
 def test_parameters_of_all_stages_are_the_models(
     question: tuple[ModelConfig, Parallelism, dict[str, Any]],
 ) -> None:
@@ -167,7 +190,7 @@ def test_parameters_of_all_stages_are_the_models(
     assert sum(states(stage) for stage in fp32) == 16 * held
 
 
-def test_interleaved_with_one_chunk_keeps_at_least_1f1b() -> None:
+def test_interleaving_keeps_more_than_1f1b() -> None:
     model = load_model("llama-2-7b")
     plain = Parallelism(pp=4, mp=1, dp=1, micro_batch=1, micro_batches=8)
     chunks = replace(plain, schedule="interleaved", virtual_stages=2, encoder_counts=(4,) * 8)
