@@ -114,9 +114,11 @@ def store_comparisons(database: Database, keys: Fingerprints, comparisons: Seque
             Prediction(
                 step_id=step.id,
                 bundle_digest=estimate.provenance.bundle_digest,
-                timeline="closed form",
+                timeline="schedule",
                 statistic="quiet_us",
                 predicted_s=estimate.step_time_s,
+                low_s=None if estimate.interval_s is None else estimate.interval_s[0],
+                high_s=None if estimate.interval_s is None else estimate.interval_s[1],
                 components_s=estimate.components.to_dict(),
                 kernelcast_version=version("kernelcast"),
             )

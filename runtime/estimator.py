@@ -11,7 +11,7 @@ from kernelcast.runtime.bundle import Bundle, read_bundle
 from kernelcast.runtime.decomposition import Decomposition, decompose
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate import Components, Estimate, Memory, Provenance, StageEstimate
-from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.memory import device_kind, stage_memory
 from kernelcast.runtime.model import MAX_SIZE, ModelConfig, require_choice, require_integer
 from kernelcast.runtime.operator_times import Question, ask, total_us
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES, Cluster, Parallelism
@@ -20,9 +20,10 @@ from kernelcast.runtime.shown import shown
 from kernelcast.runtime.stage_times import Times
 from kernelcast.runtime.step_times import StepTimes, step_times
 from kernelcast.runtime.timeline_kinds import TimelineKind, pipeline_times
-from kernelcast.runtime.uncertainty import DRAWS, drawn_times, interval
+from kernelcast.runtime.uncertainty import drawn_times, draws_for, interval
 
 _US_PER_S = 1e6
+MAX_SIMULATED_CHUNKS = 1024
 _MAX_REMEMBERED = 1024
 """Estimates that an `Estimator` keeps; one asked again is answered from memory."""
 
@@ -103,11 +104,13 @@ class Estimator:
         with_interval: bool,
         gpu_memory_bytes: int | None,
     ) -> Estimate:
+        _check_simulated(timeline, parallelism)
         used, source = (cluster, "asked") if cluster is not None else self._default_cluster(parallelism)
         parts = decompose(model=model, parallelism=parallelism, cluster=used, bucket_entries=bucket_entries)
         times = ask(self.predictor, parts.distinct_calls(), needed_by=f"model {model.name}")
         # Configuration 0 is the estimate, the others are its random draws.
-        times_us = drawn_times(times, DRAWS[timeline] if with_interval else 0)
+        draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
+        times_us = drawn_times(times, draws)
         step = step_times(parts, times_us)
         pipeline = pipeline_times(timeline, parallelism, step)
         steps_s = pipeline.step_us / _US_PER_S
@@ -154,6 +157,17 @@ def _check_types(model: object, parallelism: object, cluster: object) -> None:
     for name, value, kind in expected:
         if not isinstance(value, kind) and not (name == "cluster" and value is None):
             raise UsageError(f"{name} is {shown(value)}, expected a {kind.__name__}")
+
+
+def _check_simulated(timeline: TimelineKind, parallelism: Parallelism) -> None:
+    # Simulating takes time with the square of the chunks, though not with the micro-batches.
+    if timeline == "simulate" and parallelism.chunks > MAX_SIMULATED_CHUNKS:
+        several = parallelism.virtual_stages > 1
+        product = f" · virtual_stages ({parallelism.pp} · {parallelism.virtual_stages})" if several else ""
+        raise UsageError(
+            f"pp{product} is {parallelism.chunks}, expected at most {MAX_SIMULATED_CHUNKS} "
+            "with timeline simulate"
+        )
 
 
 def _components(parts: Decomposition, step: StepTimes, times_us: Mapping[Question, Times]) -> Components:
@@ -204,7 +218,12 @@ def _memory(
     sizes = [device.memory_gib << 30 for device in devices if device.memory_gib]
     source = "asked" if gpu_memory_bytes is not None else "bundle" if sizes else "unknown"
     return Memory(
-        stages=stage_memory(model, parallelism, dtype=bundle.manifest.dtype),
+        stages=stage_memory(
+            model,
+            parallelism,
+            dtype=bundle.manifest.dtype,
+            device_kind=device_kind(bundle.manifest.compute),
+        ),
         gpu_memory_bytes=gpu_memory_bytes if gpu_memory_bytes is not None else min(sizes, default=None),
         source=source,
     )

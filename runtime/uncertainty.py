@@ -13,12 +13,23 @@ from kernelcast.runtime.operator_times import OperatorTimes, Question
 from kernelcast.runtime.regressor_entry import Key
 from kernelcast.runtime.timeline_kinds import TimelineKind
 
-DRAWS: dict[TimelineKind, int] = {"closed-form": 256, "simulate": 64}
-"""Random draws behind an interval; a simulation takes longer per draw."""
+DRAWS_CLOSED_FORM = 256
+DRAWS_SIMULATED = 64
+"""A simulation takes longer per draw."""
+FEWEST_DRAWS = 16
+_SIMULATED_CHUNKS = 8192
+"""Chunks of all draws together, beyond which a simulation gets fewer draws."""
 SEED = 20250922
 LOW, HIGH = 0.05, 0.95
 _SPREAD = 2 * NormalDist().inv_cdf(HIGH)
 """Standard deviations between the 5th and the 95th percentile of a normal distribution."""
+
+
+def draws_for(timeline: TimelineKind, chunks: int) -> int:
+    """How many random draws an interval is made from: fewer for the simulation, and for many chunks."""
+    if timeline == "closed-form":
+        return DRAWS_CLOSED_FORM
+    return min(DRAWS_SIMULATED, max(FEWEST_DRAWS, _SIMULATED_CHUNKS // chunks))
 
 
 def drawn_times(times: OperatorTimes, draws: int) -> Mapping[Question, NDArray[np.float64]]:

@@ -1,8 +1,8 @@
 """Collectives from logs of nccl-tests: what its rows mean as workload vectors of our operators.
 
 nccl-tests calls `size` the larger of a process's two buffers and `count` the elements of the smaller one, so
-that an all-gather's count is one process's shard, as in `dp_all_gather`, and a reduce-scatter's is its output,
-while `dp_reduce_scatter` counts its input.
+that an all-gather's count is one process's shard, as in our all-gathers, and a reduce-scatter's is its output,
+while our reduce-scatters count their input.
 """
 
 from collections import Counter
@@ -25,8 +25,8 @@ from kernelcast.store.records import ELEMENT_BYTES, Sample
 OPERATORS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "all_reduce": ("mp_all_reduce", "dp_all_reduce"),
-        "all_gather": ("dp_all_gather",),
-        "reduce_scatter": ("dp_reduce_scatter",),
+        "all_gather": ("mp_all_gather", "dp_all_gather"),
+        "reduce_scatter": ("mp_reduce_scatter", "dp_reduce_scatter"),
         "sendrecv": ("pp_p2p",),
     }
 )

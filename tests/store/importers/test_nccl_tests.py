@@ -44,8 +44,12 @@ def test_entries_and_layouts_by_hand(made: Path) -> None:
         ("dp_all_reduce", "out-of-place"): [((256, 2, 2), 20.5), ((512, 2, 2), 22.5)],
         ("dp_all_reduce", "in-place"): [((256, 2, 2), 20.1), ((512, 2, 2), 22.1)],
         # 2048 bytes gathered from 2 processes: 256 floats each; reduced from inputs of 512.
+        ("mp_all_gather", "out-of-place"): [((256, 2, 1), 30.5)],
+        ("mp_all_gather", "in-place"): [((256, 2, 1), 30.1)],
         ("dp_all_gather", "out-of-place"): [((256, 2, 1), 30.5)],
         ("dp_all_gather", "in-place"): [((256, 2, 1), 30.1)],
+        ("mp_reduce_scatter", "out-of-place"): [((512, 2, 1), 31.5)],
+        ("mp_reduce_scatter", "in-place"): [((512, 2, 1), 31.1)],
         ("dp_reduce_scatter", "out-of-place"): [((512, 2, 1), 31.5)],
         ("dp_reduce_scatter", "in-place"): [((512, 2, 1), 31.1)],
         ("pp_p2p", "out-of-place"): [((512, 2, 1), 12.5)],
@@ -69,7 +73,7 @@ def test_importing_again_adds_nothing(made: Path, tmp_path: Path) -> None:
         first = store_parsed(database, read_nccl_tests([made / "two_nodes.log"]))
         again = store_parsed(database, read_nccl_tests([made / "two_nodes.log"]))
         rows = database.query("SELECT operator, gigabytes_per_s FROM operator_time WHERE operator LIKE 'dp%'")
-    assert (first.added, again.added, again.already_there) == (14, 0, 14)
+    assert (first.added, again.added, again.already_there) == (18, 0, 18)
     assert len(rows) == 8
 
 
@@ -210,7 +214,15 @@ def test_the_published_logs(real: Path) -> None:
     # Ten sizes, out-of-place and in-place; on two nodes sendrecv alone, three sizes.
     expected = {
         (operator, *layout): 20
-        for operator in ("mp_all_reduce", "dp_all_reduce", "dp_all_gather", "dp_reduce_scatter", "pp_p2p")
+        for operator in (
+            "mp_all_reduce",
+            "dp_all_reduce",
+            "mp_all_gather",
+            "dp_all_gather",
+            "mp_reduce_scatter",
+            "dp_reduce_scatter",
+            "pp_p2p",
+        )
         for layout in everywhere
     }
     expected |= {("pp_p2p", 2, gpus): 6 for gpus in (1, 2, 4, 8)}
