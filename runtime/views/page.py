@@ -5,6 +5,7 @@ from pathlib import Path
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate import Estimate
+from kernelcast.runtime.parameters import total_parameters
 from kernelcast.runtime.pipeline import StepTimeline
 from kernelcast.runtime.views.file import write_pieces
 from kernelcast.runtime.views.markup import Markup, element, joined, raw, table
@@ -49,7 +50,7 @@ def _header(estimate: Estimate) -> Markup:
     return element(
         "header",
         element("h1", f"A training step of {estimate.model.name}"),
-        element("p", f"{layout_words(estimate)}: predicted from measured operators.", class_="soft"),
+        element("p", layout_words(estimate), class_="soft"),
         element("dl", *_tiles(estimate), class_="tiles"),
     )
 
@@ -114,12 +115,10 @@ def _warnings(estimate: Estimate) -> Markup:
 
 def _question(estimate: Estimate) -> Markup:
     model, layout, source = estimate.model, estimate.parallelism, estimate.provenance
-    parameters = sum(stage.parameters for stage in estimate.stages) * layout.mp
     facts = {
         "model": f"{model.name}: {counted(model.encoders, 'encoder')}, hidden size {model.hidden_size:,}, "
         f"{model.attention_heads} heads, sequence {model.sequence_length:,}, "
-        f"vocabulary {estimate.padded_vocabulary_size:,} (padded), {parameters:,} parameters",
-        "layout": layout_words(estimate),
+        f"vocabulary {estimate.padded_vocabulary_size:,} (padded), {total_parameters(model):,} parameters",
         "encoders per stage": _encoder_words(estimate.encoder_counts),
         "global batch": f"{counted(layout.samples_per_update, 'sample')}, "
         f"{layout.samples_per_update * model.sequence_length:,} tokens",
@@ -298,7 +297,6 @@ def _footer(estimate: Estimate) -> Markup:
             "p",
             f"kernelcast {source.kernelcast_version}; measured with {software}. Bundle {source.bundle_digest}, "
             f"data set {source.dataset_digest}.",
-            class_="soft facts-line",
         ),
         class_="soft",
     )

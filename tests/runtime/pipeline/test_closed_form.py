@@ -1,13 +1,16 @@
 """Eq. 7 by hand, and the laws that it obeys."""
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.pipeline.closed_form import StageTimes, closed_form
+from kernelcast.runtime.pipeline.closed_form import ClosedForms, StageTimes, closed_form, closed_forms
 
 
 def stage(
@@ -41,6 +44,37 @@ def test_nonsense_is_refused(stages: Sequence[StageTimes], micro_batches: int) -
         UsageError, match=r"^a timeline of \d stages and \d micro-batches, expected 1 or more$"
     ):
         closed_form(stages, micro_batches)
+
+
+@given(st.integers(1, 6), st.integers(1, 40), st.integers(0, 2**32))
+def test_many_configurations_are_answered_as_each_is(pp: int, micro_batches: int, seed: int) -> None:
+    forward, backward, reduce, optimizer = np.random.default_rng(seed).random((4, 3, pp))
+    together = closed_forms(
+        forward_us=forward,
+        backward_us=backward,
+        all_reduce_us=reduce,
+        update_us=optimizer,
+        micro_batches=micro_batches,
+    )
+    for row in range(3):
+        stages = list(map(stage, *(times[row].tolist() for times in (forward, backward, reduce, optimizer))))
+        alone = closed_form(stages, micro_batches)
+        for name in ClosedForms.__slots__:
+            assert getattr(together, name)[row] == getattr(alone, name)
+
+
+def test_no_stages_at_once_are_refused() -> None:
+    none = np.empty((2, 0))
+    with pytest.raises(UsageError, match=r"^a timeline of 0 stages and 1 micro-batches, expected 1 or more$"):
+        closed_forms(forward_us=none, backward_us=none, all_reduce_us=none, update_us=none, micro_batches=1)
+
+
+def test_the_example_in_the_docs_runs() -> None:
+    page = Path(__file__).resolve().parents[3] / "docs" / "timeline.md"
+    (example,) = re.findall(
+        r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+    )
+    exec(compile(example, str(page), "exec"), {})
 
 
 times = st.floats(0, 1e9)
