@@ -32,9 +32,14 @@ def require_trainable(model: ModelConfig) -> None:
         )
     if model.rotary and model.head_size % 2:
         raise UsageError(
-            f"model {model.name}: hidden_size / attention_heads is {model.head_size}, "
-            "rotary position embedding needs an even number"
+            f"model {model.name}: head_size is {model.head_size}, rotary position embedding needs an even number"
         )
+    if model.learned_positions:
+        raise UsageError(
+            f"model {model.name}: learned_positions is {model.learned_positions}, real steps train 0 only"
+        )
+    if model.tied_embeddings:
+        raise UsageError(f"model {model.name}: tied_embeddings is true, real steps train false only")
 
 
 def _norm(model: ModelConfig) -> nn.Module:
@@ -54,10 +59,9 @@ class Encoder(nn.Module):
             model.activation == "swiglu",
         )
         self.attention_norm, self.mlp_norm = _norm(model), _norm(model)
-        # Biases as runtime/parameters.py counts them: GPT models have them, LLaMA models do not.
-        attention_bias, mlp_bias = model.norm == "layer_norm", not self.gated
-        self.qkv = nn.Linear(d, 3 * d, bias=attention_bias)
-        self.attention_output = nn.Linear(d, d, bias=attention_bias)
+        width, mlp_bias = model.attention_heads * model.head_size, model.biases in ("all", "mlp")
+        self.qkv = nn.Linear(d, 3 * width, bias=model.biases in ("all", "attention", "qkv"))
+        self.attention_output = nn.Linear(width, d, bias=model.biases in ("all", "attention"))
         self.mlp_up = nn.Linear(d, model.mlp_size * (2 if self.gated else 1), bias=mlp_bias)
         self.mlp_down = nn.Linear(model.mlp_size, d, bias=mlp_bias)
 

@@ -13,11 +13,13 @@ from kernelcast.runtime.parameters import stage_parameters
 VOCABULARY = 128
 VARIANTS = {
     "gpt": {},
-    "llama": {"norm": "rms_norm", "activation": "swiglu", "mlp_size": 88},
+    "llama": {"norm": "rms_norm", "activation": "swiglu", "mlp_size": 88, "biases": "none"},
     "parallel residual": {"parallel_residual": True},
     "without rotation": {"rotary": False},
     "gated with layer norm": {"activation": "swiglu"},
-    "rms norm with gelu": {"norm": "rms_norm"},
+    "rms norm with gelu": {"norm": "rms_norm", "biases": "mlp"},
+    "heads of their own size": {"head_size": 6},
+    "biases of queries, keys and values only": {"biases": "qkv"},
 }
 
 
@@ -120,11 +122,13 @@ def test_positions_matter_with_rotation_only(model: ModelConfig) -> None:
             {"kv_heads": 2},
             r"model tiny: kv_heads is 2, real steps train 4 \(as many as attention_heads\) only",
         ),
-        ({"hidden_size": 20}, "model tiny: hidden_size / attention_heads is 5, rotary position embedding"),
+        ({"head_size": 5}, "model tiny: head_size is 5, rotary position embedding needs an even number"),
+        ({"learned_positions": 64}, "model tiny: learned_positions is 64, real steps train 0 only"),
+        ({"tied_embeddings": True}, "model tiny: tied_embeddings is true, real steps train false only"),
     ],
 )
 def test_what_is_not_trained_is_named(model: ModelConfig, changes: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         require_trainable(replace(model, **changes))  # type: ignore[arg-type]
-    require_trainable(replace(model, hidden_size=20, rotary=False))
+    require_trainable(replace(model, head_size=5, rotary=False))
     require_trainable(model)
