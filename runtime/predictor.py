@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kernelcast.runtime.bundle import Bundle, Key
 from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.onnx_runtime import onnx_runtime
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.range_warning import RangeWarning, out_of_range
 from kernelcast.runtime.regressor_entry import RegressorEntry
@@ -147,9 +148,8 @@ class Predictor:
             return self._sessions[key]
 
     def _open(self, key: Key) -> Any:
-        # Imported here: it takes a quarter of a second, which reading a bundle does not need.
-        import onnxruntime
-
+        # Only here: reading a bundle does not need it.
+        onnxruntime = onnx_runtime()
         options = onnxruntime.SessionOptions()
         options.intra_op_num_threads = 1
         options.inter_op_num_threads = 1

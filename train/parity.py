@@ -1,10 +1,10 @@
 """Compares an exported model with the Python regressor, before anybody sees it."""
 
 import numpy as np
-import onnxruntime
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.interval import Interval
+from kernelcast.runtime.onnx_runtime import onnx_runtime
 from kernelcast.runtime.predictor import INPUT_NAME, OUTPUT_NAMES
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.intervals import log_half_widths
@@ -24,7 +24,7 @@ def check_parity(model: bytes, regressor: Regressor, interval: Interval, table: 
     where = f"{table.operator} ({table.direction})"
     workloads = np.concatenate([table.workloads, _random_workloads(table.workloads, seed)])
     try:
-        session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+        session = onnx_runtime().InferenceSession(model, providers=["CPUExecutionProvider"])
         answers = session.run(OUTPUT_NAMES, {INPUT_NAME: workloads.astype(np.float32)})
     except Exception as error:
         # ONNX Runtime has exception types of its own, without a common base.

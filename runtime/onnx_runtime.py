@@ -1,0 +1,17 @@
+"""ONNX Runtime, imported when it is first needed, and kept from reporting to its maker."""
+
+import os
+from typing import Any
+
+
+def onnx_runtime() -> Any:
+    """The module `onnxruntime`; importing it takes a quarter of a second.
+
+    Since version 1.29 it sends telemetry from Linux too, and leaves an identifier in the user's home
+    (microsoft/onnxruntime pull request 27379). It is told not to before it is imported, which is when it decides; a
+    user who sets the variable decides.
+    """
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
+    import onnxruntime
+
+    return onnxruntime
