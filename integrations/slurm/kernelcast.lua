@@ -203,6 +203,10 @@ local function predict_job(job)
   if type(script) ~= "string" or job.time_limit ~= slurm.NO_VAL or not wants(script) then
     return
   end
+  local environment = job.environment
+  if environment and environment["KERNELCAST"] == "off" then
+    return
+  end
   local input = os.tmpname()
   local file = assert(io.open(input, "wb"))
   file:write(script:sub(1, HEAD_BYTES))

@@ -129,6 +129,16 @@ class Slurm:
         for side in ("client", "server"):
             (self.folder / f"{side}.calls").unlink(missing_ok=True)
 
+    def listening(self) -> set[str]:
+        """Addresses at which its daemons wait for connections, as the kernel lists them (hexadecimal)."""
+        own = set()
+        for daemon in self.daemons:
+            for descriptor in Path(f"/proc/{daemon.pid}/fd").iterdir():
+                own |= set(re.findall(r"^socket:\[(\d+)\]$", os.readlink(descriptor)))
+        tables = [Path(f"/proc/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
+        rows = [line.split() for table in tables for line in table]
+        return {row[1].partition(":")[0] for row in rows if row[9] in own and row[3] == "0A"}
+
     def start(self) -> None:
         """Start munged, slurmctld and slurmd, and wait until the node takes jobs."""
         munge = self.folder / "munge"

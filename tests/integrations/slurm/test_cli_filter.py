@@ -1,6 +1,7 @@
 """cli_filter.lua in a real Slurm: the time limit that `scontrol show job` reports, whatever happens on the way."""
 
 import json
+import re
 import shlex
 from pathlib import Path
 from typing import Any
@@ -316,3 +317,16 @@ def test_comments_count_where_slurms_do(slurm: Slurm, folder: Path, before: str)
         slurm.limit(slurm.run("sbatch", script.name, cwd=folder, KERNELCAST="off").job) == "00:09:00"
     )
     assert bool(BatchScript.read(script).given) is read_by_slurm
+
+
+def test_both_parts_of_a_heterogeneous_job(
+    slurm: Slurm, folder: Path, script: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    submitted = slurm.run("sbatch", "-n1", ":", "-n1", script.name, cwd=folder)
+    shown = slurm.run("scontrol", "show", "job", submitted.job).out
+    limit = predicted(folder, script.name, monkeypatch)
+    assert re.findall(r"TimeLimit=(\S+)", shown) == [limit, limit]
+
+
+def test_the_daemons_of_the_pages_configuration_listen_on_this_machine_only(slurm: Slurm) -> None:
+    assert slurm.listening() == {"0100007F"}  # 127.0.0.1

@@ -30,10 +30,10 @@ def site(slurm: Slurm, tmp_path: Path, real: Callable[[Path], str]) -> Path:
     return path
 
 
-def submit(slurm: Slurm, folder: Path, head: str, *options: str) -> Any:
+def submit(slurm: Slurm, folder: Path, head: str, *options: str, **variables: str) -> Any:
     script = folder / "train.sbatch"
     script.write_text(f"#!/bin/bash\n#SBATCH --output=job.out\n{head}squeue -h -j $SLURM_JOB_ID -o %l\n")
-    return slurm.run("sbatch", *options, script.name, cwd=folder, conf=slurm.server_etc)
+    return slurm.run("sbatch", *options, script.name, cwd=folder, conf=slurm.server_etc, **variables)
 
 
 def predicted(site: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, *options: str) -> str:
@@ -157,9 +157,19 @@ def test_hostile_texts_are_only_texts(
     assert not [path for path in (*folder.iterdir(), *slurm.folder.iterdir()) if path.name == "x"]
 
 
-@pytest.mark.parametrize("head", ["", "# KERNELCAST steps=1\n", LINES + "#KERNELCAST off\n"])
-def test_who_does_not_ask_is_left_alone(slurm: Slurm, site: Path, folder: Path, head: str) -> None:
-    submitted = submit(slurm, folder, head)
+@pytest.mark.parametrize(
+    ("head", "variables"),
+    [
+        ("", {}),
+        ("# KERNELCAST steps=1\n", {}),
+        (LINES + "#KERNELCAST off\n", {}),
+        (LINES, {"KERNELCAST": "off"}),
+    ],
+)
+def test_who_does_not_ask_is_left_alone(
+    slurm: Slurm, site: Path, folder: Path, head: str, variables: dict[str, str]
+) -> None:
+    submitted = submit(slurm, folder, head, **variables)
     assert (slurm.limit(submitted.job), submitted.server, slurm.calls("server")) == (DEFAULT_LIMIT, [], [])
 
 
