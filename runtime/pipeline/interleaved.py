@@ -22,14 +22,14 @@ def interleaved(durations: Durations, micro_batches: int, virtual_stages: int) -
     """Evaluate Megatron-LM's interleaved schedule; `micro_batches` is a multiple of the stages."""
     pp = durations.stages
     shape = _Shape(pp, micro_batches, virtual_stages)
-    forward = np.stack((durations.forward_us.T, durations.send_forward_us.T), axis=1)
-    backward = np.stack((durations.backward_us.T, durations.send_backward_us.T), axis=1)
+    names = ("forward_us", "send_forward_us", "backward_us", "send_backward_us")
+    times = tuple(np.ascontiguousarray(getattr(durations, name).T) for name in names)
 
     def ticks_of(configs: NDArray[np.intp]) -> _Ticks:
-        return _Ticks(shape, forward[:, :, configs], backward[:, :, configs])
+        return _Ticks(shape, tuple(one[:, configs] for one in times), before=shape.first_backward)
 
     state = np.zeros((3 * pp + 2, durations.configs))
-    ticks = _Ticks(shape, forward, backward)
+    ticks = _Ticks(shape, times, before=0)
     for tick in range(shape.first_backward):
         ticks.tick(state, tick)
     rounds = max(0, (shape.passes - shape.first_backward) // shape.round)
@@ -41,7 +41,7 @@ def interleaved(durations: Durations, micro_batches: int, virtual_stages: int) -
         ticks.tick(state, tick)
         for turn, stage in completed.get(tick, ()):
             end[turn, stage] = state[pp + 1 + stage]
-    start = end - backward[:, 0].reshape(virtual_stages, pp, -1)[::-1]
+    start = end - durations.backward_us.T.reshape(virtual_stages, pp, -1)[::-1]
     return Ends(last_start_us=start, last_end_us=end, idle_from_us=end[-1])
 
 
@@ -59,17 +59,20 @@ class _Shape:
     """What depends on the numbers of stages, micro-batches and virtual stages alone."""
 
     def __init__(self, pp: int, micro_batches: int, virtual_stages: int) -> None:
-        self.pp = pp
+        self.pp, self.virtual_stages = pp, virtual_stages
         self.round = pp * virtual_stages  # a stage's passes of each kind for pp micro-batches
         self.passes = micro_batches * virtual_stages
         self.first_backward = warm_up_passes("interleaved", 0, pp, virtual_stages)
         self.ticks = self.first_backward + self.passes
-        tick, stage = np.arange(self.round)[:, None], np.arange(pp)
-        # The chunk that a stage works on, [tick mod round, stages].
-        local = (tick - stage) % self.round // pp
-        self.forward_chunks = local * pp + stage
-        local = (tick - self.first_backward + stage) % self.round // pp
-        self.backward_chunks = (virtual_stages - 1 - local) * pp + stage
+
+    def forward_chunk(self, tick: int, stage: int) -> int:
+        """The chunk of the model that a stage's forward pass of a tick works on."""
+        return (tick - stage) // self.pp % self.virtual_stages * self.pp + stage
+
+    def backward_chunk(self, tick: int, stage: int) -> int:
+        """The chunk of the model that a stage's backward pass of a tick works on."""
+        turn = (tick - self.first_backward + stage) // self.pp % self.virtual_stages
+        return (self.virtual_stages - 1 - turn) * self.pp + stage
 
 
 class _Ticks:
@@ -78,38 +81,49 @@ class _Ticks:
     Its rows: 1 arrival at the first stage, pp arrivals that the stages' forward passes sent, pp times at which
     the stages are free, pp arrivals that the backward passes sent, 1 arrival at the last stage. So the input
     of a stage lies one row before what it sends forward, or one row after what it sends backward.
+
+    `times` are forward, send forward, backward and send backward, each [chunks, configs]. Those of the chunks
+    that the stages work on are kept per stage: in a tick one stage goes on to its next chunk.
     """
 
-    def __init__(self, shape: _Shape, forward: Times, backward: Times) -> None:
-        self.shape = shape
-        self.forward, self.backward = forward, backward  # [chunks, 2, configs]: the pass and its transfer
+    def __init__(self, shape: _Shape, times: tuple[Times, ...], *, before: int) -> None:
+        self.shape, self.times = shape, times
+        stages = range(shape.pp)
+        chunks = [shape.forward_chunk(before - 1, stage) for stage in stages]
+        self.forward, self.send_forward = times[0][chunks], times[1][chunks]
+        chunks = [shape.backward_chunk(before - 1, stage) for stage in stages]
+        self.backward, self.send_backward = times[2][chunks], times[3][chunks]
 
     def tick(self, state: Times, tick: int) -> None:
-        """One tick of all stages that have work in it."""
+        """One tick of all stages that have work in it; ticks come one after the other."""
+        self._next_chunks(tick)
         shape, pp = self.shape, self.shape.pp
-        row = tick % shape.round
         low, high = max(0, tick - shape.passes + 1), min(pp, tick + 1)
         if low < high:
-            chunks = shape.forward_chunks[row, low:high]
             if low == 0:
-                state[0] = state[pp] if chunks[0] >= pp else 0.0
-            times = self.forward.take(chunks, axis=0)
+                state[0] = state[pp] if tick // pp % shape.virtual_stages else 0.0
             free = state[pp + 1 + low : pp + 1 + high]
             np.maximum(free, state[low:high], out=free)
-            free += times[:, 0]
-            np.add(free, times[:, 1], out=state[low + 1 : high + 1])
+            free += self.forward[low:high]
+            np.add(free, self.send_forward[low:high], out=state[low + 1 : high + 1])
         index = tick - shape.first_backward  # of the first stage's backward pass; later ones are ahead
         low, high = max(0, -index), min(pp, shape.passes - index)
         if low < high:
-            chunks = shape.backward_chunks[row, low:high]
             first = 2 * pp + 1
             if high == pp:
-                state[-1] = state[first] if chunks[-1] + 1 < len(self.backward) else 0.0
-            times = self.backward.take(chunks, axis=0)
+                state[-1] = state[first] if (index + pp - 1) // pp % shape.virtual_stages else 0.0
             free = state[pp + 1 + low : pp + 1 + high]
             np.maximum(free, state[first + 1 + low : first + 1 + high], out=free)
-            free += times[:, 0]
-            np.add(free, times[:, 1], out=state[first + low : first + high])
+            free += self.backward[low:high]
+            np.add(free, self.send_backward[low:high], out=state[first + low : first + high])
+
+    def _next_chunks(self, tick: int) -> None:
+        stage = tick % self.shape.pp
+        chunk = self.shape.forward_chunk(tick, stage)
+        self.forward[stage], self.send_forward[stage] = self.times[0][chunk], self.times[1][chunk]
+        stage = (self.shape.first_backward - tick) % self.shape.pp
+        chunk = self.shape.backward_chunk(tick, stage)
+        self.backward[stage], self.send_backward[stage] = self.times[2][chunk], self.times[3][chunk]
 
     def __call__(self, state: Times) -> None:
         """One round of ticks in which all stages have all their work."""

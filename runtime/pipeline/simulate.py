@@ -15,7 +15,7 @@ from kernelcast.runtime.pipeline.one_forward_one_backward import one_forward_one
 from kernelcast.runtime.pipeline.schedules import check_shape
 
 _VALUES_AT_ONCE = 1 << 14
-"""Chunks times configurations evaluated together: some arrays of that size lie in a core's cache."""
+"""Stages times configurations evaluated together: some arrays of that size lie in a core's cache."""
 
 Buckets = int | NDArray[np.int64]
 
@@ -62,7 +62,7 @@ def simulate(
     check_shape(schedule, pp, micro_batches, virtual_stages)
     check_durations(schedule, durations, pp, virtual_stages)
     pieces = _pieces(buckets, durations)
-    rows = max(1, _VALUES_AT_ONCE // (pp * virtual_stages))
+    rows = max(1, _VALUES_AT_ONCE // pp)
     parts = [
         _simulate(schedule, micro_batches, virtual_stages, durations.take(part), pieces[part])
         for part in (slice(first, first + rows) for first in range(0, max(1, durations.configs), rows))
