@@ -128,10 +128,12 @@ def _show(found: TrainingFigures) -> None:
     click.echo(text_table([column.heading for column in table], list(cells)))
     for skipped in found.trained.skipped:
         click.echo(f"left out: {skipped.operator} ({skipped.direction}): {skipped.reason}")
-    for operator in found.operators:
-        if operator.outliers:
-            name = f"{operator.entry.operator} ({operator.entry.direction})"
-            click.echo(f"outliers: {name}: {len(operator.outliers):,} of {operator.entry.rows:,} rows")
+    for note in found.trained.notes:
+        click.echo(f"note: {note.operator} ({note.direction}): {note.text}")
+    if outliers := [len(operator.outliers) for operator in found.operators if operator.outliers]:
+        click.echo(
+            f"outliers: {sum(outliers):,} of {found.rows:,} rows, in {len(outliers)} regressors (--json names them)"
+        )
     for name, value in (
         ("mean error of collectives", found.mean_collective_error),
         ("mean error of the reference", found.mean_reference_error),

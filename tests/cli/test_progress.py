@@ -30,16 +30,17 @@ def test_without_a_terminal_only_the_end_is_a_line(capsys: pytest.CaptureFixture
 def test_long_work_says_now_and_then_how_far_it_is(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = iter([0.0, 15.0, 25.0, 30.0, 46.0, 600.0, 6000.0])
+    clock = iter([0.0, 15.0, 25.0, 30.0, 46.0, 600.0, 6000.0, 60_000.0])
     monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
     with progress("operators") as report:
-        for done in range(1, 7):
+        for done in range(1, 8):
             report(done, 9, "gelu")
     assert capsys.readouterr().err.splitlines() == [
         "operators: 2 of 9, about 88 s left",
         "operators: 4 of 9, about 58 s left",
         "operators: 5 of 9, about 8 min left",
         "operators: 6 of 9, about 50 min left",
+        "operators: 7 of 9, about 4.8 h left",
     ]
 
 

@@ -71,6 +71,11 @@ class OperatorFigures:
         """Whether it is a collective, which means of operators leave out."""
         return OPERATORS[self.entry.operator].operator_class is OperatorClass.COMMUNICATION
 
+    @property
+    def relatives(self) -> tuple[str, ...]:
+        """Other operators whose rows were fitted together with its own."""
+        return tuple(getattr(self.selected, "relatives", ()))
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the JSON form."""
         entry = self.entry
@@ -87,6 +92,7 @@ class OperatorFigures:
             "form": entry.form,
             "hyperparameters": dict(entry.hyperparameters),
             "training_range": dict(zip(entry.features, map(list, entry.training_range), strict=True)),
+            "relatives": list(self.relatives),
             "fitted": self.selected is not None,
             "layouts": [layout.to_dict() for layout in self.layouts],
             "outliers": [outlier.to_dict() for outlier in self.outliers],

@@ -185,7 +185,8 @@ def _summary(operator: OperatorFigures) -> str:
         for feature, ends in zip(entry.features, entry.training_range, strict=True)
     )
     taken = "" if operator.selected else " Taken over from an earlier bundle: its rows have not changed."
-    return f"{entry.algorithm} on {entry.form} ({settings}). {entry.rows:,} rows: {ranges}.{taken}"
+    pooled = f" Fitted together with {', '.join(operator.relatives)}." if operator.relatives else ""
+    return f"{entry.algorithm} on {entry.form} ({settings}). {entry.rows:,} rows: {ranges}.{pooled}{taken}"
 
 
 def _plots(operator: OperatorFigures) -> list[Plot]:
@@ -275,4 +276,4 @@ def _outliers(operator: OperatorFigures) -> list[Sequence[str]]:
 def _outlier_summary(operator: OperatorFigures) -> str:
     count = len(operator.outliers)
     shown = f", the {_OUTLIERS_SHOWN} furthest off" if count > _OUTLIERS_SHOWN else ""
-    return f"{count:,} outliers, which the regressor does not follow{shown}"
+    return f"{count:,} {'outlier' if count == 1 else 'outliers'}, which the regressor does not follow{shown}"

@@ -20,7 +20,7 @@ from kernelcast.train.fit import Trained
 from kernelcast.train.report.figures import figures
 from kernelcast.train.report.page import FILE_NAME, check_directory, page, write_report
 from kernelcast.train.report.reference import Reference
-from kernelcast.train.report.words import percent_text
+from kernelcast.train.report.words import percent_text, time_text
 from kernelcast.train.screening import Skipped
 
 PUBLISHED = Path(__file__).parent.parent.parent / "data" / "importers" / "Example"
@@ -140,13 +140,23 @@ def test_what_is_not_known_is_said(trained: Trained) -> None:
     assert len(list(found.all("img"))) == 1  # the overview
 
 
-def test_outliers_are_listed_furthest_first(trained: Trained) -> None:
+def test_outliers_are_listed(trained: Trained) -> None:
     collective = trained.selections[0]
     assert collective.table.operator == "dp_all_reduce"
     many = replace(collective, outliers=tuple(range(36)))
     shown = page(figures(replace(trained, selections=(many, *trained.selections[1:]))))
-    summaries = Page(shown).text["summary"]
-    assert "36 outliers, which the regressor does not follow" in summaries
+    found = Page(shown)
+    assert "36 outliers, which the regressor does not follow" in found.text["summary"]
+    entries, nodes, gpus = map(int, collective.table.workloads[0])
+    place = found.text["td"].index(f"{entries:,}")
+    assert found.text["td"][place + 1 : place + 4] == [
+        str(nodes),
+        str(gpus),
+        time_text(collective.table.times_us[0]),
+    ]
+    one = replace(collective, outliers=(5,))
+    shown = page(figures(replace(trained, selections=(one,))))
+    assert "1 outlier, which the regressor does not follow" in Page(shown).text["summary"]
 
 
 def test_the_same_training_gives_the_same_bytes(trained: Trained, shown: str) -> None:

@@ -1,0 +1,25 @@
+"""Plain-text tables: numbers flush right, words and ranges flush left."""
+
+from kernelcast.cli.tables import text_table
+
+
+def test_numbers_are_flush_right() -> None:
+    table = text_table(
+        ("name", "rows", "error"), [("a", "1,234", "–"), ("long", "5", "12.5 %"), ("b", "-", "3 %")]
+    )
+    assert table.splitlines() == [
+        "name   rows   error",
+        "----  -----  ------",
+        "a     1,234       –",
+        "long      5  12.5 %",
+        "b         -     3 %",
+    ]
+
+
+def test_ranges_and_products_are_read_from_the_left() -> None:
+    table = text_table(("range", "layout"), [("4–8 × 1024–5120", "1 × 4"), ("16", "16 × 4")], indent="  ")
+    assert table.splitlines()[2:] == ["  4–8 × 1024–5120  1 × 4", "  16               16 × 4"]
+
+
+def test_lines_end_without_blanks() -> None:
+    assert text_table(("a", "word"), [("1", "x")]).splitlines() == ["a  word", "-  ----", "1  x"]
