@@ -1,9 +1,15 @@
 """Micro-batches in flight: passes forward whose backward pass has not begun, at their most, by schedule."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+
 from kernelcast.runtime.parallelism import Schedule
+
+FULL_AFTER = {"1f1b": 1, "zero_bubble": 1, "interleaved": 3}
+"""More than so many times pp micro-batches change nothing in flight; with gpipe every one does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +26,7 @@ class Load:
     late: int
 
 
-@lru_cache(maxsize=1 << 14)
+@lru_cache(maxsize=1 << 10)
 def loads(
     schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[int, ...]
 ) -> tuple[Load, ...]:
@@ -37,6 +43,15 @@ def loads(
 
     What is in flight in the ends is at its most on its own, not always at the same moment as the encoders.
     """
+    if schedule in FULL_AFTER:
+        micro_batches = min(micro_batches, FULL_AFTER[schedule] * pp)
+    return _loads(schedule, pp, virtual_stages, micro_batches, counts)
+
+
+@lru_cache(maxsize=1 << 12)
+def _loads(
+    schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[int, ...]
+) -> tuple[Load, ...]:
     return tuple(
         _load(schedule, pp, virtual_stages, micro_batches, stage, counts[stage::pp]) for stage in range(pp)
     )
@@ -78,17 +93,15 @@ class _Passes:
     micro_batches: int
     ahead: int
 
-    def most_alive(self, weights: tuple[int, ...]) -> int:
+    def most_alive(self, weights: Sequence[int]) -> int:
         """The largest sum of the weights of the chunk passes in flight."""
         turn = self.pp * self.virtual_stages
-        passes = self.micro_batches * self.virtual_stages
-        alive = most = sum(weights[self._chunk(number)] for number in range(self.ahead))
         # It repeats every turn.
-        for number in range(min(turn, passes - self.ahead)):
-            alive += weights[self._chunk(self.ahead + number)]
-            most = max(most, alive)
-            alive -= weights[self.virtual_stages - 1 - self._chunk(number)]
-        return most
-
-    def _chunk(self, number: int) -> int:
-        return number % (self.pp * self.virtual_stages) // self.pp
+        pairs = min(turn, self.micro_batches * self.virtual_stages - self.ahead)
+        chunk = np.arange(self.ahead + pairs) % turn // self.pp
+        by_chunk = np.array(weights, dtype=np.int64)
+        forward = np.cumsum(by_chunk[chunk])
+        backward = np.cumsum(by_chunk[::-1][chunk[:pairs]])
+        # Fullest right after a forward pass: the one of pair i comes before its backward pass.
+        alive = forward[self.ahead :] - np.concatenate([[0], backward])[:pairs]
+        return int(max(alive.max(initial=0), forward[self.ahead - 1] if self.ahead else 0))

@@ -5,7 +5,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.memory.in_flight import Load, loads
+from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
 from kernelcast.runtime.memory.rows import LOADED, Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
@@ -83,10 +83,10 @@ def _one_number(columns: tuple[Whole, ...]) -> Whole:
 
 
 def _enough(kind: Whole, pp: Whole, micro_batches: Whole, schedules: tuple[Schedule, ...]) -> Whole:
-    """Micro-batches as far as more of them change what is in flight: pp; interleaved 3 pp; gpipe all."""
-    interleaved = np.array([name == "interleaved" for name in schedules])[kind]
-    gpipe = np.array([name == "gpipe" for name in schedules])[kind]
-    return np.where(gpipe, micro_batches, np.minimum(micro_batches, np.where(interleaved, 3 * pp, pp)))
+    """Micro-batches as far as more of them change what is in flight, see `FULL_AFTER`."""
+    enough = [FULL_AFTER.get(name, 0) for name in schedules]
+    most = np.array(enough, dtype=np.int64)[kind] * pp
+    return np.where(most, np.minimum(micro_batches, most), micro_batches)
 
 
 @lru_cache(maxsize=1 << 12)
