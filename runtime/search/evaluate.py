@@ -1,24 +1,17 @@
-"""Times of thousands of layouts at once: blocks of them are grouped by structure and added up as arrays."""
+"""Layouts of one structure, as arrays: the closed form, a lower bound of the simulation, and the simulation."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.model import ModelConfig
-from kernelcast.runtime.partition import partition
 from kernelcast.runtime.pipeline.closed_form import closed_forms
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.simulate import simulate
-from kernelcast.runtime.search.layouts import SCHEDULES, Layouts
-from kernelcast.runtime.search.pieces import Pieces, Prices, StageKind
-from kernelcast.runtime.stage_times import ChunkTimes, chunk_times
+from kernelcast.runtime.search.layouts import SCHEDULES
 
 Times = NDArray[np.float64]
 Rows = NDArray[np.intp]
-# Elements of one array [layouts, chunks]: what a group takes does not grow with the stages.
-_MAX_ELEMENTS = 1 << 19
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,108 +88,6 @@ class Group:
                 durations=_taken(self.durations, positions[same]),
             ).step_us
         return result
-
-
-def groups(model: ModelConfig, pieces: Pieces, layouts: Layouts) -> Iterator[Group]:
-    """Cut a block into groups, and add up the durations of each.
-
-    Layouts that need what the bundle has no answer to are left out; `pieces.problems` says what that is.
-    """
-    found = list(_structures(layouts))
-    stages = [_stage_kinds(model, structure) for structure, _ in found]
-    prices, updates = pieces.price(
-        layouts, [(rows, dict.fromkeys(kinds)) for (_, rows), kinds in zip(found, stages, strict=True)]
-    )
-    for (structure, rows), kinds, own in zip(found, stages, updates, strict=True):
-        step = max(1, _MAX_ELEMENTS // (structure.pp * structure.virtual_stages))
-        for first in range(0, len(rows), step):
-            part = slice(first, first + step)
-            yield from _group(model, pieces, layouts, structure, rows[part], kinds, prices, own, part)
-
-
-def _structures(layouts: Layouts) -> Iterator[tuple[Structure, Rows]]:
-    sharded = (layouts["zero"] == 3) & (layouts["dp"] > 1)
-    columns = [layouts["schedule"], layouts["pp"], layouts["virtual_stages"], sharded.astype(np.int64)]
-    order = np.lexsort(columns)
-    keys = np.stack(columns, axis=1)[order]
-    edges = np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1)) + 1
-    for rows in np.split(order, edges):
-        schedule, pp, virtual_stages, is_sharded = (int(column[rows[0]]) for column in columns)
-        yield Structure(schedule, pp, virtual_stages, bool(is_sharded)), np.sort(rows)
-
-
-def _stage_kinds(model: ModelConfig, structure: Structure) -> list[StageKind]:
-    counts = partition(model.encoders, structure.pp, structure.virtual_stages)
-    return [
-        StageKind(
-            encoders=sum(counts[stage :: structure.pp]), first=stage == 0, last=stage == structure.pp - 1
-        )
-        for stage in range(structure.pp)
-    ]
-
-
-def _group(
-    model: ModelConfig,
-    pieces: Pieces,
-    layouts: Layouts,
-    structure: Structure,
-    rows: Rows,
-    kinds: list[StageKind],
-    prices: Prices,
-    updates: Prices,
-    part: slice,
-) -> Iterator[Group]:
-    """The group of the layouts at `rows`, those without an answer left out; none when all are."""
-    inside = np.arange(part.start, part.start + len(rows))  # their positions among `updates`
-    chunks = _chunk_times(model, pieces, structure, rows, prices)
-    forward_us, backward_us, weight_us = (
-        np.stack([getattr(chunk, name) for chunk in chunks], axis=1)
-        for name in ("forward_us", "backward_us", "weight_us")
-    )
-    sends = []
-    for direction, none_at in ((0, -1), (1, 0)):
-        send = np.repeat(prices.of("send", direction, rows)[:, None], len(chunks), axis=1)
-        send[:, none_at] = 0
-        sends.append(send)
-    by_stage = [
-        np.stack([updates.of(kind.name, which, inside) for kind in kinds], axis=1) for which in range(3)
-    ]
-    all_reduce_us, update_us = by_stage[0], by_stage[1] + by_stage[2]
-    arrays = (forward_us, backward_us, weight_us, *sends, all_reduce_us, update_us)
-    # NaN marks what the bundle cannot answer, and is not lost in a sum.
-    known = ~np.isnan(sum(array.sum(axis=1) for array in arrays))
-    if not known.any():
-        return
-    if not known.all():
-        rows, arrays = rows[known], tuple(array[known] for array in arrays)
-    names = (
-        "forward_us", "backward_us", "weight_us", "send_forward_us", "send_backward_us", "all_reduce_us",
-        "update_us",
-    )  # fmt: skip
-    durations = Durations(**dict(zip(names, arrays, strict=True)))
-    yield Group(structure, rows, layouts["micro_batches"][rows], durations)
-
-
-def _chunk_times(
-    model: ModelConfig, pieces: Pieces, structure: Structure, rows: Rows, prices: Prices
-) -> list[ChunkTimes]:
-    counts = partition(model.encoders, structure.pp, structure.virtual_stages)
-    first, encoder, last = pieces.blocks(prices, rows, sharded=structure.sharded, split=structure.split)
-    known: dict[tuple[int, bool, bool], ChunkTimes] = {}
-    chunks = []
-    for index, count in enumerate(counts):
-        kind = (count, index == 0, index == len(counts) - 1)
-        if kind not in known:
-            known[kind] = chunk_times(
-                first=first if kind[1] else None,
-                encoder=encoder,
-                encoders=count,
-                last=last if kind[2] else None,
-                sharded=structure.sharded,
-                split=structure.split,
-            )
-        chunks.append(known[kind])
-    return chunks
 
 
 def _stages(per_chunk: Times, pp: int) -> Times:

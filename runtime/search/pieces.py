@@ -152,16 +152,16 @@ class Pieces:
     def _micro_batch(self, parallelism: Parallelism) -> Sequence[Calls]:
         model, cut = self.model, Cut.of(parallelism, self.cluster)
         return (
-            encoder_forward(model, cut),
-            end_forward(model, cut, "first"),
-            end_forward(model, cut, "last"),
-            end_backward(model, cut, "first"),
-            end_backward(model, cut, "last"),
+            encoder_forward.__wrapped__(model, cut),
+            end_forward.__wrapped__(model, cut, "first"),
+            end_forward.__wrapped__(model, cut, "last"),
+            end_backward.__wrapped__(model, cut, "first"),
+            end_backward.__wrapped__(model, cut, "last"),
         )
 
     def _encoder_backward(self, parallelism: Parallelism) -> Sequence[Calls]:
         cut = Cut.of(parallelism, self.cluster)
-        return (encoder_backward(self.model, cut, parallelism.recompute),)
+        return (encoder_backward.__wrapped__(self.model, cut, parallelism.recompute),)
 
     def _send(self, parallelism: Parallelism) -> Sequence[Calls]:
         if parallelism.pp == 1:
@@ -182,8 +182,11 @@ class Pieces:
         ]
         part = Component.GATHER_FORWARD
         return [
-            *(block_gather(n, dp=dp, group=group, bucket_entries=bucket, component=part) for n in blocks),
-            *(block_scatter(n, dp=dp, group=group, bucket_entries=bucket) for n in blocks),
+            *(
+                block_gather.__wrapped__(n, dp=dp, group=group, bucket_entries=bucket, component=part)
+                for n in blocks
+            ),
+            *(block_scatter.__wrapped__(n, dp=dp, group=group, bucket_entries=bucket) for n in blocks),
         ]
 
     def _update_kind(self, stage: StageKind) -> Kind:
@@ -193,7 +196,7 @@ class Pieces:
             parameters = stage_parameters(
                 self.model, parallelism.mp, encoders=stage.encoders, first=stage.first, last=stage.last
             )
-            found = update(
+            found = update.__wrapped__(
                 role,
                 parameters,
                 stage.encoders,

@@ -20,7 +20,7 @@ from kernelcast.runtime.search.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Lay
 
 USUAL_VIRTUAL_STAGES = range(2, 9)
 """Chunks per device of an interleaved schedule that are looked at unless others are asked for."""
-_BLOCK = 1 << 15
+_BLOCK = 1 << 12
 # Within a unit no layout has a number this large, so indices rise with units and inside them.
 _UNIT_STEP = 1 << 28
 
@@ -143,7 +143,7 @@ class Space:
     def blocks(
         self, *, shard: int = 0, shards: int = 1, refusals: Refusals | None = None
     ) -> Iterator[tuple[Layouts, int]]:
-        """Blocks of some ten thousand layouts, each with how many units it completes.
+        """Blocks of some thousand layouts, each with how many units it completes.
 
         Of `shards` equal parts only number `shard` is gone through; a layout's index does not depend on it.
         """

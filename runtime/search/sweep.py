@@ -7,8 +7,9 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.memory import device_kind, largest_stage_bytes
 from kernelcast.runtime.predictor import Predictor
-from kernelcast.runtime.search.evaluate import Group, groups
+from kernelcast.runtime.search.evaluate import Group
 from kernelcast.runtime.search.found import Found
+from kernelcast.runtime.search.grouping import groups
 from kernelcast.runtime.search.layouts import SCHEDULES, Layouts
 from kernelcast.runtime.search.pieces import Pieces
 from kernelcast.runtime.search.question import Question

@@ -13,7 +13,7 @@ from kernelcast.runtime import Cluster, Estimator, ModelConfig
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.search import Question, SearchResult, Space, search
-from kernelcast.runtime.search.evaluate import groups
+from kernelcast.runtime.search.grouping import groups
 from kernelcast.runtime.search.pieces import Pieces
 from kernelcast.runtime.timeline_kinds import TimelineKind
 
