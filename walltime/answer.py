@@ -114,7 +114,7 @@ class Answer:
                 for name, given in self.settings.given.items()
             },
             "warnings": list(self.warnings),
-            "provenance": self.estimate.to_dict()["provenance"],
+            "provenance": asdict(self.estimate.provenance),
         }
 
 
@@ -271,9 +271,14 @@ def _warnings(found: Walltime, estimate: Estimate, asked_s: float | None) -> lis
             f"the job needs {format_time(found.needed_s)}, more than the longest time of one job: "
             f"{found.jobs} jobs of {format_time(found.walltime_s)} that go on from checkpoints"
         )
+    if estimate.memory.fits is False:
+        needed_gib, has_gib = (
+            size / 2**30 for size in (estimate.memory.largest_bytes, estimate.memory.gpu_memory_bytes or 0)
+        )
+        lines.append(f"the fullest GPU would need {needed_gib:.1f} GiB and has {has_gib:.1f} GiB")
     if estimate.warnings:
+        count = len(estimate.warnings)
         lines.append(
-            f"{len(estimate.warnings)} operator(s) asked outside the training range, "
-            f"such as {estimate.warnings[0]}"
+            f"the prediction goes beyond what was measured in {count} place(s): {estimate.warnings[0]}"
         )
     return lines

@@ -1,6 +1,7 @@
 """The whole question: what is predicted, checked and told, and where every slip is blamed."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,7 +125,17 @@ def test_a_limit_that_is_too_short(ask: Ask) -> None:
 
 def test_extrapolation_is_told(tmp_path: Path, make_bundle: Make) -> None:
     found = Ask(tmp_path, lambda: make_bundle(largest=1))()
-    assert "asked outside the training range, such as " in found.warnings[-1]
+    assert "the prediction goes beyond what was measured in " in found.warnings[-1]
+    assert found.warnings[-1].endswith("is outside the training range, 1 to 1")
+
+
+def test_a_layout_that_does_not_fit_is_told(ask: Ask) -> None:
+    class SmallGpus(Estimator):
+        def predict(self, **question: Any) -> Estimate:
+            return super().predict(**question, gpu_memory_bytes=1)
+
+    (warning,) = ask(load=SmallGpus.load).warnings
+    assert re.fullmatch(r"the fullest GPU would need \d+\.\d GiB and has 0\.0 GiB", warning)
 
 
 @pytest.mark.parametrize("field", ["bundle", "model", "micro_batch", "steps"])
