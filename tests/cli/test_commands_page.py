@@ -1,13 +1,16 @@
 """docs/commands.md is what `--help` says, and `--help` leaves nothing unsaid."""
 
 import importlib.util
+import os
+import subprocess
+import sys
 from pathlib import Path
 from types import ModuleType
 
 import click
 import pytest
 
-from kernelcast.cli.main import VERBS, main
+from kernelcast.cli.main import VERBS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -23,27 +26,32 @@ def _generator() -> ModuleType:
 
 GENERATOR = _generator()
 COMMANDS: dict[str, click.Context] = dict(GENERATOR.commands())
+# Written before any test runs: click remembers a command's help option as it was first asked for, and other tests ask
+# commands without the group that they belong to.
+PAGE: str = GENERATOR.page()
 every_command = pytest.mark.parametrize("name", COMMANDS)
+
+
+def section(name: str) -> str:
+    """What the page says of a command."""
+    return PAGE.split(f"\n## {name}\n")[1].split("\n## ")[0]
 
 
 def test_the_page_is_current() -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    assert page == GENERATOR.page(), "docs/commands.md is not current: make docs"
+    assert page == PAGE, "docs/commands.md is not current: make docs"
 
 
 def test_every_verb_is_on_the_page() -> None:
     assert {f"kernelcast {verb}" for verb in VERBS} <= set(COMMANDS)
 
 
-@pytest.mark.parametrize("name", ["kernelcast", "kernelcast db info", "kernelcast train"])
-def test_the_page_says_what_the_command_prints(
-    name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", "120")
-    with pytest.raises(SystemExit):
-        main([*name.split()[1:], "--help"])
-    section = GENERATOR.page().split(f"\n## {name}\n")[1].split("\n## ")[0]
-    assert f"```text\n{capsys.readouterr().out}```\n" in section
+@pytest.mark.parametrize("name", ["kernelcast", "kernelcast db info"])
+def test_the_page_says_what_the_command_prints(name: str) -> None:
+    command = [sys.executable, "-m", "kernelcast.cli.main", *name.split()[1:], "--help"]
+    wide = os.environ | {"COLUMNS": "120"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=wide)
+    assert f"```text\n{done.stdout}```\n" in section(name)
 
 
 @every_command
@@ -60,7 +68,7 @@ def test_a_command_says_what_it_does(name: str) -> None:
 
 @every_command
 def test_every_option_is_explained(name: str) -> None:
-    help_text = " ".join(COMMANDS[name].get_help().split())
+    help_text = " ".join(section(name).split())
     for parameter in COMMANDS[name].command.params:
         if isinstance(parameter, click.Option):
             assert not parameter.hidden
