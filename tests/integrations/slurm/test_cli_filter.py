@@ -39,7 +39,8 @@ def write_script(folder: Path, head: str, name: str = "train.sbatch") -> Path:
 
 def predicted(folder: Path, job: str, monkeypatch: pytest.MonkeyPatch, *options: str) -> str:
     """The time limit that the command, called here, predicts with the site file of the fixture."""
-    monkeypatch.setenv("KERNELCAST_SITE", str(folder.parent / "site.toml"))
+    site = next(above / "site.toml" for above in folder.parents if (above / "site.toml").exists())
+    monkeypatch.setenv("KERNELCAST_SITE", str(site))
     monkeypatch.chdir(folder)
     result = CliRunner().invoke(walltime, [job, "--format", "json", *options], catch_exceptions=False)
     limit: str = json.loads(result.stdout)["slurm"]
@@ -330,3 +331,31 @@ def test_both_parts_of_a_heterogeneous_job(
 
 def test_the_daemons_of_the_pages_configuration_listen_on_this_machine_only(slurm: Slurm) -> None:
     assert slurm.listening() == {"0100007F"}  # 127.0.0.1
+
+
+@pytest.mark.parametrize("name", ["train.sbatch", "./train.sbatch", "../submit/train.sbatch"])
+def test_the_script_that_is_read_is_the_one_that_is_submitted(
+    slurm: Slurm, folder: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A script of the same name lies where the job is to run.
+    other = tmp_path / "other" / "submit"
+    other.mkdir(parents=True)
+    write_script(folder, LINES + "# here\n")
+    write_script(other, LINES + "#KERNELCAST startup=1d\n# there\n")
+    submitted = slurm.run("sbatch", f"--chdir={other}", name, cwd=folder)
+    slurm.run("scontrol", "write", "batch_script", submitted.job, str(tmp_path / "written"))
+    read = folder if "# here" in (tmp_path / "written").read_text() else other
+    assert slurm.limit(submitted.job) == predicted(read, "train.sbatch", monkeypatch)
+
+
+def test_a_job_gets_no_more_than_the_sites_longest_time(slurm: Slurm, folder: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site.toml"
+    site.write_text(site.read_text() + 'max_time = "30m"\n')
+    write_script(folder, LINES + "#KERNELCAST checkpoint_every=1000\n")
+    submitted = slurm.run("sbatch", "train.sbatch", cwd=folder)
+    assert slurm.limit(submitted.job) == "00:30:00"
+    assert "jobs of 00:30:00 that go on from checkpoints" in submitted.client[0]
+    write_script(folder, LINES)
+    submitted = slurm.run("sbatch", "train.sbatch", cwd=folder)
+    assert slurm.limit(submitted.job) == DEFAULT_LIMIT
+    assert f"site file {site}: max_time is 1800 s, expected at least the " in submitted.client[0]
