@@ -80,13 +80,16 @@ class Durations:
 
         Every configuration gets its own grid, a power of two below 2⁻⁵² of what such a path can add up to.
         Sums on it are exact in float64, whatever their order: only so can "this repeats exactly" be asked,
-        and do all ways to evaluate a schedule give the very same bits. The relative change of a step's time
-        stays below the number of passes on its path times 2⁻⁵⁰.
+        and do all ways to evaluate a schedule give the very same bits. A step's time changes by at most half a
+        grid step per piece on its path.
         """
         longest = np.zeros(self.configs)
+        # The last chunk sends nothing forward and the first one nothing backward, whatever stands there.
+        used = {"send_forward_us": slice(None, -1), "send_backward_us": slice(1, None)}
         for names, repeats in ((PER_CHUNK, passes), (PER_STAGE, 1)):
             for name in names:
-                longest += repeats * getattr(self, name).max(axis=1, initial=0.0)
+                times: Times = getattr(self, name)[:, used.get(name, slice(None))]
+                longest += repeats * times.max(axis=1, initial=0.0)
         _, exponent = np.frexp(longest)  # longest < 2^exponent, so 2^(exponent − 52) leaves a bit to spare
         grid = np.ldexp(1.0, np.maximum(exponent - 52, -900))[:, None]  # dividing by it stays finite
         return type(self)(
