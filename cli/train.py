@@ -130,6 +130,8 @@ def _show(found: TrainingFigures) -> None:
         click.echo(f"left out: {skipped.operator} ({skipped.direction}): {skipped.reason}")
     for note in found.trained.notes:
         click.echo(f"note: {note.operator} ({note.direction}): {note.text}")
+    for note in found.notes:
+        click.echo(f"note: {note.operator} ({note.direction}): {note.text}")
     if outliers := [len(operator.outliers) for operator in found.operators if operator.outliers]:
         click.echo(
             f"outliers: {sum(outliers):,} of {found.rows:,} rows, in {len(outliers)} regressors (--json names them)"

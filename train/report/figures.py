@@ -143,6 +143,11 @@ class TrainingFigures:
         return [o for o in self.operators if not o.is_collective] or self.operators
 
     @property
+    def notes(self) -> Sequence[Any]:
+        """What rows leave doubtful, by operator and direction."""
+        return tuple(getattr(self.trained, "notes", ()))
+
+    @property
     def rows(self) -> int:
         """Distinct workloads that were fitted."""
         return sum(o.entry.rows for o in self.operators)
@@ -161,6 +166,9 @@ class TrainingFigures:
             "skipped": [
                 {"operator": s.operator, "direction": s.direction.value, "reason": s.reason}
                 for s in self.trained.skipped
+            ],
+            "notes": [
+                {"operator": n.operator, "direction": n.direction.value, "text": n.text} for n in self.notes
             ],
             "rows": self.rows,
             "size_bytes": self.size_bytes,

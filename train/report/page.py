@@ -103,6 +103,7 @@ def page(figures: TrainingFigures, *, on_progress: Progress = lambda done, total
         rows=list(zip(*(column.cells for column in table), strict=True)),
         operators=operators,
         skipped=figures.trained.skipped,
+        notes=figures.notes,
         overview=_overview(figures),
         level=percent_text(LEVEL, digits=0),
         script=Markup(script),  # ours, from the file beside this one
