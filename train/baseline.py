@@ -1,4 +1,5 @@
-"""What a regressor starts from before trees correct it: nothing, a power law, or a roofline (docs/method.md).
+"""What a regressor starts from before trees correct it: nothing, a power law, a roofline, or a collective's latency
+and bandwidth (docs/method.md).
 
 Trees alone return the edge value outside the samples; a baseline keeps following the physics there.
 """
@@ -10,6 +11,7 @@ import numpy as np
 from scipy.optimize import nnls
 
 from kernelcast.runtime.operators import Direction, Operator, OperatorClass, Term
+from kernelcast.train.collective_baseline import LatencyBandwidth, fit_latency_bandwidth
 from kernelcast.train.dataset import Array
 
 # Keeps a power law defined where a feature never varied in the samples.
@@ -72,17 +74,19 @@ class Roofline:
         return log_us
 
 
-Baseline = Constant | PowerLaw | Roofline
+Baseline = Constant | PowerLaw | Roofline | LatencyBandwidth
 
 
 def fit_baseline(
     form: str, op: Operator, direction: Direction, workloads: Array, times_us: Array
 ) -> Baseline:
-    """Fit the baseline called `form` ("raw", "power_law" or "roofline") to times in µs."""
+    """Fit the baseline called `form` ("raw", "power_law", "roofline" or "latency_bandwidth") to times in µs."""
     if form == "raw":
         return Constant(log_us=float(np.log(times_us).mean()))
     if form == "power_law":
         return _fit_power_law(workloads, times_us)
+    if form == "latency_bandwidth":
+        return fit_latency_bandwidth(op.collective, workloads, times_us)
     return _fit_roofline(op, direction, workloads, times_us)
 
 

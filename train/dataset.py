@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,8 @@ from kernelcast.runtime.operators import Direction
 
 Array = npt.NDArray[np.float64]
 STATISTICS = ("quiet", "middle_five")
+CONFLICT = 2.0
+"""Times of one workload that are more than so many times apart contradict each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,15 +38,25 @@ class Table:
         return len(self.times_us)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """`workloads` of an operator and direction have times that contradict each other, up to `factor` apart."""
+
+    operator: str
+    direction: Direction
+    workloads: int
+    factor: float
+    worst_vector: tuple[int, ...]
+
+
 def tables(rows: Iterable[Row], *, statistic: str) -> list[Table]:
     """Group rows into tables, operators and workloads sorted, so that the order of the rows does not matter.
 
     A workload that was measured several times counts once: its quiet time is the lowest of the quiet ones (what
-    disturbs only adds), its middle-five time the median.
+    disturbs only adds), its middle-five time the median. Where quiet ones contradict each other (`CONFLICT`), the
+    lowest may be a measurement gone wrong: the middle one counts, of an even number the lower one.
     """
-    grouped: dict[tuple[str, Direction], dict[tuple[int, ...], list[float]]] = {}
-    for row in rows:
-        grouped.setdefault((row.operator, row.direction), {}).setdefault(row.vector, []).append(row.time_us)
+    grouped = _grouped(rows)
     return [
         Table(
             operator=operator,
@@ -55,5 +68,34 @@ def tables(rows: Iterable[Row], *, statistic: str) -> list[Table]:
     ]
 
 
+def conflicts(rows: Iterable[Row]) -> list[Conflict]:
+    """Operators and directions with workloads whose times are more than `CONFLICT` times apart."""
+    found = []
+    for (operator, direction), workloads in sorted(_grouped(rows).items()):
+        factors = {vector: max(times) / min(times) for vector, times in sorted(workloads.items())}
+        conflicting = [vector for vector, factor in factors.items() if factor > CONFLICT]
+        if conflicting:
+            worst = max(conflicting, key=factors.__getitem__)
+            found.append(
+                Conflict(
+                    operator=operator,
+                    direction=direction,
+                    workloads=len(conflicting),
+                    factor=factors[worst],
+                    worst_vector=worst,
+                )
+            )
+    return found
+
+
+def _grouped(rows: Iterable[Row]) -> dict[tuple[str, Direction], dict[tuple[int, ...], list[float]]]:
+    grouped: dict[tuple[str, Direction], dict[tuple[int, ...], list[float]]] = {}
+    for row in rows:
+        grouped.setdefault((row.operator, row.direction), {}).setdefault(row.vector, []).append(row.time_us)
+    return grouped
+
+
 def _agreed_us(times_us: Sequence[float], statistic: str) -> float:
-    return min(times_us) if statistic == "quiet" else float(np.median(times_us))
+    if statistic == "quiet":
+        return min(times_us) if max(times_us) <= CONFLICT * min(times_us) else median_low(times_us)
+    return float(np.median(times_us))

@@ -21,12 +21,16 @@ from kernelcast.runtime.interval import Interval
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.predictor import OUTPUT_NAMES
 from kernelcast.train.baseline import Baseline, Constant, PowerLaw, Roofline
+from kernelcast.train.collective_baseline import LatencyBandwidth
+from kernelcast.train.export_collective import latency_bandwidth_us, residual_scale
+from kernelcast.train.features import InputColumn, input_columns
 from kernelcast.train.onnx_graph import INPUT, Graph
 from kernelcast.train.regressor import Regressor
 
 OPSET = 15
 ML_OPSET = 3
 _IR_VERSION = 8
+_DEFAULTED = ("nodes_hitrates", "nodes_missing_value_tracks_true")
 
 
 def to_onnx(regressor: Regressor, interval: Interval, properties: Mapping[str, str]) -> bytes:
@@ -86,6 +90,8 @@ def _baseline(graph: Graph, baseline: Baseline) -> str:
         logs = graph.add("Log", graph.add("Max", INPUT, graph.constant(1.0)))
         powers = graph.add("MatMul", logs, graph.constant(np.array(baseline.exponents)[:, None]))
         return graph.add("Add", powers, graph.constant([[baseline.log_us]]))
+    if isinstance(baseline, LatencyBandwidth):
+        return graph.add("Log", latency_bandwidth_us(graph, baseline))
     return graph.add("Log", _roofline_us(graph, baseline))
 
 
@@ -109,9 +115,9 @@ def _roofline_us(graph: Graph, roofline: Roofline) -> str:
 
 def _residual(graph: Graph, regressor: Regressor) -> str:
     """What the trees add, [rows, 1]."""
-    features = len(graph.columns)
-    inputs = graph.add("Concat", INPUT, graph.size(), axis=1)
-    converted = _convert_trees(regressor, features + 1)
+    columns = input_columns(regressor.candidate.inputs, len(graph.columns))
+    inputs = graph.add("Concat", *(_input(graph, column) for column in columns), axis=1)
+    converted = _convert_trees(regressor, len(columns))
     kinds = [node.op_type for node in converted.graph.node]
     if kinds != ["TreeEnsembleRegressor"]:
         raise DataError(
@@ -119,8 +125,21 @@ def _residual(graph: Graph, regressor: Regressor) -> str:
         )
     (trees,) = converted.graph.node
     trees.input[0], trees.output[0] = inputs, "residual"
+    # Optional ones whose values are the defaults: an eighth of the file.
+    kept = [a for a in trees.attribute if a.name not in _DEFAULTED]
+    del trees.attribute[:]
+    trees.attribute.extend(kept)
     graph.nodes.append(trees)
+    if isinstance(regressor.baseline, LatencyBandwidth):
+        return graph.add("Mul", "residual", residual_scale(graph, regressor.baseline))
     return "residual"
+
+
+def _input(graph: Graph, column: InputColumn) -> str:
+    """A column that the trees see, [rows, 1]."""
+    powers = tuple(column.features.count(feature) for feature in range(len(graph.columns)))
+    product = graph.product(powers)
+    return graph.remainder(product, column.modulus) if column.modulus else product
 
 
 def _convert_trees(regressor: Regressor, inputs: int) -> onnx.ModelProto:

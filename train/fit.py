@@ -13,7 +13,9 @@ from kernelcast.store.database_file import check_file, read_header
 from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.train.dataset import STATISTICS, Table, tables
 from kernelcast.train.export import to_onnx
+from kernelcast.train.families import relatives
 from kernelcast.train.intervals import calibrate, layouts_of
+from kernelcast.train.notes import Note, constant_times, notes_on
 from kernelcast.train.parity import check_parity
 from kernelcast.train.properties import properties, training_range
 from kernelcast.train.recipe import recipe_digest, table_digest
@@ -30,7 +32,8 @@ _REASONS_SHOWN = 3
 class Trained:
     """What was written: the manifest's entries, what was left out, and the bundle's digest.
 
-    `selections` hold the rows of the regressors that were fitted, and their held-out predictions.
+    `selections` hold the rows of the regressors that were fitted, and their held-out predictions; `notes` what their
+    rows leave doubtful.
     """
 
     path: Path
@@ -38,6 +41,7 @@ class Trained:
     skipped: tuple[Skipped, ...]
     digest: str
     selections: tuple[Selected, ...] = ()
+    notes: tuple[Note, ...] = ()
 
     @property
     def mean_validation_error(self) -> float:
@@ -77,18 +81,22 @@ def train_bundle(
     scope = Scope.choose(database, dtype=dtype, hardware=hardware, software=software, fabric=fabric)
     screened = screen(scope.samples, statistic=statistic, where=str(database.path))
     found = tables(screened.rows, statistic=statistic)
-    too_few = [table for table in found if len(table) < FEWEST_ROWS]
-    enough = [table for table in found if len(table) >= FEWEST_ROWS]
-    skipped = [*screened.skipped, *map(_too_few, too_few)]
+    unfit = {(t.operator, t.direction): reason for t in found if (reason := _why_unfit(t))}
+    enough = [table for table in found if (table.operator, table.direction) not in unfit]
+    skipped = [
+        *screened.skipped,
+        *(Skipped(operator=o, direction=d, reason=r) for (o, d), r in unfit.items()),
+    ]
     if not enough:
         raise DataError(f"{database.path}: no operator has enough rows to train on ({_listed(skipped)})")
     selections: list[Selected] = []
     models, entries = [], []
     for done, table in enumerate(enough, start=1):
-        recipe = recipe_digest(scope, statistic, seed)
+        others = relatives(table, enough)
+        recipe = recipe_digest(scope, statistic, seed, others)
         known = _known(earlier, table, recipe)
         if known is None:
-            selections.append(select(table, seed))
+            selections.append(select(table, seed, others))
             known = _exported(selections[-1], scope, statistic, seed, recipe)
         models.append(known[0])
         entries.append(known[1])
@@ -118,6 +126,7 @@ def train_bundle(
         path=output,
         manifest=manifest,
         selections=tuple(selections),
+        notes=notes_on(screened.rows, enough),
         skipped=tuple(skipped),
         digest=digest,
     )
@@ -161,9 +170,11 @@ def _check(database: Database, output: Path, statistic: str, seed: int) -> None:
         raise UsageError(f"bundle {output}: is the database, expected another file")
 
 
-def _too_few(table: Table) -> Skipped:
-    reason = f"{len(table)} distinct workloads, expected {FEWEST_ROWS} or more"
-    return Skipped(operator=table.operator, direction=table.direction, reason=reason)
+def _why_unfit(table: Table) -> str:
+    """Why a table gets no regressor; empty where it does."""
+    if len(table) < FEWEST_ROWS:
+        return f"{len(table)} distinct workloads, expected {FEWEST_ROWS} or more"
+    return constant_times(table)
 
 
 def _listed(skipped: Sequence[Skipped]) -> str:
@@ -199,9 +210,9 @@ def _exported(
         training_range=training_range(selected),
         algorithm=candidate.algorithm,
         form=candidate.form,
-        hyperparameters=candidate.hyperparameters,
+        hyperparameters=candidate.settings,
         validation_error=selected.validation_error,
-        extrapolation_error=getattr(selected, "extrapolation_error", None),
+        extrapolation_error=selected.extrapolation_error,
         interval=interval,
         interval_coverage=coverage,
         layouts=layouts_of(table),

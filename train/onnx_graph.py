@@ -51,6 +51,12 @@ class Graph:
         """Product of all features, [rows, 1]."""
         return self.product((1,) * len(self.columns))
 
+    def remainder(self, value: str, modulus: int) -> str:
+        """What a value leaves over, divided by a power of two: exact in float32, as in features.py."""
+        divisor = self.constant([[modulus]])
+        whole = self.add("Floor", self.add("Div", value, divisor))
+        return self.add("Sub", value, self.add("Mul", whole, divisor))
+
     def weighted_sum(self, terms: Sequence[tuple[float, str]]) -> str:
         """Sum of weight · value."""
         return reduce(

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
+from math import inf, prod
 
 from kernelcast.runtime import DataError
 from kernelcast.runtime.fingerprint import canonical_json
@@ -62,11 +62,12 @@ def screen(samples: Sequence[SampleRow], *, statistic: str, where: str) -> Scree
         usable = [
             (sample, row)
             for sample in group
-            if (row := _row(sample, statistic, where)).time_us > 0 and prod(row.vector) <= _LARGEST_PRODUCT
+            if 0 < (row := _row(sample, statistic, where)).time_us < inf
+            and prod(row.vector) <= _LARGEST_PRODUCT
         ]
         if len(usable) < len(group):
             reason = (
-                f"{len(group) - len(usable)} of {len(group)} samples, whose {statistic} time is not above 0 "
+                f"{len(group) - len(usable)} of {len(group)} samples, whose {statistic} time is not above 0 and finite "
                 f"or whose workload multiplies to more than {_LARGEST_PRODUCT:.0e}"
             )
             skipped.append(Skipped(operator=operator, direction=direction, reason=reason))

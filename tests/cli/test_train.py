@@ -93,18 +93,25 @@ def test_readable(database_path: Path) -> None:
     output = database_path.with_name("here.kcast")
     entries = read_bundle(output).manifest.regressors
     head, rule, *lines = result.stdout.splitlines()
-    # The reference and what was never extrapolated have no column.
-    assert head.split() == ["operator", "direction", "rows", "algorithm", "form", "error", "size", "range"]
+    # The reference has no column.
+    heads = ["operator", "direction", "rows", "algorithm", "form", "error", "extrapolated", "size", "range"]
+    assert head.split() == heads
     assert set(rule) == {"-", " "}
     for line, entry in zip(lines[:2], entries, strict=True):
         error, size = percent_text(entry.validation_error), amount_text(entry.size_bytes, "B")
+        beyond = percent_text(entry.extrapolation_error)
+        assert entry.extrapolation_error is not None
+        beyond = percent_text(entry.extrapolation_error)
         assert " ".join(line.split()) == (
-            f"gelu {entry.direction} 10 xgboost roofline {error} {size} 4 × 128 × 64–640"
+            f"gelu {entry.direction} 10 xgboost roofline {error} {beyond} {size} 4 × 128 × 64–640"
         )
     mean = percent_text(sum(entry.validation_error for entry in entries) / 2)
+    beyond = percent_text(sum(entry.extrapolation_error or 0 for entry in entries) / 2)
     size = amount_text(sum(entry.size_bytes for entry in entries), "B")
+    beyond = percent_text(sum(entry.extrapolation_error or 0 for entry in entries) / 2)
     assert lines[2:] == [
         "left out: rope (forward): 3 distinct workloads, expected 8 or more",
+        f"mean error on sizes beyond those fitted: {beyond}",
         f"{output}: 2 regressors, {size}, mean validation error {mean}",
     ]
     assert result.stderr == "regressors: 2 of 2\n"

@@ -172,6 +172,11 @@ def measure(
 @pytest.fixture
 def few_candidates(monkeypatch: pytest.MonkeyPatch) -> Sequence[Candidate]:
     """Let selections choose among two quick candidates, for tests that are not about the choice."""
-    candidates = [c for c in selection.CANDIDATES if c.algorithm == "xgboost" and c.form != "raw"][::2]
+    candidates = [
+        c
+        for c in selection.CANDIDATES
+        if c.algorithm == "xgboost" and c.form != "raw" and c.inputs == "product" and not c.pooled
+    ][::2]
     monkeypatch.setattr(selection, "CANDIDATES", candidates)
+    monkeypatch.setattr(selection, "COLLECTIVE_CANDIDATES", selection.COLLECTIVE_CANDIDATES[:1])
     return candidates

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.train.dataset import Row, Table, tables
+from kernelcast.train.dataset import Conflict, Row, Table, conflicts, tables
 
 GELU = Row(operator="gelu", direction=Direction.FORWARD, vector=(1, 2, 3), time_us=10.0)
 
@@ -35,10 +35,33 @@ def test_operators_and_directions_get_tables_of_their_own() -> None:
 
 @pytest.mark.parametrize(("statistic", "time_us"), [("quiet", 9.0), ("middle_five", 10.0)])
 def test_a_repeated_workload_counts_once(statistic: str, time_us: float) -> None:
-    rows = [replace(GELU, time_us=t) for t in (10.0, 50.0, 9.0)]
+    rows = [replace(GELU, time_us=t) for t in (10.0, 12.0, 9.0)]
     [table] = tables(rows, statistic=statistic)
     assert table.workloads.tolist() == [[1, 2, 3]]
     assert table.times_us.tolist() == [time_us]
+    assert conflicts(rows) == []
+
+
+@pytest.mark.parametrize(
+    ("times_us", "quiet_us", "middle_five_us"),
+    [((9.0, 10.0, 50.0), 10.0, 10.0), ((1.0, 10.0, 11.0), 10.0, 10.0), ((10.0, 50.0), 10.0, 30.0)],
+)
+def test_times_that_contradict_each_other_are_named_and_the_middle_counts(
+    times_us: tuple[float, ...], quiet_us: float, middle_five_us: float
+) -> None:
+    rows = [replace(GELU, time_us=t) for t in times_us] + [replace(GELU, vector=(1, 2, 9))] * 2
+    for statistic, expected in (("quiet", quiet_us), ("middle_five", middle_five_us)):
+        [table] = tables(rows, statistic=statistic)
+        assert table.times_us[0] == expected
+    assert conflicts(rows) == [
+        Conflict(
+            operator="gelu",
+            direction=Direction.FORWARD,
+            workloads=1,
+            factor=max(times_us) / min(times_us),
+            worst_vector=(1, 2, 3),
+        )
+    ]
 
 
 def test_the_median_of_two_is_their_mean() -> None:

@@ -49,25 +49,32 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Table]]:
 
 
 @pytest.mark.parametrize("count", [FEWEST_ROWS, 22])
-def test_every_row_is_held_out_once_and_the_winner_is_refitted_on_all(
+def test_the_choice_and_the_error_are_of_rows_that_were_held_out(
     make_table: Callable[..., Table], fits: list[tuple[str, Table]], count: int
 ) -> None:
     table = make_table(law=lambda v: 100.0, count=count)
     selected = select(table, SEED)
     # Whatever was fitted is exact, so the error of a quarter can only come from rows that were not.
     assert selected.validation_error == pytest.approx(0.25)
+    assert selected.held_out_us == pytest.approx(np.full(count, 125.0))
     assert selected.regressor.candidate.form == "0.25"
-    assert [form for form, _ in fits] == ["0.5"] * 5 + ["0.25"] * 5 + ["0.75"] * 5 + ["0.25"]
-    assert fits[-1][1] is table
-    for start in (0, 5, 10):
-        parts = [part for _, part in fits[start : start + 5]]
-        assert all(len(part) in (count - count // 5, count - count // 5 - 1) for part in parts)
-        assert min(map(len, parts)) >= 6
-        held_out = [
-            {tuple(w) for w in table.workloads.tolist()} - {tuple(w) for w in part.workloads.tolist()}
-            for part in parts
-        ]
-        assert sum(map(len, held_out)) == len(set[tuple[float, ...]]().union(*held_out)) == count
+    # Each candidate without every pair of the five folds.
+    everything = {tuple(w) for w in table.workloads.tolist()}
+    without = {
+        form: [everything - rows_of(part) for _, part in fits[start : start + 10]]
+        for start, form in ((0, "0.5"), (10, "0.25"), (20, "0.75"))
+    }
+    assert [form for form, _ in fits[:30]] == [form for form in without for _ in range(10)]
+    for pairs in without.values():
+        assert all(sum(row in pair for pair in pairs) == 4 for row in everything)
+        assert all(count - len(pair) >= 4 for pair in pairs)
+    # Every honest prediction is by a fit without the fold, and the last fit is of everything.
+    assert fits[-1][0] == "0.25"
+    assert rows_of(fits[-1][1]) == everything
+
+
+def rows_of(table: Table) -> set[tuple[float, ...]]:
+    return {tuple(w) for w in table.workloads.tolist()}
 
 
 def test_the_reported_error_is_of_rows_that_had_no_part_in_the_choice(
@@ -95,6 +102,58 @@ def test_the_reported_error_is_of_rows_that_had_no_part_in_the_choice(
     # The same, row by row: what the other rows chose predicted each, without it.
     assert sorted(selected.held_out_us.round(6)) == pytest.approx([110] + [120] * 8 + [250])
     assert selected.held_out_us[3] == pytest.approx(250)
+
+
+def test_a_changed_time_changes_nothing_that_predicts_its_row(make_table: Callable[..., Table]) -> None:
+    """Nested: were the row in any choice or fit behind its own prediction, a factor of a hundred would show."""
+    table = make_table(noise=0.3, count=15)
+    before = select(table, SEED)
+    times_us = table.times_us.copy()
+    times_us[4] *= 100
+    after = select(replace(table, times_us=times_us), SEED)
+    assert after.held_out_us[4] == before.held_out_us[4]
+    assert (after.held_out_us != before.held_out_us).any()
+
+
+def test_equal_errors_leave_the_choice_to_extrapolation_then_size(
+    make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within 5 % of each other; only "far" errs beyond the largest value that it was fitted on."""
+    table = make_table(law=lambda v: 100.0, count=30)
+    nodes = {"near": 900, "far": 10, "small": 100, "bad": 1}
+    shares = {"near": 0.1, "far": 0.1, "small": 0.102, "bad": 0.2}
+
+    class Sized(Regressor):
+        @property
+        def tree_nodes(self) -> int:
+            return nodes[self.candidate.form]
+
+    def fake(candidate: Candidate, part: Table, seed: int) -> Regressor:
+        largest = part.workloads.max(axis=0)
+
+        def wrong(row: tuple[float, ...]) -> float:
+            beyond = candidate.form == "far" and (np.array(row) > largest).any()
+            return 5.0 if beyond and len(part) < 20 else shares[candidate.form]
+
+        return Sized(
+            candidate=candidate,
+            operator="gelu",
+            baseline=Constant(log_us=0.0),
+            trees=Remembering(part, wrong),
+        )
+
+    monkeypatch.setattr(selection, "fit", fake)
+    monkeypatch.setattr(
+        selection, "_SPLITS", 10
+    )  # then fits for the choice have 24 rows, the quarters' fewer
+
+    def chosen(*forms: str) -> str:
+        candidates = [Candidate(algorithm="remembering", form=form, hyperparameters={}) for form in forms]
+        monkeypatch.setattr(selection, "CANDIDATES", candidates)
+        return select(table, SEED).regressor.candidate.form
+
+    assert chosen("near", "small", "bad") == "small"
+    assert chosen("near", "bad") == "near"
 
 
 def test_noise_cannot_be_learnt_and_is_reported(make_table: Callable[..., Table]) -> None:
@@ -139,7 +198,7 @@ def test_each_form_wins_on_its_own_law(
 ) -> None:
     selected = select(make_table(law=law, noise=0.01, count=24), SEED)
     assert selected.regressor.candidate.form == form
-    assert selected.validation_error < 0.05
+    assert selected.validation_error < 0.1
 
 
 def test_each_algorithm_can_win(make_table: Callable[..., Table]) -> None:

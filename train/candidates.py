@@ -1,0 +1,118 @@
+"""The ways to fit that are tried: a small search, whose size depends on the rows alone."""
+
+from collections.abc import Mapping, Sequence
+
+from kernelcast.runtime.operators import OPERATORS, OperatorClass
+from kernelcast.train.dataset import Table
+from kernelcast.train.regressor import Candidate
+
+RICH_ROWS = 100
+"""From so many rows on, the larger candidates are tried; with fewer, more of them make the choice no better (tried
+on a CPU's 46 tables of 15 to 22 rows)."""
+SEARCH_BUDGET = 5e8
+"""Rows × trees × depth, over all candidates of a table: about two minutes of one core of 2020. The limit is no clock,
+so that the same rows give the same choice on every machine; candidates beyond it are not tried."""
+
+_Hyperparameters = Mapping[str, int | float | str]
+
+_FOREST: _Hyperparameters = {"n_estimators": 40, "max_depth": 8, "min_samples_leaf": 2}
+# Corrects little: for few or noisy rows.
+_STUMPS: _Hyperparameters = {
+    "n_estimators": 60,
+    "max_depth": 1,
+    "learning_rate": 0.1,
+    "min_child_weight": 3,
+}
+_BOOSTED: _Hyperparameters = {"n_estimators": 150, "max_depth": 4, "learning_rate": 0.1, "subsample": 0.8}
+_DEEP: _Hyperparameters = {"n_estimators": 100, "max_depth": 6, "learning_rate": 0.1, "subsample": 0.8}
+# In units of a layout's spread: errors above half of it count by their size, not by its square.
+_ROBUST: _Hyperparameters = {
+    "objective": "reg:pseudohubererror",
+    "huber_slope": 0.5,
+    "learning_rate": 0.2,
+    "subsample": 0.8,
+}
+_ROBUST_STUMPS: _Hyperparameters = {**_ROBUST, "n_estimators": 30, "max_depth": 1, "min_child_weight": 3}
+_ROBUST_BOOSTED: _Hyperparameters = {**_ROBUST, "n_estimators": 60, "max_depth": 6, "reg_lambda": 5}
+_ROBUST_DEEP: _Hyperparameters = {**_ROBUST, "n_estimators": 60, "max_depth": 10, "reg_lambda": 5}
+
+
+def _candidate(
+    algorithm: str,
+    form: str,
+    hyperparameters: _Hyperparameters,
+    *,
+    inputs: str = "product",
+    pooled: bool = False,
+) -> Candidate:
+    return Candidate(
+        algorithm=algorithm, form=form, hyperparameters=hyperparameters, inputs=inputs, pooled=pooled
+    )
+
+
+CANDIDATES: Sequence[Candidate] = (
+    # As in the paper: trees on the workload vector alone.
+    _candidate("random_forest", "raw", _FOREST),
+    _candidate("xgboost", "raw", _BOOSTED),
+    *(
+        _candidate(algorithm, form, hyperparameters)
+        for form in ("power_law", "roofline")
+        for algorithm, hyperparameters in (
+            ("random_forest", _FOREST),
+            ("xgboost", _STUMPS),
+            ("xgboost", _BOOSTED),
+        )
+    ),
+    *(_candidate("xgboost", form, _DEEP, inputs="shapes") for form in ("power_law", "roofline")),
+    _candidate("xgboost", "roofline", _BOOSTED, pooled=True),
+    _candidate("xgboost", "roofline", _DEEP, inputs="shapes", pooled=True),
+)
+"""For every operator; for collectives with few rows too, whose caches knees may explain."""
+
+COLLECTIVE_CANDIDATES: Sequence[Candidate] = (
+    *(
+        _candidate(algorithm, "latency_bandwidth", hyperparameters, inputs=inputs)
+        for algorithm, hyperparameters, inputs in (
+            ("xgboost", _ROBUST_STUMPS, "product"),
+            ("random_forest", _FOREST, "aligned"),
+            ("xgboost", _ROBUST_BOOSTED, "chunks"),
+            ("xgboost", _ROBUST_DEEP, "aligned"),
+            ("xgboost", _ROBUST_DEEP, "chunks"),
+        )
+    ),
+    _candidate("xgboost", "latency_bandwidth", _ROBUST_STUMPS, pooled=True),
+)
+"""For collectives alone."""
+
+
+def applicable(
+    candidates: Sequence[Candidate],
+    collective_candidates: Sequence[Candidate],
+    table: Table,
+    others: Sequence[Table],
+) -> list[Candidate]:
+    """The candidates that a table of these rows, with these relatives, tries."""
+    rich = len(table) >= RICH_ROWS
+    suited = list(candidates)
+    if OPERATORS[table.operator].operator_class is OperatorClass.COMMUNICATION:
+        # Rich collectives were measured in several layouts, which only these tell apart; the paper's stay beside them.
+        suited = [c for c in candidates if c.form == "raw" or not rich] + list(collective_candidates)
+    pooled_rows = len(table) + sum(len(other) for other in others)
+    kept: list[Candidate] = []
+    left = SEARCH_BUDGET
+    for candidate in suited:
+        if (candidate.pooled and not others) or (_is_rich(candidate) and not rich):
+            continue
+        left -= _work(candidate) * (pooled_rows if candidate.pooled else len(table))
+        if left >= 0 or not kept:
+            kept.append(candidate)
+    return kept
+
+
+def _is_rich(candidate: Candidate) -> bool:
+    return candidate.inputs != "product" or candidate.hyperparameters in (_ROBUST_BOOSTED, _ROBUST_DEEP)
+
+
+def _work(candidate: Candidate) -> float:
+    trees = candidate.hyperparameters
+    return float(trees.get("n_estimators", 1)) * float(trees.get("max_depth", 1))
