@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from itertools import groupby
 
-from kernelcast.cli.sizes import gigabytes
 from kernelcast.cli.tables import seconds, seconds_precisely, text_table
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.decomposition_calls import ONCE_PER_UPDATE
@@ -18,7 +17,7 @@ def render(estimate: Estimate) -> str:
         headline(estimate),
         "Components\n" + _components(estimate),
         "Stages, per micro-batch (forward, backward) and per update\n" + _stages(estimate),
-        f"Memory per device in GB, {_room(estimate)}\n" + _memory(estimate),
+        f"Memory per device, {_room(estimate)}\n" + _memory(estimate),
         "Operators that take most of a step, summed over the stages\n" + _operators(estimate),
     ]
     if estimate.warnings:
@@ -86,34 +85,37 @@ def _room(estimate: Estimate) -> str:
     if memory.gpu_memory_bytes is None:
         return "a device's size is not known (--gpu-memory)"
     verdict = "fits" if memory.fits else "does NOT fit"
-    return f"{verdict} into {gigabytes(memory.gpu_memory_bytes)} ({memory.source})"
+    return f"{verdict} into {_size(memory.gpu_memory_bytes)} ({memory.source})"
 
 
 def _memory(estimate: Estimate) -> str:
     memory = estimate.memory
-    verdicts = {None: "", True: "yes", False: "NO"}
+    verdicts = {True: ["yes"], False: ["NO"], None: []}
     rows = [
         [
-            *(
-                gigabytes(size_bytes)
-                for size_bytes in (
-                    stage.weights_bytes,
-                    stage.gradients_bytes,
-                    stage.optimizer_bytes,
-                    stage.activations_bytes,
-                    stage.logits_bytes,
-                    stage.working_bytes,
-                    stage.total_bytes,
-                )
-            ),
-            verdicts[memory.fits_stage(stage)],
+            _size(stage.weights_bytes),
+            _size(stage.gradients_bytes),
+            _size(stage.optimizer_bytes),
+            _size(stage.activations_bytes),
+            _size(stage.logits_bytes),
+            _size(stage.working_bytes),
+            _size(stage.total_bytes),
+            *verdicts[memory.fits_stage(stage)],
         ]
         for stage in memory.stages
     ]
-    parts = ("weights", "gradients", "optimizer", "activations", "logits", "working", "total", "fits")
-    if memory.gpu_memory_bytes is None:
-        parts, rows = parts[:-1], [row[:-1] for row in rows]
-    return text_table(("stage", *parts), list(_together(rows)), indent="  ")
+    headers = ["stage", "weights", "gradients", "optimizer", "activations", "logits", "working", "total"]
+    if memory.fits is not None:
+        headers.append("fits")
+    return text_table(headers, list(_together(rows)), indent="  ")
+
+
+def _size(size_bytes: int) -> str:
+    """In the decimal unit that reads best: `12.3 GB`, `45.6 MB`, `0.8 kB`."""
+    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
+        if size_bytes >= factor:
+            return f"{size_bytes / factor:.1f} {unit}"
+    return f"{size_bytes / 1e3:.1f} kB"
 
 
 def _together(rows: list[list[str]]) -> Iterator[list[str]]:
@@ -154,5 +156,5 @@ def _warnings(estimate: Estimate) -> str:
     lines = [f"warning: {warning}" for warning in estimate.warnings[:SHOWN_WARNINGS]]
     hidden = len(estimate.warnings) - len(lines)
     if hidden:
-        lines.append(f"warning: {hidden} more operator(s) asked outside the training range (--json has all)")
+        lines.append(f"warning: {hidden} more (--json has all)")
     return "\n".join(lines)

@@ -1,8 +1,46 @@
 """Evaluates a training step from a bundle of regressors; needs only numpy and onnxruntime.
 
->>> from kernelcast.runtime import Parallelism
->>> Parallelism(pp=4, mp=4, dp=8, micro_batch=4, micro_batches=16).world_size
-128
+A layout is checked when it is made, a model when it is read, and both together when a step is predicted:
+
+>>> from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism, load_model
+>>> layout = Parallelism(pp=4, mp=4, dp=8, micro_batch=4, micro_batches=16, recompute="full")
+>>> layout.world_size, layout.samples_per_update
+(128, 512)
+>>> estimator = Estimator.load("here.kcast")
+>>> estimate = estimator.predict(
+...     model=load_model("gpt-20b"), parallelism=layout, cluster=Cluster(gpus_per_node=4)
+... )
+>>> [stage.encoders for stage in estimate.stages]
+[11, 12, 12, 9]
+
+An estimate is immutable. It has the step time with its interval, the paper's components, stages, operators, memory
+and warnings:
+
+>>> low_s, high_s = estimate.interval_s
+>>> low_s <= estimate.step_time_s <= high_s
+True
+>>> list(estimate.components.to_dict())[:2]
+['Encoder_Fwd', 'Encoder_Bwd']
+>>> estimate.memory.largest_bytes == max(stage.total_bytes for stage in estimate.memory.stages)
+True
+
+Models can also be made of their sizes, and every refusal is one line that names the field:
+
+>>> small = ModelConfig(
+...     name="small", hidden_size=512, sequence_length=256, attention_heads=8, encoders=4, vocabulary_size=32000
+... )
+>>> estimator.predict(model=small, parallelism=Parallelism(pp=1, mp=3, dp=1, micro_batch=1, micro_batches=1))
+Traceback (most recent call last):
+    ...
+kernelcast.runtime.errors.UsageError: mp is 3, expected a divisor of attention_heads (8) of model small
+
+`UsageError` is wrong use, `DataError` a file that does not hold what is needed; both are `KernelcastError`:
+
+>>> from kernelcast.runtime import DataError, Estimate, KernelcastError, UsageError, read_bundle
+>>> isinstance(estimate, Estimate), issubclass(UsageError, KernelcastError), issubclass(DataError, KernelcastError)
+(True, True, True)
+>>> read_bundle("here.kcast").manifest.dtype
+'float32'
 """
 
 from importlib import import_module

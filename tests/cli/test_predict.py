@@ -1,17 +1,24 @@
 """`kernelcast predict`: what it prints, as text and as JSON, and how it fails."""
 
 import json
+import math
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner, Result
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from kernelcast.cli.main import main
 from kernelcast.cli.predict import predict
 from kernelcast.cli.tables import seconds, text_table
-from kernelcast.runtime import DataError, UsageError
+from kernelcast.runtime import DataError, KernelcastError, UsageError
+from kernelcast.runtime.fingerprint import ComputeFingerprint, SoftwareFingerprint
+from kernelcast.runtime.operators import Direction
+from kernelcast.store import Database, Repetition, Run, Sample
 
 Make = Callable[..., Path]
 MODEL = """
@@ -72,12 +79,221 @@ def test_json(make_bundle: Make, model_file: Path) -> None:
     assert values["parallelism"]["recompute"] == "full"
 
 
+def test_every_layout_option_arrives(make_bundle: Make, model_file: Path) -> None:
+    arguments = (
+        "--pp 2 --mp 2 --dp 2 --micro-batch 3 --global-batch 24 --gpus-per-node 4 --schedule interleaved "
+        "--virtual-stages 2 --stages 1,2,1,0 --zero 2 --sequence-parallel --recompute selective "
+        "--bucket-entries 1000 --timeline closed-form --gpu-memory 1MB --sequence-length 8 --json"
+    )
+    bundle = str(make_bundle())
+    result = CliRunner().invoke(predict, ["--bundle", bundle, "--model", str(model_file), *arguments.split()])
+    values = json.loads(result.output)
+    assert {
+        "pp": 2,
+        "mp": 2,
+        "dp": 2,
+        "micro_batch": 3,
+        "micro_batches": 4,
+        "global_batch": 24,
+        "schedule": "interleaved",
+        "virtual_stages": 2,
+        "encoder_counts": [1, 2, 1, 0],
+        "zero": 2,
+        "sequence_parallel": True,
+        "recompute": "selective",
+        "bucket_entries": 1000,
+    }.items() <= values["parallelism"].items()
+    assert values["timeline"] == "closed-form"
+    assert values["model"]["sequence_length"] == 8
+    assert values["cluster"] == {"gpus_per_node": 4, "source": "asked"}
+    assert (values["memory"]["gpu_memory_bytes"], values["memory"]["source"]) == (10**6, "asked")
+    low_s, high_s = values["interval_s"]
+    assert 0 < low_s <= values["step_time_s"] <= high_s
+
+
+def test_one_of_the_batches_is_needed(make_bundle: Make, model_file: Path) -> None:
+    files = ["--bundle", str(make_bundle()), "--model", str(model_file)]
+    result = CliRunner().invoke(predict, [*files, "--micro-batch", "1"])
+    assert (
+        str(result.exception) == "neither of --micro-batches and --global-batch given, expected one of them"
+    )
+    result = CliRunner().invoke(predict, [*files, "--micro-batch", "2", "--global-batch", "5"])
+    assert str(result.exception).startswith(
+        "global_batch is 5, expected a multiple of micro_batch · dp (2 · 1"
+    )
+
+
+def test_a_built_in_model(make_bundle: Make) -> None:
+    arguments = ["--model", "llama-2-7b", "--sequence-length", "2048", "--micro-batch", "1"]
+    result = CliRunner().invoke(predict, ["--bundle", str(make_bundle()), *arguments, "--micro-batches", "1"])
+    assert "model     llama-2-7b: 32 encoders, hidden 4096, sequence 2048, vocabulary 32000" in result.output
+
+
+@pytest.mark.parametrize(
+    ("size", "heading", "verdict"),
+    [
+        ("80GB", "fits into 80.0 GB (asked)", "yes"),
+        ("5kB", "does NOT fit into 5.0 kB (asked)", "NO"),
+        (None, "a device's size is not known (--gpu-memory)", None),
+    ],
+)
+def test_memory_says_whether_it_fits(
+    make_bundle: Make, model_file: Path, size: str | None, heading: str, verdict: str | None
+) -> None:
+    arguments = [] if size is None else ["--gpu-memory", size]
+    lines = run(make_bundle(), model_file, "--pp", "2", *arguments).output.splitlines()
+    at = lines.index(f"Memory per device, {heading}")
+    columns = lines[at + 1].split()
+    assert (columns[-1] == "fits") is (verdict is not None)
+    assert columns[:6] == ["stage", "weights", "gradients", "optimizer", "activations", "logits"]
+    if verdict is not None:
+        assert [line.split()[-1] for line in lines[at + 3 : at + 5]] == [verdict] * 2
+
+
+def test_equal_stages_share_a_row(make_bundle: Make, model_file: Path) -> None:
+    stages = ["--pp", "4", "--stages", "1,1,1,1"]
+    lines = run(make_bundle(), model_file, *stages).output.splitlines()
+    at = lines.index("Stages, per micro-batch (forward, backward) and per update")
+    assert [line.split()[0] for line in lines[at + 3 : at + 6]] == ["0", "1-2", "3"]
+
+
+def test_explained(make_bundle: Make, model_file: Path) -> None:
+    lines = run(make_bundle(largest=20), model_file, "--explain", "qkv_linear").output.splitlines()
+    assert lines[0].startswith("step ")
+    at = lines.index("qkv_linear (forward)")
+    assert lines[at + 1] == "  time       10.0 µs, 5.0 µs to 20.0 µs (90 %)"
+    assert lines[at + 2].startswith("  calls      12 per step, 120.0 µs, ")
+    assert lines[at + 3] == "  regressor  linear, form time, 1 samples, error 0.0% in its range"
+    assert lines[at + 7 : at + 10] == [
+        "  m        rows             4             1  20  yes",
+        "  k        columns in       8             1  20  yes",
+        "  n        columns out     24             1  20  NO",
+    ]
+    assert "qkv_linear (backward)" in lines
+
+
+def test_explained_with_the_nearest_samples(make_bundle: Make, model_file: Path, database: Path) -> None:
+    arguments = ["--explain", "gelu", "--db", str(database)]
+    result = run(make_bundle(), model_file, *arguments, "--json")
+    forward, backward = json.loads(result.output)["explanations"]
+    assert forward["vector"] == [1, 4, 32]
+    assert [sample["vector"] for sample in forward["nearest"]] == [[1, 4, 32], [1, 4, 64], [1, 8, 64]]
+    # The bundle's statistic is quiet: of ten times the 10th percentile.
+    assert forward["nearest"][0]["time_us"] == pytest.approx(5.0)
+    assert forward["nearest"][1]["distance"] == pytest.approx(math.log(2))
+    assert forward["nearest"][0]["hardware"].startswith("Example CPU")
+    assert backward["nearest"] == []
+    lines = run(make_bundle(), model_file, *arguments).output.splitlines()
+    at = lines.index("  Nearest samples (distance of the logarithms)")
+    assert lines[at + 1].split() == ["b", "l", "width", "distance", "time", "hardware"]
+    assert lines[at + 3].split()[:5] == ["1", "4", "32", "0.000", "5.0"]
+    assert "  The database has no sample of it." in lines
+
+
+def test_samples_need_the_store(
+    make_bundle: Make, model_file: Path, monkeypatch: pytest.MonkeyPatch, database: Path
+) -> None:
+    for name in [
+        name for name in sys.modules if name.startswith(("kernelcast.store", "kernelcast.cli.nearest"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sqlite_utils", None)
+    result = run(make_bundle(), model_file, "--explain", "gelu", "--db", str(database))
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == (
+        "--db needs the package sqlite_utils, which is not installed; "
+        "expected: pip install 'kernelcast[store]'"
+    )
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """A database with three samples of gelu's forward pass."""
+    compute = ComputeFingerprint(kind="cpu", device_name="Example CPU", cores=2, threads=1)
+    software = SoftwareFingerprint(torch="2.13.0")
+    path = tmp_path / "bench.db"
+    with Database.open(path, create=True) as opened:
+        run = Run(
+            started_at="2026-01-31T08:15:00Z",
+            kernelcast_version="0.1.0",
+            code_digest="",
+            command="collect",
+            compute_id=compute.digest,
+            fabric_id=None,
+            software_id=software.digest,
+        )
+        opened.add_run(run, compute, None, software)
+        opened.add_samples(
+            Sample.from_repetitions(
+                run_id=run.id,
+                operator="gelu",
+                direction=Direction.FORWARD,
+                dtype="float32",
+                vector=vector,
+                repetitions=[Repetition(index=index, time_us=time_us) for index in range(10)],
+                measured_at="2026-01-31T08:16:00Z",
+            )
+            for vector, time_us in (((1, 8, 64), 7.0), ((1, 4, 32), 5.0), ((1, 4, 64), 6.0))
+        )
+    return path
+
+
+numbers = st.integers(-2, 12).map(str) | st.sampled_from(["x", "1.5", "", "10" * 40, "1000000"])
+options = st.dictionaries(
+    st.sampled_from(
+        [
+            *("--pp", "--mp", "--dp", "--micro-batch", "--micro-batches", "--virtual-stages", "--zero"),
+            *("--gpus-per-node", "--sequence-length", "--stages", "--gpu-memory", "--bucket-entries"),
+        ]
+    ),
+    numbers,
+    max_size=3,
+)
+choices = st.fixed_dictionaries(
+    {},
+    optional={
+        "--schedule": st.sampled_from(["gpipe", "1f1b", "interleaved", "zero_bubble"]),
+        "--recompute": st.sampled_from(["none", "selective", "full"]),
+        "--timeline": st.sampled_from(["simulate", "closed-form"]),
+    },
+)
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=100)
+@given(options=options, choices=choices, sequence_parallel=st.booleans())
+def test_any_command_line_gives_an_estimate_or_one_line(
+    tmp_path: Path,
+    make_bundle: Make,
+    options: dict[str, str],
+    choices: dict[str, str],
+    sequence_parallel: bool,
+) -> None:
+    model, bundle = tmp_path / "tiny.toml", tmp_path / "test.kcast"
+    if not bundle.exists():
+        make_bundle()
+        model.write_text(MODEL)
+    given = {"--bundle": str(bundle), "--model": str(model), "--micro-batch": "1", "--micro-batches": "4"}
+    words = [word for pair in (given | options | choices).items() for word in pair]
+    flags = ["--json", *(["--sequence-parallel"] if sequence_parallel else [])]
+    result = CliRunner().invoke(predict, [*words, *flags])
+    if result.exception is not None and not isinstance(result.exception, SystemExit):
+        assert isinstance(result.exception, KernelcastError), result.exc_info
+        assert len(str(result.exception).splitlines()) == 1
+    elif result.exit_code == 0:
+        values = json.loads(result.output, parse_constant=pytest.fail)
+        low_s, high_s = values["interval_s"]
+        assert 0 < low_s <= values["step_time_s"] <= high_s
+    else:
+        assert result.exit_code == 2
+        assert "Error: " in result.output
+
+
 def test_warnings_are_shown_and_counted(make_bundle: Make, model_file: Path) -> None:
     lines = run(make_bundle(largest=1), model_file).output.splitlines()
     warnings = [line for line in lines if line.startswith("warning: ")]
     assert warnings[0] == "warning: embedding (forward): tokens = 4 is outside the training range, 1 to 1"
     assert len(warnings) == 9
-    assert warnings[-1].endswith("more operator(s) asked outside the training range (--json has all)")
+    assert warnings[-1].endswith(" more (--json has all)")
 
 
 @pytest.mark.parametrize(
@@ -88,6 +304,23 @@ def test_warnings_are_shown_and_counted(make_bundle: Make, model_file: Path) -> 
         (["--mp", "3"], UsageError, "mp is 3, expected a divisor of attention_heads (2) of model tiny"),
         (["--gpus-per-node", "0"], UsageError, "gpus_per_node is 0, expected a whole number from 1"),
         (["--bucket-entries", "-1"], UsageError, "bucket_entries is -1, expected a whole number from 1"),
+        (["--zero", "4"], UsageError, "zero is 4, expected a whole number from 0 to 3"),
+        (["--virtual-stages", "2"], UsageError, "virtual_stages is 2, expected 1 with schedule 1f1b"),
+        (["--stages", "2,2"], UsageError, "encoder_counts is (2, 2), expected 1 numbers, one per stage"),
+        (["--stages", "3"], UsageError, "encoder_counts add up to 3, expected 4, the encoders of model tiny"),
+        (["--stages", "2;2"], UsageError, "stages is '2;2', expected numbers separated by commas, such as"),
+        (["--stages", "9" * 5000], UsageError, "stages is '9999"),
+        (
+            ["--global-batch", "3"],
+            UsageError,
+            "both of --micro-batches and --global-batch given, expected one",
+        ),
+        (["--sequence-length", "0"], UsageError, "sequence_length is 0, expected a whole number from 1"),
+        (["--gpu-memory", "much"], UsageError, "gpu_memory is 'much', expected a size such as 80GB or 40GiB"),
+        (["--db", "bench.db"], UsageError, "--db is given without --explain, expected both"),
+        (["--explain", "rop"], UsageError, "operator 'rop' is unknown; known are embedding, "),
+        (["--explain", "gelu", "--db", "none.db"], DataError, "none.db: no such database; expected a file"),
+        (["--model", "gpt-2o"], UsageError, "model 'gpt-2o' is unknown; built in are gpt-20b, "),
         (["--model", "none.toml"], DataError, "model file none.toml: no such file"),
         (["--bundle", "none.kcast"], DataError, "bundle none.kcast: no such file"),
     ],
