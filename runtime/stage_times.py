@@ -98,12 +98,12 @@ def _prefetched(blocks: list[tuple[BlockTimes, int]], *, split: bool) -> ChunkTi
 
 
 class _Run(NamedTuple):
-    """A pass through `count` equal blocks one after the other: what one computes, fetches and gives away."""
+    """A pass through equal blocks one after the other: what one computes, fetches and gives away, and how many."""
 
     compute_us: Times
     fetch_us: Times | None
     give_us: Times | None
-    count: int
+    blocks: int
 
 
 def _overlapped(runs: list[_Run]) -> Times:
@@ -112,13 +112,13 @@ def _overlapped(runs: list[_Run]) -> Times:
     Runs are long, but only the ends of one differ from what lies between.
     """
     nothing = np.zeros_like(np.asarray(runs[0].compute_us))
-    kinds = [index for index, run in enumerate(runs) for _ in range(min(run.count, 4))]
+    kinds = [index for index, run in enumerate(runs) for _ in range(min(run.blocks, 4))]
     triples = zip([None, *kinds[:-1]], kinds, [*kinds[1:], None], strict=True)
     first, last = runs[kinds[0]], runs[kinds[-1]]
     total = nothing if first.fetch_us is None else first.fetch_us
     for (before, kind, after), repeated in groupby(triples):
         # A block between two of its own kind stands for those beyond the fourth, which `kinds` leaves out.
-        surplus = max(0, runs[kind].count - 4) if before == kind == after else 0
+        surplus = max(0, runs[kind].blocks - 4) if before == kind == after else 0
         fetch_us = None if after is None else runs[after].fetch_us
         give_us = None if before is None else runs[before].give_us
         beside = (nothing if fetch_us is None else fetch_us) + (nothing if give_us is None else give_us)
