@@ -155,16 +155,20 @@ def _serialise(target: Path, manifest: Manifest, models: Mapping[str, bytes]) ->
 
 def _zip_bytes(members: list[tuple[str, bytes]], comment: bytes) -> bytes:
     """A zip (PKWARE APPNOTE 4.3) of stored members in the order given, without any variable field."""
-    body, directory = bytearray(), bytearray()
+    parts: list[
+        bytes
+    ] = []  # joined once: a copy of every model for each concatenation would be the peak of memory
+    size, directory = 0, bytearray()
     for name, data in members:
         raw = name.encode("ascii")
         common = (20, 0, 0, _DOS_TIME, _DOS_DATE, zlib.crc32(data), len(data), len(data), len(raw), 0)
         # Made by version 2.0 on Unix (3), so that unpacking gives readable files.
-        tail = (0, 0, 0, _UNIX_FILE_0644, len(body))
+        tail = (0, 0, 0, _UNIX_FILE_0644, size)
         directory += _CENTRAL.pack(b"PK\x01\x02", 0x0314, *common, *tail) + raw
-        body += _LOCAL.pack(b"PK\x03\x04", *common) + raw + data
-    end = _END.pack(b"PK\x05\x06", 0, 0, len(members), len(members), len(directory), len(body), len(comment))
-    return bytes(body + directory + end) + comment
+        parts += (_LOCAL.pack(b"PK\x03\x04", *common), raw, data)
+        size += sum(map(len, parts[-3:]))
+    end = _END.pack(b"PK\x05\x06", 0, 0, len(members), len(members), len(directory), size, len(comment))
+    return b"".join([*parts, directory, end, comment])
 
 
 def read_content(source: Path) -> bytes:
