@@ -36,15 +36,24 @@ def noisy(deviations: Array, seed: int = 0) -> Array:
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(100, 600), deviation=st.floats(0.001, 1))
-def test_coverage_is_what_is_promised_on_rows_never_seen(seed: int, count: int, deviation: float) -> None:
+def test_the_reported_coverage_is_what_is_promised(seed: int, count: int, deviation: float) -> None:
     measured = table(sizes(count), noisy(np.full(count, deviation), seed))
     calibrated = calibrate(measured, np.full(count, 100.0), 7)
     assert calibrated.coverage is not None
     assert 0.85 <= calibrated.coverage <= 0.95
-    new = np.abs(np.log(noisy(np.full(20_000, deviation), seed + 1) / 100))
-    [width] = calibrated.interval.log_half_widths[:1]
-    if calibrated.interval.by == "all":
-        assert 0.8 <= np.mean(new <= width) <= 0.97  # of 100 rows, the quantile itself varies
+
+
+@pytest.mark.parametrize("count", [25, 100, 400])
+def test_rows_never_seen_are_covered_as_promised(count: int) -> None:
+    """One calibration may cover more or less than 90 % of new rows; on average over many it is at least that."""
+    shares = []
+    for seed in range(100):
+        measured = table(sizes(count), noisy(np.full(count, 0.3), seed))
+        interval = calibrate(measured, np.full(count, 100.0), 7).interval
+        off = np.abs(np.log(noisy(np.full(count, 0.3), seed + 1000) / 100))
+        shares.append(np.mean(off <= log_half_widths(interval, measured.workloads)))
+    # ⌈0.9 (n + 1)⌉ of n + 1 rows in expectation: 24 of 26 with the fewest.
+    assert LEVEL - 0.015 <= np.mean(shares) <= 24 / 26 + 0.015
 
 
 def test_the_coverage_is_honest() -> None:
