@@ -29,7 +29,7 @@ from kernelcast.train.report.words import amount_text, percent_text, ranges_text
 
 FILE_NAME = "index.html"
 _HERE = Path(__file__).resolve().parent
-_OUTLIERS_SHOWN = 50
+_OUTLIERS_SHOWN = 500
 _PIXELS_PER_INCH = 96
 _PLAIN_IN_DATA = " :/?=&;,+()'-_.!*@$~"
 

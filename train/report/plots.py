@@ -194,7 +194,7 @@ def _scatter(axes: Axes, points: Points, x: Array, y: Array) -> None:
         axes.scatter(
             x[rows],
             y[rows],
-            s=9,
+            s=9 if len(points) > _SHAPES_UP_TO else 16,
             marker=marker,
             color=colour,
             alpha=0.55,

@@ -6,6 +6,8 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.train.dataset import Table
@@ -107,6 +109,25 @@ def test_exact_predictions_can_be_drawn(make_table: MakeTable) -> None:
     exact = Points.of(table, table.times_us.copy(), np.zeros(10), "float32")
     for plot in (agreement_svg, errors_svg, coverage_svg):
         assert "nan" not in plot(exact).lower()
+
+
+ROWS = st.lists(
+    st.tuples(*[st.integers(0, 2**40)] * 3, st.floats(1e-3, 1e10), st.floats(-5, 5)), min_size=8, max_size=12
+)
+
+
+@settings(max_examples=10, deadline=None)
+@given(ROWS)
+def test_whatever_was_measured_can_be_drawn(rows: list[tuple[float, ...]]) -> None:
+    values = np.array(rows)
+    table = Table(
+        operator="gelu", direction=Direction.FORWARD, workloads=values[:, :3], times_us=values[:, 3]
+    )
+    found = Points.of(table, table.times_us * np.exp(values[:, 4]), np.abs(values[:, 4]), "float16")
+    for plot in (agreement_svg, errors_svg, coverage_svg):
+        svg = plot(found)
+        assert ElementTree.fromstring(svg).tag == f"{SVG}svg"
+        assert "nan" not in svg.lower()
 
 
 def test_the_overview_names_every_regressor() -> None:
