@@ -67,10 +67,16 @@ def _normal(key: Key, draws: int) -> NDArray[np.float64]:
     One from the middle of each of `draws` equally likely slices, shuffled (Latin hypercube sampling, McKay et
     al., Technometrics 21, 1979): percentiles settle with far fewer draws than independent numbers need.
     """
-    normal = NormalDist()
-    slices = [normal.inv_cdf((index + 0.5) / draws) for index in range(draws)]
+    slices = list(_middles(draws))
     # Not numpy's generators: they take longer to import than everything here to compute.
     Random(f"{SEED} {key[0]} {key[1]}").shuffle(slices)
     shuffled = np.array(slices)
     shuffled.flags.writeable = False
     return shuffled
+
+
+@lru_cache(maxsize=16)
+def _middles(draws: int) -> tuple[float, ...]:
+    """Standard normal numbers in the middle of equally likely slices, rising."""
+    normal = NormalDist()
+    return tuple(normal.inv_cdf((index + 0.5) / draws) for index in range(draws))

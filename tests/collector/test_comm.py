@@ -113,7 +113,9 @@ def test_three_processes_by_the_command(tmp_path: Path, plan_file: Path) -> None
     with Database.open(path, read_only=True) as database:
         vectors = {(row.operator, row.vector) for row in database.read_samples()}
     assert ("dp_all_reduce", (1024, 1, 3)) in vectors
-    assert ("dp_reduce_scatter", (1023, 1, 3)) in vectors  # as much for each
+    for group in ("mp", "dp"):
+        assert (f"{group}_all_gather", (1024, 1, 3)) in vectors
+        assert (f"{group}_reduce_scatter", (1023, 1, 3)) in vectors  # as much for each
     assert "pp_p2p" not in {name for name, _ in vectors}
 
 
