@@ -115,7 +115,8 @@ def predict(
 ) -> None:
     """Predict the time of one training step.
 
-    Example: kernelcast predict --bundle here.kcast --model gpt.toml --pp 2 --micro-batch 4 --micro-batches 8
+    \b
+    kernelcast predict --bundle here.kcast --model gpt.toml --pp 2 --micro-batch 4 --micro-batches 8
     """
     # Checked before the bundle is read: what was asked for is the cheaper thing to get wrong.
     fields = {

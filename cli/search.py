@@ -103,7 +103,8 @@ def search_(
 ) -> None:
     """Find the fastest layouts: every valid one is evaluated, those that do not fit into memory are left out.
 
-    Example: kernelcast search --bundle here.kcast --model llama-2-7b --gpus 64 --global-batch 512
+    \b
+    kernelcast search --bundle here.kcast --model llama-2-7b --gpus 64 --global-batch 512
     """
     sizes = _numbers("gpus", gpus)
     memory_bytes = None if gpu_memory in (None, "any") else parse_size(gpu_memory, name="gpu_memory")

@@ -110,7 +110,8 @@ def walltime(
     folder with a kernelcast.toml, or - for a script on standard input; without JOB, kernelcast.toml here
     counts. Options go before #KERNELCAST lines, these before kernelcast.toml, and that before the site's file.
 
-    Example: kernelcast walltime train.sbatch --tokens 1e9 --price 2.50
+    \b
+    kernelcast walltime train.sbatch --tokens 1e9 --price 2.50
     """
     described = _job(job, fields, untrusted)
     if described.off:
