@@ -149,8 +149,8 @@ def fit_latency_bandwidth(collective: str, workloads: Array, times_us: Array) ->
             gpus_per_node=int(gpus),
             latency_us=latency,
             entry_us=entry,
-            smallest=float(workloads[own, 0].min()),
-            largest=float(workloads[own, 0].max()),
+            smallest=max(float(workloads[own, 0].min()), 1.0),
+            largest=max(float(workloads[own, 0].max()), 1.0),
             spread=spread if own.sum() >= _FEWEST_FOR_SPREAD else shared,
         )
         for (nodes, gpus), own, (latency, entry), spread in zip(found, rows, lines, spreads, strict=True)
@@ -177,11 +177,9 @@ def _line(entries: Array, times_us: Array) -> tuple[float, float]:
         (scaled_latency, scaled_entry), _ = nnls(columns / largest * (weights / times_us)[:, None], weights)
         latency_us, entry_us = scaled_latency / largest[0], scaled_entry / largest[1]
         predicted_us = latency_us + entry_us * entries
-        off = np.abs(np.log(np.maximum(predicted_us, 1e-300) / times_us))
-        # (measured / predicted) turns the relative error that is squared into the logarithm's, to first order.
-        weights = np.minimum(times_us / np.maximum(predicted_us, 1e-300), 1e3) / np.sqrt(
-            np.maximum(off, _SMALLEST_ERROR)
-        )
+        ratio = np.maximum(predicted_us / times_us, 1e-6)
+        # Squares so weighted have the slope of |log(ratio)| at this point: the same for near and far rows.
+        weights = 1 / np.sqrt(ratio * np.maximum(np.abs(ratio - 1), _SMALLEST_ERROR))
     shortest = float(times_us.min())
     return (
         max(float(latency_us), _SMALLEST_LATENCY * shortest),

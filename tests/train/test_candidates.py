@@ -1,0 +1,62 @@
+"""Which candidates a table tries, by its rows alone."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kernelcast.runtime.operators import Direction
+from kernelcast.train import candidates
+from kernelcast.train.candidates import (
+    CANDIDATES,
+    COLLECTIVE_CANDIDATES,
+    RICH_ROWS,
+    SEARCH_BUDGET,
+    applicable,
+)
+from kernelcast.train.dataset import Table
+from kernelcast.train.regressor import Candidate
+
+
+def tried(table: Table, *others: Table) -> list[Candidate]:
+    return applicable(CANDIDATES, COLLECTIVE_CANDIDATES, table, others)
+
+
+def test_few_rows_try_few(make_table: Callable[..., Table]) -> None:
+    few, many = tried(make_table(count=20)), tried(make_table(count=RICH_ROWS))
+    assert {c.form for c in few} == {"raw", "power_law", "roofline"}
+    assert {c.algorithm for c in few} == {"random_forest", "xgboost"}
+    assert not any(c.pooled or c.inputs != "product" for c in few)
+    assert set(map(id, few)) < set(map(id, many))
+
+
+def test_relatives_add_pooled_ones(make_table: Callable[..., Table]) -> None:
+    found = tried(make_table("qkv_linear"), make_table("mlp_up_linear"))
+    assert any(c.pooled for c in found)
+
+
+def test_collectives_try_latency_and_bandwidth(make_table: Callable[..., Table]) -> None:
+    few = tried(make_table("dp_all_reduce", Direction.ONCE, 20))
+    many = tried(make_table("dp_all_reduce", Direction.ONCE, RICH_ROWS))
+    assert {c.form for c in few} == {"raw", "power_law", "roofline", "latency_bandwidth"}
+    assert {c.form for c in many} == {"raw", "latency_bandwidth"}
+    assert len(many) > 5
+
+
+def test_vast_tables_try_what_the_budget_allows(
+    make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make_table(count=RICH_ROWS)
+    everything = tried(table)
+    assert len(everything) * 1000 * RICH_ROWS < SEARCH_BUDGET
+    monkeypatch.setattr(candidates, "SEARCH_BUDGET", 1000 * RICH_ROWS)
+    some = tried(table)
+    assert 1 < len(some) < len(everything)
+    monkeypatch.setattr(candidates, "SEARCH_BUDGET", 1)
+    assert len(tried(table)) == 1
+
+
+def test_settings_say_everything() -> None:
+    settings = [
+        (c.algorithm, c.form, *sorted(c.settings.items())) for c in (*CANDIDATES, *COLLECTIVE_CANDIDATES)
+    ]
+    assert len({repr(s) for s in settings}) == len(settings)
