@@ -11,6 +11,7 @@ from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
 from kernelcast.runtime.regressor_entry import RegressorEntry
 from kernelcast.train.dataset import Array
 from kernelcast.train.fit import Trained
+from kernelcast.train.notes import Note
 from kernelcast.train.report.reference import Layout, Reference
 from kernelcast.train.selection import Selected, relative_errors
 
@@ -74,7 +75,7 @@ class OperatorFigures:
     @property
     def relatives(self) -> tuple[str, ...]:
         """Other operators whose rows were fitted together with its own."""
-        return tuple(getattr(self.selected, "relatives", ()))
+        return self.selected.relatives if self.selected else ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the JSON form."""
@@ -143,9 +144,9 @@ class TrainingFigures:
         return [o for o in self.operators if not o.is_collective] or self.operators
 
     @property
-    def notes(self) -> Sequence[Any]:
+    def notes(self) -> tuple[Note, ...]:
         """What rows leave doubtful, by operator and direction."""
-        return tuple(getattr(self.trained, "notes", ()))
+        return self.trained.notes
 
     @property
     def rows(self) -> int:
@@ -246,7 +247,7 @@ def _outliers(selected: Selected | None) -> tuple[Outlier, ...]:
             time_us=float(table.times_us[row]),
             held_out_us=float(selected.held_out_us[row]),
         )
-        for row in getattr(selected, "outliers", ())
+        for row in selected.outliers
     )
 
 
