@@ -15,7 +15,7 @@ from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.interval import Interval
 from kernelcast.runtime.operators import OPERATORS, Direction, Operator
 
-TREES, DEPTH = 150, 6
+TREES, DEPTH = 150, 5
 SPREAD = 0.05  # standard deviation of what all trees together add to log(time)
 LAUNCH_US, FLOPS_PER_US, BYTES_PER_US, LINK_BYTES_PER_US = 5.0, 150e6, 1.5e6, 50e3
 ELEMENT_BYTES = 2

@@ -141,14 +141,20 @@ class Space:
                 yield mp, dp
 
     def blocks(
-        self, *, shard: int = 0, shards: int = 1, refusals: Refusals | None = None
+        self,
+        *,
+        most_chunks: int = MAX_DEGREE,
+        shard: int = 0,
+        shards: int = 1,
+        refusals: Refusals | None = None,
     ) -> Iterator[tuple[Layouts, int]]:
         """Blocks of some thousand layouts, each with how many units it completes.
 
-        Of `shards` equal parts only number `shard` is gone through; a layout's index does not depend on it.
+        Layouts of more than `most_chunks` chunks count as refused. Of `shards` equal parts only number `shard`
+        is gone through; a layout's index does not depend on it.
         """
         refusals = Refusals() if refusals is None else refusals
-        parts = _Parts(self, refusals)
+        parts = _Parts(self, most_chunks, refusals)
         # What all parts go through is counted by the first alone.
         of_degrees = refusals if shard == 0 else Refusals()
         rows: list[np.ndarray[tuple[int, int], np.dtype[np.int64]]] = []
@@ -174,8 +180,8 @@ class Space:
 class _Parts:
     """Makes the rows of a unit: how its stages are cut and scheduled, times what does not touch validity."""
 
-    def __init__(self, space: Space, refusals: Refusals) -> None:
-        self.space, self.refusals = space, refusals
+    def __init__(self, space: Space, most_chunks: int, refusals: Refusals) -> None:
+        self.space, self.most_chunks, self.refusals = space, most_chunks, refusals
         self._cuts: dict[int, tuple[list[int], UsageError | None]] = {}
 
     def of(self, number: int, unit: Unit) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
@@ -215,6 +221,11 @@ class _Parts:
                 virtual_stages=virtual_stages,
                 sequence_parallel=sequence_parallel,
             ).check(self.space.model)
+            if pp * virtual_stages > self.most_chunks:
+                raise UsageError(
+                    f"pp · virtual_stages is {pp} · {virtual_stages}, expected at most {self.most_chunks} "
+                    "with timeline simulate"
+                )
         except UsageError as error:
             self.refusals.add(error)
             return False

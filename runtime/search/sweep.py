@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.estimator import MAX_SIMULATED_CHUNKS
 from kernelcast.runtime.memory import device_kind, largest_stage_bytes
+from kernelcast.runtime.parallelism import MAX_DEGREE
 from kernelcast.runtime.predictor import Predictor
 from kernelcast.runtime.search.evaluate import Group
 from kernelcast.runtime.search.found import Found
@@ -103,7 +105,13 @@ class _Sweep:
     def _fitting(self, found: Found, refusals: Refusals) -> Iterator[tuple[Layouts, NDArray[np.float64]]]:
         """Blocks of layouts that fit into memory, and what they need; the others are counted in `found`."""
         question, counts = self.question, found.counts
-        for layouts, units in question.space.blocks(shard=self.shard, shards=self.shards, refusals=refusals):
+        blocks = question.space.blocks(
+            most_chunks=MAX_SIMULATED_CHUNKS if question.timeline == "simulate" else MAX_DEGREE,
+            shard=self.shard,
+            shards=self.shards,
+            refusals=refusals,
+        )
+        for layouts, units in blocks:
             counts.layouts += len(layouts)
             if len(layouts):
                 memory = self._memory_bytes(layouts)

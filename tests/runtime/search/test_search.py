@@ -219,6 +219,35 @@ def test_memory_of_the_answers_is_that_of_their_estimates(estimator: Estimator) 
         assert one.estimate.cluster == Cluster(gpus_per_node=4)
 
 
+def test_more_chunks_than_are_simulated(estimator: Estimator) -> None:
+    values = {
+        "name": "deep",
+        "hidden_size": 8,
+        "sequence_length": 4,
+        "attention_heads": 2,
+        "vocabulary_size": 9,
+    }
+    model = ModelConfig(**values, encoders=1500)
+    space = Space(
+        model=model,
+        gpus=(1200,),
+        global_batch=2400,
+        gpus_per_node=4,
+        pp=(400, 1200),
+        micro_batches=(800, 1200),
+        schedules=("1f1b", "interleaved"),
+        recompute=("none",),
+        zero=(1,),
+    )
+    simulated = search(estimator, Question(space=space, top=1000))
+    assert {one.parallelism.chunks for one in simulated.top} == {400, 800}
+    assert simulated.refusals.by_field["pp"].example == (
+        "pp · virtual_stages is 400 · 3, expected at most 1024 with timeline simulate"
+    )
+    closed = search(estimator, Question(space=space, top=1000, timeline="closed-form"))
+    assert {one.parallelism.chunks for one in closed.top} == {400, 800, 1200}
+
+
 def test_progress_reaches_its_end(estimator: Estimator) -> None:
     space = Space(model=TINY, gpus=(4,), global_batch=8, gpus_per_node=4)
     seen: list[tuple[int, int]] = []
