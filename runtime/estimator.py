@@ -19,11 +19,10 @@ from kernelcast.runtime.predictor import Predictor
 from kernelcast.runtime.shown import shown
 from kernelcast.runtime.stage_times import Times
 from kernelcast.runtime.step_times import StepTimes, step_times
-from kernelcast.runtime.timeline_kinds import TimelineKind, pipeline_times
+from kernelcast.runtime.timeline_kinds import TimelineKind, check_simulated, pipeline_times
 from kernelcast.runtime.uncertainty import drawn_times, draws_for, interval
 
 _US_PER_S = 1e6
-MAX_SIMULATED_CHUNKS = 1024
 _MAX_REMEMBERED = 1024
 """Estimates that an `Estimator` keeps; one asked again is answered from memory."""
 
@@ -104,7 +103,8 @@ class Estimator:
         with_interval: bool,
         gpu_memory_bytes: int | None,
     ) -> Estimate:
-        _check_simulated(timeline, parallelism)
+        if timeline == "simulate":
+            check_simulated(parallelism)
         used, source = (cluster, "asked") if cluster is not None else self._default_cluster(parallelism)
         parts = decompose(model=model, parallelism=parallelism, cluster=used, bucket_entries=bucket_entries)
         times = ask(self.predictor, parts.distinct_calls(), needed_by=f"model {model.name}")
@@ -159,17 +159,6 @@ def _check_types(model: object, parallelism: object, cluster: object) -> None:
             raise UsageError(f"{name} is {shown(value)}, expected a {kind.__name__}")
 
 
-def _check_simulated(timeline: TimelineKind, parallelism: Parallelism) -> None:
-    # Simulating takes time with the square of the chunks, though not with the micro-batches.
-    if timeline == "simulate" and parallelism.chunks > MAX_SIMULATED_CHUNKS:
-        several = parallelism.virtual_stages > 1
-        product = f" · virtual_stages ({parallelism.pp} · {parallelism.virtual_stages})" if several else ""
-        raise UsageError(
-            f"pp{product} is {parallelism.chunks}, expected at most {MAX_SIMULATED_CHUNKS} "
-            "with timeline simulate"
-        )
-
-
 def _components(parts: Decomposition, step: StepTimes, times_us: Mapping[Question, Times]) -> Components:
     update_us = step.durations.update_us[0]
     calls = parts.first.calls + parts.encoder.calls
@@ -206,6 +195,8 @@ def _bubble_share(step: StepTimes, micro_batches: int, pipeline_us: float) -> fl
     """The part of the pipeline's time in which the average stage does not compute; sends are no computing."""
     times = step.durations
     stage_us = step.stages_us(times.forward_us + times.backward_us + times.weight_us)[0]
+    if pipeline_us <= 0:  # updates so long that passes vanish beside them
+        return 0.0
     return max(0.0, 1 - micro_batches * float(stage_us.mean()) / pipeline_us)
 
 

@@ -81,8 +81,8 @@ class Parallelism:
             return
         if type(counts) is not tuple or len(counts) != self.chunks:
             raise UsageError(
-                f"encoder_counts is {shown(counts)}, expected {self.chunks} numbers, one per "
-                f"{'stage' if self.virtual_stages == 1 else 'chunk'}"
+                f"encoder_counts is {shown(counts)}, expected one number per "
+                f"{'stage' if self.virtual_stages == 1 else 'chunk'}, {self.chunks} in all"
             )
         for index, count in enumerate(counts):
             require_integer(f"encoder_counts[{index}]", count, low=0, high=MAX_DEGREE)

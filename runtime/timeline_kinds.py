@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.parallelism import Parallelism
 from kernelcast.runtime.pipeline.closed_form import closed_forms
 from kernelcast.runtime.pipeline.durations import Times
@@ -11,6 +12,10 @@ from kernelcast.runtime.step_times import StepTimes
 
 TimelineKind = Literal["simulate", "closed-form"]
 
+MAX_SIMULATED_CHUNKS = 1024
+MAX_SIMULATED_PASSES = 1_000_000
+"""Forward passes of a step. Most schedules repeat early and take no time for more; some repeat late or never."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PipelineTimes:
@@ -18,6 +23,21 @@ class PipelineTimes:
 
     step_us: Times
     pipeline_us: Times
+
+
+def check_simulated(parallelism: Parallelism) -> None:
+    """Check that a simulation of the layout takes seconds at most.
+
+    Raises:
+        UsageError: it has too many chunks, or too many passes.
+    """
+    passes = parallelism.micro_batches * parallelism.chunks
+    for name, found, most in (
+        ("pp · virtual_stages", parallelism.chunks, MAX_SIMULATED_CHUNKS),
+        ("micro_batches · pp · virtual_stages", passes, MAX_SIMULATED_PASSES),
+    ):
+        if found > most:
+            raise UsageError(f"{name} is {found}, expected at most {most} with timeline simulate")
 
 
 def pipeline_times(kind: TimelineKind, parallelism: Parallelism, step: StepTimes) -> PipelineTimes:

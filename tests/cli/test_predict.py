@@ -306,7 +306,11 @@ def test_warnings_are_shown_and_counted(make_bundle: Make, model_file: Path) -> 
         (["--bucket-entries", "-1"], UsageError, "bucket_entries is -1, expected a whole number from 1"),
         (["--zero", "4"], UsageError, "zero is 4, expected a whole number from 0 to 3"),
         (["--virtual-stages", "2"], UsageError, "virtual_stages is 2, expected 1 with schedule 1f1b"),
-        (["--stages", "2,2"], UsageError, "encoder_counts is (2, 2), expected 1 numbers, one per stage"),
+        (
+            ["--stages", "2,2"],
+            UsageError,
+            "encoder_counts is (2, 2), expected one number per stage, 1 in all",
+        ),
         (["--stages", "3"], UsageError, "encoder_counts add up to 3, expected 4, the encoders of model tiny"),
         (["--stages", "2;2"], UsageError, "stages is '2;2', expected numbers separated by commas, such as"),
         (["--stages", "9" * 5000], UsageError, "stages is '9999"),

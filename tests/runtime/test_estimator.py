@@ -259,6 +259,33 @@ def test_a_simulated_pipeline_by_hand(make_bundle: Make) -> None:
     assert estimate.timeline == "simulate"
 
 
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ({"pp": 1025}, "pp · virtual_stages is 1025, expected at most 1024 with timeline simulate"),
+        (
+            {"pp": 1000, "micro_batches": 1001},
+            "micro_batches · pp · virtual_stages is 1001000, expected at most 1000000 with timeline simulate",
+        ),
+    ],
+)
+def test_simulations_that_take_too_long(make_bundle: Make, layout: dict[str, Any], message: str) -> None:
+    estimator = Estimator.load(make_bundle())
+    model, parallelism = ModelConfig(**TINY | {"encoders": 2000}), Parallelism(**ONE | layout)
+    with pytest.raises(UsageError) as caught:
+        estimator.predict(model=model, parallelism=parallelism)
+    assert str(caught.value) == message
+    assert estimator.predict(model=model, parallelism=parallelism, timeline="closed-form").step_time_s > 0
+
+
+def test_updates_beside_which_passes_vanish(make_bundle: Make) -> None:
+    estimate = Estimator.load(make_bundle({"dp_all_reduce": 1e30})).predict(
+        model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"dp": 2}), bucket_entries=1
+    )
+    assert estimate.step_time_s > 1e24
+    assert estimate.bubble_share == 0
+
+
 def test_virtual_stages_and_split_backward_by_hand(make_bundle: Make) -> None:
     model = ModelConfig(**TINY | {"encoders": 7})
     estimator = Estimator.load(make_bundle())

@@ -49,10 +49,10 @@ def test_wrong_layouts(change: dict[str, Any], message: str) -> None:
         ),
         ({"zero": 4}, "zero is 4, expected a whole number from 0 to 3"),
         ({"sequence_parallel": 1}, "sequence_parallel is 1, expected true or false"),
-        ({"encoder_counts": (1, 2)}, "encoder_counts is (1, 2), expected 4 numbers, one per stage"),
+        ({"encoder_counts": (1, 2)}, "encoder_counts is (1, 2), expected one number per stage, 4 in all"),
         (
             {"encoder_counts": [1, 2, 3, 4]},
-            "encoder_counts is [1, 2, 3, 4], expected 4 numbers, one per stage",
+            "encoder_counts is [1, 2, 3, 4], expected one number per stage, 4 in all",
         ),
         (
             {"encoder_counts": (1, 2, 3, -1)},
