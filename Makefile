@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types imports unit slow test-slurm docs bench-store clean
+.PHONY: demo test lint types imports unit slow test-slurm docs bench-store bench-train clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -47,6 +47,12 @@ docs: $(INSTALLED)
 
 bench-store: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_store.py
+
+# The method's authors' data files: where they lie is set by PUBLISHED=FOLDER, what is done by BENCH_TRAIN=--write.
+PUBLISHED ?= ../shared/data/estimate-train-time/Perlmutter
+
+bench-train: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_train.py "$(PUBLISHED)" $(BENCH_TRAIN)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,0 +1,219 @@
+"""How accurate and how heavy the regressors of the method's authors' own measurements are, beside theirs.
+
+    python benchmarks/bench_train.py DIR [--seed 20] [--write]
+
+DIR is a site's folder of `estimate-train-time` (as `kernelcast import estimate-train-time` reads it). Imports it,
+trains, and prints per operator and direction: our error on held-out rows, the error that the authors published, and
+that of a plain RandomForest on the raw workload vector with the time as target, on the same five 80/20 splits; then
+means, collectives by layout, size, loading and training time. `--write` puts the tables into docs/accuracy.md.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from sklearn.ensemble import RandomForestRegressor
+from sklearn.model_selection import KFold
+
+from kernelcast.store import Database
+from kernelcast.store.importers import read_estimate_train_time, store_parsed
+from kernelcast.train.fit import DEFAULT_SEED, Trained, train_bundle
+from kernelcast.train.report.figures import OperatorFigures, TrainingFigures, figures
+from kernelcast.train.report.reference import Reference
+from kernelcast.train.selection import Selected, relative_errors
+
+ACCURACY = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
+BEGIN, END = "<!-- bench-train begin -->", "<!-- bench-train end -->"
+# scikit-learn's own defaults, as most of the authors' forests have them.
+PLAIN_TREES = 100
+LOADS = 3
+
+# Run in a process of its own: what loading every model costs beyond the imports.
+LOAD = """
+import json, sys, time
+from pathlib import Path
+import numpy, onnxruntime
+from kernelcast.runtime.bundle import read_bundle
+from kernelcast.runtime.predictor import Predictor
+
+def resident_bytes():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+before, start = resident_bytes(), time.perf_counter()
+bundle = read_bundle(Path(sys.argv[1]))
+predictor = Predictor(bundle)
+for (operator, direction), entry in bundle.entries.items():
+    predictor.predict_us(operator, direction, [[low for low, _ in entry.training_range]])
+seconds = time.perf_counter() - start
+print(json.dumps({"seconds": seconds, "bytes": resident_bytes() - before}))
+"""
+
+
+def train(directory: Path, folder: Path, seed: int) -> tuple[Trained, float, float]:
+    """Import and train in a folder; answers also the seconds that each took."""
+    start = time.perf_counter()
+    with Database.open(folder / "published.db", create=True) as database:
+        store_parsed(database, read_estimate_train_time([directory], strict=False))
+        imported = time.perf_counter()
+        trained = train_bundle(
+            database, folder / "published.kcast", statistic="middle_five", seed=seed, on_progress=progress
+        )
+    return trained, imported - start, time.perf_counter() - imported
+
+
+def progress(done: int, total: int, operator: str) -> None:
+    """One line that is written over."""
+    print(f"\r{done} of {total} {operator:30}", end="" if done < total else "\n", file=sys.stderr, flush=True)
+
+
+def plain_error(selected: Selected, seed: int) -> float:
+    """Mean held-out error of a RandomForest on the raw vector."""
+    table = selected.table
+    predicted_us = np.empty(len(table))
+    for fitted, held_out in KFold(5, shuffle=True, random_state=seed).split(table.workloads):
+        forest = RandomForestRegressor(n_estimators=PLAIN_TREES, random_state=seed, n_jobs=-1)
+        forest.fit(table.workloads[fitted], table.times_us[fitted])
+        predicted_us[held_out] = forest.predict(table.workloads[held_out])
+    return float(np.mean(relative_errors(predicted_us, table.times_us)))
+
+
+def loading(bundle: Path) -> tuple[float, float]:
+    """Seconds and bytes of loading every model, the smallest of `LOADS`."""
+    runs = [
+        json.loads(
+            subprocess.run([sys.executable, "-c", LOAD, bundle], check=True, capture_output=True).stdout
+        )
+        for _ in range(LOADS)
+    ]
+    return min(run["seconds"] for run in runs), min(run["bytes"] for run in runs)
+
+
+def percent(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.2f}"
+
+
+def row_of(operator: OperatorFigures, plain: float) -> list[str]:
+    entry = operator.entry
+    return [
+        entry.operator,
+        entry.direction.value,
+        f"{entry.rows:,}",
+        percent(entry.validation_error),
+        percent(operator.reference_error),
+        percent(plain),
+        percent(entry.extrapolation_error),
+        f"{entry.algorithm}, {entry.form}",
+        f"{entry.size_bytes / 1000:,.0f}",
+    ]
+
+
+HEADS = (
+    "operator", "direction", "rows", "error %", "authors' %", "plain forest %", "extrapolated %", "chosen", "kB",
+)  # fmt: skip
+
+
+def table_of(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A Markdown table, columns padded so that it reads as plain text too."""
+    widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
+    for row in [heads, ["-" * width for width in widths], *rows]:
+        cells = " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
+        yield f"| {cells} |"
+
+
+def summary(found: TrainingFigures, plain: Sequence[float]) -> Iterator[str]:
+    """Means over the operators that the authors published an error of, without collectives; extrapolation."""
+    pairs = [
+        (o, p)
+        for o, p in zip(found.operators, plain, strict=True)
+        if not o.is_collective and o.reference_error is not None
+    ]
+    ours = [o.entry.validation_error for o, _ in pairs]
+    theirs = [o.reference_error or 0.0 for o, _ in pairs]
+    yield f"- {len(pairs)} operators and directions, mean error: {percent(float(np.mean(ours)))} %, authors' "
+    yield f"  {percent(float(np.mean(theirs)))} %, plain forest {percent(float(np.mean([p for _, p in pairs])))} %"
+    worst = max(ours_ / theirs_ for ours_, theirs_ in zip(ours, theirs, strict=True))
+    yield f"- largest error as a multiple of the authors' for the same pair: {worst:.2f}"
+    ratios = [
+        o.entry.extrapolation_error / o.entry.validation_error
+        for o in found.operators
+        if o.entry.extrapolation_error is not None
+    ]
+    yield f"- error beyond the fitted range / within it, mean of {len(ratios)}: {np.mean(ratios):.2f}"
+    if found.mean_coverage is not None:
+        yield f"- held-out rows within their 90 % interval: {percent(found.mean_coverage)} %"
+
+
+def layout_rows(found: TrainingFigures) -> list[list[str]]:
+    return [
+        [
+            operator.entry.operator,
+            f"{layout.nodes} × {layout.gpus_per_node}",
+            f"{layout.rows:,}",
+            percent(layout.median_error),
+            percent(layout.error),
+            percent(layout.reference_error),
+        ]
+        for operator in found.operators
+        for layout in operator.layouts
+    ]
+
+
+LAYOUT_HEADS = ("collective", "nodes × GPUs", "rows", "median error %", "mean error %", "authors' mean %")
+
+
+def report(directory: Path, seed: int) -> list[str]:
+    """Lines of Markdown."""
+    with tempfile.TemporaryDirectory() as name:
+        trained, imported_s, trained_s = train(directory, Path(name), seed)
+        load_s, load_bytes = loading(trained.path)
+        size_bytes = trained.path.stat().st_size
+    found = figures(trained, Reference.read(directory))
+    plain = [plain_error(selected, seed) for selected in trained.selections]
+    rows = [row_of(operator, error) for operator, error in zip(found.operators, plain, strict=True)]
+    return [
+        f"`make bench-train`, seed {seed}, on the authors' {directory.name} measurements:",
+        "",
+        *table_of(HEADS, rows),
+        "",
+        *summary(found, plain),
+        f"- bundle {size_bytes / 1e6:.2f} MB; all of it loaded in {load_s:.2f} s, {load_bytes / 1e6:.0f} MB of memory",
+        f"- imported in {imported_s:.0f} s, trained in {trained_s:.0f} s",
+        "",
+        *table_of(LAYOUT_HEADS, layout_rows(found)),
+    ]
+
+
+def write(lines: Sequence[str]) -> None:
+    """Put the tables between the marks of docs/accuracy.md."""
+    before, rest = ACCURACY.read_text().split(BEGIN)
+    _, after = rest.split(END)
+    ACCURACY.write_text("\n".join([f"{before}{BEGIN}", *lines, f"{END}{after}"]))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("directory", type=Path)
+    parser.add_argument("--seed", type=int, default=DEFAULT_SEED)
+    parser.add_argument("--write", action="store_true", help="also into docs/accuracy.md")
+    options = parser.parse_args()
+    if not options.directory.is_dir():
+        print(
+            f"{options.directory}: no such folder, nothing measured; expected a site's estimate-train-time data"
+        )
+        return
+    lines = report(options.directory, options.seed)
+    print("\n".join(lines))
+    if options.write:
+        write(lines)
+
+
+if __name__ == "__main__":
+    main()
