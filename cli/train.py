@@ -43,6 +43,12 @@ from kernelcast.train.report.words import amount_text, percent_text
     help="Seed of the splits and the trees.",
 )
 @click.option(
+    "--jobs",
+    type=click.IntRange(min=0),
+    default=0,
+    help="Processes that fit at once; 0, as by default: one per core, where that pays.",
+)
+@click.option(
     "--from",
     "earlier_path",
     metavar="OLD",
@@ -73,6 +79,7 @@ def train(
     software: str,
     fabric: str,
     seed: int,
+    jobs: int,
     earlier_path: Path | None,
     report_directory: Path | None,
     reference_directory: Path | None,
@@ -101,6 +108,7 @@ def train(
             fabric=fabric,
             seed=seed,
             earlier=earlier,
+            jobs=jobs,
             on_progress=report,
         )
     found = figures(trained, reference)

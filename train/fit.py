@@ -1,31 +1,30 @@
 """`train`: every operator that a database has enough rows of becomes a regressor, and all of them one bundle."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle import Bundle, write_bundle
-from kernelcast.runtime.manifest import UNKNOWN_MOMENT, Manifest, RegressorEntry
+from kernelcast.runtime.manifest import UNKNOWN_MOMENT, Manifest
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
 from kernelcast.store.database_file import check_file, read_header
 from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.train.dataset import STATISTICS, Table, tables
-from kernelcast.train.export import to_onnx
 from kernelcast.train.families import relatives
-from kernelcast.train.intervals import calibrate, layouts_of
+from kernelcast.train.fitting import FitTask, Fitted, fit_table
 from kernelcast.train.notes import Note, constant_times, notes_on
-from kernelcast.train.parity import check_parity
-from kernelcast.train.properties import properties, training_range
-from kernelcast.train.recipe import recipe_digest, table_digest
+from kernelcast.train.recipe import table_digest
 from kernelcast.train.scope import Scope
 from kernelcast.train.screening import Skipped, screen
-from kernelcast.train.selection import FEWEST_ROWS, Selected, select
+from kernelcast.train.selection import FEWEST_ROWS, Selected
+from kernelcast.train.workers import available_cores, each
 
 DEFAULT_SEED = 20
 LARGEST_SEED = 2**32 - 1
 _REASONS_SHOWN = 3
+_FEWEST_PARALLEL_ROWS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +60,7 @@ def train_bundle(
     fabric: str = "",
     seed: int = DEFAULT_SEED,
     earlier: Bundle | None = None,
+    jobs: int = 1,
     on_progress: Callable[[int, int, str], None] = lambda done, total, operator: None,
 ) -> Trained:
     """Fit, export and bundle. `dtype` and the fingerprint id prefixes choose where the database holds several.
@@ -70,14 +70,15 @@ def train_bundle(
     the errors, after everything else.
 
     Regressors of `earlier` that were fitted on the same rows in the same way are taken over as they are, which gives
-    the same bytes as fitting them again.
+    the same bytes as fitting them again. `jobs` are processes that fit at once (0: one per core, where that pays);
+    the bytes do not depend on them.
 
     Raises:
         UsageError: several dtypes or fingerprints to choose from, none that matches, or another wrong argument.
         DataError: no usable rows, an export that answers other than its regressor, or the bundle or its records
             cannot be written.
     """
-    _check(database, output, statistic, seed)
+    _check(database, output, statistic, seed, jobs)
     scope = Scope.choose(database, dtype=dtype, hardware=hardware, software=software, fabric=fabric)
     screened = screen(scope.samples, statistic=statistic, where=str(database.path))
     found = tables(screened.rows, statistic=statistic)
@@ -89,18 +90,12 @@ def train_bundle(
     ]
     if not enough:
         raise DataError(f"{database.path}: no operator has enough rows to train on ({_listed(skipped)})")
-    selections: list[Selected] = []
-    models, entries = [], []
-    for done, table in enumerate(enough, start=1):
-        others = relatives(table, enough)
-        recipe = recipe_digest(scope, statistic, seed, others)
-        known = _known(earlier, table, recipe)
-        if known is None:
-            selections.append(select(table, seed, others))
-            known = _exported(selections[-1], scope, statistic, seed, recipe)
-        models.append(known[0])
-        entries.append(known[1])
-        on_progress(done, len(enough), table.operator)
+    apart = replace(scope, samples=())
+    tasks = [
+        FitTask(table=t, relatives=relatives(t, enough), scope=apart, statistic=statistic, seed=seed)
+        for t in enough
+    ]
+    fitted = _fit_all(tasks, earlier, jobs or _worthwhile_jobs(enough), on_progress)
     keys = {(table.operator, table.direction) for table in enough}
     used = [sample for sample in screened.samples if (sample.operator, sample.direction) in keys]
     manifest = Manifest(
@@ -113,10 +108,9 @@ def train_bundle(
         software=scope.software,
         dataset_digest=dataset_digest(used),
         seed=seed,
-        regressors=tuple(entries),
+        regressors=tuple(one.entry for one in fitted),
     )
-    files = {e.file: model for e, model in zip(manifest.regressors, models, strict=True)}
-    digest = write_bundle(output, manifest, files)
+    digest = write_bundle(output, manifest, {one.entry.file: one.model for one in fitted})
     try:
         with Database.open(database.path) as writable:
             writable.add_predictors(_records(manifest, digest))
@@ -125,7 +119,7 @@ def train_bundle(
     return Trained(
         path=output,
         manifest=manifest,
-        selections=tuple(selections),
+        selections=tuple(one.selected for one in fitted if one.selected),
         notes=notes_on(screened.rows, enough),
         skipped=tuple(skipped),
         digest=digest,
@@ -146,22 +140,48 @@ def open_measurements(path: Path) -> Database:
     return Database.open(path, read_only=True)
 
 
-def _known(earlier: Bundle | None, table: Table, recipe: str) -> tuple[bytes, RegressorEntry] | None:
+def _fit_all(
+    tasks: Sequence[FitTask],
+    earlier: Bundle | None,
+    jobs: int,
+    on_progress: Callable[[int, int, str], None],
+) -> list[Fitted]:
+    """What each task gives, in their order; taken over from `earlier` where nothing has changed."""
+    fitted = {number: known for number, task in enumerate(tasks) if (known := _known(earlier, task))}
+    # The longest first, so that no core is left with one at the end.
+    rest = sorted(set(range(len(tasks))) - set(fitted), key=lambda n: (-len(tasks[n].table), n))
+    rest = rest if jobs > 1 else sorted(rest)
+    for done, number in enumerate(fitted, start=1):
+        on_progress(done, len(tasks), tasks[number].table.operator)
+    for position, one in each(fit_table, [tasks[number] for number in rest], jobs=jobs):
+        fitted[rest[position]] = one
+        on_progress(len(fitted), len(tasks), one.entry.operator)
+    return [fitted[number] for number in range(len(tasks))]
+
+
+def _worthwhile_jobs(found: Sequence[Table]) -> int:
+    """As many jobs as cores, where the work is worth starting processes for."""
+    return available_cores() if sum(map(len, found)) >= _FEWEST_PARALLEL_ROWS else 1
+
+
+def _known(earlier: Bundle | None, task: FitTask) -> Fitted | None:
     """Model and entry of an earlier bundle, where nothing has changed that they were made of."""
-    entry = earlier.entries.get((table.operator, table.direction)) if earlier else None
+    entry = earlier.entries.get((task.table.operator, task.table.direction)) if earlier else None
     if earlier is None or entry is None:
         return None
-    if (entry.table_digest, entry.recipe_digest) != (table_digest(table), recipe):
+    if (entry.table_digest, entry.recipe_digest) != (table_digest(task.table), task.recipe):
         return None
-    return earlier.models[entry.key], entry
+    return Fitted(selected=None, model=earlier.models[entry.key], entry=entry)
 
 
-def _check(database: Database, output: Path, statistic: str, seed: int) -> None:
+def _check(database: Database, output: Path, statistic: str, seed: int, jobs: int) -> None:
     """What can be known to fail before the long work."""
     if statistic not in STATISTICS:
         raise UsageError(f"statistic is {statistic!r}, expected {' or '.join(STATISTICS)}")
     if not 0 <= seed <= LARGEST_SEED:
         raise UsageError(f"seed is {seed}, expected 0 to {LARGEST_SEED}")
+    if jobs < 0:
+        raise UsageError(f"jobs is {jobs}, expected 0 or more")
     if not output.parent.is_dir():
         raise DataError(f"bundle {output}: cannot be written (no folder {output.parent})")
     if output.is_dir():
@@ -191,36 +211,6 @@ def _newest(database: Database, samples: Sequence[SampleRow]) -> str:
         run_ids = {sample.run_id for sample in samples}
         moments = [run.started_at for run in database.run_list() if run.id in run_ids]
     return max(filter(None, moments), default=UNKNOWN_MOMENT)
-
-
-def _exported(
-    selected: Selected, scope: Scope, statistic: str, seed: int, recipe: str
-) -> tuple[bytes, RegressorEntry]:
-    """The ONNX model of a selection, compared with it, and its entry."""
-    table, candidate = selected.table, selected.regressor.candidate
-    calibrated = calibrate(table, selected.held_out_us, seed)
-    interval, coverage = calibrated.interval, calibrated.coverage
-    model = to_onnx(selected.regressor, interval, properties(selected, interval, coverage, scope, statistic))
-    check_parity(model, selected.regressor, interval, table, seed)
-    return model, RegressorEntry.for_model(
-        model,
-        operator=table.operator,
-        direction=table.direction,
-        dtype=scope.dtype,
-        training_range=training_range(selected),
-        algorithm=candidate.algorithm,
-        form=candidate.form,
-        hyperparameters=candidate.settings,
-        validation_error=selected.validation_error,
-        extrapolation_error=selected.extrapolation_error,
-        interval=interval,
-        interval_coverage=coverage,
-        layouts=layouts_of(table),
-        rows=len(table),
-        statistic=statistic,
-        table_digest=table_digest(table),
-        recipe_digest=recipe,
-    )
 
 
 def _records(manifest: Manifest, digest: str) -> list[PredictorRecord]:

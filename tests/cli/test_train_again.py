@@ -80,11 +80,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_processes_of_their_own_write_the_same_bytes_and_fit_only_what_changed(folder: Path) -> None:
-    train(folder, "first.kcast", hash_seed="1")
+    train(folder, "first.kcast", "--jobs", "1", hash_seed="1")
     store(folder / "bench.db", range(20, 22), operator="swiglu")
     again = train(folder, "again.kcast", "--from", "first.kcast", hash_seed="22")
     assert {row["operator"]: row["fitted"] for row in again["operators"]} == {"gelu": False, "swiglu": True}
-    full = train(folder, "full.kcast", hash_seed="4242")
+    full = train(folder, "full.kcast", "--jobs", "2", hash_seed="4242")
     assert all(row["fitted"] for row in full["operators"])
     assert full["bundle_digest"] == again["bundle_digest"]
     assert (folder / "full.kcast").read_bytes() == (folder / "again.kcast").read_bytes()

@@ -16,6 +16,7 @@ from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.predictor import Predictor
 from kernelcast.store import Database, Sample, dataset_digest
 from kernelcast.train import fit as training
+from kernelcast.train import fitting
 from kernelcast.train.dataset import Row, tables
 from kernelcast.train.fit import Trained, open_measurements, train_bundle
 from kernelcast.train.screening import Skipped
@@ -251,6 +252,7 @@ def test_wrong_use_is_one_line(
     )
     for seed in (-1, 2**32):
         failing(database, output, UsageError, f"^seed is {seed}, expected 0 to 4294967295$", seed=seed)
+    failing(database, output, UsageError, "^jobs is -1, expected 0 or more$", jobs=-1)
     failing(database, output, UsageError, "no hardware with a sample starts with 'zz'", hardware="zz")
     failing(database, output, UsageError, "dtype 'float64' was not measured", dtype="float64")
     measure(database, "gelu", FORWARD, 8, compute=replace(compute, cores=4))
@@ -277,7 +279,7 @@ def test_an_output_that_cannot_be_written_is_seen_before_the_long_work(
     database: Database, measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     measure(database, "gelu", FORWARD, 8)
-    monkeypatch.setattr(training, "select", never)
+    monkeypatch.setattr(training, "fit_table", never)
     missing = tmp_path / "none" / "here.kcast"
     failing(database, missing, DataError, r"here\.kcast: cannot be written \(no folder .*none\)$")
     assert not missing.parent.exists()
@@ -317,14 +319,14 @@ def test_an_export_that_answers_otherwise_leaves_the_earlier_bundle(
     measure(database, "embedding", FORWARD, 8)
     output.write_bytes(b"an earlier bundle")
     exports: list[bytes] = []
-    to_onnx = training.to_onnx
+    to_onnx = fitting.to_onnx
 
     def swapped(regressor: object, *others: object) -> bytes:
         # Every model after the first is the first's: right for embedding, wrong for gelu.
         exports.append(to_onnx(regressor, *others))  # type: ignore[arg-type]
         return exports[0]
 
-    monkeypatch.setattr(training, "to_onnx", swapped)
+    monkeypatch.setattr(fitting, "to_onnx", swapped)
     failing(
         database, output, DataError, r"^gelu \(forward\): ONNX answers time_us that differs from Python's by"
     )
@@ -424,6 +426,18 @@ def test_what_has_not_changed_is_not_fitted_again(
         assert len(other.selections) == 3
     monkeypatch.setattr("kernelcast.train.recipe._code_digest", lambda: "0" * 32)
     assert len(train_bundle(database, tmp_path / "other.kcast", earlier=earlier).selections) == 3
+
+
+def test_new_rows_of_a_relative_count_too(database: Database, measure: Measure, tmp_path: Path) -> None:
+    measure(database, "mlp_up_linear", FORWARD, 10)
+    measure(database, "mlp_down_linear", FORWARD, 10)
+    measure(database, "gelu", FORWARD, 10)
+    train_bundle(database, tmp_path / "first.kcast")
+    measure(database, "mlp_up_linear", FORWARD, times_us={(7, 77, 777): 40.0})
+    earlier = read_bundle(tmp_path / "first.kcast")
+    again = train_bundle(database, tmp_path / "again.kcast", earlier=earlier)
+    assert sorted(s.table.operator for s in again.selections) == ["mlp_down_linear", "mlp_up_linear"]
+    assert train_bundle(database, tmp_path / "full.kcast").digest == again.digest
 
 
 def test_only_what_the_database_holds_is_taken_over(

@@ -1,0 +1,55 @@
+"""Tasks that do not depend on each other, on several cores: one process each, started anew."""
+
+import multiprocessing
+import os
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from typing import TypeVar
+
+from kernelcast.runtime import DataError
+
+# Each worker holds the libraries that fit, some hundred MB.
+_MOST_WORKERS = 8
+
+Task = TypeVar("Task")
+Done = TypeVar("Done")
+
+
+def available_cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def each(function: Callable[[Task], Done], tasks: Sequence[Task], *, jobs: int) -> Iterator[tuple[int, Done]]:
+    """Yield (number of the task, result) as tasks end; with one job in order, and in this process.
+
+    `function` and tasks must be picklable, and the program importable (`if __name__ == "__main__":`), where there are
+    more jobs: processes are started anew rather than forked, which threads of the libraries would not survive.
+
+    Raises:
+        DataError: a worker was killed, as where the memory is full. What `function` raises.
+    """
+    jobs = min(jobs, len(tasks), _MOST_WORKERS)
+    if jobs <= 1:
+        for number, task in enumerate(tasks):
+            yield number, function(task)
+        return
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_when_interrupted) as pool:
+        numbers = {pool.submit(function, task): number for number, task in enumerate(tasks)}
+        try:
+            for future in as_completed(numbers):
+                yield numbers[future], future.result()
+        except BrokenProcessPool as error:
+            raise DataError("training: a worker process was killed (out of memory?); try --jobs 1") from error
+        finally:
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_when_interrupted() -> None:
+    # Ctrl-C reaches the workers too, and they have nothing to say about it.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
