@@ -180,7 +180,11 @@ def _section(operator: OperatorFigures) -> Mapping[str, Any]:
 
 def _summary(operator: OperatorFigures) -> str:
     entry = operator.entry
-    settings = ", ".join(f"{name} {value}" for name, value in entry.hyperparameters.items())
+    settings = ", ".join(
+        name if value is True else f"{name} {value}"
+        for name, value in entry.hyperparameters.items()
+        if value is not False
+    )
     ranges = ", ".join(
         f"{feature} {ranges_text([ends])}"
         for feature, ends in zip(entry.features, entry.training_range, strict=True)
