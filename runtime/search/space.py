@@ -17,6 +17,7 @@ from kernelcast.runtime.model import MAX_SIZE, ModelConfig, require_choice, requ
 from kernelcast.runtime.parallelism import MAX_DEGREE, Parallelism, Recompute, Schedule
 from kernelcast.runtime.partition import partition
 from kernelcast.runtime.search.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
+from kernelcast.runtime.timeline_kinds import check_simulated
 
 USUAL_VIRTUAL_STAGES = range(2, 9)
 """Chunks per device of an interleaved schedule that are looked at unless others are asked for."""
@@ -143,18 +144,18 @@ class Space:
     def blocks(
         self,
         *,
-        most_chunks: int = MAX_DEGREE,
+        simulated: bool = False,
         shard: int = 0,
         shards: int = 1,
         refusals: Refusals | None = None,
     ) -> Iterator[tuple[Layouts, int]]:
         """Blocks of some thousand layouts, each with how many units it completes.
 
-        Layouts of more than `most_chunks` chunks count as refused. Of `shards` equal parts only number `shard`
+        With `simulated`, what `check_simulated` refuses counts as refused. Of `shards` equal parts only number `shard`
         is gone through; a layout's index does not depend on it.
         """
         refusals = Refusals() if refusals is None else refusals
-        parts = _Parts(self, most_chunks, refusals)
+        parts = _Parts(self, simulated, refusals)
         # What all parts go through is counted by the first alone.
         of_degrees = refusals if shard == 0 else Refusals()
         rows: list[np.ndarray[tuple[int, int], np.dtype[np.int64]]] = []
@@ -180,8 +181,8 @@ class Space:
 class _Parts:
     """Makes the rows of a unit: how its stages are cut and scheduled, times what does not touch validity."""
 
-    def __init__(self, space: Space, most_chunks: int, refusals: Refusals) -> None:
-        self.space, self.most_chunks, self.refusals = space, most_chunks, refusals
+    def __init__(self, space: Space, simulated: bool, refusals: Refusals) -> None:
+        self.space, self.simulated, self.refusals = space, simulated, refusals
         self._cuts: dict[int, tuple[list[int], UsageError | None]] = {}
 
     def of(self, number: int, unit: Unit) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
@@ -211,7 +212,7 @@ class _Parts:
     def _is_valid(self, unit: Unit, schedule: Schedule, virtual_stages: int, sequence_parallel: bool) -> bool:
         pp, mp, dp, micro_batch, micro_batches = unit
         try:
-            Parallelism(
+            layout = Parallelism(
                 pp=pp,
                 mp=mp,
                 dp=dp,
@@ -220,12 +221,10 @@ class _Parts:
                 schedule=schedule,
                 virtual_stages=virtual_stages,
                 sequence_parallel=sequence_parallel,
-            ).check(self.space.model)
-            if pp * virtual_stages > self.most_chunks:
-                raise UsageError(
-                    f"pp · virtual_stages is {pp} · {virtual_stages}, expected at most {self.most_chunks} "
-                    "with timeline simulate"
-                )
+            )
+            layout.check(self.space.model)
+            if self.simulated:
+                check_simulated(layout)
         except UsageError as error:
             self.refusals.add(error)
             return False

@@ -5,9 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.estimator import MAX_SIMULATED_CHUNKS
 from kernelcast.runtime.memory import device_kind, largest_stage_bytes
-from kernelcast.runtime.parallelism import MAX_DEGREE
 from kernelcast.runtime.predictor import Predictor
 from kernelcast.runtime.search.evaluate import Group
 from kernelcast.runtime.search.found import Found
@@ -106,7 +104,7 @@ class _Sweep:
         """Blocks of layouts that fit into memory, and what they need; the others are counted in `found`."""
         question, counts = self.question, found.counts
         blocks = question.space.blocks(
-            most_chunks=MAX_SIMULATED_CHUNKS if question.timeline == "simulate" else MAX_DEGREE,
+            simulated=question.timeline == "simulate",
             shard=self.shard,
             shards=self.shards,
             refusals=refusals,

@@ -234,7 +234,8 @@ def test_more_chunks_than_are_simulated(estimator: Estimator) -> None:
         global_batch=2400,
         gpus_per_node=4,
         pp=(400, 1200),
-        micro_batches=(800, 1200),
+        micro_batches=(400, 800),
+        virtual_stages=(2, 3),
         schedules=("1f1b", "interleaved"),
         recompute=("none",),
         zero=(1,),
@@ -242,7 +243,7 @@ def test_more_chunks_than_are_simulated(estimator: Estimator) -> None:
     simulated = search(estimator, Question(space=space, top=1000))
     assert {one.parallelism.chunks for one in simulated.top} == {400, 800}
     assert simulated.refusals.by_field["pp"].example == (
-        "pp · virtual_stages is 400 · 3, expected at most 1024 with timeline simulate"
+        "pp · virtual_stages is 1200, expected at most 1024 with timeline simulate"
     )
     closed = search(estimator, Question(space=space, top=1000, timeline="closed-form"))
     assert {one.parallelism.chunks for one in closed.top} == {400, 800, 1200}
