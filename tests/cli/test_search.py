@@ -258,8 +258,13 @@ def test_every_option_is_explained() -> None:
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[LocalCluster]:
     """Two worker processes on this machine."""
-    with LocalCluster(  # type: ignore[no-untyped-call]
-        n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None, silence_logs=50
+    with LocalCluster(
+        n_workers=2,
+        threads_per_worker=1,
+        processes=True,
+        dashboard_address=":0",  # off, but the scheduler has its other pages somewhere
+        scheduler_kwargs={"dashboard": False},
+        silence_logs=50,
     ) as found:
         yield found
 
