@@ -258,7 +258,7 @@ def _configure(folder: Path) -> None:
             f"AuthInfo=socket={folder}/munge/socket",
             "GresTypes=gpu",
             # The suite's jobs do nothing: let them not wait for one another.
-            "SchedulerParameters=batch_sched_delay=0,sched_interval=1",
+            "SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0",
             "",
         )
     )
@@ -302,14 +302,16 @@ def running_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
 
 
 @pytest.fixture
-def slurm(running_slurm: Slurm, make_bundle: Callable[..., Path], tmp_path: Path) -> Slurm:
+def slurm(running_slurm: Slurm, make_bundle: Callable[..., Path], tmp_path: Path) -> Iterator[Slurm]:
     """A Slurm whose clients ask the real kernelcast with a bundle of the test's; its server asks nobody."""
     site = tmp_path / "site.toml"
     site.write_text(f'bundle = "{make_bundle()}"\n')
     running_slurm.predictor("client", real(site))
     running_slurm.predictor("server", "exit 3\n")
     running_slurm.forget_calls()
-    return running_slurm
+    yield running_slurm
+    # Jobs that nobody waited for, or that could never start, stand in the way of the next test's.
+    running_slurm.run("scancel", "--user=root")
 
 
 def real(site: Path) -> str:

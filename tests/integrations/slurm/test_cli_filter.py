@@ -323,7 +323,7 @@ def test_comments_count_where_slurms_do(slurm: Slurm, folder: Path, before: str)
 def test_both_parts_of_a_heterogeneous_job(
     slurm: Slurm, folder: Path, script: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    submitted = slurm.run("sbatch", "-n1", ":", "-n1", script.name, cwd=folder)
+    submitted = slurm.run("sbatch", "--hold", "-n1", ":", "-n1", script.name, cwd=folder)
     shown = slurm.run("scontrol", "show", "job", submitted.job).out
     limit = predicted(folder, script.name, monkeypatch)
     assert re.findall(r"TimeLimit=(\S+)", shown) == [limit, limit]
