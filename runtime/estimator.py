@@ -15,7 +15,7 @@ from kernelcast.runtime.memory import device_kind, stage_memory
 from kernelcast.runtime.model import MAX_SIZE, ModelConfig, require_choice, require_integer
 from kernelcast.runtime.operator_times import Question, ask, total_us
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES, Cluster, Parallelism
-from kernelcast.runtime.predictor import Predictor
+from kernelcast.runtime.predictor import MAX_REMEMBERED, Predictor
 from kernelcast.runtime.shown import shown
 from kernelcast.runtime.stage_times import Times
 from kernelcast.runtime.step_times import StepTimes, step_times
@@ -31,11 +31,21 @@ _MP_SYNCS = ("mp_all_reduce", "mp_all_gather", "mp_reduce_scatter")
 
 
 class Estimator:
-    """Predicts training steps from one bundle. Safe to use from several threads; keeps no file open."""
+    """Predicts training steps from one bundle. Safe to use from several threads; keeps no file open.
 
-    def __init__(self, bundle: Bundle) -> None:
+    It remembers `remembered` estimates, and about `remembered_answers` answers of each regressor.
+    """
+
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        remembered: int = _MAX_REMEMBERED,
+        remembered_answers: int = MAX_REMEMBERED,
+    ) -> None:
         self.bundle = bundle
-        self.predictor = Predictor(bundle)
+        self.predictor = Predictor(bundle, remembered=remembered_answers)
+        self._most_remembered = remembered
         self._provenance = _provenance(bundle)
         self._lock = threading.Lock()
         self._remembered: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
@@ -89,7 +99,7 @@ class Estimator:
         estimate = self._predict(*asked)
         with self._lock:
             self._remembered[asked] = estimate
-            if len(self._remembered) > _MAX_REMEMBERED:
+            if len(self._remembered) > self._most_remembered:
                 self._remembered.popitem(last=False)
         return estimate
 

@@ -20,7 +20,7 @@ __all__ = ["INPUT_NAME", "OUTPUT_NAMES", "Answer", "Predictor", "RangeWarning", 
 INPUT_NAME = "workload"
 OUTPUT_NAMES = ("time_us", "low_us", "high_us")
 # Answers remembered per regressor; a long search would otherwise grow without bound.
-_MAX_REMEMBERED = 1 << 17
+MAX_REMEMBERED = 1 << 17
 _BLOCK_ROWS = 4  # ONNX Runtime (MLAS) treats rows beyond a multiple of 4 apart
 
 Vector = tuple[float, ...]
@@ -32,11 +32,13 @@ class Predictor:
     """Answers how long operators take. Safe to use from several threads; holds no open files.
 
     Each model is a function of one input `workload`, float32 [N, features], with the outputs `time_us`, `low_us` and
-    `high_us`, float32 [N, 1] in microseconds; further outputs are allowed and not asked for.
+    `high_us`, float32 [N, 1] in microseconds; further outputs are allowed and not asked for. Of each regressor about
+    `remembered` answers are kept.
     """
 
-    def __init__(self, bundle: Bundle) -> None:
+    def __init__(self, bundle: Bundle, *, remembered: int = MAX_REMEMBERED) -> None:
         self.bundle = bundle
+        self._most_remembered = remembered
         self._lock = threading.Lock()
         self._sessions: dict[Key, Any] = {}
         self._remembered: Mapping[Key, dict[Vector, Answer]] = MappingProxyType(
@@ -80,7 +82,7 @@ class Predictor:
         if unknown:
             new = dict(zip(unknown, self._run(entry.key, unknown), strict=True))
             with self._lock:
-                if len(remembered) + len(new) > _MAX_REMEMBERED:
+                if len(remembered) + len(new) > self._most_remembered:
                     remembered.clear()
                 remembered.update(new)
             return {vector: new[vector] if known is None else known for vector, known in found.items()}

@@ -124,11 +124,13 @@ def answer(
     allocation: Allocation | None = None,
     asked_s: float | None = None,
     load: Callable[[str], Predicts] = Estimator.load,
+    find_model: Callable[[Settings], ModelConfig] | None = None,
 ) -> Answer:
     """Predict a job's walltime.
 
     `allocation` is what the scheduler gives the job, `asked_s` a time limit that it already has (a warning says
     when it is too short). `load` makes a predictor from a bundle's path; a server passes one that it keeps warm.
+    `find_model` makes the model of settings where they do not name a file or a model in the usual way.
 
     Raises:
         UsageError: a setting is missing or fits neither the others nor the allocation; names where it stands.
@@ -139,7 +141,7 @@ def answer(
     with settings.blamed():
         layout = _layout(settings)
         given.check(layout)
-        model = _model(settings)
+        model = (find_model or _model)(settings)
         layout.check(model)
         overheads = _overheads(settings)
         cluster = _cluster(settings, given)

@@ -109,15 +109,19 @@ def _job(
     }
     by_script = script.given if script else {}
     return Job(
-        settings=merge(by_option, by_script, in_file, _read_site(environment)),
+        settings=merge(by_option, by_script, in_file, read_site(environment)),
         slurm_options=script.slurm_options if script else MappingProxyType({}),
         off=script is not None and script.off,
         warnings=script.warnings if script else (),
     )
 
 
-def _read_site(environment: Mapping[str, str]) -> dict[str, Given]:
-    """The site's file: the one that the environment names (an empty name: none), else the usual one if it exists."""
+def read_site(environment: Mapping[str, str]) -> dict[str, Given]:
+    """The fields of the site's file: the one that the environment names (an empty name: none), else the usual one.
+
+    Raises:
+        DataError, UsageError: as in `find_job`; the usual file may be missing.
+    """
     named = environment.get(SITE_VARIABLE)
     if named is not None:
         return _read_toml(Path(named), site=True) if named else {}

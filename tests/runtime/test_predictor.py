@@ -58,9 +58,8 @@ def test_distinct_workloads_are_asked_once(make_bundle: Make, monkeypatch: pytes
     assert runs == [[(1, 2, 3), (4, 5, 6)], [(7, 8, 9)]]
 
 
-def test_what_is_remembered_is_bounded(make_bundle: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelcast.runtime.predictor._MAX_REMEMBERED", 10)
-    asked = predictor(make_bundle())
+def test_what_is_remembered_is_bounded(make_bundle: Make) -> None:
+    asked = Predictor(read_bundle(make_bundle()), remembered=10)
     for start in range(0, 60, 6):
         vectors = [[start + i, 1, 1] for i in range(6)]
         assert asked.predict_us(GELU, FORWARD, vectors).tolist() == [10.0] * 6
