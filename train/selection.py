@@ -73,10 +73,14 @@ def select(table: Table, seed: int, relatives: Sequence[Table] = ()) -> Selected
     honest_us = np.empty(len(table))
     for number, held_out in enumerate(search.folds()):
         rest = np.setdiff1d(everything, held_out)
-        chosen, _ = search.choose(tried, tried.errors[:, number, rest], rest)
+        chosen, _ = search.choose(
+            tried.candidates, tried.errors[:, number, rest], tried.sizes[:, number], rest
+        )
         honest_us[held_out] = search.fit(chosen, rest).predict_us(table.workloads[held_out])
     # Every row has an error in each of the four choices that it was not held out of.
-    best, extrapolation_error = search.choose(tried, np.nanmean(tried.errors, axis=1), everything)
+    best, extrapolation_error = search.choose(
+        tried.candidates, np.nanmean(tried.errors, axis=1), tried.sizes.max(axis=1), everything
+    )
     return Selected(
         table=table,
         regressor=search.fit(best, everything),
@@ -114,7 +118,7 @@ def typical_errors(table: Table, errors: Array) -> Array:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Tried:
     """What the candidates did: `errors` [candidates, folds, rows], without that fold and the row's own; NaN for rows
-    of that fold. `sizes` [candidates] are numbers of tree nodes.
+    of that fold. `sizes` [candidates, folds] are numbers of tree nodes, without that fold.
     """
 
     candidates: Sequence[Candidate]
@@ -145,31 +149,37 @@ class _Search:
         table, folds = self.table, self.folds()
         candidates = applicable(CANDIDATES, COLLECTIVE_CANDIDATES, table, self.relatives)
         errors = np.full((len(candidates), _SPLITS, len(table)), np.nan)
-        sizes = np.zeros(len(candidates))
+        sizes = np.zeros((len(candidates), _SPLITS))
         for number, candidate in enumerate(candidates):
             for one, two in combinations(range(_SPLITS), 2):
                 rest = np.setdiff1d(np.arange(len(table)), np.concatenate([folds[one], folds[two]]))
                 regressor = self.fit(candidate, rest)
-                sizes[number] = max(sizes[number], regressor.tree_nodes)
+                nodes = regressor.tree_nodes
                 for without, held_out in ((one, folds[two]), (two, folds[one])):
+                    sizes[number, without] = max(sizes[number, without], nodes)
                     predicted_us = regressor.predict_us(table.workloads[held_out])
                     errors[number, without, held_out] = relative_errors(
                         predicted_us, table.times_us[held_out]
                     )
         return _Tried(candidates=candidates, errors=errors, sizes=sizes)
 
-    def choose(self, tried: _Tried, errors: Array, rows: _Rows) -> tuple[Candidate, float | None]:
-        """The winner, and its extrapolation error; `errors` is [candidates, rows], of these `rows` of the table."""
+    def choose(
+        self, candidates: Sequence[Candidate], errors: Array, sizes: Array, rows: _Rows
+    ) -> tuple[Candidate, float | None]:
+        """The winner, and its extrapolation error.
+
+        `errors` is [candidates, rows], of these `rows` of the table; `sizes` [candidates] are numbers of tree nodes.
+        """
         means = typical_errors(_part(self.table, rows), errors)
         equal = [n for n, mean in enumerate(means) if mean <= _EQUAL_ERROR * means.min()]
         if leaves_open(_part(self.table, rows), self.relatives):
-            pooled_ones = [n for n, candidate in enumerate(tried.candidates) if candidate.pooled]
+            pooled_ones = [n for n, candidate in enumerate(candidates) if candidate.pooled]
             equal = [n for n in pooled_ones if means[n] <= _EQUAL_POOLED * means.min()] or equal
-        beyond = [self._extrapolation_error(tried.candidates[number], rows) for number in equal]
+        beyond = [self._extrapolation_error(candidates[number], rows) for number in equal]
         limit = _EQUAL_EXTRAPOLATION * min((e for e in beyond if e is not None), default=_LARGEST_ERROR)
         kept = [n for n, error in zip(equal, beyond, strict=True) if error is None or error <= limit]
-        best = min(kept, key=lambda number: (tried.sizes[number], means[number]))
-        return tried.candidates[best], beyond[equal.index(best)]
+        best = min(kept, key=lambda number: (sizes[number], means[number]))
+        return candidates[best], beyond[equal.index(best)]
 
     def _extrapolation_error(self, candidate: Candidate, rows: _Rows) -> float | None:
         """Mean error on the largest quarter by each feature, fitted without it; None where no feature has one."""

@@ -118,42 +118,44 @@ def test_a_changed_time_changes_nothing_that_predicts_its_row(make_table: Callab
 def test_equal_errors_leave_the_choice_to_extrapolation_then_size(
     make_table: Callable[..., Table], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Within 5 % of each other; only "far" errs beyond the largest value that it was fitted on."""
     table = make_table(law=lambda v: 100.0, count=30)
-    nodes = {"near": 900, "far": 10, "small": 100, "bad": 1}
-    shares = {"near": 0.1, "far": 0.1, "small": 0.102, "bad": 0.2}
+    # Error within the samples and beyond them, tree nodes.
+    figures = {
+        "large": (0.100, 0.10, 900),
+        "small": (0.102, 0.12, 100),
+        "far": (0.101, 0.13, 10),
+        "bad": (0.110, 0.10, 1),
+    }
 
     class Sized(Regressor):
         @property
         def tree_nodes(self) -> int:
-            return nodes[self.candidate.form]
+            return figures[self.candidate.form][2]
 
     def fake(candidate: Candidate, part: Table, seed: int) -> Regressor:
-        largest = part.workloads.max(axis=0)
-
-        def wrong(row: tuple[float, ...]) -> float:
-            beyond = candidate.form == "far" and (np.array(row) > largest).any()
-            return 5.0 if beyond and len(part) < 20 else shares[candidate.form]
-
         return Sized(
             candidate=candidate,
             operator="gelu",
             baseline=Constant(log_us=0.0),
-            trees=Remembering(part, wrong),
+            trees=Remembering(part, lambda row: figures[candidate.form][0]),
         )
 
     monkeypatch.setattr(selection, "fit", fake)
     monkeypatch.setattr(
-        selection, "_SPLITS", 10
-    )  # then fits for the choice have 24 rows, the quarters' fewer
+        selection._Search, "_extrapolation_error", lambda self, candidate, rows: figures[candidate.form][1]
+    )
 
     def chosen(*forms: str) -> str:
         candidates = [Candidate(algorithm="remembering", form=form, hyperparameters={}) for form in forms]
         monkeypatch.setattr(selection, "CANDIDATES", candidates)
-        return select(table, SEED).regressor.candidate.form
+        selected = select(table, SEED)
+        form = selected.regressor.candidate.form
+        assert (selected.validation_error, selected.extrapolation_error) == pytest.approx(figures[form][:2])
+        return form
 
-    assert chosen("near", "small", "bad") == "small"
-    assert chosen("near", "bad") == "near"
+    assert chosen("large", "far", "small", "bad") == "small"
+    assert chosen("large", "bad") == "large"
+    assert chosen("small", "far") == "far"
 
 
 def test_noise_cannot_be_learnt_and_is_reported(make_table: Callable[..., Table]) -> None:
