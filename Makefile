@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types imports unit slow test-slurm docs bench-store bench-train clean
+.PHONY: demo test lint types imports unit slow test-slurm docs bench-store bench-train bench-runtime clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -53,6 +53,9 @@ PUBLISHED ?= ../shared/data/estimate-train-time/Perlmutter
 
 bench-train: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_train.py "$(PUBLISHED)" $(BENCH_TRAIN)
+
+bench-runtime: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_runtime.py --write docs/performance.md
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

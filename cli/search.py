@@ -21,7 +21,7 @@ from kernelcast.runtime.search.question import RankBy
 from kernelcast.runtime.search.sweep import Report
 
 SHOWN_WARNINGS = 8
-_LONG_S = 1.0
+_LONG_S = 3.0
 
 _SEQUENCE = {"off": (False,), "on": (True,), "both": (False, True)}
 
@@ -214,7 +214,7 @@ def render(result: SearchResult, *, pareto: bool) -> str:
 
 _HEADERS = (
     "", "step", "tokens/s/device", "GB", "pp", "mp", "dp", "micro-batch", "schedule", "recompute", "ZeRO", "seq.",
-    "flags",
+    "warnings",
 )  # fmt: skip
 
 
@@ -222,7 +222,6 @@ def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
     rows = []
     for rank, answer in enumerate(answers, start=1):
         one = answer.parallelism
-        flags = len(answer.estimate.warnings)
         rows.append(
             [
                 str(rank),
@@ -237,7 +236,7 @@ def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
                 one.recompute,
                 str(one.zero),
                 "yes" if one.sequence_parallel else "no",
-                f"{flags} out of range" if flags else "",
+                str(len(answer.estimate.warnings) or ""),
             ]
         )
     return rows

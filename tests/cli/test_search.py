@@ -227,7 +227,7 @@ def test_operators_that_the_bundle_lacks(make_bundle: Make, model_file: Path) ->
 
 def test_out_of_range_is_flagged(make_bundle: Make, model_file: Path) -> None:
     result = run(make_bundle(largest=10), model_file)
-    assert "out of range" in result.output
+    assert "outside the training range" in result.output
     assert "warning: best layout: " in result.output
     assert "more (--json has all)" in result.output
 

@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from onnx import TensorProto, helper
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.predictor import Predictor
 from kernelcast.runtime.search import Question, SearchResult, Space, search
 from kernelcast.runtime.search.grouping import groups
 from kernelcast.runtime.search.pieces import Pieces
@@ -255,3 +257,31 @@ def test_progress_reaches_its_end(estimator: Estimator) -> None:
     search(estimator, Question(space=space), report=lambda done, total, what: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1]
     assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+
+
+def test_an_answer_does_not_depend_on_what_else_is_asked(make_bundle: Callable[..., Path]) -> None:
+    # exp(weights · log(features) + …): in float32 the last bits depend on how many rows are computed at once.
+    graph = helper.make_graph(
+        [
+            helper.make_node("Log", ["workload"], ["logs"]),
+            helper.make_node("MatMul", ["logs", "weights"], ["log_us"]),
+            helper.make_node("Exp", ["log_us"], ["time_us"]),
+            helper.make_node("Identity", ["time_us"], ["low_us"]),
+            helper.make_node("Identity", ["time_us"], ["high_us"]),
+        ],
+        "powers",
+        [helper.make_tensor_value_info("workload", TensorProto.FLOAT, ["N", 3])],
+        [
+            helper.make_tensor_value_info(f"{name}_us", TensorProto.FLOAT, ["N", 1])
+            for name in ("time", "low", "high")
+        ],
+        [helper.make_tensor("weights", TensorProto.FLOAT, [3, 1], [1.1, 0.7, 0.9])],
+    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    model.ir_version = 8
+    key = "gelu", Direction.FORWARD
+    bundle = Estimator.load(make_bundle({key: model.SerializeToString()})).bundle
+    vectors = [(b, 7 * b + 3, 11 * b + 64) for b in range(1, 40)]
+    together = Predictor(bundle).times_us(*key, vectors)
+    alone = Predictor(bundle)
+    assert {vector: alone.times_us(*key, [vector])[vector] for vector in vectors} == together
