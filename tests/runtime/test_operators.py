@@ -3,7 +3,7 @@
 import pytest
 
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.operators import OPERATORS, Direction, operator
+from kernelcast.runtime.operators import OPERATORS, Direction, Shape, operator
 
 FORWARD, BACKWARD, ONCE = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
 
@@ -23,7 +23,10 @@ FORWARD, BACKWARD, ONCE = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
         ("embedding", BACKWARD, (2, 7, 5), 10 + 35, 30 + 140),
         ("optimizer_first_stage", ONCE, (100, 3), 1400, 700),
         ("mp_all_reduce", ONCE, (100, 2, 4), 0, 200),
+        ("mp_all_gather", ONCE, (100, 2, 4), 0, 800),
+        ("mp_reduce_scatter", ONCE, (100, 2, 4), 0, 100),
         ("dp_all_gather", ONCE, (100, 2, 4), 0, 800),
+        ("dp_reduce_scatter", ONCE, (100, 2, 4), 0, 100),
         ("pp_p2p", ONCE, (100, 2, 1), 0, 100),
     ],
 )
@@ -47,3 +50,17 @@ def test_linears_share_their_features() -> None:
     linears = [row for name, row in OPERATORS.items() if name.endswith("_linear")]
     assert len(linears) == 6
     assert {tuple(row.features) for row in linears} == {("m", "k", "n")}
+
+
+def test_both_groups_call_the_same_collectives() -> None:
+    for collective in ("all_reduce", "all_gather", "reduce_scatter"):
+        rows = [OPERATORS[f"{group}_{collective}"] for group in ("mp", "dp")]
+        assert {row.collective for row in rows} == {collective}
+        assert rows[0].costs == rows[1].costs
+        assert rows[0].features == rows[1].features
+    # Sizes that do not divide: a shard is rounded up, what is scattered is whole.
+    shape = Shape(
+        micro_batch=1, sequence_length=3, hidden_size=5, tensor_parallel=2, nodes=1, gpus_per_node=2
+    )
+    assert OPERATORS["mp_all_gather"].workload(shape) == (8, 1, 2)
+    assert OPERATORS["mp_reduce_scatter"].workload(shape) == (15, 1, 2)
