@@ -73,12 +73,10 @@ def select(table: Table, seed: int, relatives: Sequence[Table] = ()) -> Selected
     honest_us = np.empty(len(table))
     for number, held_out in enumerate(search.folds()):
         rest = np.setdiff1d(everything, held_out)
-        chosen, _ = search.choose(
-            tried.candidates, tried.errors[:, number, rest], tried.sizes[:, number], rest
-        )
+        chosen = search.choose(tried.candidates, tried.errors[:, number, rest], tried.sizes[:, number], rest)
         honest_us[held_out] = search.fit(chosen, rest).predict_us(table.workloads[held_out])
     # Every row has an error in each of the four choices that it was not held out of.
-    best, extrapolation_error = search.choose(
+    best = search.choose(
         tried.candidates, np.nanmean(tried.errors, axis=1), tried.sizes.max(axis=1), everything
     )
     return Selected(
@@ -86,7 +84,7 @@ def select(table: Table, seed: int, relatives: Sequence[Table] = ()) -> Selected
         regressor=search.fit(best, everything),
         validation_error=float(np.mean(relative_errors(honest_us, table.times_us))),
         held_out_us=honest_us,
-        extrapolation_error=extrapolation_error,
+        extrapolation_error=search.extrapolation_error(best, everything),
         outliers=outliers(table, honest_us),
         relatives=tuple(other.operator for other in relatives) if best.pooled else (),
     )
@@ -163,10 +161,8 @@ class _Search:
                     )
         return _Tried(candidates=candidates, errors=errors, sizes=sizes)
 
-    def choose(
-        self, candidates: Sequence[Candidate], errors: Array, sizes: Array, rows: _Rows
-    ) -> tuple[Candidate, float | None]:
-        """The winner, and its extrapolation error.
+    def choose(self, candidates: Sequence[Candidate], errors: Array, sizes: Array, rows: _Rows) -> Candidate:
+        """The winner.
 
         `errors` is [candidates, rows], of these `rows` of the table; `sizes` [candidates] are numbers of tree nodes.
         """
@@ -175,13 +171,15 @@ class _Search:
         if leaves_open(_part(self.table, rows), self.relatives):
             pooled_ones = [n for n, candidate in enumerate(candidates) if candidate.pooled]
             equal = [n for n in pooled_ones if means[n] <= _EQUAL_POOLED * means.min()] or equal
-        beyond = [self._extrapolation_error(candidates[number], rows) for number in equal]
+        if len(equal) == 1:
+            return candidates[equal[0]]
+        beyond = [self.extrapolation_error(candidates[number], rows) for number in equal]
         limit = _EQUAL_EXTRAPOLATION * min((e for e in beyond if e is not None), default=_LARGEST_ERROR)
         kept = [n for n, error in zip(equal, beyond, strict=True) if error is None or error <= limit]
         best = min(kept, key=lambda number: (sizes[number], means[number]))
-        return candidates[best], beyond[equal.index(best)]
+        return candidates[best]
 
-    def _extrapolation_error(self, candidate: Candidate, rows: _Rows) -> float | None:
+    def extrapolation_error(self, candidate: Candidate, rows: _Rows) -> float | None:
         """Mean error on the largest quarter by each feature, fitted without it; None where no feature has one."""
         workloads, times_us = self.table.workloads[rows], self.table.times_us[rows]
         errors: list[float] = []
