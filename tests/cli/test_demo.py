@@ -63,7 +63,12 @@ def failed(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[in
         ("seed = 20", "sed = 20", 2, "{config}: sed is unknown; known are plan, seed, model, job, steps"),
         ("seed = 20", "seed = =", 1, "{config}: not readable as TOML"),
         ("timed = 3", 'timed = "3"', 2, "{config}: steps.timed is '3', expected a whole number"),
-        ("[1, 2]", "[1, 9]", 2, "{config}: job with 9 pipeline stages: pp is 9, expected from 1 to 3 for 3 enc"),
+        (
+            "[1, 2]",
+            "[1, 9]",
+            2,
+            "{config}: job with 9 pipeline stages: pp is 9, expected from 1 to 3 for 3 enc",
+        ),
         ("plan.toml", "none.toml", 2, "plan {folder}/none.toml: no such file"),
     ],
 )
