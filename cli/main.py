@@ -46,6 +46,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "walltime": Verb(
             "walltime", "walltime", "", "Predict how long a job takes, for people and schedulers."
         ),
+        "serve": Verb("serve", "serve", "serve", "Answer predictions over HTTP, from a warm bundle."),
         "demo": Verb("demo", "demo", "all", "Do all of it on this machine and check it against real steps."),
     }
 )

@@ -1,0 +1,122 @@
+"""`kernelcast serve`: a warm predictor behind a socket, for schedulers and other programs."""
+
+import os
+from pathlib import Path
+
+import click
+
+from kernelcast.runtime import UsageError
+from kernelcast.serve import Limits, Listener, Warm, run, tcp_listener, unix_listener
+from kernelcast.serve.limits import usual_workers
+
+_DEFAULTS = Limits()
+
+
+def _mode(_context: click.Context, _parameter: click.Parameter, value: str) -> int:
+    if len(value) > 4 or not value.isascii() or not value.isdigit() or set(value) & {"8", "9"}:
+        raise UsageError(f"--socket-mode is {value!r:.80}, expected octal permissions such as 0660")
+    mode = int(value, 8)
+    if mode > 0o777:
+        raise UsageError(f"--socket-mode is {value!r:.80}, expected at most 0777")
+    return mode
+
+
+@click.command("serve")
+@click.option("--bundle", required=True, metavar="FILE", help="Bundle of regressors (.kcast).")
+@click.option("--socket", "socket_path", metavar="PATH", help="Unix socket to answer on.")
+@click.option("--listen", metavar="ADDRESS:PORT", help="Or an address of this machine: 127.0.0.1:8642.")
+@click.option("--allow-remote", is_flag=True, help="Let --listen name an address that other machines reach.")
+@click.option(
+    "--socket-mode",
+    default="0660",
+    show_default=True,
+    callback=_mode,
+    metavar="MODE",
+    help="Permissions of the socket: who may ask.",
+)
+@click.option(
+    "--workers",
+    type=click.IntRange(1, 64),
+    help="Threads that compute.  [default: this machine's cores, at most 4]",
+)
+@click.option(
+    "--waiting",
+    type=click.IntRange(0, 100_000),
+    default=_DEFAULTS.waiting,
+    show_default=True,
+    help="Questions that may wait for a thread; more are answered 503.",
+)
+@click.option(
+    "--max-body",
+    type=click.IntRange(1, 1 << 30),
+    default=_DEFAULTS.max_body_bytes,
+    show_default=True,
+    help="Bytes of one request's body.",
+)
+@click.option(
+    "--max-search",
+    type=click.IntRange(0),
+    default=_DEFAULTS.max_search_layouts,
+    show_default=True,
+    help="Layouts that one search may have.",
+)
+@click.option(
+    "--time-limit",
+    type=click.FloatRange(0, 3600, min_open=True),
+    default=_DEFAULTS.time_s,
+    show_default=True,
+    help="Seconds that one answer may take.",
+)
+def serve(
+    *,
+    bundle: str,
+    socket_path: str | None,
+    listen: str | None,
+    allow_remote: bool,
+    socket_mode: int,
+    workers: int | None,
+    waiting: int,
+    max_body: int,
+    max_search: int,
+    time_limit: float,
+) -> None:
+    """Keep a bundle warm and answer /predict, /walltime and /search over HTTP (docs/serve.md).
+
+    The site's file counts as in walltime. SIGHUP loads bundle and site anew, SIGTERM ends.
+
+    \b
+    kernelcast serve --bundle here.kcast --socket /run/kernelcast/socket
+    """
+    if (socket_path is None) == (listen is None):
+        given = "neither" if socket_path is None else "both"
+        raise UsageError(f"{given} of --socket and --listen given, expected one of them")
+    limits = Limits(
+        workers=workers or usual_workers(),
+        waiting=waiting,
+        max_body_bytes=max_body,
+        max_search_layouts=max_search,
+        time_s=time_limit,
+    )
+    warm = Warm.load(Path(bundle), os.environ)
+    for problem in warm.problems:
+        click.echo(f"kernelcast: warning: {problem}", err=True)
+    listener = _listener(socket_path, listen, socket_mode, allow_remote)
+    if listen is not None and allow_remote:
+        click.echo(
+            "kernelcast: warning: --allow-remote: whoever reaches this address may ask; there are no passwords",
+            err=True,
+        )
+    run(
+        Path(bundle),
+        warm,
+        listener,
+        limits,
+        environment=os.environ,
+        started=lambda: click.echo(f"{listener.name}: {warm.name} {warm.digest[:12]}"),
+    )
+
+
+def _listener(socket_path: str | None, listen: str | None, socket_mode: int, allow_remote: bool) -> Listener:
+    if socket_path is not None:
+        return unix_listener(Path(socket_path), mode=socket_mode)
+    return tcp_listener(listen or "", allow_remote=allow_remote)

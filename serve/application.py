@@ -1,0 +1,272 @@
+"""The server's routes, as a Starlette application: read a request, compute in a pool, answer JSON or one line."""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from prometheus_client import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from kernelcast.runtime.errors import KernelcastError, UsageError, one_line
+from kernelcast.serve.bodies import BodyError, json_object
+from kernelcast.serve.limits import Limits
+from kernelcast.serve.metrics import Metrics
+from kernelcast.serve.openapi import JSON, TEXT, document
+from kernelcast.serve.pools import Busy, Pool
+from kernelcast.serve.predicting import predict
+from kernelcast.serve.searching import search_layouts
+from kernelcast.serve.walltimes import for_slurm, walltime
+from kernelcast.serve.warm import Warm
+from kernelcast.walltime.batch_script import decoded
+
+_SEARCHES_WAITING = 4
+_TEXT_PARAMETERS = ("asked", "slurm")
+_MOST_PARAMETERS = 32
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+class Application:
+    """All that answers: the warm bundle, pools and figures. `asgi` is what a server runs."""
+
+    def __init__(
+        self, path: Path, warm: Warm, limits: Limits, *, environment: Mapping[str, str], can_reload: bool
+    ) -> None:
+        self.warm, self.limits = warm, limits
+        self.metrics = Metrics()
+        self.metrics.answers_with(warm)
+        self.version = version("kernelcast")
+        self._path, self._environment = path, environment
+        self._reloading = asyncio.Lock()
+        self._pools = {
+            name: Pool(
+                name,
+                workers=workers,
+                waiting=min(waiting, limits.waiting),
+                time_s=limits.time_s,
+                pending=self.metrics.pending,
+            )
+            for name, workers, waiting in (
+                ("answer", limits.workers, limits.waiting),
+                ("search", 1, _SEARCHES_WAITING),
+            )
+        }
+        self._description = _json_bytes(document(self.version, can_reload=can_reload))
+        routes = [
+            Route("/predict", self._predict, methods=["POST"]),
+            Route("/search", self._search, methods=["POST"]),
+            Route("/walltime", self._walltime, methods=["POST"]),
+            Route("/health", self._health),
+            Route("/metrics", self._figures),
+            Route("/openapi.json", self._describe),
+        ]
+        if can_reload:
+            routes.append(Route("/reload", self._reload, methods=["POST"]))
+        handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
+        self.asgi: ASGIApp = _Measured(
+            Starlette(routes=routes, exception_handlers=handlers),
+            self.metrics,
+            {route.path for route in routes},
+        )
+
+    async def reload(self) -> None:
+        """Load bundle and site anew; requests that are being answered keep the old ones.
+
+        Raises:
+            KernelcastError: they are not sound; the old ones go on answering.
+        """
+        async with self._reloading:
+            try:
+                warm = await asyncio.to_thread(Warm.load, self._path, self._environment)
+            except KernelcastError as error:
+                self.metrics.reloads.labels("refused").inc()
+                _log(f"reload refused, {self.warm.digest[:12]} answers on: {error}")
+                raise
+            self.warm = warm
+            self.metrics.answers_with(warm)
+            self.metrics.reloads.labels("ok").inc()
+            for problem in warm.problems:
+                _log(problem)
+            _log(f"reloaded: {warm.name} {warm.digest[:12]}")
+
+    def close(self) -> None:
+        """Drop what waits."""
+        for pool in self._pools.values():
+            pool.close()
+
+    async def _predict(self, request: Request) -> Response:
+        content, warm = await self._content(request, JSON), self.warm
+        return await self._answer("answer", lambda: _json_bytes(predict(warm, json_object(content))))
+
+    async def _search(self, request: Request) -> Response:
+        content, warm = await self._content(request, JSON), self.warm
+        return await self._answer(
+            "search", lambda: _json_bytes(search_layouts(warm, json_object(content), self.limits))
+        )
+
+    async def _walltime(self, request: Request) -> Response:
+        if _media_type(request) == TEXT:
+            return await self._script(request)
+        content, warm = await self._content(request, JSON), self.warm
+        return await self._answer(
+            "answer", lambda: _json_bytes(walltime(warm, json_object(content)).to_dict())
+        )
+
+    async def _script(self, request: Request) -> Response:
+        """A batch script as text, answered as text: for clients that are shell scripts."""
+        content, warm = await self._content(request, TEXT), self.warm
+        try:
+            asked = _script_request(request)
+            return await self._answer(
+                "answer",
+                lambda: _text_bytes(for_slurm(walltime(warm, {"script": decoded(content), **asked}))),
+                media=TEXT,
+            )
+        except KernelcastError as error:
+            return Response(
+                _text_bytes(f"\nkernelcast: error: {one_line(str(error))}\n"), 422, media_type=TEXT
+            )
+
+    async def _answer(self, pool: str, work: Callable[[], bytes], *, media: str = JSON) -> Response:
+        try:
+            return Response(await self._pools[pool].run(work), media_type=media)
+        except Busy as error:
+            if media == TEXT:
+                return Response(_text_bytes(f"\nkernelcast: error: {error}\n"), 503, _RETRY, TEXT)
+            return _error(503, str(error), _RETRY)
+        except BodyError as error:
+            return _error(400, str(error))
+        except KernelcastError as error:
+            if media == TEXT:
+                raise
+            return _error(422, str(error))
+
+    async def _content(self, request: Request, media: str) -> bytes:
+        """The request's body; refused when it is of another type, too large or too slow."""
+        found = _media_type(request)
+        if found != media:
+            raise HTTPException(415, f"content type is {found!r:.80}, expected {media}")
+        most = self.limits.max_body_bytes
+        too_large = HTTPException(413, f"body is larger than {most} bytes, expected at most so many")
+        said = request.headers.get("content-length", "")
+        if said.isascii() and said.isdigit() and (len(said) > 18 or int(said) > most):
+            raise too_large
+        parts, size = [], 0
+        try:
+            async with asyncio.timeout(self.limits.body_s):
+                async for part in request.stream():
+                    size += len(part)
+                    if size > most:
+                        raise too_large
+                    parts.append(part)
+        except TimeoutError:
+            raise HTTPException(408, f"body did not come within {self.limits.body_s:g} s") from None
+        return b"".join(parts)
+
+    async def _health(self, request: Request) -> Response:
+        return Response(self._state(), media_type=JSON)
+
+    def _state(self) -> bytes:
+        return _json_bytes(
+            {
+                "status": "ok",
+                "version": self.version,
+                "bundle": self.warm.name,
+                "bundle_digest": self.warm.digest,
+                "loaded_at": self.warm.loaded_at,
+            }
+        )
+
+    async def _figures(self, request: Request) -> Response:
+        return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
+
+    async def _describe(self, request: Request) -> Response:
+        return Response(self._description, media_type=JSON)
+
+    async def _reload(self, request: Request) -> Response:
+        try:
+            await self.reload()
+        except KernelcastError:
+            # Why is in the server's log: it may name files.
+            return _error(422, "the new bundle or site file is not sound, the old one answers on")
+        return Response(self._state(), media_type=JSON)
+
+
+class _Measured:
+    """Counts and times requests; paths that are not ours count as one."""
+
+    def __init__(self, inner: ASGIApp, metrics: Metrics, paths: set[str]) -> None:
+        self._inner, self._metrics, self._paths = inner, metrics, paths
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._inner(scope, receive, send)
+        begin, status = perf_counter(), 499  # the client went away
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        path = scope["path"] if scope["path"] in self._paths else "other"
+        try:
+            await self._inner(scope, receive, noting)
+        except ClientDisconnect:
+            pass
+        finally:
+            self._metrics.requests.labels(path, status).inc()
+            self._metrics.seconds.labels(path).observe(perf_counter() - begin)
+        return None
+
+
+_RETRY = {"retry-after": "1"}
+
+
+def _script_request(request: Request) -> dict[str, Any]:
+    pairs = request.query_params.multi_items()
+    unknown = [name for name, _ in pairs if name not in _TEXT_PARAMETERS]
+    if unknown or len(pairs) > _MOST_PARAMETERS:
+        raise UsageError(f"query has {unknown[0]!r:.80}" if unknown else f"query has {len(pairs)} parameters")
+    slurm = dict(value.partition("=")[::2] for name, value in pairs if name == "slurm")
+    asked = request.query_params.get("asked")
+    return {"slurm": slurm, **({} if asked is None else {"asked": asked})}
+
+
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def _json_bytes(values: Mapping[str, Any]) -> bytes:
+    return json.dumps(values).encode()
+
+
+def _text_bytes(text: str) -> bytes:
+    return text.encode("utf-8", errors="backslashreplace")
+
+
+def _error(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(_json_bytes({"error": one_line(text)}), status, headers, JSON)
+
+
+async def _refused(request: Request, error: HTTPException) -> Response:
+    return _error(error.status_code, error.detail, error.headers)
+
+
+async def _failed(request: Request, error: Exception) -> Response:
+    # What it was is logged by the server; it may hold anything.
+    return _error(500, "internal error")
+
+
+def _log(line: str) -> None:
+    print(f"kernelcast: {one_line(line)}", file=sys.stderr, flush=True)

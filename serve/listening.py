@@ -1,0 +1,123 @@
+"""Where requests come in: a Unix socket with permissions, or a port of this machine."""
+
+import ipaddress
+import os
+import socket
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.shown import shown, shown_path
+
+MAX_UNIX_PATH_BYTES = 107
+"""Of sockaddr_un, with its closing zero byte 108 (unix(7))."""
+
+_BACKLOG = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listener:
+    """A socket that listens. `path` is that of a Unix socket; `name` says where it is, as clients write it."""
+
+    socket: socket.socket
+    name: str
+    path: Path | None = None
+    inode: int | None = None
+
+    @property
+    def is_unix(self) -> bool:
+        """Whether only processes of this machine with permission get here."""
+        return self.path is not None
+
+    def close(self) -> None:
+        """Stop listening; the socket's file goes too, unless another server has taken its place."""
+        self.socket.close()
+        if self.path is not None and _inode(self.path) == self.inode:
+            self.path.unlink(missing_ok=True)
+
+
+def unix_listener(path: Path, *, mode: int = 0o660) -> Listener:
+    """Listen on a Unix socket at `path`, whose file gets the permissions `mode`. A left-over socket is replaced.
+
+    Raises:
+        UsageError: the path is too long, something else is there, or another server answers there.
+        DataError: the socket cannot be made.
+    """
+    name = shown_path(path)
+    if len(os.fsencode(path)) > MAX_UNIX_PATH_BYTES:
+        raise UsageError(
+            f"--socket {name} has {len(os.fsencode(path))} bytes, expected at most {MAX_UNIX_PATH_BYTES}"
+        )
+    _make_way(path, name)
+    made = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o777 & ~mode)  # from the first moment, not only after a chmod
+    try:
+        made.bind(os.fspath(path))
+        made.listen(_BACKLOG)
+    except (OSError, ValueError) as error:
+        made.close()
+        raise DataError(
+            f"socket {name}: cannot be made ({getattr(error, 'strerror', None) or error})"
+        ) from error
+    finally:
+        os.umask(before)
+    return Listener(socket=made, name=f"unix:{name}", path=path, inode=_inode(path))
+
+
+def _make_way(path: Path, name: str) -> None:
+    try:
+        found = path.lstat()
+    except (OSError, ValueError):
+        return
+    if not stat.S_ISSOCK(found.st_mode):
+        raise UsageError(f"--socket {name} is there and no socket, expected a socket or nothing")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(5)
+        try:
+            client.connect(os.fspath(path))
+        except (ConnectionRefusedError, FileNotFoundError):
+            path.unlink(missing_ok=True)  # nobody listens: its server was killed
+        except OSError as error:
+            raise DataError(f"socket {name}: cannot be tried ({error.strerror or error})") from error
+        else:
+            raise UsageError(f"--socket {name}: another server answers there, expected none")
+
+
+def tcp_listener(address: str, *, allow_remote: bool = False) -> Listener:
+    """Listen on `HOST:PORT` (an IP address or localhost; port 0 takes a free one).
+
+    Raises:
+        UsageError: it is no such address, or one that other machines reach and `allow_remote` is not given.
+        DataError: the port cannot be had.
+    """
+    host, colon, port = address.rpartition(":")
+    try:
+        at = ipaddress.ip_address("127.0.0.1" if host == "localhost" else host.strip("[]"))
+        number = int(port) if colon and port.isascii() and port.isdigit() else -1
+    except ValueError:
+        number = -1
+    if not 0 <= number <= 65_535:
+        raise UsageError(f"--listen is {shown(address)}, expected ADDRESS:PORT such as 127.0.0.1:8642")
+    if not at.is_loopback and not allow_remote:
+        raise UsageError(
+            f"--listen is {shown(address)}, which other machines reach; expected 127.0.0.1, or --allow-remote"
+        )
+    family = socket.AF_INET6 if at.version == 6 else socket.AF_INET
+    made = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        made.bind((str(at), number))
+        made.listen(_BACKLOG)
+    except OSError as error:
+        made.close()
+        raise DataError(f"address {address}: cannot be had ({error.strerror})") from error
+    shown_host = f"[{at}]" if at.version == 6 else str(at)
+    return Listener(socket=made, name=f"http://{shown_host}:{made.getsockname()[1]}")
+
+
+def _inode(path: Path) -> int | None:
+    try:
+        return path.lstat().st_ino
+    except OSError:
+        return None

@@ -1,0 +1,43 @@
+"""The model of a request: by name, or by the fields of a model file; never a file of this machine."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernelcast.runtime import ModelConfig, UsageError
+from kernelcast.runtime.models import BUILT_IN, load_model
+from kernelcast.runtime.models.huggingface import from_huggingface
+from kernelcast.runtime.shown import shown
+
+_INLINE = "model"
+
+
+def find_model(asked: object, site: Mapping[str, ModelConfig]) -> ModelConfig:
+    """The model that a request asks for.
+
+    A text is the name of a model of the site or of a built-in one. An object holds the fields of a model file:
+    ours, or those of a Hugging Face `config.json` (known by `model_type`).
+
+    Raises:
+        UsageError: no such model, or wrong fields.
+    """
+    if isinstance(asked, dict):
+        if "model_type" in asked:
+            return from_huggingface(asked, Path(_INLINE))
+        return ModelConfig.from_document(asked, where=_INLINE, name=_INLINE)
+    if isinstance(asked, str):
+        if asked in site:
+            return site[asked]
+        if asked in BUILT_IN:
+            return load_model(asked)
+    known = ", ".join(dict.fromkeys([*sorted(site), *BUILT_IN]))
+    raise UsageError(f"model is {shown(asked)}, expected the fields of a model file, or one of {known}")
+
+
+def with_length(model: ModelConfig, sequence_length: Any) -> ModelConfig:
+    """The model, on sequences of another length where one is given.
+
+    Raises:
+        UsageError: a length that it cannot have.
+    """
+    return model if sequence_length is None else model.with_sequence_length(sequence_length)

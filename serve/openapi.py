@@ -1,0 +1,135 @@
+"""What the server says of itself at /openapi.json: OpenAPI 3.1, made of the tables that requests are read by."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kernelcast.runtime.estimate import ESTIMATE_FORMAT
+from kernelcast.runtime.search.result import SEARCH_FORMAT
+from kernelcast.serve.schemas import PREDICT, SEARCH, SHARED, WALLTIME, Schema
+from kernelcast.walltime.answer import WALLTIME_FORMAT
+
+JSON, TEXT = "application/json", "text/plain"
+
+_PROBLEMS: Mapping[str, str] = {
+    "400": "The body is no JSON object.",
+    "408": "The body did not come in time.",
+    "413": "The body is larger than the server takes.",
+    "415": "The body's type is not taken.",
+    "422": "A field is unknown, missing, wrong, or does not go with the others.",
+    "503": "Too many requests wait already, or this one waited too long.",
+}
+
+
+def document(version: str, *, can_reload: bool) -> dict[str, Any]:
+    """The description of a server of this version."""
+    paths = {
+        "/predict": _post("Predict a training step.", "PredictRequest", _answer(ESTIMATE_FORMAT)),
+        "/search": _post("Find the fastest layouts.", "SearchRequest", _answer(SEARCH_FORMAT)),
+        "/walltime": _walltime(),
+        "/health": _get("Whether the server answers, and with which bundle.", JSON, _HEALTH),
+        "/metrics": _get("Figures for Prometheus.", TEXT, {"type": "string"}),
+        "/openapi.json": _get("This description.", JSON, {"type": "object"}),
+    }
+    if can_reload:
+        problems = {"422": _problem("The new bundle is not sound; the old one answers on.")}
+        reload = {
+            "summary": "Read the bundle and the site's file again.",
+            "responses": {**_ok(JSON, _HEALTH), **problems},
+        }
+        paths["/reload"] = {"post": reload}
+    schemas = {
+        **SHARED,
+        "PredictRequest": _object(PREDICT, "model", "micro_batch"),
+        "SearchRequest": _object(SEARCH, "model", "gpus", "global_batch"),
+        "WalltimeRequest": _object(WALLTIME),
+        "Error": {
+            "type": "object",
+            "properties": {"error": {"type": "string", "description": "One line."}},
+            "required": ["error"],
+        },
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "kernelcast",
+            "version": version,
+            "description": "Times of LLM training, predicted.",
+        },
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+
+
+_HEALTH: Schema = {
+    "type": "object",
+    "properties": {
+        "status": {"const": "ok"},
+        "version": {"type": "string"},
+        "bundle": {"type": "string"},
+        "bundle_digest": {"type": "string"},
+        "loaded_at": {"type": "string"},
+    },
+    "required": ["status", "version", "bundle", "bundle_digest", "loaded_at"],
+}
+
+
+def _object(fields: Mapping[str, Schema], *required: str) -> Schema:
+    return {
+        "type": "object",
+        "properties": dict(fields),
+        "required": list(required),
+        "additionalProperties": False,
+    }
+
+
+def _answer(form: str) -> Schema:
+    return {
+        "type": "object",
+        "description": f"{form} (docs/json.md)",
+        "properties": {"format": {"const": form}},
+        "required": ["format"],
+    }
+
+
+def _post(summary: str, request: str, answer: Schema) -> dict[str, Any]:
+    body = {"required": True, "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{request}"}}}}
+    problems = {status: _problem(text) for status, text in _PROBLEMS.items()}
+    return {"post": {"summary": summary, "requestBody": body, "responses": {**_ok(JSON, answer), **problems}}}
+
+
+def _walltime() -> dict[str, Any]:
+    described = _post("Predict how long a job takes.", "WalltimeRequest", _answer(WALLTIME_FORMAT))
+    post = described["post"]
+    post["description"] = (
+        "With a batch script as text/plain the answer is text too: Slurm's time limit on the first line (empty where "
+        "there is none), then lines for the job's user."
+    )
+    post["parameters"] = [
+        _parameter("asked", {"type": "string"}, "With a script as text: a time limit that the job has."),
+        _parameter(
+            "slurm",
+            {"type": "array", "items": {"type": "string", "examples": ["nodes=2"]}},
+            "With a script as text: NAME=VALUE, what the job asks of Slurm.",
+        ),
+    ]
+    post["requestBody"]["content"][TEXT] = {"schema": {"type": "string"}}
+    for response in post["responses"].values():
+        response["content"][TEXT] = {"schema": {"type": "string"}}
+    return described
+
+
+def _parameter(name: str, schema: Schema, description: str) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "schema": schema, "description": description}
+
+
+def _get(summary: str, media: str, schema: Schema) -> dict[str, Any]:
+    return {"get": {"summary": summary, "responses": _ok(media, schema)}}
+
+
+def _ok(media: str, schema: Schema) -> dict[str, Any]:
+    return {"200": {"description": "The answer.", "content": {media: {"schema": schema}}}}
+
+
+def _problem(description: str) -> dict[str, Any]:
+    error = {"schema": {"$ref": "#/components/schemas/Error"}}
+    return {"description": description, "content": {JSON: error}}

@@ -1,0 +1,112 @@
+"""From a bundle and a socket to a server that runs until it is told to stop."""
+
+import asyncio
+import signal
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import uvicorn
+
+from kernelcast.runtime.errors import KernelcastError
+from kernelcast.serve.application import Application
+from kernelcast.serve.limits import Limits
+from kernelcast.serve.listening import Listener
+from kernelcast.serve.warm import Warm
+
+_STOP = (signal.SIGTERM, signal.SIGINT)
+# Threads that compute give way after this time, so that the one that answers /health need not wait longer.
+_SWITCH_S = 0.001
+_KEEP_ALIVE_S = 75
+_MAX_HEAD_BYTES = 16_384
+
+
+class _Server(uvicorn.Server):
+    """Leaves signals to us: uvicorn's own handling ends the process by the signal that it caught."""
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def run(
+    path: Path,
+    warm: Warm,
+    listener: Listener,
+    limits: Limits,
+    *,
+    environment: Mapping[str, str],
+    started: Callable[[], None],
+) -> None:
+    """Answer requests until SIGTERM or SIGINT; what is being answered then is answered. SIGHUP reloads the bundle.
+
+    `started` is called when requests are answered from now on.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_SWITCH_S)
+    try:
+        asyncio.run(_run(path, warm, listener, limits, environment, started))
+    finally:
+        sys.setswitchinterval(before)
+        listener.close()
+
+
+async def _run(
+    path: Path,
+    warm: Warm,
+    listener: Listener,
+    limits: Limits,
+    environment: Mapping[str, str],
+    started: Callable[[], None],
+) -> None:
+    application = Application(path, warm, limits, environment=environment, can_reload=listener.is_unix)
+    server = _Server(_configuration(application, limits))
+    loop = asyncio.get_running_loop()
+    reloads: set[asyncio.Task[None]] = set()
+
+    def stop() -> None:
+        server.should_exit = True
+
+    def reload() -> None:
+        task = loop.create_task(_reload(application))
+        reloads.add(task)
+        task.add_done_callback(reloads.discard)
+
+    for number in _STOP:
+        loop.add_signal_handler(number, stop)
+    loop.add_signal_handler(signal.SIGHUP, reload)
+    try:
+        serving = loop.create_task(server.serve(sockets=[listener.socket]))
+        while not server.started and not serving.done():
+            await asyncio.sleep(0.01)
+        if server.started:
+            started()
+        await serving
+    finally:
+        application.close()
+
+
+async def _reload(application: Application) -> None:
+    with suppress(KernelcastError):  # logged
+        await application.reload()
+
+
+def _configuration(application: Application, limits: Limits) -> uvicorn.Config:
+    return uvicorn.Config(
+        application.asgi,
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="off",
+        interface="asgi3",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        limit_concurrency=limits.connections,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=max(1, round(limits.time_s)),
+        h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
+    )

@@ -1,0 +1,127 @@
+"""POST /walltime: a job's fields or its batch script, and the answer `kernelcast.walltime/1` or a line for Slurm."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from kernelcast.runtime import ModelConfig, UsageError
+from kernelcast.runtime.shown import shown
+from kernelcast.serve.bodies import check_fields
+from kernelcast.serve.models import find_model, with_length
+from kernelcast.serve.schemas import WALLTIME
+from kernelcast.serve.warm import Warm
+from kernelcast.walltime import (
+    Answer,
+    Job,
+    Settings,
+    answer,
+    format_slurm,
+    merge,
+    read_duration,
+    script_job,
+    slurm_allocation,
+)
+from kernelcast.walltime.batch_script import MAX_HEAD_BYTES
+from kernelcast.walltime.job import SITE_VARIABLE
+from kernelcast.walltime.settings import Given, give, is_path
+from kernelcast.walltime.slurm import OPTIONS
+
+_REQUEST = "request"
+_NO_SITE_FILE = {SITE_VARIABLE: ""}
+_NOT_FIELDS = ("script", "slurm", "asked")
+# What a script may be cut to: it is read as far as a command reads one.
+_NOWHERE = Path("/")
+
+
+def walltime(warm: Warm, values: dict[str, Any]) -> Answer:
+    """How long a job takes. Fields of the request go before the script's, these before the site's.
+
+    Raises:
+        UsageError: a field is unknown, missing or wrong; names request, line of the script, or site file.
+        DataError: the bundle lacks an operator that the model needs.
+    """
+    check_fields(values, WALLTIME)
+    in_script = _script(values)
+    by_request, inline = _given(values)
+    settings = merge(by_request, in_script.settings.given if in_script else {}, _site(warm))
+
+    def model_of(settings: Settings) -> ModelConfig:
+        asked = inline if inline is not None else settings.text("model")
+        return with_length(find_model(asked, warm.models), settings.whole("sequence_length"))
+
+    slurm = {**(in_script.slurm_options if in_script else {}), **_slurm(values.get("slurm", {}))}
+    return answer(
+        Job(
+            settings=settings,
+            slurm_options=slurm,
+            off=False,
+            warnings=in_script.warnings if in_script else (),
+        ),
+        allocation=slurm_allocation(slurm),
+        asked_s=_asked(values.get("asked")),
+        load=lambda _: warm.estimator,
+        find_model=model_of,
+    )
+
+
+def for_slurm(found: Answer) -> str:
+    """A time limit as Slurm reads it on the first line, then lines for the job's user.
+
+    Raises:
+        UsageError: it is longer than Slurm can be told.
+    """
+    warnings = (f"kernelcast: warning: {warning}" for warning in found.warnings)
+    return "\n".join([format_slurm(found.walltime.walltime_s), *warnings]) + "\n"
+
+
+def _site(warm: Warm) -> dict[str, Given]:
+    return {**warm.site, "bundle": Given(value=warm.name, origin="server")}
+
+
+def _script(values: dict[str, Any]) -> Job | None:
+    if "script" not in values:
+        return None
+    script = values["script"]
+    if not isinstance(script, str):
+        raise UsageError(f"script is {shown(script)}, expected a batch script's text")
+    job = script_job(script[:MAX_HEAD_BYTES], name="batch script", folder=None, environment=_NO_SITE_FILE)
+    if job.off:
+        raise UsageError("script says #KERNELCAST off, expected a job that wants a prediction")
+    return job
+
+
+def _given(values: dict[str, Any]) -> tuple[dict[str, Given], dict[str, Any] | None]:
+    """The request's fields, and its model where that is given by its fields."""
+    fields = {name: value for name, value in values.items() if name not in _NOT_FIELDS}
+    model = fields.get("model")
+    inline = model if isinstance(model, dict) else None
+    if inline is not None:
+        # Only what the answer says of it; the model itself is made of its fields.
+        name = inline.get("name", "model")
+        fields["model"] = name if isinstance(name, str) and not is_path(name) and name.strip() else "model"
+    elif isinstance(model, str) and is_path(model):
+        raise UsageError(
+            f"{_REQUEST}: model is {shown(model)}, expected a model's name or fields, not a path"
+        )
+    given = {name: give(name, value, origin=_REQUEST, folder=_NOWHERE) for name, value in fields.items()}
+    return given, inline
+
+
+def _slurm(found: object) -> Mapping[str, str]:
+    if not isinstance(found, dict):
+        raise UsageError(f"slurm is {shown(found)}, expected an object of Slurm's long option names")
+    for name, value in found.items():
+        if name not in OPTIONS:
+            raise UsageError(f"slurm has {shown(name)}, expected only {', '.join(OPTIONS)}")
+        if not isinstance(value, str):
+            raise UsageError(f"slurm's {name} is {shown(value)}, expected a text")
+    return found
+
+
+def _asked(found: object) -> float | None:
+    if found is None:
+        return None
+    asked_s = read_duration(found.strip()) if isinstance(found, str) else None
+    if asked_s is None:
+        raise UsageError(f"asked is {shown(found)}, expected a time such as 00:30:00 or 1-12:00:00")
+    return asked_s

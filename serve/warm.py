@@ -1,0 +1,94 @@
+"""What is kept warm: the bundle with all its models loaded, and what the site says; replaced as a whole."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from types import MappingProxyType
+from typing import Self
+
+from kernelcast.runtime import Estimator, KernelcastError, ModelConfig
+from kernelcast.runtime.bundle import read_bundle
+from kernelcast.runtime.models import load_model
+from kernelcast.walltime.job import read_site
+from kernelcast.walltime.settings import Given, is_path
+
+# A server lives long: with the default of a command, new questions would fill memory for days.
+_ESTIMATES, _ANSWERS = 256, 1 << 12
+_MODEL_SUFFIXES = (".toml", ".json")
+_SITE = "site file"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Warm:
+    """One bundle and one site, as they were when they were loaded. No path of this machine is in any answer.
+
+    `models` are the site's by name; `site` are its fields, without bundle and folder of models; `problems` are lines
+    about models of the site that cannot be read.
+    """
+
+    name: str
+    estimator: Estimator
+    loaded_at: str
+    models: Mapping[str, ModelConfig]
+    site: Mapping[str, Given]
+    problems: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the bundle's file."""
+        return self.estimator.bundle.digest
+
+    @classmethod
+    def load(cls, path: Path, environment: Mapping[str, str]) -> Self:
+        """Read and verify a bundle, load every model in it, and read the site's file.
+
+        Raises:
+            DataError: the bundle is missing, damaged, or holds a model that cannot be loaded.
+            DataError, UsageError: the site's file is damaged or has a wrong field.
+        """
+        # Errors and answers name the bundle by its path: from here on, by the file's name alone.
+        bundle = replace(read_bundle(path), path=Path(path.name))
+        estimator = Estimator(bundle, remembered=_ESTIMATES, remembered_answers=_ANSWERS)
+        estimator.predictor.load()
+        given = read_site(environment)
+        models, problems = _models(given)
+        site = {name: replace(field, origin=_SITE) for name, field in given.items() if name not in _OWN}
+        model = site.get("model")
+        if model is not None and is_path(str(model.value)):
+            chosen = load_model(str(model.value))
+            models[chosen.name] = chosen
+            site["model"] = replace(model, value=chosen.name)
+        return cls(
+            name=path.name,
+            estimator=estimator,
+            loaded_at=datetime.now(UTC).isoformat(timespec="seconds"),
+            models=MappingProxyType(models),
+            site=MappingProxyType(site),
+            problems=tuple(problems),
+        )
+
+
+_OWN = ("bundle", "models")
+
+
+def _models(given: Mapping[str, Given]) -> tuple[dict[str, ModelConfig], list[str]]:
+    """Models of the site's folder; one that cannot be read must not keep the others from being answered."""
+    models: dict[str, ModelConfig] = {}
+    problems: list[str] = []
+    if "models" not in given:
+        return models, problems
+    folder = Path(str(given["models"].value))
+    try:
+        # .toml goes before .json of the same name, as in `kernelcast walltime`.
+        names = sorted(os.listdir(folder), key=lambda name: (name.endswith(".toml"), name))
+    except OSError as error:
+        return models, [f"site's models {folder}: cannot be read ({error.strerror})"]
+    for name in names:
+        if name.endswith(_MODEL_SUFFIXES):
+            try:
+                models[Path(name).stem] = load_model(folder / name)
+            except KernelcastError as error:
+                problems.append(f"left out: {error}")
+    return models, problems
