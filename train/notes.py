@@ -36,11 +36,7 @@ def notes_on(rows: Iterable[Row], tables: Iterable[Table]) -> tuple[Note, ...]:
     ]
     for table in tables:
         layouts = np.unique(table.workloads[:, 1:], axis=0)
-        if (
-            OPERATORS[table.operator].operator_class is OperatorClass.COMMUNICATION
-            and len(layouts) == 1
-            and table.operator != "pp_p2p"
-        ):
+        if OPERATORS[table.operator].operator_class is OperatorClass.COMMUNICATION and len(layouts) == 1:
             nodes, gpus = layouts[0].astype(int)
             text = f"measured on {nodes} × {gpus} processes only: times of other layouts are guesses"
             found.append(Note(operator=table.operator, direction=table.direction, text=text))

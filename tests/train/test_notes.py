@@ -56,7 +56,7 @@ def test_one_layout_only_is_said(database: Database, measure: Measure, tmp_path:
     assert [entry.layouts for entry in trained.manifest.regressors] == [((1, 2),)]
 
 
-def test_two_layouts_and_pairs_need_no_note(make_table: Callable[..., Table]) -> None:
+def test_several_layouts_need_no_note(make_table: Callable[..., Table]) -> None:
     rows: list[Row] = []
     assert notes_on(rows, [make_table("dp_all_reduce", Direction.ONCE, 20)]) == ()
     assert notes_on(rows, [make_table("gelu", count=20)]) == ()
