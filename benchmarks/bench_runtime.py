@@ -33,7 +33,7 @@ SEARCH = {"gpus": (64,), "global_batch": 1536}
 CALCULON_SAID = 280
 # (devices, global batch, limits): about 10², 10⁴ and 10⁶ layouts, then 10, 10³ and 10⁵ devices.
 SIZES: dict[str, dict[str, object]] = {
-    "10²": {"gpus": (2,), "global_batch": 4, "recompute": ("none", "full")},
+    "10²": {"gpus": (4,), "global_batch": 4, "recompute": ("none",)},
     "10⁴": {"gpus": (64,), "global_batch": 96},
     "10⁶": {"gpus": (2520, 5040), "global_batch": 720720, "virtual_stages": "2-12"},
 }

@@ -36,7 +36,7 @@ def search_on_dask(
     """
     begin = time.perf_counter()
     with _connected(scheduler) as client:
-        workers = len(client.scheduler_info(n_workers=-1)["workers"])
+        workers = len(client.nthreads())
         if not workers:
             raise DataError(f"dask scheduler {scheduler}: has no workers")
         shards = workers * SHARDS_PER_WORKER

@@ -53,8 +53,7 @@ class Group:
         """No simulation of these layouts is shorter than this, float64 [layouts].
 
         A stage computes every micro-batch, not before the first one has come down to it, and its last backward
-        pass comes up to every earlier stage. Then comes what of the all-reduce the last pass does not hide, and
-        the update.
+        pass comes up to every earlier stage. Then come the all-reduce of what the last pass adds to, and the update.
         """
         times, pp, virtual_stages = self.durations, self.structure.pp, self.structure.virtual_stages
         forward, backward, weight = times.forward_us, times.backward_us, times.weight_us
@@ -63,12 +62,10 @@ class Group:
         up = _before(backward[:, :-1] + times.send_backward_us[:, 1:], pp)
         computed = down + m * _stages(forward + backward, pp)
         idle_from = np.maximum.accumulate((computed + up)[:, ::-1], axis=1)[:, ::-1] - up
-        last_pass = backward[:, :pp]
         if self.structure.split:
-            last_pass = weight
             idle_from = np.maximum(idle_from + weight, computed + m * weight)
-        exposed = np.maximum(times.all_reduce_us / virtual_stages - last_pass, 0)
-        bound: Times = (idle_from + exposed + times.update_us).max(axis=1)
+        # `simulate` cuts an all-reduce into as many pieces as the stage has chunks; the last waits for the last pass.
+        bound: Times = (idle_from + times.all_reduce_us / virtual_stages + times.update_us).max(axis=1)
         # Sums in another order, and the grid of a simulation, may differ by this much.
         passes = virtual_stages * (self.micro_batches + 4 * pp)
         return bound * (1 - 1e-12 - passes * 2.0**-48)
