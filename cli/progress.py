@@ -18,6 +18,7 @@ from rich.progress import (
 _SECONDS_BETWEEN_LINES = 20.0
 # One regressor or one sample may take minutes: the estimate looks back over all of the work, not its last 30 s.
 _ESTIMATE_PERIOD_S = 24 * 3600.0
+_LEAST_SHARE = 0.1  # of the work, before lines tell an estimate
 
 Report = Callable[[int, int, str], None]
 
@@ -63,10 +64,9 @@ def _lines(title: str) -> Report:
         now = time.monotonic()
         if done == total or now - last > _SECONDS_BETWEEN_LINES:
             last = now
-            # As if every piece of the work took alike, which is all that is known here.
-            left = (
-                "" if done in (0, total) else f", about {_span((now - started) / done * (total - done))} left"
-            )
+            # As if every piece of the work took alike, which is all that is known here; not from the first few.
+            known = _LEAST_SHARE <= done / total < 1
+            left = f", about {_span((now - started) / done * (total - done))} left" if known else ""
             click.echo(f"{title}: {done} of {total}{left}", err=True)
 
     return report

@@ -44,6 +44,17 @@ def test_long_work_says_now_and_then_how_far_it_is(
     ]
 
 
+def test_the_first_pieces_tell_nothing_about_the_rest(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = iter([0.0, 300.0, 330.0])
+    monkeypatch.setattr(module.time, "monotonic", lambda: next(clock))
+    with progress("operators") as report:
+        report(4, 43, "gelu")
+        report(5, 43, "gelu")
+    assert capsys.readouterr().err == "operators: 4 of 43\noperators: 5 of 43, about 42 min left\n"
+
+
 def test_not_shown_is_silent(capsys: pytest.CaptureFixture[str]) -> None:
     with progress("operators", shown=False) as report:
         report(1, 1, "gelu")
