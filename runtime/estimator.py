@@ -15,6 +15,7 @@ from kernelcast.runtime.memory import device_kind, stage_memory
 from kernelcast.runtime.model import MAX_SIZE, ModelConfig, require_choice, require_integer
 from kernelcast.runtime.operator_times import Question, ask, total_us
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES, Cluster, Parallelism
+from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
 from kernelcast.runtime.predictor import MAX_REMEMBERED, Predictor
 from kernelcast.runtime.shown import shown
 from kernelcast.runtime.stage_times import Times
@@ -23,7 +24,7 @@ from kernelcast.runtime.timeline_kinds import TimelineKind, check_simulated, pip
 from kernelcast.runtime.uncertainty import drawn_times, draws_for, interval
 
 _US_PER_S = 1e6
-_MAX_REMEMBERED = 1024
+_MAX_REMEMBERED = 256
 """Estimates that an `Estimator` keeps; one asked again is answered from memory."""
 
 _MAX_MEMORY_BYTES = 1 << 60
@@ -143,7 +144,7 @@ class Estimator:
             provenance=self._provenance,
             parts=parts,
             answers=times.answers,
-            durations=step.durations.take(slice(0, 1)),
+            durations=_first(step.durations),
         )
 
     def _default_cluster(self, parallelism: Parallelism) -> tuple[Cluster, str]:
@@ -208,6 +209,14 @@ def _bubble_share(step: StepTimes, micro_batches: int, pipeline_us: float) -> fl
     if pipeline_us <= 0:  # updates so long that passes vanish beside them
         return 0.0
     return max(0.0, 1 - micro_batches * float(stage_us.mean()) / pipeline_us)
+
+
+def _first(durations: Durations) -> Durations:
+    """Configuration 0, read-only, and free of the others."""
+    arrays = {name: getattr(durations, name)[:1].copy() for name in (*PER_CHUNK, *PER_STAGE)}
+    for array in arrays.values():
+        array.flags.writeable = False
+    return Durations(**arrays)
 
 
 def _memory(

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -80,7 +81,9 @@ def ask(predictor: Predictor, calls: Iterable[OperatorCall], *, needed_by: str) 
             answers[one] = (factor * time_us, factor * low_us, factor * high_us)
             sources[one] = source
         warnings += predictor.range_warnings(*source, vectors)
-    return OperatorTimes(answers=answers, sources=sources, warnings=tuple(warnings))
+    return OperatorTimes(
+        answers=MappingProxyType(answers), sources=MappingProxyType(sources), warnings=tuple(warnings)
+    )
 
 
 def total_us(

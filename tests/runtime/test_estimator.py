@@ -232,13 +232,26 @@ def test_the_same_question_is_answered_from_memory(make_bundle: Make) -> None:
     first = estimator.predict(model=model, parallelism=layout)
     assert estimator.predict(model=ModelConfig(**TINY), parallelism=Parallelism(**ONE)) is first
     assert estimator.predict(model=model, parallelism=layout, interval=False) is not first
-    for micro_batches in range(1, 1100):
+    for micro_batches in range(1, 300):
         asked = Parallelism(**ONE | {"micro_batches": micro_batches})
         estimator.predict(model=model, parallelism=asked, interval=False, timeline="closed-form")
     # What is remembered is bounded: the oldest answer is worked out anew, and comes out the same.
     again = estimator.predict(model=model, parallelism=layout)
     assert again is not first
     assert again == first
+
+
+def test_an_estimate_that_is_remembered_cannot_be_changed(make_bundle: Make) -> None:
+    estimate = Estimator.load(make_bundle()).predict(
+        model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"pp": 2})
+    )
+    with pytest.raises(AttributeError):
+        estimate.step_time_s = 1.0  # type: ignore[misc]
+    with pytest.raises(ValueError, match="read-only"):
+        estimate.durations.forward_us[0, 0] = 1.0
+    assert not hasattr(estimate.answers, "clear")
+    # It does not keep the random draws behind its interval either.
+    assert estimate.durations.forward_us.base is None
 
 
 def test_a_simulated_pipeline_by_hand(make_bundle: Make) -> None:
