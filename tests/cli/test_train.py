@@ -190,6 +190,16 @@ def test_a_report(database_path: Path) -> None:
     assert json.loads(run(database_path, "--report", str(directory), "--json").stdout)["operators"]
 
 
+def test_what_is_taken_over_is_said(database_path: Path) -> None:
+    directory = database_path.parent / "pages"
+    run(database_path)
+    earlier = database_path.with_name("here.kcast").rename(database_path.with_name("earlier.kcast"))
+    result = run(database_path, "--from", str(earlier), "--report", str(directory))
+    assert "here.kcast: 2 regressors (2 taken over), " in result.stdout
+    page = (directory / "index.html").read_text(encoding="utf-8")
+    assert page.count("Taken over from an earlier bundle") == 2
+
+
 def test_without_the_extra_the_report_is_refused_first(
     database_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
