@@ -40,6 +40,7 @@ def _choices(option: str, allowed: tuple[Any, ...], help_text: str) -> Callable[
 @click.option(
     "--model", "model_name", required=True, metavar="MODEL", help="A built-in model's name, or a model file."
 )
+@click.option("--sequence-length", type=int, help="Tokens of a sequence.  [default: the model's]")
 @click.option("--gpus", required=True, metavar="LIST", help="Devices, all of which are used: 64, or 64,128.")
 @click.option("--global-batch", type=int, required=True, help="Samples per update.")
 @click.option("--gpus-per-node", type=int, help="Devices per node.  [default: the bundle's, else one node]")
@@ -91,6 +92,7 @@ def search_(
     *,
     bundle: str,
     model_name: str,
+    sequence_length: int | None,
     gpus: str,
     global_batch: int,
     gpus_per_node: int | None,
@@ -113,7 +115,7 @@ def search_(
         for name in ("pp", "mp", "dp", "micro_batch", "micro_batches", "virtual_stages")
         if options[name] is not None
     }
-    model = load_model(model_name)
+    model = load_model(model_name, sequence_length=sequence_length)
     estimator = Estimator.load(bundle)
     if gpus_per_node is None:
         gpus_per_node = usual_gpus_per_node(estimator.bundle, sizes)

@@ -118,6 +118,7 @@ class SearchResult:
             "smallest": None if self.smallest is None else self.smallest.to_dict(),
             "asked": {
                 "model": space.model.name,
+                "sequence_length": space.model.sequence_length,
                 "gpus": list(space.gpus),
                 "global_batch": space.global_batch,
                 "gpus_per_node": space.gpus_per_node,

@@ -105,6 +105,8 @@ def test_json(bundle: Path, model_file: Path) -> None:
     assert all(one["memory_bytes"] <= 4_000_000 for one in values["top"] + values["front"])
     assert values["invalid"]["micro_batches"]["count"] > 0
     assert values["asked"]["gpus_per_node"] == 4
+    assert values["asked"]["sequence_length"] == 8
+    assert document(bundle, model_file, "--sequence-length", "16")["asked"]["sequence_length"] == 16
 
 
 def test_what_search_finds_predict_says_too(bundle: Path, model_file: Path) -> None:
