@@ -3,9 +3,11 @@
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import wait
 from typing import TypeVar
 
 from kernelcast.runtime import DataError
@@ -39,7 +41,7 @@ def each(function: Callable[[Task], Done], tasks: Sequence[Task], *, jobs: int) 
             yield number, function(task)
         return
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_when_interrupted) as pool:
+    with ProcessPoolExecutor(jobs, mp_context=context, initializer=_end_with_the_parent) as pool:
         numbers = {pool.submit(function, task): number for number, task in enumerate(tasks)}
         try:
             for future in as_completed(numbers):
@@ -50,6 +52,14 @@ def each(function: Callable[[Task], Done], tasks: Sequence[Task], *, jobs: int) 
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _end_when_interrupted() -> None:
-    # Ctrl-C reaches the workers too, and they have nothing to say about it.
+def _end_with_the_parent() -> None:
+    """Let a worker end without a word when Ctrl-C reaches it, and when the process that started it is gone."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        threading.Thread(target=_end_after, args=(parent.sentinel,), daemon=True).start()
+
+
+def _end_after(sentinel: int) -> None:
+    wait([sentinel])
+    os._exit(1)
