@@ -21,7 +21,7 @@ class Metrics:
     """Requests by path and status, their times, what waits, reloads, the bundle; and the process itself."""
 
     def __init__(self) -> None:
-        disable_created_metrics()
+        disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         ProcessCollector(registry=self.registry)
         PlatformCollector(registry=self.registry)

@@ -5,17 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime import ModelConfig, UsageError
-from kernelcast.runtime.models import BUILT_IN, load_model
 from kernelcast.runtime.models.huggingface import from_huggingface
 from kernelcast.runtime.shown import shown
 
 _INLINE = "model"
 
 
-def find_model(asked: object, site: Mapping[str, ModelConfig]) -> ModelConfig:
+def find_model(asked: object, known: Mapping[str, ModelConfig]) -> ModelConfig:
     """The model that a request asks for.
 
-    A text is the name of a model of the site or of a built-in one. An object holds the fields of a model file:
+    A text is the name of one of `known`. An object holds the fields of a model file:
     ours, or those of a Hugging Face `config.json` (known by `model_type`).
 
     Raises:
@@ -25,13 +24,10 @@ def find_model(asked: object, site: Mapping[str, ModelConfig]) -> ModelConfig:
         if "model_type" in asked:
             return from_huggingface(asked, Path(_INLINE))
         return ModelConfig.from_document(asked, where=_INLINE, name=_INLINE)
-    if isinstance(asked, str):
-        if asked in site:
-            return site[asked]
-        if asked in BUILT_IN:
-            return load_model(asked)
-    known = ", ".join(dict.fromkeys([*sorted(site), *BUILT_IN]))
-    raise UsageError(f"model is {shown(asked)}, expected the fields of a model file, or one of {known}")
+    if isinstance(asked, str) and asked in known:
+        return known[asked]
+    names = ", ".join(known)
+    raise UsageError(f"model is {shown(asked)}, expected the fields of a model file, or one of {names}")
 
 
 def with_length(model: ModelConfig, sequence_length: Any) -> ModelConfig:

@@ -96,7 +96,7 @@ def _configuration(application: Application, limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
         application.asgi,
         loop="asyncio",
-        http="h11",
+        http="h11",  # slower than httptools, which takes request heads of any size
         ws="none",
         lifespan="off",
         interface="asgi3",

@@ -10,12 +10,12 @@ from typing import Self
 
 from kernelcast.runtime import Estimator, KernelcastError, ModelConfig
 from kernelcast.runtime.bundle import read_bundle
-from kernelcast.runtime.models import load_model
+from kernelcast.runtime.models import BUILT_IN, load_model
 from kernelcast.walltime.job import read_site
 from kernelcast.walltime.settings import Given, is_path
 
 # A server lives long: with the default of a command, new questions would fill memory for days.
-_ESTIMATES, _ANSWERS = 256, 1 << 12
+_ESTIMATES, _ANSWERS = 128, 1 << 12
 _MODEL_SUFFIXES = (".toml", ".json")
 _SITE = "site file"
 
@@ -24,8 +24,8 @@ _SITE = "site file"
 class Warm:
     """One bundle and one site, as they were when they were loaded. No path of this machine is in any answer.
 
-    `models` are the site's by name; `site` are its fields, without bundle and folder of models; `problems` are lines
-    about models of the site that cannot be read.
+    `models` are the built-in ones and the site's by name; `site` are its fields, without bundle and folder of
+    models; `problems` are lines about models of the site that cannot be read.
     """
 
     name: str
@@ -74,8 +74,11 @@ _OWN = ("bundle", "models")
 
 
 def _models(given: Mapping[str, Given]) -> tuple[dict[str, ModelConfig], list[str]]:
-    """Models of the site's folder; one that cannot be read must not keep the others from being answered."""
-    models: dict[str, ModelConfig] = {}
+    """Built-in models, and those of the site's folder, which go before.
+
+    One that cannot be read must not keep the others from being answered.
+    """
+    models = {name: load_model(name) for name in BUILT_IN}
     problems: list[str] = []
     if "models" not in given:
         return models, problems
