@@ -62,7 +62,12 @@ def train(directory: Path, folder: Path, seed: int) -> tuple[Trained, float, flo
         store_parsed(database, read_estimate_train_time([directory], strict=False))
         imported = time.perf_counter()
         trained = train_bundle(
-            database, folder / "published.kcast", statistic="middle_five", seed=seed, on_progress=progress
+            database,
+            folder / "published.kcast",
+            statistic="middle_five",
+            seed=seed,
+            jobs=0,  # one process per core
+            on_progress=progress,
         )
     return trained, imported - start, time.perf_counter() - imported
 
@@ -135,8 +140,8 @@ def summary(found: TrainingFigures, plain: Sequence[float]) -> Iterator[str]:
     ]
     ours = [o.entry.validation_error for o, _ in pairs]
     theirs = [o.reference_error or 0.0 for o, _ in pairs]
-    yield f"- {len(pairs)} operators and directions, mean error: {percent(float(np.mean(ours)))} %, authors' "
-    yield f"  {percent(float(np.mean(theirs)))} %, plain forest {percent(float(np.mean([p for _, p in pairs])))} %"
+    means = [percent(float(np.mean(errors))) for errors in (ours, theirs, [p for _, p in pairs])]
+    yield f"- mean error of {len(pairs)}: {means[0]} %, authors' {means[1]} %, plain forest {means[2]} %"
     worst = max(ours_ / theirs_ for ours_, theirs_ in zip(ours, theirs, strict=True))
     yield f"- largest error as a multiple of the authors' for the same pair: {worst:.2f}"
     ratios = [
@@ -174,7 +179,7 @@ def report(directory: Path, seed: int) -> list[str]:
         load_s, load_bytes = loading(trained.path)
         size_bytes = trained.path.stat().st_size
     found = figures(trained, Reference.read(directory))
-    plain = [plain_error(selected, seed) for selected in trained.selections]
+    plain = [plain_error(operator.selected, seed) for operator in found.operators if operator.selected]
     rows = [row_of(operator, error) for operator, error in zip(found.operators, plain, strict=True)]
     return [
         f"`make bench-train`, seed {seed}, on the authors' {directory.name} measurements:",
