@@ -43,13 +43,15 @@ def to_onnx(regressor: Regressor, interval: Interval, properties: Mapping[str, s
     factor = _interval_factor(graph, interval)
     graph.add("Div", time_us, factor, output=low_us)
     graph.add("Mul", time_us, factor, output=high_us)
+    # ONNX Runtime warns of constants that no node reads.
+    read = {name for node in graph.nodes for name in node.input}
     model = helper.make_model(
         helper.make_graph(
             graph.nodes,
             regressor.operator,
             [helper.make_tensor_value_info(INPUT, TensorProto.FLOAT, ["rows", len(features)])],
             [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["rows", 1]) for name in OUTPUT_NAMES],
-            graph.constants,
+            [constant for constant in graph.constants if constant.name in read],
         ),
         opset_imports=[helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", ML_OPSET)],
         ir_version=_IR_VERSION,

@@ -108,6 +108,8 @@ def test_the_graph_is_what_the_runtime_expects(
         "": OPSET,
         "ai.onnx.ml": ML_OPSET,
     }
+    read = {name for node in model.graph.node for name in node.input}
+    assert {constant.name for constant in model.graph.initializer} <= read
     properties = {entry.key: entry.value for entry in model.metadata_props}
     assert properties == PROPERTIES
 
