@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import UsageError
@@ -88,6 +89,19 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
     help="JOB was written by somebody else: it names no files, and none beside it are read.",
 )
 @click.option(
+    "--k8s",
+    is_flag=True,
+    help="JOB is a Kubernetes manifest: print it with the time limits of its Jobs.",
+)
+@click.option("--overwrite", is_flag=True, help="With --k8s: replace time limits that Jobs have.")
+@click.option(
+    "--output",
+    "-o",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="With --k8s: write the manifest to FILE.",
+)
+@click.option(
     "--format",
     "form",
     type=click.Choice(["table", "slurm", "seconds", "json"]),
@@ -101,6 +115,9 @@ def walltime(
     asked: float | None,
     slurm_options: dict[str, str],
     untrusted: bool,
+    k8s: bool,
+    overwrite: bool,
+    output: Path | None,
     form: str,
     **fields: str | None,
 ) -> None:
@@ -112,7 +129,21 @@ def walltime(
 
     \b
     kernelcast walltime train.sbatch --tokens 1e9 --price 2.50
+    kernelcast walltime --k8s job.yaml | kubectl apply -f -
     """
+    _check_k8s(k8s)
+    if k8s:
+        try:
+            from kernelcast.cli.walltime_k8s import rewrite_file
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("kernelcast"):
+                raise
+            raise UsageError(
+                f"--k8s needs the package {error.name}, which is not installed; "
+                "expected: pip install 'kernelcast[k8s]'"
+            ) from error
+        rewrite_file(job, options=fields, overwrite=overwrite, output=output)
+        return
     described = _job(job, fields, untrusted)
     if described.off:
         raise UsageError(f"{job}: #KERNELCAST off stands in it, expected a job that wants a prediction")
@@ -123,6 +154,18 @@ def walltime(
     click.echo(_RENDERERS[form](found))
     for warning in found.warnings:
         click.echo(f"kernelcast: warning: {warning}", err=True)
+
+
+def _check_k8s(k8s: bool) -> None:
+    """Refuse options that mean nothing here, which would otherwise be passed over in silence."""
+    context = click.get_current_context()
+    meaningless = ("asked", "slurm_options", "untrusted", "form") if k8s else ("overwrite", "output")
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in meaningless and source is ParameterSource.COMMANDLINE:
+            raise UsageError(
+                f"{parameter.opts[0]} is given {'with' if k8s else 'without'} --k8s, expected not"
+            )
 
 
 def _job(job: str | None, fields: dict[str, str | None], untrusted: bool) -> Job:

@@ -11,7 +11,8 @@ from kernelcast.walltime.arithmetic import Overheads, Walltime
 from kernelcast.walltime.batch_script import BatchScript
 from kernelcast.walltime.durations import format_slurm, format_time, read_duration, whole_seconds
 from kernelcast.walltime.fields import FIELDS, Field
-from kernelcast.walltime.job import Job, find_job, script_job
+from kernelcast.walltime.job import Job, annotated_job, find_job, script_job
+from kernelcast.walltime.kubernetes import KubernetesJob
 from kernelcast.walltime.settings import Settings, merge
 from kernelcast.walltime.slurm import slurm_allocation, slurm_environment
 
@@ -22,9 +23,11 @@ __all__ = [
     "BatchScript",
     "Field",
     "Job",
+    "KubernetesJob",
     "Overheads",
     "Settings",
     "Walltime",
+    "annotated_job",
     "answer",
     "find_job",
     "format_slurm",

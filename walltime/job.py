@@ -95,6 +95,24 @@ def script_job(
     return _job(options, script, {}, environment)
 
 
+def annotated_job(
+    given: Mapping[str, Given],
+    *,
+    folder: Path,
+    options: Mapping[str, Any] | None = None,
+    environment: Mapping[str, str],
+) -> Job:
+    """The job that fields describe which stand in something else than a script; `kernelcast.toml` in `folder` counts.
+
+    Raises:
+        DataError, UsageError: as in `find_job`.
+    """
+    job_file = folder / JOB_FILE
+    in_file = _read_toml(job_file) if job_file.exists() else {}
+    script = BatchScript(given=given, slurm_options=MappingProxyType({}), off=False, warnings=())
+    return _job(options, script, in_file, environment)
+
+
 def _job(
     options: Mapping[str, Any] | None,
     script: BatchScript | None,

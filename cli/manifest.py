@@ -1,0 +1,145 @@
+"""Kubernetes manifests as text: where a Job's time limit goes, leaving every other character as it is.
+
+A YAML file that is read and written anew loses something (comments, quotes, `0644`), so limits are put into the text,
+at the places that PyYAML finds, and the result is read again to see that they are there. YAML 1.1, as kubectl reads.
+"""
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from kernelcast.runtime import DataError, UsageError
+from kernelcast.walltime.kubernetes import DEADLINE, LABEL
+
+MAX_BYTES = 16 << 20
+_MERGE = "tag:yaml.org,2002:merge"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Manifest:
+    """One object of a file. `where` names it: `job.yaml document 2`."""
+
+    where: str
+    text: str
+    node: yaml.Node
+
+    def value(self) -> Any:
+        """The object as dictionaries, lists and so on.
+
+        Raises:
+            DataError: it cannot be one: a date that does not exist, a tag of another language.
+        """
+        loader = yaml.SafeLoader("")
+        try:
+            # A copy, because merging keys (<<) changes the nodes.
+            return loader.construct_document(copy.deepcopy(self.node))
+        except (yaml.YAMLError, ValueError, RecursionError) as error:
+            raise DataError(f"{self.where}: not a manifest ({_problem(error)})") from error
+        finally:
+            loader.dispose()
+
+    def limited(self, time_s: int) -> list["Edit"]:
+        """What to change in the text so that this Job has this time limit, in place of any other.
+
+        Raises:
+            UsageError: a key on the way is given twice, merged in, or holds no mapping.
+        """
+        return [
+            self._set(("spec", DEADLINE), str(time_s)),
+            self._set(("metadata", "labels", LABEL), f'"{time_s}"'),
+        ]
+
+    def _set(self, path: tuple[str, ...], value: str) -> "Edit":
+        key, node = self.node, self.node
+        for depth, name in enumerate(path):
+            if not isinstance(node, yaml.MappingNode):
+                raise UsageError(f"{self.where}: {'.'.join(path[:depth])} is empty, expected a mapping")
+            if any(key.tag == _MERGE for key, _ in node.value):
+                merged = ".".join(path[:depth]) or "the Job"
+                raise UsageError(f"{self.where}: {merged} has a merge key (<<), expected plain keys")
+            found = [pair for pair in node.value if pair[0].value == name]
+            if len(found) > 1:
+                line = found[1][0].start_mark.line + 1
+                raise UsageError(f"{self.where}: {name} is given again in line {line}, expected it once")
+            if not found:
+                return self._insertion(key, node, path[depth:], value)
+            key, node = found[0]
+        return Edit(begin=node.start_mark.index, end=node.end_mark.index, text=value)
+
+    def _insertion(
+        self, key: yaml.Node, mapping: yaml.MappingNode, names: tuple[str, ...], value: str
+    ) -> "Edit":
+        """Put nested names and a value at the beginning of the mapping that `key` has."""
+        if mapping.flow_style:
+            inner = f'"{names[-1]}": {value}'
+            for name in reversed(names[:-1]):
+                inner = f'"{name}": {{{inner}}}'
+            begin = mapping.start_mark.index + 1
+            return Edit(begin=begin, end=begin, text=inner + (", " if mapping.value else ""))
+        # In a line of its own, right below the key: comments there stay with what follows them.
+        begin = self.text.index("\n", key.end_mark.index) + 1
+        line_end = "\r\n" if self.text[:begin].endswith("\r\n") else "\n"
+        indent = " " * mapping.start_mark.column
+        lines = [f"{indent}{'  ' * depth}{name}:" for depth, name in enumerate(names)]
+        lines[-1] += f" {value}"
+        return Edit(begin=begin, end=begin, text="".join(line + line_end for line in lines))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """Characters of a text, `begin` to `end` (exclusive), and what replaces them."""
+
+    begin: int
+    end: int
+    text: str
+
+
+def read_manifests(text: str, *, name: str) -> list[Manifest]:
+    """The objects of a file, those in Lists included; empty documents are left out.
+
+    Raises:
+        DataError: it is not YAML; names the line.
+    """
+    try:
+        nodes = [node for node in yaml.compose_all(text, Loader=yaml.SafeLoader) if node is not None]
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise DataError(f"{name}: not YAML ({_problem(error)})") from error
+    found: list[Manifest] = []
+    for number, node in enumerate(nodes, start=1):
+        where = f"{name} document {number}"
+        items = _items(node)
+        if items is None:
+            found.append(Manifest(where=where, text=text, node=node))
+        else:
+            found += [
+                Manifest(where=f"{where} item {index}", text=text, node=item)
+                for index, item in enumerate(items, start=1)
+            ]
+    return found
+
+
+def edited(text: str, edits: list[Edit]) -> str:
+    """The text with all edits made."""
+    for edit in sorted(edits, key=lambda edit: edit.begin, reverse=True):
+        text = text[: edit.begin] + edit.text + text[edit.end :]
+    return text
+
+
+def _items(node: yaml.Node) -> list[yaml.Node] | None:
+    """The items of a `kind: List`, as `kubectl get -o yaml` writes; None for everything else."""
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    values = {key.value: value for key, value in pairs if isinstance(key, yaml.ScalarNode)}
+    items = values.get("items")
+    if isinstance(items, yaml.SequenceNode) and getattr(values.get("kind"), "value", None) == "List":
+        return list(items.value)
+    return None
+
+
+def _problem(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+    lines = str(problem or error).splitlines() or [type(error).__name__]
+    return f"line {mark.line + 1}: {lines[0]}" if mark is not None else lines[0]

@@ -1,0 +1,81 @@
+"""OpenPBS asks kernelcast for the walltime of jobs that were given none: a queuejob hook.
+
+The interface is pbs_module(7B) and pbs_hook_attributes(7B) of OpenPBS. docs/openpbs.md says how to install it. PBS
+rejects a job whose hook raises an exception or outlasts its alarm (30 s unless set), so this one does neither. It runs
+as root on the server and in the Python of PBS: it opens no file of a user's, and runs the command as a process.
+"""
+
+import os
+import re
+import signal
+import subprocess
+
+import pbs
+
+COMMAND = ["/usr/local/bin/kernelcast", "walltime"]
+TIMEOUT_S = 5.0  # less than the hook's alarm
+
+VARIABLE = "KERNELCAST"
+_SHOWN_LINES, _SHOWN_CHARACTERS = 5, 400
+
+
+def fill(job):
+    """Set the walltime of a job that describes itself in the variable KERNELCAST; lines for the server's log."""
+    given = [name for name in ("walltime", "min_walltime") if job.Resource_List[name] is not None]
+    variables = job.Variable_List or {}
+    described = str(variables[VARIABLE]).strip() if VARIABLE in variables else ""
+    if given or not described or described == "off":
+        return []
+    words = ["--slurm", f"gpus={gpus(job)}"] if gpus(job) else []
+    seconds, lines = ask([*words, "--untrusted", "--", "-"], "#KERNELCAST " + described)
+    if seconds:
+        job.Resource_List["walltime"] = pbs.duration(seconds)
+        return lines
+    return [*lines, "queued without a predicted walltime"]
+
+
+def gpus(job):
+    """GPUs of `-l select=2:ngpus=4+1:ncpus=8` or `-l ngpus=4`; 0 when it does not say."""
+    select = job.Resource_List["select"]
+    if select is None:
+        return int(job.Resource_List["ngpus"] or 0)
+    found = 0
+    for chunk in str(select).split("+"):
+        per_chunk = re.search(r":ngpus=([0-9]{1,6})(?=:|$)", ":" + chunk)
+        times = re.match(r"([0-9]{1,6})(?=:|$)", chunk)
+        found += (int(times.group(1)) if times else 1) * (int(per_chunk.group(1)) if per_chunk else 0)
+    return found
+
+
+def ask(words, script):
+    """Seconds, or None; and what to say."""
+    command = [*COMMAND, "--format", "seconds", *words]
+    pipe = subprocess.PIPE
+    # A session of its own, so that whatever it started can be stopped with it.
+    with subprocess.Popen(
+        command, stdin=pipe, stdout=pipe, stderr=pipe, cwd="/", start_new_session=True
+    ) as process:
+        try:
+            out, err = process.communicate(script.encode("utf-8", "replace"), timeout=TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            return None, [f"no answer within {TIMEOUT_S:g} s"]
+    lines = err.decode("utf-8", "replace").splitlines()
+    answer = re.match(rb"^([0-9]{1,12})\n$", out)
+    if process.returncode or not answer:
+        return None, lines or ["no answer"]
+    return int(answer.group(1)), lines
+
+
+def tell(lines):
+    """Write to the server's log."""
+    for line in lines[:_SHOWN_LINES]:
+        line = re.sub(r"^kernelcast: ", "", line)[:_SHOWN_CHARACTERS]
+        shown = "".join(character if character.isprintable() else "?" for character in line)
+        pbs.logmsg(pbs.LOG_WARNING, "kernelcast: " + shown)
+
+
+try:
+    tell(fill(pbs.event().job))
+except Exception as error:
+    tell([f"queued without a predicted walltime: {error}"])
