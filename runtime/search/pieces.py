@@ -40,7 +40,7 @@ PieceKey = tuple[object, ...]
 TimeAndWeight = tuple[float, float]
 """Time of a part in µs, and how much of it makes gradients of linears' weights."""
 # Prices remembered from block to block; a piece is some hundred bytes.
-_MAX_REMEMBERED = 1 << 16
+_MAX_REMEMBERED = 1 << 15
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

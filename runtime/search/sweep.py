@@ -16,6 +16,8 @@ from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked
 from kernelcast.runtime.search.space import Refusals
 
+_AT_ONCE = 1 << 10
+
 Report = Callable[[int, int, str], None]
 """Takes (done, total, what) now and then."""
 
@@ -127,19 +129,28 @@ class _Sweep:
 
     def _memory_bytes(self, layouts: Layouts) -> NDArray[np.float64]:
         """What the fullest device of every layout needs."""
-        return largest_stage_bytes(
-            self.question.space.model,
-            pp=layouts["pp"],
-            mp=layouts["mp"],
-            dp=layouts["dp"],
-            micro_batch=layouts["micro_batch"],
-            micro_batches=layouts["micro_batches"],
-            schedule=layouts["schedule"],
-            virtual_stages=layouts["virtual_stages"],
-            sequence_parallel=layouts["sequence_parallel"],
-            recompute=layouts["recompute"],
-            zero=layouts["zero"],
-            schedules=SCHEDULES,
-            dtype=self.pieces.predictor.bundle.manifest.dtype,
-            device_kind=device_kind(self.pieces.predictor.bundle.manifest.compute),
+        # Some at a time: each has a row for every stage that can be the fullest.
+        parts = (
+            Layouts(layouts.table[first : first + _AT_ONCE]) for first in range(0, len(layouts), _AT_ONCE)
         )
+        bundle = self.pieces.predictor.bundle.manifest
+        needed = [
+            largest_stage_bytes(
+                self.question.space.model,
+                pp=part["pp"],
+                mp=part["mp"],
+                dp=part["dp"],
+                micro_batch=part["micro_batch"],
+                micro_batches=part["micro_batches"],
+                schedule=part["schedule"],
+                virtual_stages=part["virtual_stages"],
+                sequence_parallel=part["sequence_parallel"],
+                recompute=part["recompute"],
+                zero=part["zero"],
+                schedules=SCHEDULES,
+                dtype=bundle.dtype,
+                device_kind=device_kind(bundle.compute),
+            )
+            for part in parts
+        ]
+        return np.concatenate(needed)
