@@ -167,6 +167,7 @@ def test_noise_cannot_be_learnt_and_is_reported(make_table: Callable[..., Table]
     assert select(make_table(count=30), SEED).validation_error < 0.02
 
 
+@pytest.mark.usefixtures("few_candidates")
 def test_the_same_seed_chooses_the_same(make_table: Callable[..., Table]) -> None:
     table = make_table(noise=0.3, count=15)
     one, two = select(table, SEED), select(table, SEED)
