@@ -40,29 +40,31 @@ class Manifest:
         finally:
             loader.dispose()
 
-    def limited(self, time_s: int) -> list["Edit"]:
+    def limited(self, time_s: int, *, where: str) -> list["Edit"]:
         """What to change in the text so that this Job has this time limit, in place of any other.
+
+        `where` names the Job in messages.
 
         Raises:
             UsageError: a key on the way is given twice, merged in, or holds no mapping.
         """
         return [
-            self._set(("spec", DEADLINE), str(time_s)),
-            self._set(("metadata", "labels", LABEL), f'"{time_s}"'),
+            self._set(("spec", DEADLINE), str(time_s), where),
+            self._set(("metadata", "labels", LABEL), f'"{time_s}"', where),
         ]
 
-    def _set(self, path: tuple[str, ...], value: str) -> "Edit":
+    def _set(self, path: tuple[str, ...], value: str, where: str) -> "Edit":
         key, node = self.node, self.node
         for depth, name in enumerate(path):
             if not isinstance(node, yaml.MappingNode):
-                raise UsageError(f"{self.where}: {'.'.join(path[:depth])} is empty, expected a mapping")
+                raise UsageError(f"{where}: {'.'.join(path[:depth])} is empty, expected a mapping")
             if any(key.tag == _MERGE for key, _ in node.value):
                 merged = ".".join(path[:depth]) or "the Job"
-                raise UsageError(f"{self.where}: {merged} has a merge key (<<), expected plain keys")
+                raise UsageError(f"{where}: {merged} has a merge key (<<), expected plain keys")
             found = [pair for pair in node.value if pair[0].value == name]
             if len(found) > 1:
                 line = found[1][0].start_mark.line + 1
-                raise UsageError(f"{self.where}: {name} is given again in line {line}, expected it once")
+                raise UsageError(f"{where}: {name} is given again in line {line}, expected it once")
             if not found:
                 return self._insertion(key, node, path[depth:], value)
             key, node = found[0]

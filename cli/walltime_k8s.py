@@ -44,9 +44,7 @@ def rewrite_file(
     name = "manifest" if source == STDIN else source
     rewritten = rewrite(text, name=name, folder=folder, options=options, overwrite=overwrite)
     if output is None:
-        stream = click.get_binary_stream("stdout")
-        stream.write(rewritten.text.encode())
-        stream.flush()
+        click.echo(rewritten.text.encode(), nl=False)
     else:
         write_pieces(output, [rewritten.text])
     for note in rewritten.notes:
@@ -91,7 +89,7 @@ def rewrite(
             notes.append(f"{job.where}: keeps its time limit, {format_time(asked_s)}")
             continue
         limits[job.where] = _limit_s(job, found)
-        edits += manifest.limited(limits[job.where])
+        edits += manifest.limited(limits[job.where], where=job.where)
         notes.append(f"{job.where}: time limit {format_time(limits[job.where])}, as predicted")
     changed = edited(text, edits)
     _check(changed, name=name, count=len(manifests), limits=limits)
@@ -113,7 +111,7 @@ def _check(text: str, *, name: str, count: int, limits: Mapping[str, int]) -> No
         written = {job.where: job.limits() for job in jobs if job is not None and job.where in limits}
         for manifest in manifests:
             if any(where.startswith(manifest.where) for where in limits):
-                manifest.limited(1)  # finds what is given twice
+                manifest.limited(1, where=manifest.where)  # finds what is given twice
     except (UsageError, DataError):
         manifests, written = [], {}
     if len(manifests) != count or written != {where: [limit, limit] for where, limit in limits.items()}:
