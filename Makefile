@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types imports unit slow test-slurm docs bench-store bench-train bench-runtime clean
+.PHONY: demo test lint types imports unit slow test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -56,6 +56,13 @@ bench-train: $(INSTALLED)
 
 bench-runtime: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_runtime.py --write docs/performance.md
+
+bench-footprint: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_footprint.py --write docs/deploy.md
+
+# BENCH_SERVE=--write puts the table into docs/serve.md.
+bench-serve: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_serve.py $(BENCH_SERVE)
 
 clean:
 	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

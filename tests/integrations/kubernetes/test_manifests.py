@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import Result
+from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kernelcast.cli.walltime import walltime
 from kernelcast.cli.walltime_k8s import rewrite
 from kernelcast.runtime import DataError, UsageError
 
@@ -267,6 +268,20 @@ def test_there_must_be_a_job(k8s: K8s, text: str) -> None:
 def test_options_that_mean_nothing_here(k8s: K8s, options: list[str]) -> None:
     done = k8s(JOB, *options)
     assert str(done.exception) == f"{options[0]} is given with --k8s, expected not"
+
+
+@pytest.mark.parametrize("options", [["--overwrite"], ["-o", "x.yaml"]])
+def test_options_that_mean_nothing_elsewhere(folder: Path, options: list[str]) -> None:
+    done = CliRunner().invoke(walltime, ["train.sbatch", *options])
+    assert isinstance(done.exception, UsageError)
+    assert "is given without --k8s, expected not" in str(done.exception)
+
+
+def test_a_manifest_must_be_named(folder: Path) -> None:
+    done = CliRunner().invoke(walltime, ["--k8s"])
+    assert str(done.exception).startswith("--k8s is given without JOB, expected a manifest's file")
+    assert "no such file" in str(CliRunner().invoke(walltime, ["--k8s", "none.yaml"]).exception).lower()
+    assert "not a regular file" in str(CliRunner().invoke(walltime, ["--k8s", "."]).exception)
 
 
 def test_a_time_that_kueue_cannot_keep(k8s: K8s) -> None:

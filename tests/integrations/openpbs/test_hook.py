@@ -26,6 +26,16 @@ def test_a_job_that_describes_itself(queue: Queue, real: Path, predicted_s: Ask)
     assert queued.log == []
 
 
+def test_values_with_commas(queue: Queue, real: Path) -> None:
+    fields = FIELDS + " pp=2 encoder_counts=3,1"
+    found = {
+        queue({"KERNELCAST": value}, command=real).walltime
+        for value in (fields, f"'{fields}'", f'"{fields}"', fields.replace(",", "\\,"))
+    }
+    assert len(found) == 1
+    assert found.pop()
+
+
 @pytest.mark.parametrize("resource", ["walltime", "min_walltime"])
 def test_a_given_walltime_is_kept(queue: Queue, real: Path, resource: str) -> None:
     queued = queue(SAID, command=real, **{resource: 600})
