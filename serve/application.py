@@ -63,7 +63,7 @@ class Application:
                 ("search", 1, _SEARCHES_WAITING),
             )
         }
-        self._description = _json_bytes(document(self.version, can_reload=can_reload))
+        self._can_reload = can_reload
         routes = [
             Route("/predict", self._predict, methods=["POST"]),
             Route("/search", self._search, methods=["POST"]),
@@ -206,7 +206,8 @@ class Application:
         return Response(self.metrics.text(), headers={"content-type": CONTENT_TYPE_LATEST})
 
     async def _describe(self, request: Request) -> Response:
-        return Response(self._description, media_type=JSON)
+        described = document(self.version, self.warm.models, can_reload=self._can_reload)
+        return Response(_json_bytes(described), media_type=JSON)
 
     async def _reload(self, request: Request) -> Response:
         try:

@@ -1,11 +1,11 @@
 """What the server says of itself at /openapi.json: OpenAPI 3.1, made of the tables that requests are read by."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kernelcast.runtime.estimate import ESTIMATE_FORMAT
 from kernelcast.runtime.search.result import SEARCH_FORMAT
-from kernelcast.serve.schemas import PREDICT, SEARCH, SHARED, WALLTIME, Schema
+from kernelcast.serve.schemas import PREDICT, SEARCH, WALLTIME, Schema, model_schemas
 from kernelcast.walltime.answer import WALLTIME_FORMAT
 
 JSON, TEXT = "application/json", "text/plain"
@@ -20,8 +20,8 @@ _PROBLEMS: Mapping[str, str] = {
 }
 
 
-def document(version: str, *, can_reload: bool) -> dict[str, Any]:
-    """The description of a server of this version."""
+def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[str, Any]:
+    """The description of a server of this version that knows these models by name."""
     paths = {
         "/predict": _post("Predict a training step.", "PredictRequest", _answer(ESTIMATE_FORMAT)),
         "/search": _post("Find the fastest layouts.", "SearchRequest", _answer(SEARCH_FORMAT)),
@@ -38,7 +38,7 @@ def document(version: str, *, can_reload: bool) -> dict[str, Any]:
         }
         paths["/reload"] = {"post": reload}
     schemas = {
-        **SHARED,
+        **model_schemas(models),
         "PredictRequest": _object(PREDICT, "model", "micro_batch"),
         "SearchRequest": _object(SEARCH, "model", "gpus", "global_batch"),
         "WalltimeRequest": _object(WALLTIME),

@@ -1,6 +1,6 @@
 """The fields of every request, as JSON Schema: what /openapi.json says, and which fields are known."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
@@ -83,14 +83,16 @@ def _model_fields() -> Schema:
 
 _MAY_BE_ZERO = ("learned_positions", "sliding_window", "forward_syncs", "backward_syncs")
 
-SHARED: Mapping[str, Schema] = MappingProxyType(
-    {
+
+def model_schemas(names: Iterable[str]) -> dict[str, Schema]:
+    """What a model may be, where these are known by name."""
+    return {
         "ModelFields": _model_fields(),
         "Model": {
             "description": "A model by name (built in, or one of the site's), by the fields of a model file, or as "
             "Hugging Face's config.json.",
             "anyOf": [
-                {"type": "string", "examples": ["llama-2-7b"]},
+                {"type": "string", "enum": list(names)},
                 {"$ref": "#/components/schemas/ModelFields"},
                 {
                     "type": "object",
@@ -100,7 +102,7 @@ SHARED: Mapping[str, Schema] = MappingProxyType(
             ],
         },
     }
-)
+
 
 _MODEL: Mapping[str, Schema] = {
     "model": {"$ref": "#/components/schemas/Model"},

@@ -6,6 +6,7 @@
 local loaded, kernelcast = pcall(dofile, "/etc/slurm/kernelcast.lua")
 if loaded then
   kernelcast.command = "kernelcast walltime"
+  -- Where `kernelcast serve` runs, milliseconds instead (docs/serve.md): kernelcast.command = "kernelcast-ask"
   kernelcast.timeout_s = 2
 end
 
