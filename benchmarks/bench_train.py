@@ -39,7 +39,7 @@ LOAD = """
 import json, sys, time
 from pathlib import Path
 import numpy, onnxruntime
-from kernelcast.runtime.bundle import read_bundle
+from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.predictor import Predictor
 
 def resident_bytes():

@@ -10,10 +10,10 @@ import click
 from kernelcast.cli.bundle_diff import diff
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
-from kernelcast.runtime.bundle import Bundle, read_bundle
+from kernelcast.runtime.bundle.file import Bundle, read_bundle
+from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError, one_line
-from kernelcast.runtime.manifest import UNKNOWN_MOMENT
-from kernelcast.runtime.regressor_entry import RegressorEntry
 
 FORMAT = "kernelcast.bundle_info/1"
 CHECK_FORMAT = "kernelcast.bundle_check/1"
@@ -142,8 +142,8 @@ def verify(path: Path, allowed_signers: Path | None, signer: str, as_json: bool)
     kernelcast bundle verify theirs.kcast --allowed-signers signers
     """
     # Imported here: the check loads numpy and onnxruntime, which info does without.
-    from kernelcast.runtime.bundle_check import check_bundle
-    from kernelcast.runtime.signature import signature_path, verify_signature
+    from kernelcast.runtime.bundle.check import check_bundle
+    from kernelcast.runtime.bundle.signature import signature_path, verify_signature
 
     if signer and allowed_signers is None:
         raise UsageError("--signer is given without --allowed-signers, expected both")
@@ -191,7 +191,7 @@ def sign(path: Path, key: Path) -> None:
     \b
     kernelcast bundle sign here.kcast --key ~/.ssh/id_ed25519
     """
-    from kernelcast.runtime.signature import sign_bundle
+    from kernelcast.runtime.bundle.signature import sign_bundle
 
     click.echo(f"{one_line(str(sign_bundle(path, key)))}: written")
 

@@ -7,8 +7,8 @@ import click
 
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
-from kernelcast.runtime.bundle import read_bundle
-from kernelcast.runtime.bundle_difference import BundleDifference, RegressorChange, compare_bundles
+from kernelcast.runtime.bundle.difference import BundleDifference, RegressorChange, compare_bundles
+from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.errors import one_line
 
 FORMAT = "kernelcast.bundle_difference/1"

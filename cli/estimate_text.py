@@ -5,7 +5,7 @@ from itertools import groupby
 
 from kernelcast.cli.tables import seconds, seconds_precisely, text_table
 from kernelcast.runtime import Estimate
-from kernelcast.runtime.decomposition_calls import ONCE_PER_UPDATE
+from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 
 TOP_OPERATORS = 12
 SHOWN_WARNINGS = 8

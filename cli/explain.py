@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelcast.cli.tables import seconds, text_table
 from kernelcast.runtime import Estimate, UsageError
-from kernelcast.runtime.bundle import Bundle
+from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.explanation import Explanation, explain_operator
 
 NEAREST = 5

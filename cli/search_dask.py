@@ -11,7 +11,7 @@ from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.comm.registry import get_backend
 
 from kernelcast.runtime import DataError, Estimator, KernelcastError, UsageError
-from kernelcast.runtime.bundle import read_content, verified_bundle
+from kernelcast.runtime.bundle.file import read_content, verified_bundle
 from kernelcast.runtime.search import Question, SearchResult
 from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.search import answer

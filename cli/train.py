@@ -9,7 +9,7 @@ import click
 from kernelcast.cli.options import database_option, json_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
-from kernelcast.runtime.bundle import read_bundle
+from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.errors import UsageError
 from kernelcast.train.dataset import STATISTICS
 from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED, Trained, open_measurements, train_bundle

@@ -10,7 +10,7 @@ from typing import Any, Self
 from kernelcast.collector.gpt import require_trainable
 from kernelcast.collector.training import check_trainable
 from kernelcast.runtime import DataError, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.partition import partition
+from kernelcast.runtime.step.partition import partition
 
 # Seeds are 32-bit numbers where the split and the trees take them; more steps than that never end.
 _LARGEST = 2**32 - 1

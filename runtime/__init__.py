@@ -47,7 +47,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kernelcast.runtime.bundle import read_bundle
+    from kernelcast.runtime.bundle.file import read_bundle
     from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
     from kernelcast.runtime.estimate import Estimate
     from kernelcast.runtime.estimator import Estimator
@@ -78,7 +78,7 @@ _HOME = {
     "Parallelism": "parallelism",
     "UsageError": "errors",
     "load_model": "models",
-    "read_bundle": "bundle",
+    "read_bundle": "bundle.file",
 }
 
 

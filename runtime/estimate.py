@@ -4,15 +4,15 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kernelcast.runtime.decomposition import Component, Decomposition
 from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.model import ModelConfig
-from kernelcast.runtime.operator_times import Question, Warnings, question
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.parallelism import Cluster, Parallelism
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.predictor import Answer
-from kernelcast.runtime.timeline_kinds import TimelineKind
+from kernelcast.runtime.step.decomposition import Component, Decomposition
+from kernelcast.runtime.step.operator_times import Question, Warnings, question
+from kernelcast.runtime.step.timeline_kinds import TimelineKind
 
 ESTIMATE_FORMAT = "kernelcast.estimate/1"
 _US_PER_S = 1e6

@@ -7,20 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Self, get_args
 
-from kernelcast.runtime.bundle import Bundle, read_bundle
-from kernelcast.runtime.decomposition import Decomposition, decompose
+from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate import Components, Estimate, Memory, Provenance, StageEstimate
 from kernelcast.runtime.memory import device_kind, stage_memory
 from kernelcast.runtime.model import MAX_SIZE, ModelConfig, require_choice, require_integer
-from kernelcast.runtime.operator_times import Question, ask, total_us
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES, Cluster, Parallelism
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
 from kernelcast.runtime.predictor import MAX_REMEMBERED, Predictor
 from kernelcast.runtime.shown import shown
-from kernelcast.runtime.stage_times import Times
-from kernelcast.runtime.step_times import StepTimes, step_times
-from kernelcast.runtime.timeline_kinds import TimelineKind, check_simulated, pipeline_times
+from kernelcast.runtime.step.decomposition import Decomposition, decompose
+from kernelcast.runtime.step.operator_times import Question, ask, total_us
+from kernelcast.runtime.step.stage_times import Times
+from kernelcast.runtime.step.step_times import StepTimes, step_times
+from kernelcast.runtime.step.timeline_kinds import TimelineKind, check_simulated, pipeline_times
 from kernelcast.runtime.uncertainty import drawn_times, draws_for, interval
 
 _US_PER_S = 1e6

@@ -4,14 +4,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kernelcast.runtime.bundle import Bundle
-from kernelcast.runtime.decomposition_calls import ONCE_PER_UPDATE
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate import Estimate
-from kernelcast.runtime.operator_times import Question, question
 from kernelcast.runtime.operators import OPERATORS, Direction, operator
-from kernelcast.runtime.regressor_entry import RegressorEntry
-from kernelcast.runtime.substitutes import substitute
+from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
+from kernelcast.runtime.step.operator_times import Question, question
+from kernelcast.runtime.step.substitutes import substitute
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from kernelcast.runtime.bundle import Bundle, Key
+from kernelcast.runtime.bundle.file import Bundle, Key
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.onnx_runtime import onnx_runtime
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.range_warning import RangeWarning, out_of_range
-from kernelcast.runtime.regressor_entry import RegressorEntry
 
 __all__ = ["INPUT_NAME", "OUTPUT_NAMES", "Answer", "Predictor", "RangeWarning", "Vector"]
 

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+from kernelcast.runtime.bundle.regressor_entry import Layout, RegressorEntry
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.regressor_entry import Layout, RegressorEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,9 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.operator_times import OperatorTimes, Question
-from kernelcast.runtime.regressor_entry import Key
-from kernelcast.runtime.timeline_kinds import TimelineKind
+from kernelcast.runtime.bundle.regressor_entry import Key
+from kernelcast.runtime.step.operator_times import OperatorTimes, Question
+from kernelcast.runtime.step.timeline_kinds import TimelineKind
 
 DRAWS_CLOSED_FORM = 256
 DRAWS_SIMULATED = 64

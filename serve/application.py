@@ -31,6 +31,7 @@ from kernelcast.serve.warm import Warm
 from kernelcast.walltime.batch_script import decoded
 
 _SEARCHES_WAITING = 4
+_CLIENT_GONE = 499
 _TEXT_PARAMETERS = ("asked", "slurm")
 _MOST_PARAMETERS = 32
 
@@ -74,7 +75,7 @@ class Application:
         ]
         if can_reload:
             routes.append(Route("/reload", self._reload, methods=["POST"]))
-        handlers: dict[Any, Any] = {HTTPException: _refused, Exception: _failed}
+        handlers: dict[Any, Any] = {HTTPException: _refused, ClientDisconnect: _gone, Exception: _failed}
         self.asgi: ASGIApp = _Measured(
             Starlette(routes=routes, exception_handlers=handlers),
             self.metrics,
@@ -156,9 +157,7 @@ class Application:
         try:
             return Response(await self._pools[pool].run(work), media_type=media)
         except Busy as error:
-            if media == TEXT:
-                return Response(_text_bytes(f"\nkernelcast: error: {error}\n"), 503, _RETRY, TEXT)
-            return _error(503, str(error), _RETRY)
+            return (_text_error if media == TEXT else _error)(503, str(error), _RETRY)
         except BodyError as error:
             return _error(400, str(error))
         except KernelcastError as error:
@@ -227,7 +226,7 @@ class _Measured:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._inner(scope, receive, send)
-        begin, status = perf_counter(), 499  # the client went away
+        begin, status = perf_counter(), _CLIENT_GONE
 
         async def noting(message: Message) -> None:
             nonlocal status
@@ -238,8 +237,6 @@ class _Measured:
         path = scope["path"] if scope["path"] in self._paths else "other"
         try:
             await self._inner(scope, receive, noting)
-        except ClientDisconnect:
-            pass
         finally:
             self._metrics.requests.labels(path, status).inc()
             self._metrics.seconds.labels(path).observe(perf_counter() - begin)
@@ -275,8 +272,18 @@ def _error(status: int, text: str, headers: Mapping[str, str] | None = None) -> 
     return Response(_json_bytes({"error": one_line(text)}), status, headers, JSON)
 
 
+def _text_error(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
+    """An error as clients that are shell scripts read it: no limit on the first line, then why."""
+    return Response(_text_bytes(f"\nkernelcast: error: {one_line(text)}\n"), status, headers, TEXT)
+
+
 async def _refused(request: Request, error: HTTPException) -> Response:
-    return _error(error.status_code, error.detail, error.headers)
+    as_text = request.url.path == "/walltime" and _media_type(request) == TEXT
+    return (_text_error if as_text else _error)(error.status_code, error.detail, error.headers)
+
+
+async def _gone(request: Request, error: ClientDisconnect) -> Response:
+    return Response(status_code=_CLIENT_GONE)  # for the figures; nobody reads it
 
 
 async def _failed(request: Request, error: Exception) -> Response:

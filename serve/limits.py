@@ -27,4 +27,4 @@ class Limits:
     time_s: float = 30.0
     workers: int = 2
     waiting: int = 128
-    connections: int = 1024
+    connections: int = 256

@@ -9,7 +9,7 @@ from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.model import MAX_ENCODERS, MAX_SIZE
 from kernelcast.runtime.parallelism import MAX_DEGREE, Recompute, Schedule
 from kernelcast.runtime.search.question import RankBy
-from kernelcast.runtime.timeline_kinds import TimelineKind
+from kernelcast.runtime.step.timeline_kinds import TimelineKind
 from kernelcast.walltime import FIELDS
 from kernelcast.walltime.slurm import OPTIONS
 

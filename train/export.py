@@ -16,8 +16,8 @@ from skl2onnx import convert_sklearn
 from skl2onnx.common.data_types import FloatTensorType
 from xgboost import XGBRegressor
 
+from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.interval import Interval
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.predictor import OUTPUT_NAMES
 from kernelcast.train.baseline import Baseline, Constant, PowerLaw, Roofline

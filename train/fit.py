@@ -6,8 +6,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.bundle import Bundle, write_bundle
-from kernelcast.runtime.manifest import UNKNOWN_MOMENT, Manifest
+from kernelcast.runtime.bundle.file import Bundle, write_bundle
+from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
 from kernelcast.store.database_file import check_file, read_header
 from kernelcast.store.migrations import SCHEMA_VERSION

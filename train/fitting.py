@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kernelcast.runtime.manifest import RegressorEntry
+from kernelcast.runtime.bundle.manifest import RegressorEntry
 from kernelcast.train.dataset import Table
 from kernelcast.train.export import to_onnx
 from kernelcast.train.intervals import calibrate, layouts_of

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from sklearn.model_selection import KFold
 
-from kernelcast.runtime.interval import LEVEL, Interval
+from kernelcast.runtime.bundle.interval import LEVEL, Interval
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.train.dataset import Array, Table
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.interval import Interval
 from kernelcast.runtime.onnx_runtime import onnx_runtime
 from kernelcast.runtime.predictor import INPUT_NAME, OUTPUT_NAMES
 from kernelcast.train.dataset import Array, Table

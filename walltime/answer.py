@@ -11,7 +11,7 @@ from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parall
 from kernelcast.runtime.models import BUILT_IN, load_model
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
 from kernelcast.runtime.shown import shown
-from kernelcast.runtime.timeline_kinds import TimelineKind
+from kernelcast.runtime.step.timeline_kinds import TimelineKind
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
 from kernelcast.walltime.durations import fits_slurm, format_slurm, format_time

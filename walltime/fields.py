@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import get_args
 
 from kernelcast.runtime.parallelism import MAX_DEGREE, Recompute, Schedule
-from kernelcast.runtime.timeline_kinds import TimelineKind
+from kernelcast.runtime.step.timeline_kinds import TimelineKind
 from kernelcast.walltime.durations import read_duration
 
 Value = int | float | str | bool | tuple[int, ...]

@@ -20,6 +20,7 @@ TIMEOUT_S = 5.0  # a job is held up for no longer than this
 
 _MARK = re.compile(r"^#KERNELCAST(\s|$)", re.MULTILINE)
 _OFF = re.compile(r"^#KERNELCAST[ \t]+off[ \t]*$", re.MULTILINE)
+_LIMIT = re.compile(rb"(?:([0-9]{1,5})-)?([0-9]{2}):([0-9]{2}):([0-9]{2})\n")
 _JOB_FILE = "kernelcast.toml"
 _SHOWN_LINES, _SHOWN_CHARACTERS = 5, 400
 
@@ -72,8 +73,8 @@ class Frobnicator(FrobnicatorPlugin):
         tell(lines)
 
     def _ask(self, words, script, folder):
-        """Seconds, or None; and what to say."""
-        command = [*self.command, "--format", "seconds", *words]
+        """Seconds, 0 for no answer; and what to say."""
+        command = [*self.command, "--format", "slurm", *words]
         pipe = subprocess.PIPE
         # A session of its own, so that whatever it started can be stopped with it.
         with subprocess.Popen(
@@ -83,12 +84,19 @@ class Frobnicator(FrobnicatorPlugin):
                 out, err = process.communicate(script.encode("utf-8", "replace"), timeout=self.timeout_s)
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
-                return None, [f"no answer within {self.timeout_s:g} s"]
+                return 0, [f"no answer within {self.timeout_s:g} s"]
         lines = err.decode("utf-8", "replace").splitlines()
-        answer = re.match(rb"^([0-9]{1,12})\n$", out)
-        if process.returncode or not answer:
-            return None, lines or ["no answer"]
-        return int(answer.group(1)), lines
+        seconds = 0 if process.returncode else seconds_of(out)
+        return seconds, lines if seconds or lines else ["no answer"]
+
+
+def seconds_of(answer):
+    """Seconds of `HH:MM:SS` or `D-HH:MM:SS`; 0 when the answer is another one."""
+    found = _LIMIT.fullmatch(answer)
+    if not found:
+        return 0
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def said(attributes):

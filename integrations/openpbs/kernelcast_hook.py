@@ -16,6 +16,7 @@ COMMAND = ["/usr/local/bin/kernelcast", "walltime"]
 TIMEOUT_S = 5.0  # less than the hook's alarm
 
 VARIABLE = "KERNELCAST"
+_LIMIT = re.compile(rb"(?:([0-9]{1,5})-)?([0-9]{2}):([0-9]{2}):([0-9]{2})\n")
 _SHOWN_LINES, _SHOWN_CHARACTERS = 5, 400
 
 
@@ -51,8 +52,8 @@ def gpus(job):
 
 
 def ask(words, script):
-    """Seconds, or None; and what to say."""
-    command = [*COMMAND, "--format", "seconds", *words]
+    """Seconds, 0 for no answer; and what to say."""
+    command = [*COMMAND, "--format", "slurm", *words]
     pipe = subprocess.PIPE
     # A session of its own, so that whatever it started can be stopped with it.
     with subprocess.Popen(
@@ -62,12 +63,19 @@ def ask(words, script):
             out, err = process.communicate(script.encode("utf-8", "replace"), timeout=TIMEOUT_S)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
-            return None, [f"no answer within {TIMEOUT_S:g} s"]
+            return 0, [f"no answer within {TIMEOUT_S:g} s"]
     lines = err.decode("utf-8", "replace").splitlines()
-    answer = re.match(rb"^([0-9]{1,12})\n$", out)
-    if process.returncode or not answer:
-        return None, lines or ["no answer"]
-    return int(answer.group(1)), lines
+    seconds = 0 if process.returncode else seconds_of(out)
+    return seconds, lines if seconds or lines else ["no answer"]
+
+
+def seconds_of(answer):
+    """Seconds of `HH:MM:SS` or `D-HH:MM:SS`; 0 when the answer is another one."""
+    found = _LIMIT.fullmatch(answer)
+    if not found:
+        return 0
+    days, hours, minutes, seconds = (int(part or 0) for part in found.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def tell(lines):

@@ -11,7 +11,7 @@ from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
 from kernelcast.runtime.model import ModelConfig
 from kernelcast.runtime.parallelism import Schedule
-from kernelcast.runtime.partition import partition
+from kernelcast.runtime.step.partition import partition
 
 Whole = NDArray[np.int64]
 

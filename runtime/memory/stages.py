@@ -13,7 +13,7 @@ from kernelcast.runtime.memory.working import LOG_PROBABILITY_BYTES, Ends, worki
 from kernelcast.runtime.model import ModelConfig
 from kernelcast.runtime.parallelism import Parallelism, Recompute
 from kernelcast.runtime.parameters import encoder_parameters, padded_vocabulary, stage_parameters
-from kernelcast.runtime.partition import encoders_of_chunks
+from kernelcast.runtime.step.partition import encoders_of_chunks
 
 RECOMPUTE_CODES: dict[Recompute, int] = {"none": NONE, "selective": SELECTIVE, "full": FULL}
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from kernelcast.runtime.bundle import Bundle
+from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError
 
 _GIB = 2**30

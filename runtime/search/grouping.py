@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.model import ModelConfig
-from kernelcast.runtime.partition import partition
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.search.evaluate import Group, Structure
 from kernelcast.runtime.search.layouts import Layouts
 from kernelcast.runtime.search.pieces import Pieces, Prices, StageKind
-from kernelcast.runtime.stage_times import chunk_times
+from kernelcast.runtime.step.partition import partition
+from kernelcast.runtime.step.stage_times import chunk_times
 
 Times = NDArray[np.float64]
 Rows = NDArray[np.intp]

@@ -12,7 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.decomposition_blocks import (
+from kernelcast.runtime.bundle.regressor_entry import Key
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.model import ModelConfig
+from kernelcast.runtime.parallelism import Cluster, Parallelism
+from kernelcast.runtime.parameters import encoder_parameters, stage_parameters
+from kernelcast.runtime.predictor import Predictor
+from kernelcast.runtime.search.layouts import Layouts
+from kernelcast.runtime.step.blocks import (
     Cut,
     encoder_backward,
     encoder_forward,
@@ -20,18 +27,11 @@ from kernelcast.runtime.decomposition_blocks import (
     end_forward,
     send,
 )
-from kernelcast.runtime.decomposition_calls import Calls, Component
-from kernelcast.runtime.decomposition_update import Role, block_gather, block_scatter, update
-from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.groups import data_group, pipeline_pair
-from kernelcast.runtime.model import ModelConfig
-from kernelcast.runtime.parallelism import Cluster, Parallelism
-from kernelcast.runtime.parameters import encoder_parameters, stage_parameters
-from kernelcast.runtime.predictor import Predictor
-from kernelcast.runtime.regressor_entry import Key
-from kernelcast.runtime.search.layouts import Layouts
-from kernelcast.runtime.stage_times import BlockTimes
-from kernelcast.runtime.substitutes import substitute
+from kernelcast.runtime.step.calls import Calls, Component
+from kernelcast.runtime.step.groups import data_group, pipeline_pair
+from kernelcast.runtime.step.stage_times import BlockTimes
+from kernelcast.runtime.step.substitutes import substitute
+from kernelcast.runtime.step.update import Role, block_gather, block_scatter, update
 
 Times = NDArray[np.float64]
 Vector = tuple[int, ...]

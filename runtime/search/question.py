@@ -11,7 +11,7 @@ from kernelcast.runtime.model import MAX_SIZE, require_choice, require_integer
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES, Cluster
 from kernelcast.runtime.search.layouts import Layouts
 from kernelcast.runtime.search.space import Space
-from kernelcast.runtime.timeline_kinds import TimelineKind
+from kernelcast.runtime.step.timeline_kinds import TimelineKind
 
 RankBy = Literal["step-time", "tokens-per-gpu"]
 

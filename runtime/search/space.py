@@ -15,9 +15,9 @@ import numpy as np
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.model import MAX_SIZE, ModelConfig, require_choice, require_integer
 from kernelcast.runtime.parallelism import MAX_DEGREE, Parallelism, Recompute, Schedule
-from kernelcast.runtime.partition import partition
 from kernelcast.runtime.search.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
-from kernelcast.runtime.timeline_kinds import check_simulated
+from kernelcast.runtime.step.partition import partition
+from kernelcast.runtime.step.timeline_kinds import check_simulated
 
 USUAL_VIRTUAL_STAGES = range(2, 9)
 """Chunks per device of an interleaved schedule that are looked at unless others are asked for."""

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from kernelcast.runtime.decomposition_calls import ONCE_PER_UPDATE
 from kernelcast.runtime.estimate import Estimate
+from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

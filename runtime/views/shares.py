@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelcast.runtime.decomposition import Component
 from kernelcast.runtime.estimate import Estimate
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline, simulate
+from kernelcast.runtime.step.decomposition import Component
 
 _TENSOR_PARALLEL = ("mp_all_reduce", "mp_all_gather", "mp_reduce_scatter")
 _PASS_PARTS = {

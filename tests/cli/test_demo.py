@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.cli.main import main
-from kernelcast.runtime.bundle import read_bundle
+from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.store import Database
 
 PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"

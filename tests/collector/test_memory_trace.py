@@ -16,8 +16,8 @@ from kernelcast.collector.memory_trace import peak_bytes
 from kernelcast.runtime import DataError, ModelConfig, Parallelism
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.parameters import padded_vocabulary
-from kernelcast.runtime.partition import encoders_of_chunks
 from kernelcast.runtime.pipeline.schedules import Kind, stage_orders
+from kernelcast.runtime.step.partition import encoders_of_chunks
 
 DROPPED = 0.1
 

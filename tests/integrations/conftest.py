@@ -1,5 +1,6 @@
 """What tests of all schedulers need: the real command with a site's bundle, and programs that behave in its place."""
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,8 @@ from click.testing import CliRunner
 from kernelcast.cli.walltime import walltime
 
 SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 2\nencoders = 4\nvocabulary_size = 100\n"
+
+ASK = Path(__file__).parents[2] / "integrations" / "slurm" / "kernelcast-ask"
 
 HANGING = {
     "sleeps": "sleep 1000\n",
@@ -33,7 +36,7 @@ def site(tmp_path: Path, make_bundle: Callable[..., Path], monkeypatch: pytest.M
 
 @pytest.fixture
 def program(tmp_path: Path) -> Callable[[str], Path]:
-    """Writes a shell program that notes its arguments and standard input beside itself (`.calls`, `.input`)."""
+    """Writes a shell program that notes its arguments beside itself, in `.calls`."""
 
     def write(text: str) -> Path:
         path = tmp_path / "bin" / "kernelcast"
@@ -74,3 +77,17 @@ def predicted_s(
 def hanging(request: pytest.FixtureRequest, program: Callable[[str], Path]) -> Path:
     """Programs that never answer, each in its way."""
     return program(request.param)
+
+
+@pytest.fixture
+def limit_s(predicted_s: Callable[..., int]) -> Callable[..., int]:
+    """The same, rounded up to whole minutes, as schedulers are told."""
+    return lambda fields: -(-predicted_s(fields) // 60) * 60
+
+
+@pytest.fixture
+def warm(program: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> Path:
+    """kernelcast-ask, whose curl answers an hour and forty minutes, and notes what it was sent."""
+    curl = program("cat > $0.input; echo 01:40:00\n").rename(program("").with_name("curl"))
+    monkeypatch.setenv("PATH", f"{curl.parent}:{os.environ['PATH']}")
+    return ASK

@@ -17,9 +17,9 @@ from kernelcast.runtime import (
     Parallelism,
     UsageError,
 )
-from kernelcast.runtime.decomposition_blocks import encoder_backward, encoder_forward, end_forward
-from kernelcast.runtime.decomposition_update import update
 from kernelcast.runtime.fingerprint import FabricFingerprint
+from kernelcast.runtime.step.blocks import encoder_backward, encoder_forward, end_forward
+from kernelcast.runtime.step.update import update
 
 Make = Callable[..., Path]
 TINY: dict[str, Any] = {

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from kernelcast.runtime import DataError, UsageError, read_bundle
-from kernelcast.runtime.bundle import write_bundle
+from kernelcast.runtime.bundle.file import write_bundle
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.predictor import Answer, Predictor, Vector
 

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.operator_times import OperatorTimes, Question
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.predictor import Answer
+from kernelcast.runtime.step.operator_times import OperatorTimes, Question
 from kernelcast.runtime.uncertainty import drawn_times, draws_for, interval
 
 Make = Callable[..., Path]

@@ -115,10 +115,6 @@ def test_a_port_of_this_machine(start: Start) -> None:
         (["--listen", "127.0.0.1"], "--listen is '127.0.0.1', expected ADDRESS:PORT"),
         (["--listen", "127.0.0.1:65536"], "--listen is '127.0.0.1:65536', expected ADDRESS:PORT"),
         (["--listen", "example.org:80"], "--listen is 'example.org:80', expected ADDRESS:PORT"),
-        ([], "neither of --socket and --listen given"),
-        (["--listen", "127.0.0.1:0", "--socket", "x"], "both of --socket and --listen given"),
-        (["--socket", "x", "--socket-mode", "rw"], "--socket-mode is 'rw', expected octal permissions"),
-        (["--socket", "x", "--socket-mode", "1777"], "--socket-mode is '1777', expected at most 0777"),
     ],
 )  # fmt: skip
 def test_addresses_that_are_refused(

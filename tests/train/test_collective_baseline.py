@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from kernelcast.runtime.interval import Interval
+from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.train.candidates import COLLECTIVE_CANDIDATES
 from kernelcast.train.collective_baseline import FADE, fit_latency_bandwidth, ring_work

@@ -15,7 +15,7 @@ from onnx.reference import ReferenceEvaluator
 from sklearn.ensemble import RandomForestRegressor
 
 from kernelcast.runtime import DataError
-from kernelcast.runtime.interval import Interval
+from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
 from kernelcast.train import export, parity
 from kernelcast.train.baseline import Roofline

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
-from kernelcast.runtime.regressor_entry import RegressorEntry
 from kernelcast.train.dataset import Array
 from kernelcast.train.fit import Trained
 from kernelcast.train.notes import Note

@@ -15,9 +15,9 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from kernelcast.runtime.bundle.interval import LEVEL
+from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.interval import LEVEL
-from kernelcast.runtime.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.train.intervals import log_half_widths
 from kernelcast.train.report.canvas import Size

@@ -54,11 +54,11 @@ def duration(jobspec: Any) -> Any:
 
 @pytest.mark.parametrize("userid", [ME, SOMEBODY])
 def test_a_script_that_describes_itself(
-    ingest: Ingest, real: Path, predicted_s: Ask, tmp_path: Path, userid: int
+    ingest: Ingest, real: Path, limit_s: Ask, tmp_path: Path, userid: int
 ) -> None:
     before = job(tmp_path)
     after = ingest(before, userid=userid, command=real)
-    assert duration(after) == predicted_s(FIELDS)
+    assert duration(after) == limit_s(FIELDS)
     after["attributes"]["system"]["duration"] = 0.0
     assert after == before  # nothing else changes
 
@@ -69,7 +69,7 @@ def test_an_explicit_duration_is_kept(ingest: Ingest, real: Path, tmp_path: Path
     assert not Path(f"{real}.calls").exists()
 
 
-def test_attributes_of_the_command_line(ingest: Ingest, real: Path, predicted_s: Ask, tmp_path: Path) -> None:
+def test_attributes_of_the_command_line(ingest: Ingest, real: Path, limit_s: Ask, tmp_path: Path) -> None:
     # flux submit --setattr=user.kernelcast.model=tiny …: JSON values.
     fields = {
         "model": "tiny",
@@ -78,24 +78,24 @@ def test_attributes_of_the_command_line(ingest: Ingest, real: Path, predicted_s:
         "steps": 2000,
         "sequence_parallel": False,
     }
-    asked = predicted_s("model=tiny micro_batch=1 micro_batches=3 steps=2000")
+    asked = limit_s("model=tiny micro_batch=1 micro_batches=3 steps=2000")
     assert duration(ingest(job(tmp_path, script=None, fields=fields), userid=SOMEBODY, command=real)) == asked
     # Beside lines of a script, whose line numbers stay what they are.
     script = SCRIPT.replace("steps=1e6", "steps=2000")
     found = ingest(job(tmp_path, script=script, fields={"margin": "50%"}), userid=SOMEBODY, command=real)
-    assert duration(found) == pytest.approx(asked * 1.5 / 1.1, abs=1)
+    assert duration(found) == pytest.approx(asked * 1.5 / 1.1, abs=120)
     layout = {**fields, "pp": 2, "encoder_counts": [3, 1]}
     assert duration(ingest(job(tmp_path, script=None, fields=layout, gpus=2), userid=ME, command=real)) > 0
 
 
 def test_a_job_file_counts_for_the_owner_only(
-    ingest: Ingest, real: Path, predicted_s: Ask, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ingest: Ingest, real: Path, limit_s: Ask, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "kernelcast.toml").write_text(
         'model = "tiny"\nmicro_batch = 1\nmicro_batches = 3\nsteps = 5000\n'
     )
     plain = job(tmp_path, script="#!/bin/sh\ntrue\n")
-    asked = predicted_s("model=tiny micro_batch=1 micro_batches=3 steps=5000")
+    asked = limit_s("model=tiny micro_batch=1 micro_batches=3 steps=5000")
     assert duration(ingest(plain, userid=ME, command=real)) == asked
     assert duration(ingest(plain, userid=SOMEBODY, command=real)) == 0
     # A folder's file is not for every command that runs there.
@@ -147,10 +147,10 @@ def test_who_does_not_ask_is_left_alone(
     assert not Path(f"{real}.calls").exists()
 
 
-def test_bytes_that_are_not_utf8(ingest: Ingest, real: Path, predicted_s: Ask, tmp_path: Path) -> None:
+def test_bytes_that_are_not_utf8(ingest: Ingest, real: Path, limit_s: Ask, tmp_path: Path) -> None:
     data = base64.b64encode(SCRIPT.encode() + b"\xff\xfe\n").decode()
     files = {"script": {"mode": 33216, "data": data, "encoding": "base64"}}
-    assert duration(ingest(job(tmp_path, files=files), userid=ME, command=real)) == predicted_s(FIELDS)
+    assert duration(ingest(job(tmp_path, files=files), userid=ME, command=real)) == limit_s(FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -167,12 +167,12 @@ def test_bytes_that_are_not_utf8(ingest: Ingest, real: Path, predicted_s: Ask, t
     ],
 )
 def test_hostile_texts_are_only_texts(
-    ingest: Ingest, real: Path, predicted_s: Ask, tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]
+    ingest: Ingest, real: Path, limit_s: Ask, tmp_path: Path, text: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "submit"
     folder.mkdir()
     before = job(folder, job={"name": text})
-    assert duration(ingest(before, userid=ME, command=real)) == predicted_s(FIELDS)
+    assert duration(ingest(before, userid=ME, command=real)) == limit_s(FIELDS)
     # As a field's value, as a field's name, in a line.
     for fields in ({"tokens": text}, {text: 1}, text):
         before = job(folder, script="#!/bin/sh\n", fields=fields)
@@ -192,7 +192,15 @@ def test_hanging_commands(
 
 
 @pytest.mark.parametrize(
-    "text", ["exit 3\n", "echo soon\n", "echo -5\n", "echo 5; exit 1\n", "printf '5\\n6\\n'\n", "echo 0\n"]
+    "text",
+    [
+        "exit 3\n",
+        "echo soon\n",
+        "echo 5\n",
+        "echo 01:00:00; exit 1\n",
+        "echo 01:00:00; echo\n",
+        "echo 00:00:00\n",
+    ],
 )
 def test_answers_that_are_none(ingest: Ingest, program: Program, tmp_path: Path, text: str) -> None:
     before = job(tmp_path)
@@ -219,3 +227,8 @@ def test_a_strange_jobspec_is_no_reason_to_refuse_it(ingest: Ingest, real: Path,
     before["resources"] = None
     before["attributes"]["system"]["files"] = []
     assert ingest(before, userid=ME, command=real) == before
+
+
+def test_a_warm_predictor(ingest: Ingest, warm: Path, tmp_path: Path) -> None:
+    assert duration(ingest(job(tmp_path, nodes=2, gpus=4), userid=SOMEBODY, command=warm)) == 6_000
+    assert (tmp_path / "bin" / "curl.input").read_text() == SCRIPT

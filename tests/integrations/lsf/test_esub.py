@@ -29,9 +29,9 @@ def script(folder: Path) -> Path:
 
 
 @pytest.mark.parametrize("line", ["./train.sh", "sh train.sh", "train.sh --lr 1e-4 'a b'"])
-def test_a_script_that_is_named(bsub: Bsub, real: Path, script: Path, predicted_s: Ask, line: str) -> None:
+def test_a_script_that_is_named(bsub: Bsub, real: Path, script: Path, limit_s: Ask, line: str) -> None:
     submitted = bsub(line, command=real)
-    asked_s = predicted_s(FIELDS)
+    asked_s = limit_s(FIELDS)
     minutes = -(-asked_s // 60)
     assert submitted.limit_s == asked_s
     assert submitted.said == (
@@ -40,16 +40,16 @@ def test_a_script_that_is_named(bsub: Bsub, real: Path, script: Path, predicted_
     assert (submitted.status, submitted.out) == (0, "")
 
 
-def test_a_script_on_standard_input(bsub: Bsub, real: Path, predicted_s: Ask) -> None:
+def test_a_script_on_standard_input(bsub: Bsub, real: Path, limit_s: Ask) -> None:
     # bsub < train.sh: the command line is the script.
-    assert bsub(SCRIPT, command=real).limit_s == predicted_s(FIELDS)
+    assert bsub(SCRIPT, command=real).limit_s == limit_s(FIELDS)
     quotes = SCRIPT + 'echo "a" > b\nLSB=1\n'
-    assert bsub(quotes, command=real).limit_s == predicted_s(FIELDS)
+    assert bsub(quotes, command=real).limit_s == limit_s(FIELDS)
 
 
-def test_a_job_file_in_the_folder(bsub: Bsub, real: Path, predicted_s: Ask, folder: Path) -> None:
+def test_a_job_file_in_the_folder(bsub: Bsub, real: Path, limit_s: Ask, folder: Path) -> None:
     (folder / "kernelcast.toml").write_text(JOB_FILE)
-    asked_s = predicted_s("model=tiny micro_batch=1 micro_batches=3 steps=5000")
+    asked_s = limit_s("model=tiny micro_batch=1 micro_batches=3 steps=5000")
     assert bsub("python train.py", command=real).limit_s == asked_s
     assert bsub(None, command=real).limit_s == asked_s  # LSB_SUB_COMMANDNAME is not set
     # A person waits for it.
@@ -66,8 +66,9 @@ def test_a_given_limit_is_kept(bsub: Bsub, real: Path, script: Path, options: di
 
 @pytest.mark.parametrize("invoked", ["bmod", "brestart", "lsrun"])
 def test_other_commands_are_left_alone(bsub: Bsub, real: Path, script: Path, invoked: str) -> None:
-    assert bsub("./train.sh", command=real, LSF_INVOKE_CMD=invoked).changes == ""
-    assert calls(real) == []
+    for environment in ({}, {"LSB_SUB_PARM_FILE": ""}):
+        submitted = bsub("./train.sh", command=real, LSF_INVOKE_CMD=invoked, **environment)
+        assert (submitted.status, submitted.changes, submitted.said, calls(real)) == (0, "", "", [])
 
 
 @pytest.mark.parametrize(
@@ -93,11 +94,11 @@ def test_who_does_not_ask_is_left_alone(
     ["$(touch x)", "`touch x`", "'; touch x; '", '"; touch x; "', "ü 日本", "\\udcff", "%s%n", "-o x", "\\"],
 )
 def test_hostile_texts_are_only_texts(
-    bsub: Bsub, real: Path, script: Path, predicted_s: Ask, folder: Path, text: str
+    bsub: Bsub, real: Path, script: Path, limit_s: Ask, folder: Path, text: str
 ) -> None:
     name = {"LSB_SUB_JOB_NAME": '"' + text.replace('"', '\\"') + '"'}
-    assert bsub(f"./train.sh {text}", command=real, options=name).limit_s in (predicted_s(FIELDS), None)
-    assert bsub("./train.sh", command=real, options=name).limit_s == predicted_s(FIELDS)
+    assert bsub(f"./train.sh {text}", command=real, options=name).limit_s in (limit_s(FIELDS), None)
+    assert bsub("./train.sh", command=real, options=name).limit_s == limit_s(FIELDS)
     script.write_text(f"#KERNELCAST tokens={text}\n{SCRIPT}")
     submitted = bsub("./train.sh", command=real)
     assert (submitted.status, submitted.changes) == (0, "")
@@ -116,7 +117,17 @@ def test_hanging_commands(bsub: Bsub, hanging: Path, script: Path) -> None:
     assert submitted.said.startswith("kernelcast: no answer within 0.5 s\n")
 
 
-@pytest.mark.parametrize("text", ["exit 97\n", "echo soon\n", "echo -5\n", "echo 5; exit 1\n", "echo 0\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "exit 97\n",
+        "echo soon\n",
+        "echo 5\n",
+        "echo 01:00:00; exit 1\n",
+        "echo 01:00:00; echo\n",
+        "echo 00:00:00\n",
+    ],
+)
 def test_answers_that_are_none(bsub: Bsub, program: Program, script: Path, text: str) -> None:
     submitted = bsub("./train.sh", command=program(text))
     assert (submitted.status, submitted.changes) == (0, "")

@@ -19,9 +19,9 @@ def calls(command: Path) -> list[str]:
     return path.read_text().splitlines() if path.exists() else []
 
 
-def test_a_job_that_describes_itself(queue: Queue, real: Path, predicted_s: Ask) -> None:
+def test_a_job_that_describes_itself(queue: Queue, real: Path, limit_s: Ask) -> None:
     queued = queue(SAID, command=real, ncpus=4)
-    assert queued.walltime == predicted_s(FIELDS)
+    assert queued.walltime == limit_s(FIELDS)
     assert queued.resources["ncpus"] == 4
     assert queued.log == []
 
@@ -59,18 +59,18 @@ def test_who_does_not_ask_is_left_alone(queue: Queue, real: Path, variables: dic
     ],
 )
 def test_the_layout_must_have_the_gpus_of_the_job(
-    queue: Queue, real: Path, predicted_s: Ask, resources: dict[str, Any], gpus: int
+    queue: Queue, real: Path, limit_s: Ask, resources: dict[str, Any], gpus: int
 ) -> None:
     queued = queue({"KERNELCAST": FIELDS + " pp=2 dp=2"}, command=real, **resources)
     if gpus == 4:
-        assert queued.walltime == predicted_s(FIELDS + " pp=2 dp=2")
+        assert queued.walltime == limit_s(FIELDS + " pp=2 dp=2")
     else:
         assert queued.walltime is None
         assert f"has 4 GPU(s), expected {gpus}" in queued.log[0]
 
 
-def test_jobs_without_gpus_of_their_own(queue: Queue, real: Path, predicted_s: Ask) -> None:
-    assert queue(SAID, command=real, select="2:ncpus=8").walltime == predicted_s(FIELDS)
+def test_jobs_without_gpus_of_their_own(queue: Queue, real: Path, limit_s: Ask) -> None:
+    assert queue(SAID, command=real, select="2:ncpus=8").walltime == limit_s(FIELDS)
     assert "--slurm" not in calls(real)[-1]
 
 
@@ -113,7 +113,17 @@ def test_hanging_commands(queue: Queue, hanging: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("text", ["exit 3\n", "echo soon\n", "echo -5\n", "echo 5; exit 1\n", "echo 0\n"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "exit 3\n",
+        "echo soon\n",
+        "echo 5\n",
+        "echo 01:00:00; exit 1\n",
+        "echo 01:00:00; echo\n",
+        "echo 00:00:00\n",
+    ],
+)
 def test_answers_that_are_none(queue: Queue, program: Program, text: str) -> None:
     assert queue(SAID, command=program(text)).walltime is None
 
@@ -134,3 +144,8 @@ def test_a_damaged_bundle(queue: Queue, real: Path, tmp_path: Path) -> None:
 def test_a_strange_job_is_no_reason_to_reject_it(queue: Queue, real: Path) -> None:
     assert queue({"KERNELCAST": FIELDS}, command=real, ngpus="many").walltime is None
     assert queue(3, command=real).walltime is None
+
+
+def test_a_warm_predictor(queue: Queue, warm: Path, tmp_path: Path) -> None:
+    assert queue(SAID, command=warm, select="2:ngpus=4").walltime == 6_000
+    assert (tmp_path / "bin" / "curl.input").read_text() == f"#KERNELCAST {FIELDS}"

@@ -17,7 +17,7 @@ from kernelcast.runtime.predictor import Predictor
 from kernelcast.runtime.search import Question, SearchResult, Space, search
 from kernelcast.runtime.search.grouping import groups
 from kernelcast.runtime.search.pieces import Pieces
-from kernelcast.runtime.timeline_kinds import TimelineKind
+from kernelcast.runtime.step.timeline_kinds import TimelineKind
 
 models = st.builds(
     ModelConfig,

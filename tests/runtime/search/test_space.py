@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.parallelism import Recompute, Schedule
-from kernelcast.runtime.partition import partition
 from kernelcast.runtime.search import NumberSet, Space
 from kernelcast.runtime.search.space import Refusals, divisors
+from kernelcast.runtime.step.partition import partition
 
 SMALL: dict[str, Any] = {
     "name": "small",

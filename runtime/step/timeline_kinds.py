@@ -8,7 +8,7 @@ from kernelcast.runtime.parallelism import Parallelism
 from kernelcast.runtime.pipeline.closed_form import closed_forms
 from kernelcast.runtime.pipeline.durations import Times
 from kernelcast.runtime.pipeline.simulate import simulate
-from kernelcast.runtime.step_times import StepTimes
+from kernelcast.runtime.step.step_times import StepTimes
 
 TimelineKind = Literal["simulate", "closed-form"]
 

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import DataError, UsageError, read_bundle
-from kernelcast.runtime.bundle import Manifest, write_bundle
+from kernelcast.runtime.bundle.file import Manifest, write_bundle
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 

@@ -7,7 +7,10 @@ costs follows from the times of its pieces, see `stage_times`.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernelcast.runtime.decomposition_blocks import (
+from kernelcast.runtime.model import MAX_SIZE, ModelConfig, require_integer
+from kernelcast.runtime.parallelism import Cluster, Parallelism
+from kernelcast.runtime.parameters import encoder_parameters, stage_parameters
+from kernelcast.runtime.step.blocks import (
     Cut,
     encoder_backward,
     encoder_forward,
@@ -16,13 +19,10 @@ from kernelcast.runtime.decomposition_blocks import (
     piece_shape,
     send,
 )
-from kernelcast.runtime.decomposition_calls import Calls, Component, OperatorCall
-from kernelcast.runtime.decomposition_update import Role, Update, block_gather, block_scatter, update
-from kernelcast.runtime.groups import Group, data_group, pipeline_pair
-from kernelcast.runtime.model import MAX_SIZE, ModelConfig, require_integer
-from kernelcast.runtime.parallelism import Cluster, Parallelism
-from kernelcast.runtime.parameters import encoder_parameters, stage_parameters
-from kernelcast.runtime.partition import encoders_of_chunks
+from kernelcast.runtime.step.calls import Calls, Component, OperatorCall
+from kernelcast.runtime.step.groups import Group, data_group, pipeline_pair
+from kernelcast.runtime.step.partition import encoders_of_chunks
+from kernelcast.runtime.step.update import Role, Update, block_gather, block_scatter, update
 
 __all__ = ["Block", "Calls", "Chunk", "Component", "Decomposition", "OperatorCall", "Stage", "decompose"]
 

@@ -7,12 +7,12 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.decomposition_calls import OperatorCall
+from kernelcast.runtime.bundle.regressor_entry import Key
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.predictor import Answer, Predictor
 from kernelcast.runtime.range_warning import RangeWarning
-from kernelcast.runtime.regressor_entry import Key
-from kernelcast.runtime.substitutes import Substitute, SubstituteWarning, substitute
+from kernelcast.runtime.step.calls import OperatorCall
+from kernelcast.runtime.step.substitutes import Substitute, SubstituteWarning, substitute
 
 Vector = tuple[int, ...]
 Question = tuple[Key, Vector]

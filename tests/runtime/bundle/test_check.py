@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import DataError
-from kernelcast.runtime.bundle import write_bundle
-from kernelcast.runtime.bundle_check import check_bundle
+from kernelcast.runtime.bundle.check import check_bundle
+from kernelcast.runtime.bundle.file import write_bundle
 from kernelcast.runtime.operators import OPERATORS, Direction
 
 Make = Callable[..., Any]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from kernelcast.runtime.bundle.regressor_entry import Key, RegressorEntry
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.regressor_entry import Key, RegressorEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import product
 
-from kernelcast.runtime.bundle import Bundle, read_bundle
+from kernelcast.runtime.bundle.file import Bundle, read_bundle
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.predictor import Predictor, Vector
-from kernelcast.runtime.regressor_entry import RegressorEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

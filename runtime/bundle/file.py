@@ -18,8 +18,8 @@ from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
+from kernelcast.runtime.bundle.manifest import FORMAT, STATISTICS, Key, Manifest, RegressorEntry, model_file
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, one_line
-from kernelcast.runtime.manifest import FORMAT, STATISTICS, Key, Manifest, RegressorEntry, model_file
 
 __all__ = [
     "FORMAT",

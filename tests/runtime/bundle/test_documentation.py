@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernelcast.runtime.bundle import FORMAT, Manifest, RegressorEntry
-from kernelcast.runtime.interval import GROUPINGS, METHODS, Interval
+from kernelcast.runtime.bundle.file import FORMAT, Manifest, RegressorEntry
+from kernelcast.runtime.bundle.interval import GROUPINGS, METHODS, Interval
+from kernelcast.runtime.bundle.signature import NAMESPACE
 from kernelcast.runtime.predictor import INPUT_NAME, OUTPUT_NAMES
-from kernelcast.runtime.signature import NAMESPACE
 
-PAGE = (Path(__file__).parent.parent.parent / "docs" / "bundle.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "bundle.md").read_text(encoding="utf-8")
 
 
 def test_every_field_is_explained() -> None:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, Self
 
-from kernelcast.runtime.decomposition_calls import Calls, Component, OperatorCall, call
-from kernelcast.runtime.groups import Group, tensor_group
 from kernelcast.runtime.model import ModelConfig
 from kernelcast.runtime.operators import Direction, Shape
 from kernelcast.runtime.parallelism import Cluster, Parallelism, Recompute
 from kernelcast.runtime.parameters import padded_vocabulary
+from kernelcast.runtime.step.calls import Calls, Component, OperatorCall, call
+from kernelcast.runtime.step.groups import Group, tensor_group
 
 _F, _B, _1 = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
 _REMEMBERED = 1 << 14

@@ -11,10 +11,10 @@ from datetime import datetime
 from types import GenericAlias
 from typing import Any, Self, TypeVar
 
+from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_word, require
+from kernelcast.runtime.bundle.regressor_entry import STATISTICS, Key, RegressorEntry, model_file
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.field_reader import FieldReader, is_hex, is_word, require
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
-from kernelcast.runtime.regressor_entry import STATISTICS, Key, RegressorEntry, model_file
 
 __all__ = ["FORMAT", "STATISTICS", "UNKNOWN_MOMENT", "Key", "Manifest", "RegressorEntry", "model_file"]
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, fields
 from hashlib import sha256
 from typing import Any, Self
 
+from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_word, require
+from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.field_reader import FieldReader, is_hex, is_word, require
-from kernelcast.runtime.interval import Interval
 from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
 
 STATISTICS = ("quiet", "middle_five")

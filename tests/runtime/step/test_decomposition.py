@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.decomposition import Component, Decomposition, OperatorCall, decompose
 from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.step.decomposition import Component, Decomposition, OperatorCall, decompose
 
 GPT_20B: dict[str, Any] = {
     "name": "gpt-20b",

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal
 
-from kernelcast.runtime.decomposition_calls import Calls, Component, bucketed, call
-from kernelcast.runtime.groups import Group
 from kernelcast.runtime.operators import Direction, Shape
+from kernelcast.runtime.step.calls import Calls, Component, bucketed, call
+from kernelcast.runtime.step.groups import Group
 
 _REMEMBERED = 1 << 14
 

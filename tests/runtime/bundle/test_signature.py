@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime import DataError, read_bundle
-from kernelcast.runtime.signature import sign_bundle, signature_path, verify_signature
+from kernelcast.runtime.bundle.signature import sign_bundle, signature_path, verify_signature
 
 Make = Callable[..., Path]
 

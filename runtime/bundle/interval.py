@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Any, Self
 
-from kernelcast.runtime.field_reader import FieldReader, require
+from kernelcast.runtime.bundle.field_reader import FieldReader, require
 
 LEVEL = 0.9
 """The share of measured times that an interval is made to hold."""

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelcast.runtime.decomposition import Block, Calls, Decomposition
-from kernelcast.runtime.operator_times import Question, total_us
 from kernelcast.runtime.pipeline.durations import Durations
-from kernelcast.runtime.stage_times import BlockTimes, ChunkTimes, Times, chunk_times
+from kernelcast.runtime.step.decomposition import Block, Calls, Decomposition
+from kernelcast.runtime.step.operator_times import Question, total_us
+from kernelcast.runtime.step.stage_times import BlockTimes, ChunkTimes, Times, chunk_times
 
 _WEIGHT_SHARE = 0.5
 """Of a linear's backward pass, two products of equal cost (operator table), one is the gradient of weights."""

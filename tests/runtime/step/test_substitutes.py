@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.bundle import RegressorEntry
+from kernelcast.runtime.bundle.file import RegressorEntry
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.substitutes import substitute
+from kernelcast.runtime.step.substitutes import substitute
 
 Make = Callable[..., Path]
 ONCE = Direction.ONCE

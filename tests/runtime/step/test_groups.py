@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Parallelism
-from kernelcast.runtime.groups import data_group, pipeline_pair, tensor_group
+from kernelcast.runtime.step.groups import data_group, pipeline_pair, tensor_group
 
 
 def layout(pp: int, mp: int, dp: int) -> Parallelism:

@@ -4,9 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from kernelcast.runtime.bundle import Bundle
-from kernelcast.runtime.manifest import Manifest
-from kernelcast.runtime.regressor_entry import Key, RegressorEntry
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.bundle.manifest import Manifest
+from kernelcast.runtime.bundle.regressor_entry import Key, RegressorEntry
 
 # Compared regressor by regressor; the descriptions stand for fingerprints.
 _PLAIN = ("kernelcast_version", "created_at", "dtype", "statistic", "dataset_digest", "seed")

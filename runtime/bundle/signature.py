@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from kernelcast.runtime.bundle import read_content, verified_bundle, write_file
+from kernelcast.runtime.bundle.file import read_content, verified_bundle, write_file
 from kernelcast.runtime.errors import DataError, one_line
 
 NAMESPACE = "kernelcast-bundle"
