@@ -136,8 +136,6 @@ def _show(found: TrainingFigures) -> None:
     click.echo(text_table([column.heading for column in table], list(cells)))
     for skipped in found.trained.skipped:
         click.echo(f"left out: {skipped.operator} ({skipped.direction}): {skipped.reason}")
-    for note in found.trained.notes:
-        click.echo(f"note: {note.operator} ({note.direction}): {note.text}")
     for note in found.notes:
         click.echo(f"note: {note.operator} ({note.direction}): {note.text}")
     if outliers := [len(operator.outliers) for operator in found.operators if operator.outliers]:

@@ -9,6 +9,7 @@ import torch
 from kernelcast.collector.benches import BENCHES, Place, UnsupportedError
 from kernelcast.collector.code_digest import code_digest
 from kernelcast.collector.harness import Effort, measure
+from kernelcast.collector.interrupts import interrupts_held
 from kernelcast.collector.plan import Plan, Point, compute_points
 from kernelcast.collector.probe import Fingerprints, probe, resolve_device
 from kernelcast.collector.reference import Reference
@@ -80,8 +81,9 @@ def collect_compute(
     reference = Reference(place.device, place.dtype)
     reference.saturate()
     for done, point in enumerate(todo, start=1):
-        samples = _measure_point(point, place, run_id, dtype, reference, effort or Effort())
-        database.add_samples(samples)
+        with interrupts_held():
+            samples = _measure_point(point, place, run_id, dtype, reference, effort or Effort())
+            database.add_samples(samples)
         _count(collected, samples)
         on_progress(Progress(done=done, total=len(todo), operator=point.operator.name))
     return collected
