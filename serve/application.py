@@ -1,12 +1,10 @@
 """The server's routes, as a Starlette application: read a request, compute in a pool, answer JSON or one line."""
 
 import asyncio
-import json
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 from prometheus_client import CONTENT_TYPE_LATEST
@@ -15,27 +13,27 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 
 from kernelcast.runtime.errors import KernelcastError, UsageError, one_line
 from kernelcast.serve.bodies import BodyError, json_object
+from kernelcast.serve.content import content_of
 from kernelcast.serve.limits import Limits
+from kernelcast.serve.measured import CLIENT_GONE, Measured
 from kernelcast.serve.metrics import Metrics
-from kernelcast.serve.openapi import JSON, TEXT, document
+from kernelcast.serve.openapi import document
 from kernelcast.serve.pools import Busy, Pool
 from kernelcast.serve.predicting import predict
 from kernelcast.serve.remembered import Remembered
+from kernelcast.serve.responses import JSON, TEXT, json_bytes, json_error, media_type, text_bytes, text_error
 from kernelcast.serve.searching import search_layouts
 from kernelcast.serve.walltimes import for_slurm, walltime
 from kernelcast.serve.warm import Warm
 from kernelcast.walltime.batch_script import decoded
 
 _SEARCHES_WAITING = 4
-_CLIENT_GONE = 499
 _TEXT_PARAMETERS = ("asked", "slurm")
 _MOST_PARAMETERS = 32
-
-Handler = Callable[[Request], Awaitable[Response]]
 
 
 class Application:
@@ -76,7 +74,7 @@ class Application:
         if can_reload:
             routes.append(Route("/reload", self._reload, methods=["POST"]))
         handlers: dict[Any, Any] = {HTTPException: _refused, ClientDisconnect: _gone, Exception: _failed}
-        self.asgi: ASGIApp = _Measured(
+        self.asgi: ASGIApp = Measured(
             Starlette(routes=routes, exception_handlers=handlers),
             self.metrics,
             {route.path for route in routes},
@@ -108,23 +106,23 @@ class Application:
             pool.close()
 
     async def _predict(self, request: Request) -> Response:
-        content, warm = await self._content(request, JSON), self.warm
+        content, warm = await content_of(request, JSON, self.limits), self.warm
         return await self._again_or(
-            "/predict", content, lambda: _json_bytes(predict(warm, json_object(content)))
+            "/predict", content, lambda: json_bytes(predict(warm, json_object(content)))
         )
 
     async def _search(self, request: Request) -> Response:
-        content, warm = await self._content(request, JSON), self.warm
+        content, warm = await content_of(request, JSON, self.limits), self.warm
         return await self._answer(
-            "search", lambda: _json_bytes(search_layouts(warm, json_object(content), self.limits))
+            "search", lambda: json_bytes(search_layouts(warm, json_object(content), self.limits))
         )
 
     async def _walltime(self, request: Request) -> Response:
-        if _media_type(request) == TEXT:
+        if media_type(request) == TEXT:
             return await self._script(request)
-        content, warm = await self._content(request, JSON), self.warm
+        content, warm = await content_of(request, JSON, self.limits), self.warm
         return await self._again_or(
-            "/walltime", content, lambda: _json_bytes(walltime(warm, json_object(content)).to_dict())
+            "/walltime", content, lambda: json_bytes(walltime(warm, json_object(content)).to_dict())
         )
 
     async def _again_or(self, path: str, content: bytes, work: Callable[[], bytes]) -> Response:
@@ -140,58 +138,34 @@ class Application:
 
     async def _script(self, request: Request) -> Response:
         """A batch script as text, answered as text: for clients that are shell scripts."""
-        content, warm = await self._content(request, TEXT), self.warm
+        content, warm = await content_of(request, TEXT, self.limits), self.warm
         try:
             asked = _script_request(request)
             return await self._answer(
                 "answer",
-                lambda: _text_bytes(for_slurm(walltime(warm, {"script": decoded(content), **asked}))),
+                lambda: text_bytes(for_slurm(walltime(warm, {"script": decoded(content), **asked}))),
                 media=TEXT,
             )
         except KernelcastError as error:
-            return Response(
-                _text_bytes(f"\nkernelcast: error: {one_line(str(error))}\n"), 422, media_type=TEXT
-            )
+            return text_error(422, str(error))
 
     async def _answer(self, pool: str, work: Callable[[], bytes], *, media: str = JSON) -> Response:
         try:
             return Response(await self._pools[pool].run(work), media_type=media)
         except Busy as error:
-            return (_text_error if media == TEXT else _error)(503, str(error), _RETRY)
+            return (text_error if media == TEXT else json_error)(503, str(error), _RETRY)
         except BodyError as error:
-            return _error(400, str(error))
+            return json_error(400, str(error))
         except KernelcastError as error:
             if media == TEXT:
                 raise
-            return _error(422, str(error))
-
-    async def _content(self, request: Request, media: str) -> bytes:
-        """The request's body; refused when it is of another type, too large or too slow."""
-        found = _media_type(request)
-        if found != media:
-            raise HTTPException(415, f"content type is {found!r:.80}, expected {media}")
-        most = self.limits.max_body_bytes
-        too_large = HTTPException(413, f"body is larger than {most} bytes, expected at most so many")
-        said = request.headers.get("content-length", "")
-        if said.isascii() and said.isdigit() and (len(said) > 18 or int(said) > most):
-            raise too_large
-        parts, size = [], 0
-        try:
-            async with asyncio.timeout(self.limits.body_s):
-                async for part in request.stream():
-                    size += len(part)
-                    if size > most:
-                        raise too_large
-                    parts.append(part)
-        except TimeoutError:
-            raise HTTPException(408, f"body did not come within {self.limits.body_s:g} s") from None
-        return b"".join(parts)
+            return json_error(422, str(error))
 
     async def _health(self, request: Request) -> Response:
         return Response(self._state(), media_type=JSON)
 
     def _state(self) -> bytes:
-        return _json_bytes(
+        return json_bytes(
             {
                 "status": "ok",
                 "version": self.version,
@@ -206,41 +180,15 @@ class Application:
 
     async def _describe(self, request: Request) -> Response:
         described = document(self.version, self.warm.models, can_reload=self._can_reload)
-        return Response(_json_bytes(described), media_type=JSON)
+        return Response(json_bytes(described), media_type=JSON)
 
     async def _reload(self, request: Request) -> Response:
         try:
             await self.reload()
         except KernelcastError:
             # Why is in the server's log: it may name files.
-            return _error(422, "the new bundle or site file is not sound, the old one answers on")
+            return json_error(422, "the new bundle or site file is not sound, the old one answers on")
         return Response(self._state(), media_type=JSON)
-
-
-class _Measured:
-    """Counts and times requests; paths that are not ours count as one."""
-
-    def __init__(self, inner: ASGIApp, metrics: Metrics, paths: set[str]) -> None:
-        self._inner, self._metrics, self._paths = inner, metrics, paths
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            return await self._inner(scope, receive, send)
-        begin, status = perf_counter(), _CLIENT_GONE
-
-        async def noting(message: Message) -> None:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-            await send(message)
-
-        path = scope["path"] if scope["path"] in self._paths else "other"
-        try:
-            await self._inner(scope, receive, noting)
-        finally:
-            self._metrics.requests.labels(path, status).inc()
-            self._metrics.seconds.labels(path).observe(perf_counter() - begin)
-        return None
 
 
 _RETRY = {"retry-after": "1"}
@@ -256,39 +204,18 @@ def _script_request(request: Request) -> dict[str, Any]:
     return {"slurm": slurm, **({} if asked is None else {"asked": asked})}
 
 
-def _media_type(request: Request) -> str:
-    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def _json_bytes(values: Mapping[str, Any]) -> bytes:
-    return json.dumps(values).encode()
-
-
-def _text_bytes(text: str) -> bytes:
-    return text.encode("utf-8", errors="backslashreplace")
-
-
-def _error(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(_json_bytes({"error": one_line(text)}), status, headers, JSON)
-
-
-def _text_error(status: int, text: str, headers: Mapping[str, str] | None = None) -> Response:
-    """An error as clients that are shell scripts read it: no limit on the first line, then why."""
-    return Response(_text_bytes(f"\nkernelcast: error: {one_line(text)}\n"), status, headers, TEXT)
-
-
 async def _refused(request: Request, error: HTTPException) -> Response:
-    as_text = request.url.path == "/walltime" and _media_type(request) == TEXT
-    return (_text_error if as_text else _error)(error.status_code, error.detail, error.headers)
+    as_text = request.url.path == "/walltime" and media_type(request) == TEXT
+    return (text_error if as_text else json_error)(error.status_code, error.detail, error.headers)
 
 
 async def _gone(request: Request, error: ClientDisconnect) -> Response:
-    return Response(status_code=_CLIENT_GONE)  # for the figures; nobody reads it
+    return Response(status_code=CLIENT_GONE)  # for the figures; nobody reads it
 
 
 async def _failed(request: Request, error: Exception) -> Response:
     # What it was is logged by the server; it may hold anything.
-    return _error(500, "internal error")
+    return json_error(500, "internal error")
 
 
 def _log(line: str) -> None:

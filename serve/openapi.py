@@ -5,10 +5,9 @@ from typing import Any
 
 from kernelcast.runtime.estimate import ESTIMATE_FORMAT
 from kernelcast.runtime.search.result import SEARCH_FORMAT
+from kernelcast.serve.responses import JSON, TEXT
 from kernelcast.serve.schemas import PREDICT, SEARCH, WALLTIME, Schema, model_schemas
 from kernelcast.walltime.answer import WALLTIME_FORMAT
-
-JSON, TEXT = "application/json", "text/plain"
 
 _PROBLEMS: Mapping[str, str] = {
     "400": "The body is no JSON object.",
