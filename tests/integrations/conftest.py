@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -41,7 +42,7 @@ def program(tmp_path: Path) -> Callable[[str], Path]:
     def write(text: str) -> Path:
         path = tmp_path / "bin" / "kernelcast"
         path.parent.mkdir(exist_ok=True)
-        note = f"printf '%s\\n' \"$*\" >> {path}.calls\n"
+        note = f"printf '%s\\n' \"$*\" >> {path}.calls\necho $$ > {path}.pid\n"
         path.write_text(f"#!/bin/sh\n{note}{text}")
         path.chmod(0o755)
         return path
@@ -76,7 +77,26 @@ def predicted_s(
 @pytest.fixture(params=HANGING.values(), ids=HANGING)
 def hanging(request: pytest.FixtureRequest, program: Callable[[str], Path]) -> Path:
     """Programs that never answer, each in its way."""
-    return program(request.param)
+    path: Path = program(request.param)
+    return path
+
+
+@pytest.fixture
+def gone() -> Callable[[Path], bool]:
+    """Whether nothing is left of a program that was started in a process group of its own."""
+
+    def check(path: Path) -> bool:
+        group = int(Path(f"{path}.pid").read_text())
+        end = time.monotonic() + 10
+        while time.monotonic() < end:
+            try:
+                os.killpg(group, 0)
+            except ProcessLookupError:
+                return True
+            time.sleep(0.05)
+        return False
+
+    return check
 
 
 @pytest.fixture

@@ -184,11 +184,16 @@ def test_hostile_texts_are_only_texts(
 
 
 def test_hanging_commands(
-    ingest: Ingest, hanging: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    ingest: Ingest,
+    hanging: Path,
+    gone: Callable[[Path], bool],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     before = job(tmp_path)
     assert ingest(before, userid=ME, command=hanging, timeout=0.5) == before
     assert "kernelcast: no answer within 0.5 s" in capfd.readouterr().err
+    assert gone(hanging)
 
 
 @pytest.mark.parametrize(

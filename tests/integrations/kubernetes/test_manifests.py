@@ -76,6 +76,10 @@ def test_a_job_that_describes_itself(k8s: K8s, predicted_s: Ask, stdin: bool) ->
         f"    activeDeadlineSeconds: {asked_s}",
     ]
     assert limits(done.stdout) == [(asked_s, str(asked_s))]
+    # Above comments, which stay with what follows them.
+    assert (
+        f"\nspec:\n    activeDeadlineSeconds: {asked_s}\n    # indented by four\n    backoff" in done.stdout
+    )
     name = "manifest" if stdin else "job.yaml"
     assert done.stderr.startswith(f"kernelcast: {name} document 1 (Job train): time limit 0")
 

@@ -91,7 +91,7 @@ def test_who_does_not_ask_is_left_alone(
 
 @pytest.mark.parametrize(
     "text",
-    ["$(touch x)", "`touch x`", "'; touch x; '", '"; touch x; "', "ü 日本", "\\udcff", "%s%n", "-o x", "\\"],
+    ["$(touch x)", "'; touch x; '", '"; touch x; "', "ü 日本", "\\udcff", "-o x", "\\"],
 )
 def test_hostile_texts_are_only_texts(
     bsub: Bsub, real: Path, script: Path, limit_s: Ask, folder: Path, text: str
@@ -111,10 +111,11 @@ def test_a_named_pipe_is_not_waited_for(bsub: Bsub, real: Path, folder: Path) ->
     assert bsub("./pipe", command=real).changes == ""
 
 
-def test_hanging_commands(bsub: Bsub, hanging: Path, script: Path) -> None:
+def test_hanging_commands(bsub: Bsub, hanging: Path, gone: Callable[[Path], bool], script: Path) -> None:
     submitted = bsub("./train.sh", command=hanging, timeout=0.5)
     assert (submitted.status, submitted.changes) == (0, "")
     assert submitted.said.startswith("kernelcast: no answer within 0.5 s\n")
+    assert gone(hanging)
 
 
 @pytest.mark.parametrize(

@@ -104,13 +104,14 @@ def test_hostile_texts_are_only_texts(queue: Queue, real: Path, text: str) -> No
     assert not Path("/tmp/kernelcast-x").exists()
 
 
-def test_hanging_commands(queue: Queue, hanging: Path) -> None:
+def test_hanging_commands(queue: Queue, hanging: Path, gone: Callable[[Path], bool]) -> None:
     queued = queue(SAID, command=hanging, timeout=0.5)
     assert queued.walltime is None
     assert queued.log == [
         "kernelcast: no answer within 0.5 s",
         "kernelcast: queued without a predicted walltime",
     ]
+    assert gone(hanging)
 
 
 @pytest.mark.parametrize(
