@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types imports unit slow test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve clean
+.PHONY: demo test lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -31,10 +31,16 @@ types: $(INSTALLED)
 imports: $(INSTALLED)
 	$(BIN)/lint-imports
 
-unit: $(INSTALLED)
+# Some tests run these programs for real; a bare Debian machine gets them.
+tools:
+	@for pair in ssh-keygen:openssh-client curl:curl; do command -v $${pair%:*} > /dev/null || { \
+	  echo "installing $${pair#*:}"; apt-get update -qq && apt-get install -qq -y --no-install-recommends $${pair#*:}; } || exit 1; \
+	done
+
+unit: $(INSTALLED) tools
 	$(BIN)/pytest -m 'not slow and not slurm' -n 2
 
-slow: $(INSTALLED)
+slow: $(INSTALLED) tools
 	$(BIN)/pytest -m slow
 
 # Needs root and apt-get; elsewhere it says so and does nothing.

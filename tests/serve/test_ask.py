@@ -1,7 +1,6 @@
 """The thin client for Slurm's scripts: the same words as `kernelcast walltime`, asked of a running server."""
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +12,6 @@ Server, Start = Any, Callable[..., Any]  # of conftest.py, which cannot be impor
 
 ASK = Path(__file__).parent.parent.parent / "integrations" / "slurm" / "kernelcast-ask"
 LINES = "#!/bin/bash\n#KERNELCAST model=llama-2-7b micro_batch=1\n#KERNELCAST micro_batches=3 steps=1e6\n"
-
-pytestmark = pytest.mark.skipif(shutil.which("curl") is None, reason="the client needs curl")
 
 
 def ask(folder: Path, *words: str, script: str = LINES) -> subprocess.CompletedProcess[str]:
