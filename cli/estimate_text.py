@@ -6,6 +6,7 @@ from itertools import groupby
 from kernelcast.cli.tables import seconds, seconds_precisely, text_table
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
+from kernelcast.runtime.views.words import gibibytes
 
 TOP_OPERATORS = 12
 SHOWN_WARNINGS = 8
@@ -111,11 +112,8 @@ def _memory(estimate: Estimate) -> str:
 
 
 def _size(size_bytes: int) -> str:
-    """In the decimal unit that reads best: `12.3 GB`, `45.6 MB`, `0.8 kB`."""
-    for unit, factor in (("GB", 1e9), ("MB", 1e6)):
-        if size_bytes >= factor:
-            return f"{size_bytes / factor:.1f} {unit}"
-    return f"{size_bytes / 1e3:.1f} kB"
+    """In GiB or MiB, as fingerprints and pages say it; a dash for nothing."""
+    return gibibytes(size_bytes) if size_bytes else "-"
 
 
 def _together(rows: list[list[str]]) -> Iterator[list[str]]:

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import click
 
 from kernelcast.cli.options import F
-from kernelcast.cli.sizes import gigabytes, parse_size
+from kernelcast.cli.sizes import in_gib, parse_size
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.models import load_model
@@ -215,7 +215,7 @@ def render(result: SearchResult, *, pareto: bool) -> str:
 
 
 _HEADERS = (
-    "", "step", "tokens/s/device", "GB", "pp", "mp", "dp", "micro-batch", "schedule", "recompute", "ZeRO", "seq.",
+    "", "step", "tokens/s/device", "GiB", "pp", "mp", "dp", "micro-batch", "schedule", "recompute", "ZeRO", "seq.",
     "warnings",
 )  # fmt: skip
 
@@ -229,7 +229,7 @@ def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
                 str(rank),
                 seconds_precisely(answer.step_time_s),
                 f"{answer.tokens_per_s_per_gpu:,.0f}",
-                gigabytes(answer.memory_bytes),
+                in_gib(answer.memory_bytes),
                 str(one.pp),
                 str(one.mp),
                 str(one.dp),
@@ -247,7 +247,7 @@ def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
 def _notes(result: SearchResult) -> list[str]:
     counts, question = result.counts, result.question
     memory = question.gpu_memory_bytes
-    limit = "memory not limited" if memory is None else f"devices of {gigabytes(memory)} GB"
+    limit = "memory not limited" if memory is None else f"devices of {in_gib(memory)} GiB"
     looked = f"{counts.evaluated:,} evaluated"
     if question.timeline == "simulate":
         looked += f" ({counts.simulated:,} simulated, {counts.pruned:,} ruled out by a lower bound)"

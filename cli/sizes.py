@@ -25,6 +25,7 @@ def parse_size(text: str, *, name: str) -> int:
     return size_bytes
 
 
-def gigabytes(size_bytes: float) -> str:
-    """A size in GB: `12.3`."""
-    return f"{size_bytes / 1e9:.1f}" if size_bytes >= 1e8 else f"{size_bytes / 1e9:.3f}"
+def in_gib(size_bytes: float) -> str:
+    """A size in GiB, without the unit: `12.3`, small ones `0.012`."""
+    size_gib = size_bytes / 2**30
+    return f"{size_gib:.1f}" if size_gib >= 0.1 else f"{size_gib:.3f}"

@@ -1,6 +1,7 @@
 """Plain-text tables for a terminal or a file: aligned columns, nothing but spaces and one rule."""
 
 import math
+import re
 from collections.abc import Sequence
 
 _GAP = "  "
@@ -26,10 +27,13 @@ def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], in
     return (indent + _GAP.join(set_cells)).rstrip()
 
 
+_NUMBER = re.compile(r"[-−+≤]? ?[0-9][0-9.,]*(?:e[-+]?[0-9]+)?(?: ?%| [^\s0-9]+)?")
+"""`1,234`, `12.5 %`, `0.3 ms`, `≤ 64.4%`; not `1f1b`, a date, or a range or product, which are read from the left."""
+
+
 def _is_numeric(cell: str) -> bool:
-    # "1,234", "12.5 %" and "0.3 ms" count as numbers; an empty cell or a dash does not speak against it. Ranges and
-    # products ("4–8 × 512") are read from their left end.
-    return not cell.strip("-– ") or (cell.lstrip("+-")[:1].isdigit() and not set("–×") & set(cell))
+    # An empty cell or a dash does not speak against numbers.
+    return not cell.strip("-– ") or _NUMBER.fullmatch(cell) is not None
 
 
 def seconds(value_s: float) -> str:

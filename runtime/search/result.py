@@ -93,8 +93,8 @@ class SearchResult:
         if self.smallest is not None and question.gpu_memory_bytes is not None:
             return (
                 f"none of {counts.layouts:,} layouts on {devices} device(s) fits into "
-                f"{question.gpu_memory_bytes / 1e9:.1f} GB: the smallest needs "
-                f"{self.smallest.memory_bytes / 1e9:.1f} GB ({layout_text(self.smallest.parallelism)})"
+                f"{question.gpu_memory_bytes / 2**30:.1f} GiB: the smallest needs "
+                f"{self.smallest.memory_bytes / 2**30:.1f} GiB ({layout_text(self.smallest.parallelism)})"
             )
         examples = "; ".join(refusal.example for refusal in self.refusals.by_field.values())
         reason = f" ({examples})" if examples else ", given the limits"

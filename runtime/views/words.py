@@ -4,7 +4,7 @@ import math
 
 from kernelcast.runtime.estimate import Estimate
 
-_GIB = 1 << 30
+_KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 
 
 def seconds(value_s: float) -> str:
@@ -16,9 +16,10 @@ def seconds(value_s: float) -> str:
 
 
 def gibibytes(size_bytes: float) -> str:
-    """A size in GiB, small ones in MiB."""
-    if 0 < size_bytes < _GIB / 10:
-        return f"{size_bytes / (1 << 20):,.1f} MiB"
+    """A size in GiB, small ones in MiB or KiB."""
+    for scale, unit in ((_KIB, "KiB"), (_MIB, "MiB")):
+        if 0 < size_bytes < scale * 1024 / 10:
+            return f"{size_bytes / scale:,.1f} {unit}"
     return f"{size_bytes / _GIB:,.1f} GiB"
 
 

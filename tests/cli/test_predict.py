@@ -132,8 +132,8 @@ def test_a_built_in_model(make_bundle: Make) -> None:
 @pytest.mark.parametrize(
     ("size", "heading", "verdict"),
     [
-        ("80GB", "fits into 80.0 GB (asked)", "yes"),
-        ("5kB", "does NOT fit into 5.0 kB (asked)", "NO"),
+        ("80GB", "fits into 74.5 GiB (asked)", "yes"),
+        ("5kB", "does NOT fit into 4.9 KiB (asked)", "NO"),
         (None, "a device's size is not known (--gpu-memory)", None),
     ],
 )

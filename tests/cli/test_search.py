@@ -14,7 +14,7 @@ from distributed import LocalCluster
 
 from kernelcast.cli.main import main
 from kernelcast.cli.search import search_
-from kernelcast.cli.sizes import gigabytes, parse_size
+from kernelcast.cli.sizes import in_gib, parse_size
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.fingerprint import FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS
@@ -248,8 +248,8 @@ def test_sizes_that_are_none(text: str) -> None:
         parse_size(text, name="gpu_memory")
 
 
-def test_gigabytes() -> None:
-    assert [gigabytes(size) for size in (12_340_000_000, 2e8, 5e6)] == ["12.3", "0.2", "0.005"]
+def test_gibibytes() -> None:
+    assert [in_gib(size) for size in (12.34 * 2**30, 2**28, 5 * 2**20)] == ["12.3", "0.2", "0.005"]
 
 
 def test_every_option_is_explained() -> None:

@@ -21,5 +21,15 @@ def test_ranges_and_products_are_read_from_the_left() -> None:
     assert table.splitlines()[2:] == ["  4–8 × 1024–5120  1 × 4", "  16               16 × 4"]
 
 
+def test_words_that_begin_with_a_digit_are_read_from_the_left() -> None:
+    table = text_table(
+        ("schedule", "date", "stage"), [("1f1b", "2026-01-02T00:00", "0-2"), ("zero_bubble", "1", "3")]
+    )
+    assert table.splitlines()[2:] == [
+        "1f1b         2026-01-02T00:00  0-2",
+        "zero_bubble  1                 3",
+    ]
+
+
 def test_lines_end_without_blanks() -> None:
     assert text_table(("a", "word"), [("1", "x")]).splitlines() == ["a  word", "-  ----", "1  x"]
