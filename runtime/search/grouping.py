@@ -43,7 +43,7 @@ def groups(model: ModelConfig, pieces: Pieces, layouts: Layouts) -> Iterator[Gro
 
 def _structures(layouts: Layouts) -> Iterator[tuple[Structure, Rows]]:
     """The structures of a block, and the positions of their layouts."""
-    sharded = (layouts["zero"] == 3) & (layouts["dp"] > 1)
+    sharded = (layouts["zero"] >= 2) & (layouts["dp"] > 1)
     columns = [layouts["schedule"], layouts["pp"], layouts["virtual_stages"], sharded.astype(np.int64)]
     order = np.lexsort(columns)
     keys = np.stack(columns, axis=1)[order]

@@ -171,8 +171,8 @@ class Pieces:
         return [send(self.model, cut, pair, component) for component in both]
 
     def _shards(self, parallelism: Parallelism) -> Sequence[Calls]:
-        """ZeRO-3: gathers of an encoder, the first and the last end, then what scatters their gradients."""
-        if parallelism.zero < 3:
+        """Gathers of an encoder, the first and the last end (ZeRO-3), then their gradients' scatters (ZeRO-2 and 3)."""
+        if parallelism.zero < 2:
             return [()] * 6
         group, dp, bucket = data_group(parallelism, self.cluster), parallelism.dp, self.bucket_entries
         blocks = [
@@ -181,11 +181,14 @@ class Pieces:
             stage_parameters(self.model, parallelism.mp, encoders=0, first=False, last=True),
         ]
         part = Component.GATHER_FORWARD
-        return [
-            *(
+        gathers: list[Calls] = [()] * len(blocks)
+        if parallelism.zero == 3:
+            gathers = [
                 block_gather.__wrapped__(n, dp=dp, group=group, bucket_entries=bucket, component=part)
                 for n in blocks
-            ),
+            ]
+        return [
+            *gathers,
             *(block_scatter.__wrapped__(n, dp=dp, group=group, bucket_entries=bucket) for n in blocks),
         ]
 

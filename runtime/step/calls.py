@@ -17,7 +17,7 @@ class Component(StrEnum):
     SEND_BACKWARD = "send_backward"
     GATHER_FORWARD = "gather_forward"  # ZeRO-3: parameters, beside the computing of the block before
     GATHER_BACKWARD = "gather_backward"
-    SCATTER = "scatter"  # ZeRO-3: gradients, beside the computing of the next block
+    SCATTER = "scatter"  # ZeRO-2 and 3: gradients, beside the computing of the next block
     ALL_REDUCE = "all_reduce"  # from here on once per update, above once per micro-batch
     OPTIMIZER = "optimizer"
     ALL_GATHER = "all_gather"

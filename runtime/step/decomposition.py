@@ -31,8 +31,8 @@ __all__ = ["Block", "Calls", "Chunk", "Component", "Decomposition", "OperatorCal
 class Block:
     """One kind of block of the model (an encoder, or an end) for one micro-batch.
 
-    With ZeRO-3, `gather_forward` and `gather_backward` fetch its parameters before the pass, and `scatter`
-    sums and splits its gradients after it; otherwise they are empty.
+    With ZeRO-3, `gather_forward` and `gather_backward` fetch its parameters before the pass; with ZeRO-2 and
+    3, `scatter` sums and splits its gradients after it. Otherwise they are empty.
     """
 
     forward: Calls
@@ -73,8 +73,9 @@ class Stage:
 class Decomposition:
     """A step as operator calls: the kinds of block, one transfer each way, and the stages that hold them.
 
-    `sharded` says that blocks fetch their parameters before use (ZeRO-3), `split` that the backward pass is
-    cut into input and weight gradients (zero-bubble).
+    `sharded` says that blocks give their gradients away in every micro-batch (ZeRO-2 and 3) and fetch their
+    parameters before use (ZeRO-3), `split` that the backward pass is cut into input and weight gradients
+    (zero-bubble).
     """
 
     vocabulary_size: int
@@ -157,7 +158,7 @@ def decompose(
         send_backward=send(model, cut, pair, Component.SEND_BACKWARD) if several else (),
         stages=tuple(layout.stage(index, chunks[index :: parallelism.pp]) for index in range(parallelism.pp)),
         chunks=chunks,
-        sharded=parallelism.zero == 3 and parallelism.dp > 1,
+        sharded=parallelism.zero >= 2 and parallelism.dp > 1,
         split=parallelism.schedule == "zero_bubble",
     )
 
@@ -212,9 +213,12 @@ class _Layout:
         )
 
     def _block(self, forward: Calls, backward: Calls, parameters: int) -> Block:
-        if self.parallelism.zero < 3:
+        if self.parallelism.zero < 2:
             return Block(forward=forward, backward=backward)
         dp, group, bucket = self.parallelism.dp, self.data_group, self.bucket_entries
+        scatter = block_scatter(parameters, dp=dp, group=group, bucket_entries=bucket)
+        if self.parallelism.zero == 2:
+            return Block(forward=forward, backward=backward, scatter=scatter)
         gathers = [
             block_gather(parameters, dp=dp, group=group, bucket_entries=bucket, component=component)
             for component in (Component.GATHER_FORWARD, Component.GATHER_BACKWARD)
@@ -224,5 +228,5 @@ class _Layout:
             backward=backward,
             gather_forward=gathers[0],
             gather_backward=gathers[1],
-            scatter=block_scatter(parameters, dp=dp, group=group, bucket_entries=bucket),
+            scatter=scatter,
         )

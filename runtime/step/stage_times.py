@@ -20,7 +20,7 @@ class BlockTimes:
     """Times of one kind of block in µs, for one micro-batch.
 
     `backward_us` is the whole backward pass, `weight_us` the part of it that makes gradients of weights; it is
-    0 where the schedule does not split them. `gather_us` and `scatter_us` are ZeRO-3's, 0 without it.
+    0 where the schedule does not split them. `gather_us` is ZeRO-3's, `scatter_us` ZeRO-2's and 3's, else 0.
     """
 
     forward_us: Times
@@ -54,7 +54,7 @@ def chunk_times(
     """Passes through the blocks of a chunk: the first end if it has it, its encoders, the last end.
 
     `split` says that the schedule cuts the backward pass into input and weight gradients. With `sharded`
-    (ZeRO-3) the network works beside the computing: while a block computes, the parameters of the next one
+    (ZeRO-2 and 3) the network works beside the computing: while a block computes, the parameters of the next one
     are gathered and the gradients of the one before are scattered, and the longer of the two counts. The
     first gather and the last scatter have nothing beside them.
     """

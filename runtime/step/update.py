@@ -1,4 +1,4 @@
-"""What data parallelism calls: the update of a stage, and ZeRO-3's parameters and gradients per block.
+"""What data parallelism calls: the update of a stage, and per block gradients from ZeRO-2 and parameters in ZeRO-3.
 
 Pure functions of hashable arguments, remembered, as in `decomposition_blocks`.
 """
@@ -41,7 +41,7 @@ def update(
     |---|---|---|---|
     | 0 | all-reduce | all | |
     | 1 | all-reduce | all (as published: its measured time fits them) | all-gather |
-    | 2 | reduce-scatter | the shard, ceil(parameters / dp) | all-gather |
+    | 2 | (scattered during the backward passes) | the shard, ceil(parameters / dp) | all-gather |
     | 3 | (scattered during the backward passes) | the shard | (gathered before every use) |
 
     A data-parallel degree of 1 calls the optimizer alone.
@@ -54,9 +54,8 @@ def update(
     optimizer = (call(f"optimizer_{role}_stage", Direction.ONCE, own, 1, Component.OPTIMIZER),)
     gradients: Calls = ()
     gather: Calls = ()
-    if dp > 1 and zero < 3:
-        combine = "dp_reduce_scatter" if zero == 2 else "dp_all_reduce"
-        gradients = bucketed(combine, shape, Component.ALL_REDUCE, bucket_entries)
+    if dp > 1 and zero < 2:
+        gradients = bucketed("dp_all_reduce", shape, Component.ALL_REDUCE, bucket_entries)
     if dp > 1 and zero in (1, 2):
         gather = bucketed("dp_all_gather", shape, Component.ALL_GATHER, bucket_entries)
     return Update(gradients=gradients, optimizer=optimizer, gather=gather)
@@ -74,7 +73,7 @@ def block_gather(
 
 @lru_cache(maxsize=_REMEMBERED)
 def block_scatter(parameters: int, *, dp: int, group: Group, bucket_entries: int) -> Calls:
-    """ZeRO-3: the gradients of one block summed and split after its backward pass."""
+    """ZeRO-2 and 3: the gradients of one block summed and split after its backward pass."""
     if dp == 1 or parameters == 0:
         return ()
     shape = _shape(parameters, 1, dp, group)

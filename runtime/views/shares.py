@@ -45,7 +45,7 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
     durations = estimate.durations
     passes_us = durations.forward_us + durations.backward_us + durations.weight_us
     passes_s = micro_batches * float(passes_us.sum()) * _US / pp
-    # ZeRO-3 moves parameters and gradients beside the computing; what does not fit there makes passes longer.
+    # ZeRO-2 moves gradients beside the computing, ZeRO-3 parameters too; what does not fit there makes passes longer.
     beside_s = max(0.0, passes_s - sum(parts.values()) - tensor_parallel_s)
     waits = _waits(estimate, timeline)
     optimizer_s = sum(stage.optimizer_s for stage in estimate.stages) / pp
@@ -57,7 +57,7 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
             for name, style in zip(parts, styles, strict=True)
         ),
         Share(name="tensor-parallel collectives", style="tensor", time_s=tensor_parallel_s),
-        Share(name="ZeRO-3 collectives that do not hide", style="sharded", time_s=beside_s),
+        Share(name="ZeRO collectives that passes do not hide", style="sharded", time_s=beside_s),
         Share(name="waiting for transfers between stages", style="transfer", time_s=waits.transfers_us * _US),
         Share(name="waiting for other stages (bubble)", style="bubble", time_s=waits.stages_us * _US),
         Share(

@@ -325,6 +325,26 @@ def test_zero_3_beside_computing_by_hand(make_bundle: Make) -> None:
     assert stage.all_reduce_s == stage.all_gather_s == 0
 
 
+def test_zero_2_beside_computing_by_hand(make_bundle: Make) -> None:
+    def passes(**times: float) -> tuple[float, float, float, float]:
+        layout = Parallelism(**ONE | {"dp": 2, "zero": 2, "micro_batches": 3})
+        estimate = Estimator.load(make_bundle(times)).predict(model=ModelConfig(**TINY), parallelism=layout)
+        (stage,) = estimate.stages
+        update_s = us(stage.optimizer_s) + us(stage.all_gather_s)
+        assert us(estimate.step_time_s) == 3 * (us(stage.forward_s) + us(stage.backward_s)) + update_s
+        return us(stage.forward_s), us(stage.backward_s), us(stage.all_reduce_s), us(stage.all_gather_s)
+
+    # Nothing is fetched. Backward 60, 4 · 220, 20: a scatter of 100 outlasts the 20, and the last one stands alone.
+    assert passes(dp_reduce_scatter=100.0, dp_all_gather=7.0) == (
+        10 + 4 * 110 + 30,
+        60 + 4 * 220 + 100 + 100,
+        0,
+        7,
+    )
+    # A scatter of 250 outlasts every encoder, and the first end.
+    assert passes(dp_reduce_scatter=250.0, dp_all_gather=7.0)[1] == 60 + 4 * 250 + 250 + 250
+
+
 def test_threads_agree(make_bundle: Make) -> None:
     path = make_bundle()
     model = ModelConfig(**TINY)

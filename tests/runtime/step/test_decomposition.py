@@ -300,7 +300,6 @@ def test_selective_recomputation_runs_attention_again(attention: str, again: set
         (
             2,
             [
-                ("dp_reduce_scatter", 1_097_430_528),
                 ("optimizer_last_stage", 137_178_816),
                 ("dp_all_gather", 137_178_816),
             ],
@@ -329,9 +328,22 @@ def test_fully_sharded_blocks_fetch_their_parameters() -> None:
             ("dp_reduce_scatter", (parameters, 8, 1), 1)
         ]
     assert parts.sharded
-    alone = taken_apart(GPT_20B, PAPER | {"zero": 3, "dp": 1})
-    assert not alone.sharded
-    assert not alone.encoder.gather_forward + alone.encoder.scatter
+    for zero in (2, 3):
+        alone = taken_apart(GPT_20B, PAPER | {"zero": zero, "dp": 1})
+        assert not alone.sharded
+        assert not alone.encoder.gather_forward + alone.encoder.scatter
+
+
+def test_gradients_that_are_kept_in_shards_are_scattered_in_every_micro_batch() -> None:
+    shared, parts = (taken_apart(GPT_20B, PAPER | {"zero": zero}) for zero in (3, 2))
+    for block, other in (
+        (parts.encoder, shared.encoder),
+        (parts.first, shared.first),
+        (parts.last, shared.last),
+    ):
+        assert block.scatter == other.scatter
+        assert not block.gather_forward + block.gather_backward
+    assert parts.sharded
 
 
 def test_virtual_stages() -> None:

@@ -77,6 +77,7 @@ LAYOUTS: list[dict[str, Any]] = [
     {"pp": 4, "schedule": "zero_bubble", "micro_batches": 6},
     {"pp": 4, "dp": 2, "schedule": "interleaved", "virtual_stages": 2},
     {"pp": 2, "dp": 2, "zero": 3, "recompute": "full"},
+    {"pp": 2, "dp": 2, "zero": 2},
     {"pp": 2, "mp": 2, "sequence_parallel": True},
 ]
 
@@ -118,7 +119,7 @@ def test_the_shares_add_up_to_the_step(make_bundle: Make, layout: dict[str, Any]
     names = {share.name for share in shares}
     assert ("waiting for transfers between stages" in names) == (estimate.parallelism.pp > 1)
     assert ("tensor-parallel collectives" in names) == (estimate.parallelism.mp > 1)
-    assert ("ZeRO-3 collectives that do not hide" in names) == (estimate.parallelism.zero == 3)
+    assert ("ZeRO collectives that passes do not hide" in names) == (estimate.parallelism.zero >= 2)
 
 
 def test_shares_by_hand(make_bundle: Make) -> None:
