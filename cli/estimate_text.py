@@ -6,7 +6,7 @@ from itertools import groupby
 from kernelcast.cli.tables import seconds, seconds_precisely, text_table
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
-from kernelcast.runtime.views.words import gibibytes
+from kernelcast.runtime.views.words import gibibytes, measured
 
 TOP_OPERATORS = 12
 SHOWN_WARNINGS = 8
@@ -54,7 +54,7 @@ def headline(estimate: Estimate) -> str:
             f"ZeRO {layout.zero}{', sequence parallel' if layout.sequence_parallel else ''}"
             f"{f', {layout.virtual_stages} chunks per stage' if layout.virtual_stages > 1 else ''}",
             f"encoders  {encoders}",
-            f"bundle    {source.bundle} ({source.statistic} times, {source.dtype}, {source.created_at})",
+            f"bundle    {source.bundle} ({source.statistic} times, {source.dtype}, {measured(source.created_at)})",
             f"hardware  {hardware}",
         )
     )

@@ -96,7 +96,7 @@ def _render(explained: Explained) -> str:
     one = explained.explanation
     entry = one.entry
     beyond = "" if entry.extrapolation_error is None else f", {entry.extrapolation_error:.1%} beyond it"
-    coverage = entry.interval_coverage
+    coverage = entry.interval_coverage if all(feature.inside for feature in one.features) else None
     covered = "" if coverage is None else f"; such intervals held {coverage:.0%} of held-out samples"
     lines = [
         f"{one.operator} ({one.direction})",

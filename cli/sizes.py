@@ -26,6 +26,6 @@ def parse_size(text: str, *, name: str) -> int:
 
 
 def in_gib(size_bytes: float) -> str:
-    """A size in GiB, without the unit: `12.3`, small ones `0.012`."""
+    """A size in GiB, without the unit: `12.3`, small ones with more digits, `0.012`."""
     size_gib = size_bytes / 2**30
-    return f"{size_gib:.1f}" if size_gib >= 0.1 else f"{size_gib:.3f}"
+    return f"{size_gib:.{1 if size_gib >= 10 else 2 if size_gib >= 1 else 3}f}"

@@ -7,6 +7,7 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.beyond_range import widened
 from kernelcast.runtime.bundle.regressor_entry import Key
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.predictor import Answer, Predictor
@@ -22,7 +23,7 @@ Warnings = RangeWarning | SubstituteWarning
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTimes:
-    """Time, low and high end of the 90 % interval, in µs, of every distinct question.
+    """Time, low and high end of the 90 % interval, in µs, of every distinct question; wider beyond the trained range.
 
     `sources` says which regressor answered: the operator's own, or a substitute's.
     """
@@ -76,11 +77,15 @@ def ask(predictor: Predictor, calls: Iterable[OperatorCall], *, needed_by: str) 
     for source, to_ask in asked.items():
         vectors = list(to_ask.vectors)
         times = predictor.answers_of(*source, vectors)
+        beyond = predictor.range_warnings(*source, vectors)
+        if beyond:
+            entry = predictor.bundle.entries[source]
+            times = {vector: widened(entry, vector, answer) for vector, answer in times.items()}
         for one, vector, factor in to_ask.questions:
             time_us, low_us, high_us = times[vector]
             answers[one] = (factor * time_us, factor * low_us, factor * high_us)
             sources[one] = source
-        warnings += predictor.range_warnings(*source, vectors)
+        warnings += beyond
     return OperatorTimes(
         answers=MappingProxyType(answers), sources=MappingProxyType(sources), warnings=tuple(warnings)
     )

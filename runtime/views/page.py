@@ -15,7 +15,7 @@ from kernelcast.runtime.views.shares import step_shares
 from kernelcast.runtime.views.step import simulated_step
 from kernelcast.runtime.views.step_picture import legend, step_picture
 from kernelcast.runtime.views.style import STYLE
-from kernelcast.runtime.views.words import counted, gibibytes, layout_words, percent, seconds
+from kernelcast.runtime.views.words import counted, gibibytes, layout_words, measured, percent, seconds
 
 _TOP_OPERATORS = 15
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -125,7 +125,8 @@ def _question(estimate: Estimate) -> Markup:
         "cluster": f"{counted(layout.world_size, 'device')}, {estimate.cluster.gpus_per_node:,} per node "
         f"({estimate.cluster_source})",
         "hardware": "; ".join((*source.compute, *source.fabric)) or "not recorded",
-        "bundle": f"{Path(source.bundle).name}: {source.statistic} times, {source.dtype}, {source.created_at}",
+        "bundle": f"{Path(source.bundle).name}: {source.statistic} times, {source.dtype}, "
+        f"{measured(source.created_at)}",
     }
     rows = [part for name, value in facts.items() for part in (element("dt", name), element("dd", value))]
     return _section("The question", element("dl", *rows, class_="facts"))

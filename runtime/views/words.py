@@ -2,6 +2,7 @@
 
 import math
 
+from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.estimate import Estimate
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
@@ -21,6 +22,13 @@ def gibibytes(size_bytes: float) -> str:
         if 0 < size_bytes < scale * 1024 / 10:
             return f"{size_bytes / scale:,.1f} {unit}"
     return f"{size_bytes / _GIB:,.1f} GiB"
+
+
+def measured(created_at: str) -> str:
+    """When the newest measurement of a bundle was made."""
+    return (
+        "measured at a time not recorded" if created_at == UNKNOWN_MOMENT else f"measured until {created_at}"
+    )
 
 
 def percent(share: float) -> str:

@@ -249,7 +249,12 @@ def test_sizes_that_are_none(text: str) -> None:
 
 
 def test_gibibytes() -> None:
-    assert [in_gib(size) for size in (12.34 * 2**30, 2**28, 5 * 2**20)] == ["12.3", "0.2", "0.005"]
+    assert [in_gib(size) for size in (12.34 * 2**30, 5 * 2**30, 2**28, 5 * 2**20)] == [
+        "12.3",
+        "5.00",
+        "0.250",
+        "0.005",
+    ]
 
 
 def test_every_option_is_explained() -> None:

@@ -1,0 +1,52 @@
+"""Intervals of answers beyond what was measured: wider, the farther out a regressor was asked.
+
+Intervals in a bundle are quantiles of errors inside the trained range, and say nothing about what lies outside. How
+much larger errors are there is known from the rows that a training holds out at the large end (`extrapolation_error`);
+and what is wrong there is mostly a slope, whose error in log(time) grows in proportion to the distance's logarithm.
+"""
+
+import math
+
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+
+MOST_TIMES = 100.0
+"""No interval is widened beyond this factor, up and down."""
+_LAYOUT_FEATURES = 2
+"""The last features of every collective (operator table); its interval knows layouts that were not measured."""
+
+Answer = tuple[float, float, float]
+
+
+def doublings_beyond(entry: RegressorEntry, vector: tuple[float, ...]) -> float:
+    """How often the farthest feature is twice (or half) the nearer end of its trained range; 0 inside of it."""
+    ranges = entry.training_range[:-_LAYOUT_FEATURES] if entry.layouts else entry.training_range
+    farthest = 0.0
+    for value, (low, high) in zip(vector, ranges, strict=False):
+        if value > high > 0:
+            farthest = max(farthest, math.log2(value / high))
+        elif 0 < value < low:
+            farthest = max(farthest, math.log2(low / value))
+    return farthest
+
+
+def widened(entry: RegressorEntry, vector: tuple[float, ...], answer: Answer) -> Answer:
+    """`answer` (time, low, high) with low and high farther off where `vector` lies beyond the trained range.
+
+    Their logarithmic distances from the time grow by the regressor's error beyond its range over that inside of it (at
+    least 1), and beyond one doubling in proportion to the doublings. A collective's interval for layouts that were
+    never measured is the widest of all, and stays.
+    """
+    if entry.layouts and vector[-_LAYOUT_FEATURES:] not in entry.layouts:
+        return answer
+    doublings = doublings_beyond(entry, vector)
+    if not doublings:
+        return answer
+    inside, beyond = entry.validation_error, entry.extrapolation_error
+    growth = max(1.0, beyond / inside) if beyond is not None and inside > 0 else 1.0
+    growth *= max(1.0, doublings)
+    time_us, low_us, high_us = answer
+    return time_us, time_us / _spread(time_us / low_us, growth), time_us * _spread(high_us / time_us, growth)
+
+
+def _spread(factor: float, growth: float) -> float:
+    return max(factor, math.exp(min(math.log(MOST_TIMES), growth * math.log(factor))))
