@@ -40,9 +40,9 @@ def bundle() -> None:
 def info(path: Path, as_json: bool) -> None:
     """Say what a bundle holds: hardware, software, date, statistic, and its regressors.
 
-    The error is the mean absolute relative one on held-out rows; coverage is the share of held-out rows within their
-    90 % interval, which ± shows (the widest, where it depends on size or layout; "≤" marks one that is a bound from
-    few rows, without a coverage). "beyond" is the error on workloads beyond those fitted.
+    The error is the mean absolute relative one on held-out rows, "extrapolated" the same on workloads beyond those
+    fitted; coverage is the share of held-out rows within their 90 % interval, which ± shows (the widest, where it
+    depends on size or layout; "≤" marks one that is a bound from few rows, without a coverage).
 
     \b
     kernelcast bundle info here.kcast
@@ -77,7 +77,7 @@ def info(path: Path, as_json: bool) -> None:
 
 
 HEADS = (
-    "operator", "direction", "rows", "algorithm", "baseline", "error", "beyond", "coverage", "±", "size", "range",
+    "operator", "direction", "rows", "algorithm", "form", "error", "coverage", "±", "extrapolated", "size", "range",
 )  # fmt: skip
 
 
@@ -95,9 +95,9 @@ def _row(entry: RegressorEntry) -> tuple[str, ...]:
         entry.algorithm,
         entry.form,
         _percent(entry.validation_error),
-        _percent(entry.extrapolation_error),
         _percent(entry.interval_coverage),
         f"{bound}{_percent(_as_fraction(widest))}",
+        _percent(entry.extrapolation_error),
         f"{entry.size_bytes / 1000:.0f} kB",
         ", ".join(ranges),
     )
