@@ -6,7 +6,7 @@ from itertools import groupby
 from kernelcast.cli.tables import seconds, seconds_precisely, text_table
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
-from kernelcast.runtime.views.words import gibibytes, measured
+from kernelcast.runtime.views.words import gibibytes, measured, rate
 
 TOP_OPERATORS = 12
 SHOWN_WARNINGS = 8
@@ -32,7 +32,7 @@ def headline(estimate: Estimate) -> str:
     encoders = ", ".join(map(str, estimate.encoder_counts))
     hardware = "; ".join((*source.compute, *source.fabric)) or "not recorded"
     lines = [
-        f"step {seconds_precisely(estimate.step_time_s)}, {estimate.tokens_per_s:,.0f} tokens/s",
+        f"step {seconds_precisely(estimate.step_time_s)}, {rate(estimate.tokens_per_s)} tokens/s",
         "",
     ]
     if estimate.interval_s is not None:

@@ -19,6 +19,7 @@ from kernelcast.runtime.search.defaults import usual_gpu_memory_bytes, usual_gpu
 from kernelcast.runtime.search.layouts import RECOMPUTE, SCHEDULES
 from kernelcast.runtime.search.question import RankBy
 from kernelcast.runtime.search.sweep import Report
+from kernelcast.runtime.views.words import rate
 
 SHOWN_WARNINGS = 8
 _LONG_S = 3.0
@@ -206,7 +207,7 @@ def render(result: SearchResult, *, pareto: bool) -> str:
     space = result.question.space
     sections = [
         f"best of {result.counts.layouts:,} layouts of {space.model.name}, {space.global_batch} samples per update: "
-        f"step {seconds_precisely(best.step_time_s)}, {best.tokens_per_s_per_gpu:,.0f} tokens/s per device",
+        f"step {seconds_precisely(best.step_time_s)}, {rate(best.tokens_per_s_per_gpu)} tokens/s per device",
         text_table(_HEADERS, _rows(result.top)),
     ]
     if pareto:
@@ -228,7 +229,7 @@ def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
             [
                 str(rank),
                 seconds_precisely(answer.step_time_s),
-                f"{answer.tokens_per_s_per_gpu:,.0f}",
+                rate(answer.tokens_per_s_per_gpu),
                 in_gib(answer.memory_bytes),
                 str(one.pp),
                 str(one.mp),

@@ -15,7 +15,7 @@ from kernelcast.runtime.views.shares import step_shares
 from kernelcast.runtime.views.step import simulated_step
 from kernelcast.runtime.views.step_picture import legend, step_picture
 from kernelcast.runtime.views.style import STYLE
-from kernelcast.runtime.views.words import counted, gibibytes, layout_words, measured, percent, seconds
+from kernelcast.runtime.views.words import counted, gibibytes, layout_words, measured, percent, rate, seconds
 
 _TOP_OPERATORS = 15
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
@@ -65,8 +65,8 @@ def _tiles(estimate: Estimate) -> Iterator[Markup]:
         spread = "90 % interval: " + " to ".join(seconds(one_s) for one_s in estimate.interval_s)
     yield tile("step", seconds(estimate.step_time_s), spread)
     devices = estimate.parallelism.world_size
-    per_device = f"{estimate.tokens_per_s / devices:,.0f} per device"
-    yield tile("tokens per second", f"{estimate.tokens_per_s:,.0f}", per_device)
+    per_device = f"{rate(estimate.tokens_per_s / devices)} per device"
+    yield tile("tokens per second", rate(estimate.tokens_per_s), per_device)
     nodes = f"{estimate.cluster.gpus_per_node:,} per node ({estimate.cluster_source})"
     yield tile("devices", f"{devices:,}", nodes)
     yield tile("pipeline bubble", percent(estimate.bubble_share), "of the time until the last pass ends")

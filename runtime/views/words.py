@@ -31,6 +31,11 @@ def measured(created_at: str) -> str:
     )
 
 
+def rate(per_s: float) -> str:
+    """So many per second: `1,234`, slow ones with three digits, `0.0426`."""
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
+
+
 def percent(share: float) -> str:
     """A share of 1."""
     return f"{100 * share:.1f} %"
