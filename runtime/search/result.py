@@ -97,8 +97,18 @@ class SearchResult:
                 f"{self.smallest.memory_bytes / 2**30:.1f} GiB ({layout_text(self.smallest.parallelism)})"
             )
         examples = "; ".join(refusal.example for refusal in self.refusals.by_field.values())
-        reason = f" ({examples})" if examples else ", given the limits"
-        return f"model {question.space.model.name} has no valid layout on {devices} device(s){reason}"
+        limits = [
+            f"{name} {allowed}"
+            for name in ("pp", "mp", "dp", "micro_batch", "micro_batches")
+            if (allowed := getattr(question.space, name)) is not None
+        ]
+        asked = f"{devices} device(s)" + (f" with {', '.join(limits)}" if limits else "")
+        if limits or not examples:
+            products = (
+                f"pp · mp · dp is {devices}, dp · micro_batch · micro_batches {question.space.global_batch}"
+            )
+            examples = "; ".join(filter(None, (products, examples)))
+        return f"model {question.space.model.name} has no valid layout on {asked} ({examples})"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, form `kernelcast.search/1` (docs/json.md)."""

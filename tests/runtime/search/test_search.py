@@ -14,7 +14,7 @@ from kernelcast.runtime import Cluster, Estimator, ModelConfig
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.predictor import Predictor
-from kernelcast.runtime.search import Question, SearchResult, Space, search
+from kernelcast.runtime.search import NumberSet, Question, SearchResult, Space, search
 from kernelcast.runtime.search.grouping import groups
 from kernelcast.runtime.search.pieces import Pieces
 from kernelcast.runtime.step.timeline_kinds import TimelineKind
@@ -175,6 +175,13 @@ def test_no_valid_layout(estimator: Estimator) -> None:
     assert result.why_nothing() == (
         "model tiny has no valid layout on 7 device(s) "
         "(global_batch is 8, expected a multiple of dp (7); pp is 7, expected from 1 to 6 for 6 encoders)"
+    )
+    limited = Space(
+        model=TINY, gpus=(4,), global_batch=8, gpus_per_node=4, pp=NumberSet.parse("3"), mp=(1, 2)
+    )
+    assert search(estimator, Question(space=limited)).why_nothing() == (
+        "model tiny has no valid layout on 4 device(s) with pp 3, mp (1, 2) "
+        "(pp · mp · dp is 4, dp · micro_batch · micro_batches 8)"
     )
 
 
