@@ -10,6 +10,7 @@ from kernelcast.serve import Limits, Listener, Warm, run, tcp_listener, unix_lis
 from kernelcast.serve.limits import usual_workers
 
 _DEFAULTS = Limits()
+_LONGEST_ANSWER_S = 3600
 
 
 def _mode(_context: click.Context, _parameter: click.Parameter, value: str) -> int:
@@ -19,6 +20,13 @@ def _mode(_context: click.Context, _parameter: click.Parameter, value: str) -> i
     if mode > 0o777:
         raise UsageError(f"--socket-mode is {value!r:.80}, expected at most 0777")
     return mode
+
+
+def _time_limit(_context: click.Context, _parameter: click.Parameter, value: float) -> float:
+    # click's range lets NaN through, which is on no side of its ends.
+    if not 0 < value <= _LONGEST_ANSWER_S:
+        raise UsageError(f"--time-limit is {value:g}, expected seconds above 0, up to {_LONGEST_ANSWER_S}")
+    return value
 
 
 @click.command("serve")
@@ -62,10 +70,12 @@ def _mode(_context: click.Context, _parameter: click.Parameter, value: str) -> i
 )
 @click.option(
     "--time-limit",
-    type=click.FloatRange(0, 3600, min_open=True),
+    type=float,
     default=_DEFAULTS.time_s,
     show_default=True,
-    help="Seconds that one answer may take.",
+    callback=_time_limit,
+    metavar="SECONDS",
+    help="What one answer may take, up to an hour.",
 )
 def serve(
     *,

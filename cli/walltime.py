@@ -12,6 +12,7 @@ from click.core import ParameterSource
 
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import UsageError
+from kernelcast.runtime.errors import one_line
 from kernelcast.runtime.shown import shown
 from kernelcast.walltime import (
     FIELDS,
@@ -153,7 +154,7 @@ def walltime(
     found = answer(described, allocation=slurm_allocation(options), asked_s=asked)
     click.echo(_RENDERERS[form](found))
     for warning in found.warnings:
-        click.echo(f"kernelcast: warning: {warning}", err=True)
+        click.echo(f"kernelcast: warning: {one_line(warning)}", err=True)
 
 
 def _check_k8s(k8s: bool) -> None:
@@ -195,13 +196,17 @@ def render(found: Answer) -> str:
         rows.append(["cost", *(f"{held.cost or 0:,.2f}" for held in columns)])
     step, cluster = times.step, estimate.cluster
     facts = (
-        f"job       between {format_time(times.low_s)} and {format_time(times.high_s)}, margin {times.margin:.0%}",
+        f"job       between {format_time(times.low_s)} and {format_time(times.high_s)} (90 % interval); "
+        f"requested: its upper end and a margin of {times.margin:.0%}",
         f"steps     {times.steps:,} of {seconds_precisely(step.expected_s)} "
         f"({seconds_precisely(step.low_s)} to {seconds_precisely(step.high_s)})",
         f"layout    pp {layout.pp} × mp {layout.mp} × dp {layout.dp} = {found.gpus} GPU(s) "
         f"on {found.nodes} node(s), {cluster.gpus_per_node} per node ({estimate.cluster_source})",
     )
-    settings = [[name, str(given.value), given.origin] for name, given in found.settings.given.items()]
+    settings = [
+        [name, one_line(str(given.value)), one_line(given.origin)]
+        for name, given in found.settings.given.items()
+    ]
     return "\n\n".join(
         (
             f"time limit {found.slurm or format_time(times.walltime_s)}{jobs}",

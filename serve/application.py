@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from kernelcast.runtime.errors import KernelcastError, UsageError, one_line
+from kernelcast.runtime.shown import shown
 from kernelcast.serve.bodies import BodyError, json_object
 from kernelcast.serve.content import content_of
 from kernelcast.serve.limits import Limits
@@ -206,7 +208,14 @@ def _script_request(request: Request) -> dict[str, Any]:
 
 async def _refused(request: Request, error: HTTPException) -> Response:
     as_text = request.url.path == "/walltime" and media_type(request) == TEXT
-    return (text_error if as_text else json_error)(error.status_code, error.detail, error.headers)
+    detail = error.detail
+    if error.status_code == HTTPStatus.NOT_FOUND:
+        paths = ", ".join(route.path for route in request.app.routes)
+        detail = f"path is {shown(request.url.path)}, expected one of {paths}"
+    elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = (error.headers or {}).get("Allow", "another one")
+        detail = f"method is {shown(request.method)}, expected {allowed}"
+    return (text_error if as_text else json_error)(error.status_code, detail, error.headers)
 
 
 async def _gone(request: Request, error: ClientDisconnect) -> Response:

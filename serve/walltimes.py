@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime import ModelConfig, UsageError
+from kernelcast.runtime.errors import one_line
 from kernelcast.runtime.shown import shown
 from kernelcast.serve.bodies import check_fields
 from kernelcast.serve.models import find_model, with_length
@@ -70,7 +71,7 @@ def for_slurm(found: Answer) -> str:
     Raises:
         UsageError: it is longer than Slurm can be told.
     """
-    warnings = (f"kernelcast: warning: {warning}" for warning in found.warnings)
+    warnings = (f"kernelcast: warning: {one_line(warning)}" for warning in found.warnings)
     return "\n".join([format_slurm(found.walltime.walltime_s), *warnings]) + "\n"
 
 

@@ -4,6 +4,7 @@ import math
 from dataclasses import dataclass
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.walltime.durations import format_time
 
 _S_PER_HOUR = 3_600.0
 _MOST_JOBS = 100_000
@@ -115,12 +116,13 @@ def device_hours(time_s: float, devices: int) -> float:
 
 def _jobs(needed_s: float, step: StepTime, overheads: Overheads, margin: float, max_time_s: float) -> int:
     """How many jobs of the longest time: every further one starts again and repeats up to a checkpoint's interval."""
-    too_long = f"max_time is {max_time_s:.0f} s, expected at least the {needed_s:.0f} s that the job needs"
+    most, needed = format_time(max_time_s), format_time(needed_s)
+    too_long = f"max_time is {most}, expected at least the {needed} that the job needs"
     if overheads.checkpoint_every is None:
         raise UsageError(f"{too_long}, or checkpoint_every, so that another job can go on")
     again_s = (1 + margin) * (overheads.restart_s + overheads.checkpoint_every * step.high_s)
     if max_time_s <= again_s:
-        raise UsageError(f"{too_long}, or more than the {again_s:.0f} s between two checkpoints")
+        raise UsageError(f"{too_long}, or more than the {format_time(again_s)} between two checkpoints")
     jobs = math.ceil((needed_s - again_s) / (max_time_s - again_s))
     if jobs > _MOST_JOBS:
         raise UsageError(f"{too_long}: {jobs} jobs would have to follow each other")

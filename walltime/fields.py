@@ -96,16 +96,19 @@ def _share() -> Kind:
     return Kind(expected="a fraction from 0 to 10 or a percentage such as 15%", read=read)
 
 
-def _duration() -> Kind:
+def _duration(*, least_s: float = 0.0) -> Kind:
     def read(value: object) -> float | None:
         if isinstance(value, str):
             duration_s = read_duration(value.strip())
         else:
             number = _decimal(value)
             duration_s = None if number is None else float(number)
-        return duration_s if duration_s is not None and 0 <= duration_s <= _MAX_DURATION_S else None
+        return duration_s if duration_s is not None and least_s <= duration_s <= _MAX_DURATION_S else None
 
-    return Kind(expected="seconds, or a time such as 90s, 5m, 1h30m, 01:30:00 or 1-12:00:00", read=read)
+    least = f", {least_s:g} s or longer" if least_s else ""
+    return Kind(
+        expected=f"seconds, or a time such as 90s, 5m, 1h30m, 01:30:00 or 1-12:00:00{least}", read=read
+    )
 
 
 def _choice(choices: Sequence[str]) -> Kind:
@@ -216,7 +219,7 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
             ),
             Field(name="margin", kind=_share(), help="Added to the interval's upper end.  [default: 10%]"),
             Field(name="price", kind=_number(0, 1e9), help="Price of one GPU for one hour."),
-            Field(name="max_time", kind=_duration(), help="Longest time that one job may take."),
+            Field(name="max_time", kind=_duration(least_s=1), help="Longest time that one job may take."),
             Field(
                 name="models",
                 kind=_text("a folder's path"),

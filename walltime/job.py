@@ -148,6 +148,9 @@ def read_site(environment: Mapping[str, str]) -> dict[str, Given]:
 
 def _read_toml(path: Path, *, site: bool = False) -> dict[str, Given]:
     what = "site file" if site else "job file"
+    # Asked before it is opened, since opening a named pipe would wait for its writer.
+    if path.exists() and not path.is_file():
+        raise DataError(f"{what} {path}: not a regular file")
     try:
         with path.open("rb") as stream:
             content = stream.read(_MAX_FILE_BYTES + 1)

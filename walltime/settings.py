@@ -73,7 +73,8 @@ def give(name: str, value: object, *, origin: str, folder: Path, site: bool = Fa
     """
     known = FIELDS.get(name)
     if known is None:
-        raise UsageError(f"{origin}: field {shown(name)} is unknown, known are {', '.join(FIELDS)}")
+        names = ", ".join(name for name, field in FIELDS.items() if site or not field.site_only)
+        raise UsageError(f"{origin}: field {shown(name)} is unknown, known are {names}")
     if known.site_only and not site:
         raise UsageError(f"{origin}: field {name} stands here, expected in the site file only")
     read = known.kind.read(value)

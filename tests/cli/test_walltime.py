@@ -1,6 +1,7 @@
 """`kernelcast walltime`: its formats, where it finds jobs, how it fails, and that its page tells the truth."""
 
 import json
+import os
 import re
 import subprocess
 import sys
@@ -70,6 +71,25 @@ def test_formats_agree() -> None:
     seconds = int(run("train.sbatch", "--format", "seconds").stdout)
     assert seconds - 1 < values["walltime_s"] <= seconds
     assert run("train.sbatch").stdout.startswith(f"time limit {limit}")
+
+
+def test_names_of_files_cannot_break_lines_or_colour_a_terminal(folder: Path) -> None:
+    name = "train\x1b[31m\n.sbatch"
+    (folder / name).write_text(SCRIPT + "#KERNELCAST pp=1\n")
+    found = run(name)
+    assert found.exit_code == 0
+    assert "\x1b" not in found.output
+    assert "train\\x1b[31m\\n.sbatch line 4" in found.stdout
+    assert found.stderr.count("\n") == 1
+
+
+def test_a_job_file_that_is_a_pipe_is_not_waited_for(folder: Path) -> None:
+    (folder / "kernelcast.toml").unlink()
+    os.mkfifo(folder / "kernelcast.toml")
+    for job in ("train.sbatch", "."):
+        error = run(job, "--bundle", "test.kcast").exception
+        assert isinstance(error, DataError)
+        assert str(error) == "job file kernelcast.toml: not a regular file"
 
 
 def test_options_go_before_the_script() -> None:

@@ -109,8 +109,10 @@ def test_types(server: Server, kind: str) -> None:
 
 
 def test_paths_and_methods(server: Server) -> None:
-    assert server.get("/nothing").status == 404
-    assert server.get("/predict").status == 405
+    nothing, got = server.get("/nothing"), server.get("/predict")
+    assert (nothing.status, got.status) == (404, 405)
+    assert b"path is '/nothing', expected one of /predict, /search, /walltime" in nothing.body
+    assert b"method is 'GET', expected POST" in got.body
     assert server.get("/predict").headers["allow"] == "POST"
     assert server.post("/health", {}).status == 405
     assert server.request("HEAD", "/health").status == 200

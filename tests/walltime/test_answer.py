@@ -106,7 +106,7 @@ def test_overheads(ask: Ask) -> None:
 
 def test_longer_than_a_job_may_take(ask: Ask) -> None:
     with pytest.raises(
-        UsageError, match=r"^site file .*site.toml: max_time is 3600 s, expected at least the .* s that"
+        UsageError, match=r"^site file .*site.toml: max_time is 01:00:00, expected at least the .* that"
     ):
         ask(site='max_time = "1h"')
     found = ask(site='max_time = "1h"', checkpoint_every=1_000)

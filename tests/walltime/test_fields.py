@@ -77,6 +77,7 @@ def test_accepts(name: str, value: object, expected: object) -> None:
         ("price", "-1", "price is '-1', expected a number from 0 to 1e+09"),
         ("startup", "soon", "startup is 'soon', expected seconds, or a time such as 90s"),
         ("startup", -1, "startup is -1"),
+        ("max_time", 0, "max_time is 0, expected seconds, or a time such as 90s"),
         ("startup", "99999999d", "startup is "),
         ("recompute", "some", "recompute is 'some', expected none, selective or full"),
         ("sequence_parallel", "yes", "sequence_parallel is 'yes', expected true or false"),

@@ -358,4 +358,4 @@ def test_a_job_gets_no_more_than_the_sites_longest_time(slurm: Slurm, folder: Pa
     write_script(folder, LINES)
     submitted = slurm.run("sbatch", "train.sbatch", cwd=folder)
     assert slurm.limit(submitted.job) == DEFAULT_LIMIT
-    assert f"site file {site}: max_time is 1800 s, expected at least the " in submitted.client[0]
+    assert f"site file {site}: max_time is 00:30:00, expected at least the " in submitted.client[0]
