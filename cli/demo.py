@@ -78,6 +78,7 @@ def demo(database_path: Path, output: Path, config: Path | None, again: bool) ->
                 software=keys.software.digest,
                 fabric=keys.fabric.digest,
                 seed=chosen.seed,
+                jobs=0,
                 on_progress=report,
             )
         show_training(trained)

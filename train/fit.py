@@ -24,7 +24,9 @@ from kernelcast.train.workers import available_cores, each
 DEFAULT_SEED = 20
 LARGEST_SEED = 2**32 - 1
 _REASONS_SHOWN = 3
+# A process takes seconds to start, and as long as a dozen small tables to fit.
 _FEWEST_PARALLEL_ROWS = 2000
+_FEWEST_PARALLEL_TABLES = 24
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +163,8 @@ def _fit_all(
 
 def _worthwhile_jobs(found: Sequence[Table]) -> int:
     """As many jobs as cores, where the work is worth starting processes for."""
-    return available_cores() if sum(map(len, found)) >= _FEWEST_PARALLEL_ROWS else 1
+    worthwhile = len(found) >= _FEWEST_PARALLEL_TABLES or sum(map(len, found)) >= _FEWEST_PARALLEL_ROWS
+    return available_cores() if worthwhile else 1
 
 
 def _known(earlier: Bundle | None, task: FitTask) -> Fitted | None:

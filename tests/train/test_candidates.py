@@ -26,7 +26,25 @@ def test_few_rows_try_few(make_table: Callable[..., Table]) -> None:
     assert {c.form for c in few} == {"raw", "power_law", "roofline"}
     assert {c.algorithm for c in few} == {"random_forest", "xgboost"}
     assert not any(c.pooled or c.inputs != "product" for c in few)
-    assert set(map(id, few)) < set(map(id, many))
+    assert len(few) < len(many)
+
+
+def test_few_rows_try_fewer_trees(make_table: Callable[..., Table]) -> None:
+    def trees(table: Table) -> dict[tuple[str, str, str], tuple[object, ...]]:
+        return {
+            (c.algorithm, c.form, str(c.hyperparameters["max_depth"])): (
+                c.hyperparameters["n_estimators"],
+                c.hyperparameters.get("learning_rate"),
+            )
+            for c in tried(table)
+            if c.inputs == "product"
+        }
+
+    few, many = trees(make_table(count=RICH_ROWS - 1)), trees(make_table(count=RICH_ROWS))
+    assert (few["random_forest", "raw", "8"], many["random_forest", "raw", "8"]) == ((10, None), (40, None))
+    assert (few["xgboost", "roofline", "1"], many["xgboost", "roofline", "1"]) == ((20, 0.3), (60, 0.1))
+    assert (few["xgboost", "raw", "4"], many["xgboost", "raw", "4"]) == ((26, 0.3), (80, 0.15))
+    assert ("random_forest", "power_law", "8") not in few
 
 
 def test_relatives_add_pooled_ones(make_table: Callable[..., Table]) -> None:
