@@ -37,6 +37,8 @@ def noisy(deviations: Array, seed: int = 0) -> Array:
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 2**32 - 1), count=st.integers(100, 600), deviation=st.floats(0.001, 1))
 def test_the_reported_coverage_is_what_is_promised(seed: int, count: int, deviation: float) -> None:
+    # Widths come from the very rows that count, so this share varies less than one of new rows: over 1,500 seeds for
+    # 100 rows it is 0.901 ± 0.010, from 0.86 to 0.92, and less with more rows. The bounds are about 5 deviations away.
     measured = table(sizes(count), noisy(np.full(count, deviation), seed))
     calibrated = calibrate(measured, np.full(count, 100.0), 7)
     assert calibrated.coverage is not None
