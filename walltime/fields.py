@@ -115,8 +115,12 @@ def _choice(choices: Sequence[str]) -> Kind:
     def read(value: object) -> str | None:
         return value if isinstance(value, str) and value in choices else None
 
+    return Kind(expected=_either(choices), read=read)
+
+
+def _either(choices: Sequence[str]) -> str:
     *others, last = choices
-    return Kind(expected=f"{', '.join(others)} or {last}", read=read)
+    return f"{', '.join(others)} or {last}"
 
 
 def _flag() -> Kind:
@@ -178,8 +182,16 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
                 kind=_whole(1, MAX_DEGREE**2),
                 help="Samples per update, instead of micro-batches.",
             ),
-            Field(name="recompute", kind=_choice(get_args(Recompute)), help="Activation recomputation."),
-            Field(name="schedule", kind=_choice(get_args(Schedule)), help="Pipeline schedule."),
+            Field(
+                name="recompute",
+                kind=_choice(get_args(Recompute)),
+                help=f"Activation recomputation: {_either(get_args(Recompute))}.",
+            ),
+            Field(
+                name="schedule",
+                kind=_choice(get_args(Schedule)),
+                help=f"Pipeline schedule: {_either(get_args(Schedule))}.",
+            ),
             Field(name="virtual_stages", kind=_DEGREE, help="Chunks per device, with interleaved."),
             Field(name="zero", kind=_whole(0, 3), help="ZeRO stage, 0 to 3."),
             Field(name="sequence_parallel", kind=_flag(), help="Sequence parallelism: true or false."),
@@ -197,7 +209,7 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
             Field(
                 name="timeline",
                 kind=_choice(get_args(TimelineKind)),
-                help="Exact simulation of the schedule (default), or the paper's eq. 7.",
+                help="simulate (exactly, the default) or closed-form (the paper's eq. 7).",
             ),
             Field(name="steps", kind=_whole(1, MAX_STEPS), help="Steps (updates) that the job runs."),
             Field(
