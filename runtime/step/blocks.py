@@ -16,7 +16,8 @@ from kernelcast.runtime.step.calls import Calls, Component, OperatorCall, call
 from kernelcast.runtime.step.groups import Group, tensor_group
 
 _F, _B, _1 = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
-_REMEMBERED = 1 << 14
+# A search of tens of thousands of layouts asks for some dozens of each kind; a server keeps as many as it is let.
+_REMEMBERED = 1 << 11
 
 End = Literal["first", "last"]
 

@@ -11,7 +11,7 @@ from kernelcast.runtime.operators import Direction, Shape
 from kernelcast.runtime.step.calls import Calls, Component, bucketed, call
 from kernelcast.runtime.step.groups import Group
 
-_REMEMBERED = 1 << 14
+_REMEMBERED = 1 << 11
 
 Role = Literal["first", "middle", "last"]
 """Which optimizer operator a stage asks; a single stage, first and last at once, asks the last one's."""
