@@ -26,7 +26,8 @@ lint: $(INSTALLED)
 # mypy cannot follow the editable install, so it finds the package through a link that is named like it.
 types: $(INSTALLED)
 	MYPYPATH=$(VENV)/typing $(BIN)/mypy -p kernelcast.runtime -p kernelcast.walltime -p kernelcast.store -p kernelcast.train \
-	  -p kernelcast.collector -p kernelcast.demo -p kernelcast.serve -p kernelcast.cli
+	  -p kernelcast.collector -p kernelcast.sampling -p kernelcast.validate \
+	  -p kernelcast.demo -p kernelcast.serve -p kernelcast.cli
 
 imports: $(INSTALLED)
 	$(BIN)/lint-imports

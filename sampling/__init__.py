@@ -1,0 +1,1 @@
+"""Chooses what to measure next: regressors of the data so far say where another measurement helps most."""

@@ -1,0 +1,1 @@
+"""Predicted steps beside measured ones: published tables, real training here, calibration."""
