@@ -1,0 +1,152 @@
+"""Runs files: training steps that somebody measured, as a TOML file says them (docs/validation.md, Runs files)."""
+
+import hashlib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.shown import shown, shown_path
+from kernelcast.validate.runs_fields import (
+    DEFAULT_FIELDS,
+    RUN_FIELDS,
+    component_errors,
+    component_seconds,
+    layout_of,
+    only_known,
+    relative_error,
+    seconds,
+    text,
+    whole,
+)
+from kernelcast.validate.runs_models import RunModels
+
+_MAX_FILE_BYTES = 1 << 20
+_FILE_FIELDS = ("site", "hardware", "source", "defaults", "models", "runs")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredRun:
+    """One training step that was measured, and what is needed to predict it.
+
+    `cluster` is None where the file does not say how many devices a node has: the bundle then says it. Component
+    names are those of the paper's Table IX (`Components.to_dict`); measured ones are in seconds, published errors
+    are fractions: predicted / measured - 1, by somebody else's prediction.
+    """
+
+    label: str
+    model: ModelConfig
+    parallelism: Parallelism
+    cluster: Cluster | None
+    measured_s: float
+    bucket_entries: int = DEFAULT_BUCKET_ENTRIES
+    published_error: float | None = None
+    published_components: Mapping[str, float] | None = None
+    measured_components: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsFile:
+    """A site's measured steps: where they were measured, who says so, and the steps in the file's order.
+
+    `digest` is the SHA-256 of the file as it lies on disk, hexadecimal.
+    """
+
+    site: str
+    hardware: str
+    source: str
+    digest: str
+    runs: tuple[MeasuredRun, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a runs file.
+
+        Raises:
+            DataError: the file, or a model's file that it names, is missing, unreadable or not TOML.
+            UsageError: a field is unknown, missing or wrong, a model is unknown, or a layout does not fit its model;
+                one line that names file, run and field.
+        """
+        where = f"runs file {shown_path(path)}"
+        content = _content(path, where)
+        try:
+            document = tomllib.loads(content.decode())
+        except (ValueError, RecursionError) as error:
+            # tomllib's and the codec's errors are ValueErrors.
+            reason = (str(error).splitlines() or [""])[0]
+            raise DataError(f"{where}: not TOML ({reason})") from error
+        try:
+            return cls._from(document, path, hashlib.sha256(content).hexdigest())
+        except (UsageError, DataError) as error:
+            raise type(error)(f"{where}: {error}") from error
+
+    @classmethod
+    def _from(cls, document: dict[str, Any], path: Path, digest: str) -> Self:
+        only_known(document, _FILE_FIELDS)
+        runs, defaults = document.get("runs", []), document.get("defaults", {})
+        if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
+            found = shown(runs) if "runs" in document else "missing"
+            raise UsageError(f"runs is {found}, expected at least one table [[runs]]")
+        if not isinstance(defaults, dict):
+            raise UsageError(f"defaults is {shown(defaults)}, expected a table [defaults]")
+        only_known(defaults, DEFAULT_FIELDS, prefix="defaults.")
+        models = RunModels.of(document.get("models", {}), folder=path.parent)
+        return cls(
+            site=text(document, "site"),
+            hardware=text(document, "hardware"),
+            source=text(document, "source"),
+            digest=digest,
+            runs=tuple(_run(number, run, defaults, models) for number, run in enumerate(runs, start=1)),
+        )
+
+
+def read_runs(path: Path) -> tuple[MeasuredRun, ...]:
+    """The measured steps of a runs file, in its order.
+
+    Raises:
+        DataError, UsageError: as `RunsFile.read`.
+    """
+    return RunsFile.read(path).runs
+
+
+def _content(path: Path, where: str) -> bytes:
+    try:
+        with path.open("rb") as stream:
+            content = stream.read(_MAX_FILE_BYTES + 1)
+    except FileNotFoundError as error:
+        raise DataError(f"{where}: no such file, expected measured steps (TOML)") from error
+    except (OSError, ValueError) as error:
+        # ValueError: a path with a null byte.
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{where}: cannot be read ({reason})") from error
+    if len(content) > _MAX_FILE_BYTES:
+        raise DataError(f"{where}: larger than {_MAX_FILE_BYTES} bytes")
+    return content
+
+
+def _run(number: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels) -> MeasuredRun:
+    where = f"run {number}"
+    try:
+        only_known(run, RUN_FIELDS)
+        values = {**defaults, **run}
+        name = text(run, "name") if "name" in run else ""
+        where += f" ({name})" if name else ""
+        model = models.named(values)
+        layout = layout_of(values, model)
+        has_nodes = "gpus_per_node" in values
+        return MeasuredRun(
+            label=name or f"{model.name} ({layout.pp}-{layout.mp}-{layout.dp})",
+            model=model,
+            parallelism=layout,
+            cluster=Cluster(gpus_per_node=whole(values, "gpus_per_node")) if has_nodes else None,
+            measured_s=seconds(values, "measured_s"),
+            bucket_entries=whole(values, "bucket_entries", default=DEFAULT_BUCKET_ENTRIES),
+            published_error=relative_error(values, "published_error"),
+            published_components=component_errors(values, "published_components"),
+            measured_components=component_seconds(values, "measured_components"),
+        )
+    except (UsageError, DataError) as error:
+        raise type(error)(f"{where}: {error}") from error

@@ -1,0 +1,75 @@
+"""Which model a measured step trained: a built-in one, a table of its runs file, or a file beside it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from kernelcast.runtime import ModelConfig, UsageError, load_model
+from kernelcast.runtime.models.library import BUILT_IN
+from kernelcast.runtime.shown import shown
+from kernelcast.validate.runs_fields import whole
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunModels:
+    """The models that a runs file's `[models.NAME]` tables describe, and the folder that its paths start from."""
+
+    tables: Mapping[str, ModelConfig]
+    folder: Path
+
+    @classmethod
+    def of(cls, tables: object, *, folder: Path) -> Self:
+        """The models of the file's `models`, whatever that is.
+
+        Raises:
+            UsageError: no table of tables, a field is wrong, or a name is that of a built-in model.
+        """
+        if not isinstance(tables, dict):
+            raise UsageError(f"models is {shown(tables)}, expected tables [models.NAME]")
+        models = {}
+        for name, fields in tables.items():
+            where = f"models.{name}" if name.isidentifier() else f"models.{shown(name)}"
+            if name in BUILT_IN:
+                raise UsageError(f"{where}: a built-in model is called so, expected another name")
+            if not isinstance(fields, dict):
+                raise UsageError(f"{where} is {shown(fields)}, expected a table of fields")
+            models[name] = ModelConfig.from_document(fields, where=where, name=name)
+        return cls(tables=models, folder=folder)
+
+    def named(self, run: Mapping[str, Any]) -> ModelConfig:
+        """The model of a run's `model`, with its `sequence_length` where it says one.
+
+        Raises:
+            DataError: the file that it names is missing, unreadable, or not TOML or JSON.
+            UsageError: there is no such model, or a field is wrong.
+        """
+        name = run.get("model")
+        if type(name) is not str or not name:
+            found = shown(name) if "model" in run else "missing"
+            raise UsageError(f"model is {found}, expected a model's name or file")
+        model = self._named(name)
+        if "sequence_length" not in run:
+            return model
+        return model.with_sequence_length(whole(run, "sequence_length"))
+
+    def _named(self, name: str) -> ModelConfig:
+        if name in self.tables:
+            return self.tables[name]
+        if name in BUILT_IN:
+            return load_model(name)
+        path = self.folder / name
+        if path.suffix in (".toml", ".json") or _exists(path):
+            return load_model(path)
+        of_file = f"; of this file: {', '.join(self.tables)}" if self.tables else ""
+        raise UsageError(
+            f"model {shown(name)} is unknown; built in are {', '.join(BUILT_IN)}{of_file}; "
+            "the path of a .toml or .json file, from the runs file's folder, works too"
+        )
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except (OSError, ValueError):  # too long a name, a null byte
+        return False
