@@ -29,6 +29,7 @@ from kernelcast.collector.harness import (
     stored_kernels,
     synchronise,
 )
+from kernelcast.collector.host_memory import keep_freed_memory
 from kernelcast.collector.plan import Plan
 from kernelcast.collector.probe import probe, resolve_device
 from kernelcast.runtime.errors import DataError, UsageError
@@ -136,6 +137,8 @@ def collect_comm(
             )
         place = torch.device("cuda", world.local_rank)
         torch.cuda.set_device(place)
+    else:
+        keep_freed_memory()
     points = _points(plan, world, DTYPES[dtype].itemsize)
     torch.set_num_threads(threads)
     with _process_group("nccl" if place.type == "cuda" else "gloo"):

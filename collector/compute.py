@@ -9,6 +9,7 @@ import torch
 from kernelcast.collector.benches import BENCHES, Place, UnsupportedError
 from kernelcast.collector.code_digest import code_digest
 from kernelcast.collector.harness import Effort, measure
+from kernelcast.collector.host_memory import keep_freed_memory
 from kernelcast.collector.interrupts import interrupts_held
 from kernelcast.collector.plan import Plan, Point, compute_points
 from kernelcast.collector.probe import Fingerprints, probe, resolve_device
@@ -68,6 +69,8 @@ def collect_compute(
         UsageError: unknown device, dtype or operator.
     """
     place, points = what_to_measure(plan, device=device, dtype=dtype, operators=operators)
+    if place.device.type == "cpu":
+        keep_freed_memory()
     torch.set_num_threads(threads)
     torch.manual_seed(plan.seed)
     keys = probe(place.device, threads=threads)

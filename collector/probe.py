@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kernelcast.collector.host_memory import SETTING, keeps_freed_memory
 from kernelcast.collector.probe_cpu import (
     cpu_caches,
     cpu_instruction_sets,
@@ -118,8 +119,9 @@ def _software(device: torch.device) -> SoftwareFingerprint:
             nccl=".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
             environment=environment,
         )
+    kept = (SETTING,) if keeps_freed_memory() else ()
     return SoftwareFingerprint(
-        torch=torch.__version__, cpu_libraries=_cpu_libraries(), environment=environment
+        torch=torch.__version__, cpu_libraries=_cpu_libraries(), environment=(*environment, *kept)
     )
 
 

@@ -21,6 +21,7 @@ from torch.profiler import record_function
 from kernelcast.collector.attribution import attribute
 from kernelcast.collector.gpt import build_stage
 from kernelcast.collector.harness import profiled, synchronise
+from kernelcast.collector.host_memory import keep_freed_memory
 from kernelcast.collector.kineto import ANNOTATION_CATEGORY
 from kernelcast.collector.layers import token_loss
 from kernelcast.runtime import ModelConfig
@@ -188,6 +189,8 @@ def main() -> None:
     """Entry of one rank: reads its configuration, runs, and rank 0 writes the result."""
     config = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(config["threads"])
+    if config["device"] == "cpu":
+        keep_freed_memory()
     with _process_group(config["backend"]):
         result = _run(config)
     if result is not None:
