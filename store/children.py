@@ -1,6 +1,7 @@
-"""Repetitions and kernels of samples, written in large batches: nearly every row of a database is one of these."""
+"""Flags, repetitions and kernels of samples, written in large batches: nearly every row is one of these."""
 
 import sqlite3
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 _ROWS_AT_ONCE = 50_000
@@ -8,6 +9,7 @@ _ROWS_AT_ONCE = 50_000
 _ADD_REPETITION = (
     "INSERT INTO repetition (sample_number, repetition_index, time_us, start_us) VALUES (?, ?, ?, ?)"
 )
+_ADD_FLAG = "INSERT INTO sample_flag (sample_number, flag, detail) VALUES (?, ?, ?)"
 _ADD_KERNEL = (
     "INSERT INTO kernel"
     " (sample_number, repetition_index, sequence, name_number, start_us, duration_us, stream)"
@@ -32,6 +34,11 @@ class ChildRows:
         self._name_numbers: dict[str, int] = {}
         self._repetitions: list[tuple[Any, ...]] = []
         self._kernels: list[tuple[Any, ...]] = []
+        self._flags: list[tuple[Any, ...]] = []
+
+    def add_flags(self, sample_number: int, flags: Sequence[tuple[str, str]]) -> None:
+        """Add a sample's flags with their details."""
+        self._flags.extend((sample_number, flag, detail) for flag, detail in flags)
 
     def add(
         self,
@@ -55,8 +62,10 @@ class ChildRows:
         """Write what is still waiting."""
         self._connection.executemany(_ADD_REPETITION, self._repetitions)
         self._connection.executemany(_ADD_KERNEL, self._kernels)
+        self._connection.executemany(_ADD_FLAG, self._flags)
         self._repetitions.clear()
         self._kernels.clear()
+        self._flags.clear()
 
     def _name_number(self, name: str) -> int:
         """The number of a kernel's name, looked up or given once per transaction."""

@@ -8,16 +8,17 @@ from contextlib import contextmanager
 from kernelcast.runtime.fingerprint import DIGEST_HEX_DIGITS
 
 # In an order in which rows can be added: what a row refers to comes before it. `operator` and `kernel_name` are
-# dictionaries, `repetition` and `kernel` are part of their sample.
+# dictionaries, `sample_flag`, `repetition` and `kernel` are part of their sample.
 CONTENT_TABLES = (
-    "hardware", "fabric", "software", "source", "run", "run_note", "sample", "step", "prediction", "predictor",
+    "hardware", "fabric", "software", "source", "run", "run_note", "sample", "trace", "unrecognised_kernel", "step",
+    "prediction", "predictor",
 )  # fmt: skip
 
 
 def content_tables_digest(connection: sqlite3.Connection) -> str:
     """Digest of the content: SHA-256 over a line `TABLE ID` per row, by table (CONTENT_TABLES) and id, 128 bits.
 
-    Every id is the digest of what its row means (a sample's covers repetitions and kernels), so two databases
+    Every id is the digest of what its row means (a sample's covers flags, repetitions and kernels), so two databases
     have equal digests exactly when they hold the same measurements, whatever the order they were added in.
     """
     digest = hashlib.sha256()
@@ -28,10 +29,10 @@ def content_tables_digest(connection: sqlite3.Connection) -> str:
 
 
 def row_counts(connection: sqlite3.Connection) -> dict[str, int]:
-    """Rows per content table, then of repetitions and kernels."""
+    """Rows per content table, then of flags, repetitions and kernels."""
     return {
         table: int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
-        for table in (*CONTENT_TABLES, "repetition", "kernel")
+        for table in (*CONTENT_TABLES, "sample_flag", "repetition", "kernel")
     }
 
 

@@ -98,7 +98,7 @@ class _Copy:
         return added
 
     def samples(self, where: str, parameters: Sequence[Any]) -> int:
-        """Add samples with their repetitions and kernels; answers how many were new."""
+        """Add samples with their flags, repetitions and kernels; answers how many were new."""
         children = ChildRows(self.target)
         added = 0
         for sample in stored_samples(self.source, where, parameters):
@@ -108,6 +108,7 @@ class _Copy:
             if number := self._insert("sample", row, "ON CONFLICT (id) DO NOTHING"):
                 added += 1
                 with self._writing("sample"):
+                    children.add_flags(number, sample.flags)
                     for r in sample.repetitions:
                         children.add(number, r.index, r.time_us, r.start_us, r.kernels)
                 continue

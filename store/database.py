@@ -20,6 +20,7 @@ from kernelcast.store.records import Sample, Status
 from kernelcast.store.runs import Run
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
+from kernelcast.store.traces import IngestedTrace, UnrecognisedKernels
 
 
 class Database:
@@ -120,7 +121,7 @@ class Database:
             return write.write_run(connection, run, compute, fabric, software)
 
     def add_samples(self, samples: Iterable[Sample]) -> int:
-        """Add samples with their repetitions and kernels; answers how many were not there yet.
+        """Add samples with their flags, repetitions and kernels; answers how many were not there yet.
 
         The database is locked for other writers while `samples` is iterated: pass what is measured already.
 
@@ -145,6 +146,23 @@ class Database:
         with self._transaction() as connection:
             for predictor in predictors:
                 write.write_predictor(connection, predictor)
+
+    def add_traced_run(
+        self,
+        run: Run,
+        compute: ComputeFingerprint,
+        fabric: FabricFingerprint | None,
+        software: SoftwareFingerprint,
+        *,
+        samples: Iterable[Sample],
+        traces: Iterable[tuple[IngestedTrace, Sequence[UnrecognisedKernels]]],
+    ) -> int:
+        """Add a real run with its traces and all that was found in them; answers how many samples were new."""
+        with self._transaction() as connection:
+            write.write_run(connection, run, compute, fabric, software)
+            for trace, unrecognised in traces:
+                write.write_trace(connection, trace, unrecognised)
+            return write.write_samples(connection, samples)
 
     # Reading
 
@@ -215,7 +233,7 @@ class Database:
             return content_tables_digest(self._connection)
 
     def row_counts(self) -> dict[str, int]:
-        """Rows per table of content, and of repetitions and kernels."""
+        """Rows per table of content, and of flags, repetitions and kernels."""
         with reported(self.path), snapshot(self._connection):
             return row_counts(self._connection)
 
@@ -243,6 +261,11 @@ class Database:
         """Every measured training step, in the order of their ids."""
         with reported(self.path):
             return listing.read_steps(self._connection)
+
+    def trace_list(self) -> list[IngestedTrace]:
+        """Every trace of a real run, in the order of their ids."""
+        with reported(self.path):
+            return listing.read_traces(self._connection)
 
     def prediction_list(self) -> list[Prediction]:
         """Every stored prediction, in the order of their ids."""

@@ -57,10 +57,10 @@ class Subset:
     def selection(self) -> Selection:
         """The rows to copy: the measurements, and whatever they refer to."""
         conditions: dict[str, Condition] = {"sample": self.sample_condition()}
-        if self.operators:  # whole steps are not measurements of these operators
-            conditions["step"] = ("0", ())
-        else:
-            conditions["step"] = self._measured("step")
+        for table in ("step", "trace"):  # whole steps and traces are not measurements of single operators
+            conditions[table] = ("0", ()) if self.operators else self._measured(table)
+        where, parameters = conditions["trace"]
+        conditions["unrecognised_kernel"] = (f"trace_id IN (SELECT id FROM trace WHERE {where})", parameters)
         where, parameters = conditions["step"]
         conditions["prediction"] = (f"step_id IN (SELECT id FROM step WHERE {where})", parameters)
         conditions["predictor"] = self._predictors()
@@ -99,12 +99,13 @@ class Subset:
     def _referred_to(conditions: dict[str, Condition]) -> dict[str, Condition]:
         samples, sample_parameters = conditions["sample"]
         steps, step_parameters = conditions["step"]
+        traces, trace_parameters = conditions["trace"]
         predictors, predictor_parameters = conditions["predictor"]
         runs = (
             f"run.id IN (SELECT run_id FROM sample WHERE {samples}"
-            f" UNION SELECT run_id FROM step WHERE {steps})"
+            f" UNION SELECT run_id FROM step WHERE {steps} UNION SELECT run_id FROM trace WHERE {traces})"
         )
-        of_runs = (*sample_parameters, *step_parameters)
+        of_runs = (*sample_parameters, *step_parameters, *trace_parameters)
 
         def either(key: str) -> Condition:
             return (
@@ -186,6 +187,7 @@ def _texts(connection: sqlite3.Connection) -> dict[str, list[str]]:
         "model names": "SELECT DISTINCT model_name FROM step WHERE model_name <> '' ORDER BY 1",
         "failure reasons": "SELECT DISTINCT reason FROM sample WHERE reason <> ''"
         " UNION SELECT reason FROM step WHERE reason <> '' ORDER BY 1",
+        "process groups": "SELECT DISTINCT process_groups FROM trace WHERE process_groups <> '[]' ORDER BY 1",
     }
     found = {name: [row[0] for row in connection.execute(sql)] for name, sql in questions.items()}
     return {name: texts for name, texts in found.items() if texts}

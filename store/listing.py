@@ -1,4 +1,4 @@
-"""Everything of one kind that a database holds: runs, fingerprints, steps, predictions, predictors."""
+"""Everything of one kind that a database holds: runs, fingerprints, steps, traces, predictions, predictors."""
 
 import json
 import sqlite3
@@ -9,6 +9,7 @@ from typing import Any
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.store.runs import Run, Source
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
+from kernelcast.store.traces import IngestedTrace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +117,11 @@ def read_steps(connection: sqlite3.Connection) -> list[MeasuredStep]:
     return [MeasuredStep(**row) for row in _records(connection, "step", MeasuredStep)]
 
 
+def read_traces(connection: sqlite3.Connection) -> list[IngestedTrace]:
+    """Every trace of a real run, in the order of their ids."""
+    return [IngestedTrace(**row) for row in _records(connection, "trace", IngestedTrace)]
+
+
 def read_predictions(connection: sqlite3.Connection) -> list[Prediction]:
     """Every stored prediction, in the order of their ids."""
     return [Prediction(**row) for row in _records(connection, "prediction", Prediction)]
@@ -126,7 +132,7 @@ def read_predictors(connection: sqlite3.Connection) -> list[PredictorRecord]:
     return [PredictorRecord(**row) for row in _records(connection, "predictor", PredictorRecord)]
 
 
-_JSON_FIELDS = {"model", "options", "repetitions_s", "components_s", "hyperparameters"}
+_JSON_FIELDS = {"model", "options", "repetitions_s", "components_s", "hyperparameters", "process_groups"}
 
 
 def _records(connection: sqlite3.Connection, table: str, record: type) -> Iterator[dict[str, Any]]:

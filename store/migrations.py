@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.store import version_2
 
 APPLICATION_ID = 0x4B434442  # "KCDB", as in schema.sql
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 SCHEMA_PATH = Path(__file__).resolve().parent.parent / "schema.sql"
 
 
@@ -24,7 +25,7 @@ class Migration:
     statements: tuple[str, ...]
 
 
-MIGRATIONS: tuple[Migration, ...] = ()
+MIGRATIONS: tuple[Migration, ...] = (Migration(to_version=2, statements=version_2.STATEMENTS),)
 
 
 def create_schema(connection: sqlite3.Connection) -> None:

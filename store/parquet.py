@@ -2,6 +2,7 @@
 
 OUT/sample/operator=NAME/part-*.parquet    one row per sample, with its run's hardware and software
 OUT/kernel/operator=NAME/part-*.parquet    one row per kernel, with its sample's id and workload
+OUT/sample_flag.parquet                    one row per flag of a sample, with its sample's id
 OUT/hardware.parquet, software.parquet, ...   one file per smaller table, as in schema.sql
 """
 
@@ -23,13 +24,19 @@ from kernelcast.store.foreign import foreign_database
 
 _ROWS_AT_ONCE = 100_000
 _SMALL_TABLES = (
-    "hardware", "fabric", "software", "operator", "source", "run", "run_note", "step", "prediction", "predictor",
+    "hardware", "fabric", "software", "operator", "source", "run", "run_note", "trace", "unrecognised_kernel", "step",
+    "prediction", "predictor",
 )  # fmt: skip
 _TYPES = {"TEXT": pa.string(), "REAL": pa.float64(), "INTEGER": pa.int64()}
 
 _SAMPLE_SQL = (
     "SELECT {columns}, run.fabric_id, run.software_id FROM sample JOIN run ON run.id = sample.run_id"
 )
+_FLAG_SQL = (
+    "SELECT sample.id, flag, detail FROM sample_flag JOIN sample ON sample.number = sample_flag.sample_number"
+    " WHERE {where} ORDER BY sample.id, flag"
+)
+_FLAG_SCHEMA = pa.schema([(name, pa.string()) for name in ("sample_id", "flag", "detail")])
 _KERNEL_SQL = (
     "SELECT sample.direction, sample.dtype, sample.vector, run.software_id, sample.id,"
     " kernel.repetition_index, kernel.sequence, kernel_name.name, kernel.start_us, kernel.duration_us,"
@@ -88,16 +95,23 @@ def _write_all(connection: sqlite3.Connection, folder: Path, subset: Subset) -> 
         where, parameters = selection.of(table)
         schema = _schema(connection, table)
         batches = _batches(connection, f"SELECT * FROM {table} WHERE {where} ORDER BY 1", parameters, schema)
-        content = pa.Table.from_batches(batches, schema)
-        pq.write_table(content, folder / f"{table}.parquet")
-        rows[table] = content.num_rows
+        rows[table] = _write_small(folder / f"{table}.parquet", batches, schema)
     columns = [field for field in _schema(connection, "sample") if field.name not in ("number", "operator")]
     sample_schema = pa.schema([*columns, ("fabric_id", pa.string()), ("software_id", pa.string())])
     sample_sql = _SAMPLE_SQL.format(columns=", ".join(f"sample.{field.name}" for field in columns))
     condition = subset.sample_condition()
+    where, parameters = condition
+    flags = _batches(connection, _FLAG_SQL.format(where=where), parameters, _FLAG_SCHEMA)
+    rows["sample_flag"] = _write_small(folder / "sample_flag.parquet", flags, _FLAG_SCHEMA)
     rows["sample"] = _write_partitions(connection, folder / "sample", sample_sql, condition, sample_schema)
     rows["kernel"] = _write_partitions(connection, folder / "kernel", _KERNEL_SQL, condition, _KERNEL_SCHEMA)
     return rows
+
+
+def _write_small(file: Path, batches: Iterator[pa.RecordBatch], schema: pa.Schema) -> int:
+    content = pa.Table.from_batches(batches, schema)
+    pq.write_table(content, file)
+    return int(content.num_rows)
 
 
 def _schema(connection: sqlite3.Connection, table: str) -> pa.Schema:

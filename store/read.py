@@ -41,6 +41,7 @@ class SampleRow:
     software_id: str
     conditions: Mapping[str, Any]
     source_kind: str
+    flags: tuple[tuple[str, str], ...] = ()  # what makes it doubtful: flag and detail
 
 
 def read_measured_points(connection: sqlite3.Connection, **wanted: Any) -> set[PointKey]:
@@ -64,7 +65,9 @@ def read_sample_rows(connection: sqlite3.Connection, **wanted: Any) -> list[Samp
         "SELECT sample.id, sample.run_id, sample.operator, sample.direction, sample.dtype, sample.variant,"
         " sample.vector, sample.status, sample.reason, sample.time_us, sample.quiet_us, sample.spread,"
         " sample.repetition_count, sample.flops, sample.moved_bytes, sample.reference_us, sample.measured_at,"
-        " run.compute_id, run.fabric_id, run.software_id, run.conditions, source.kind"
+        " run.compute_id, run.fabric_id, run.software_id, run.conditions, source.kind,"
+        " (SELECT json_group_array(json_array(flag, detail)) FROM"
+        " (SELECT flag, detail FROM sample_flag WHERE sample_number = sample.number ORDER BY flag))"
         " FROM sample JOIN run ON run.id = sample.run_id JOIN source ON source.id = run.source_id"
         f" WHERE {where} ORDER BY sample.id"
     )
@@ -76,6 +79,7 @@ def read_sample_rows(connection: sqlite3.Connection, **wanted: Any) -> list[Samp
         row["status"] = Status(row["status"])
         row["vector"] = tuple(json.loads(row["vector"]))
         row["conditions"] = json.loads(row["conditions"])
+        row["flags"] = tuple((flag, detail) for flag, detail in json.loads(row["flags"]))
         rows.append(SampleRow(**row))
     return rows
 
@@ -112,7 +116,7 @@ def dataset_digest(rows: Iterable[SampleRow]) -> str:
 
 
 def read_samples_in_full(connection: sqlite3.Connection, *, run_id: str | None = None) -> Iterator[Sample]:
-    """Every sample (of one run) with repetitions and kernels, one at a time, in order of id."""
+    """Every sample (of one run) with flags, repetitions and kernels, one at a time, in order of id."""
     where, parameters = _where({"run_id": run_id})
     columns = (
         "id, number, run_id, operator, direction, dtype, variant, vector, status, reason, time_us, quiet_us,"
@@ -124,7 +128,11 @@ def read_samples_in_full(connection: sqlite3.Connection, *, run_id: str | None =
         row = dict(zip(names, values, strict=True))
         del row["id"]
         row["vector"] = tuple(json.loads(row["vector"]))
-        yield Sample(repetitions=_repetitions(connection, row.pop("number")), **row)
+        number = row.pop("number")
+        flags = connection.execute(
+            "SELECT flag, detail FROM sample_flag WHERE sample_number = ? ORDER BY flag", (number,)
+        ).fetchall()
+        yield Sample(repetitions=_repetitions(connection, number), flags=tuple(flags), **row)
 
 
 def _repetitions(connection: sqlite3.Connection, sample_number: int) -> tuple[Repetition, ...]:

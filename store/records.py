@@ -93,6 +93,7 @@ class Sample:
     reference_us: float | None = None  # a short fixed kernel timed beside it: how disturbed the machine was
     measured_at: str | None = None  # UTC ISO-8601
     repetitions: tuple[Repetition, ...] = ()
+    flags: tuple[tuple[str, str], ...] = ()  # what makes it doubtful: (flag, detail), one of each flag
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -112,6 +113,7 @@ class Sample:
             put(self, "measured_at", utc_moment(self.measured_at, f"{self.operator}: measured_at"))
         put(self, "repetitions", tuple(sorted(self.repetitions, key=lambda r: r.index)))
         put(self, "repetition_count", self.repetition_count or len(self.repetitions))
+        put(self, "flags", tuple(sorted((flag, " ".join(detail.split())) for flag, detail in self.flags)))
         self._check()
 
     def _check(self) -> None:
@@ -131,6 +133,9 @@ class Sample:
             )
         if len({repetition.index for repetition in self.repetitions}) != len(self.repetitions):
             raise UsageError(f"{self.operator}: two repetitions have the same index")
+        names = [flag for flag, _ in self.flags]
+        if len(set(names)) != len(names) or "" in names:
+            raise UsageError(f"{self.operator}: found flags {names}, expected names, each once")
 
     @classmethod
     def from_repetitions(
@@ -145,6 +150,7 @@ class Sample:
         reference_us: float | None = None,
         measured_at: str | None = None,
         variant: str = "",
+        flags: Sequence[tuple[str, str]] = (),
     ) -> Self:
         """A measured sample; statistics, FLOPs and bytes follow from its repetitions and the operator table.
 
@@ -170,6 +176,7 @@ class Sample:
             reference_us=reference_us,
             measured_at=measured_at,
             repetitions=tuple(ordered),
+            flags=tuple(flags),
         )
 
     @classmethod
@@ -186,6 +193,7 @@ class Sample:
         reference_us: float | None = None,
         measured_at: str | None = None,
         variant: str = "",
+        flags: Sequence[tuple[str, str]] = (),
     ) -> Self:
         """A workload that has no time: `status` is failed or unsupported and `reason` says why in one line.
 
@@ -203,11 +211,12 @@ class Sample:
             reason=" ".join(reason.split()),
             reference_us=reference_us,
             measured_at=measured_at,
+            flags=tuple(flags),
         )
 
     @property
     def id(self) -> str:
-        """Digest of the whole meaning: run, workload, statistics, every repetition and every kernel."""
+        """Digest of the whole meaning: run, workload, statistics, flags, every repetition and every kernel."""
         values = {name: getattr(self, name) for name in SAMPLE_MEANING}
         values["vector"] = list(self.vector)
         values["repetitions"] = [
@@ -219,11 +228,12 @@ class Sample:
             ]
             for r in self.repetitions
         ]
+        values["flags"] = [list(flag) for flag in self.flags]  # none leave the id as it was before flags
         return record_digest("sample", values)
 
 
-# Fields of a sample that its id is the digest of, beside vector and repetitions.
-SAMPLE_MEANING = tuple(name for name in Sample.__slots__ if name not in ("vector", "repetitions"))
+# Fields of a sample that its id is the digest of, beside vector, repetitions and flags.
+SAMPLE_MEANING = tuple(name for name in Sample.__slots__ if name not in ("vector", "repetitions", "flags"))
 
 
 def _whole_numbers(vector: Sequence[float]) -> tuple[int, ...]:

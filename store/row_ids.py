@@ -18,13 +18,21 @@ from kernelcast.store.children import KernelRow
 from kernelcast.store.records import SAMPLE_MEANING, Sample
 from kernelcast.store.runs import Source
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
+from kernelcast.store.traces import IngestedTrace, UnrecognisedKernels
 
 _FINGERPRINTS: Mapping[str, type[ComputeFingerprint | FabricFingerprint | SoftwareFingerprint]] = {
     "hardware": ComputeFingerprint,
     "fabric": FabricFingerprint,
     "software": SoftwareFingerprint,
 }
-_RECORDS = {"source": Source, "step": MeasuredStep, "prediction": Prediction, "predictor": PredictorRecord}
+_RECORDS = {
+    "source": Source,
+    "trace": IngestedTrace,
+    "unrecognised_kernel": UnrecognisedKernels,
+    "step": MeasuredStep,
+    "prediction": Prediction,
+    "predictor": PredictorRecord,
+}
 _NOTE = ("run_id", "site", "note")
 _RUN = (
     "started_at", "kernelcast_version", "code_digest", "command", "plan", "compute_id", "fabric_id", "software_id",
@@ -74,6 +82,8 @@ def _record_id(table: str, row: Mapping[str, Any]) -> str:
         values["repetitions_s"] = tuple(_parsed("repetitions_s", values["repetitions_s"]))
         if values["model_name"] != str(values["model"].get("name", "")):
             raise ValueError(f"model_name is {values['model_name']!r}, its model says otherwise")
+    if table == "trace":
+        values["process_groups"] = tuple(_parsed("process_groups", values["process_groups"]))
     record = _RECORDS[table]
     return str(record(**{field.name: values[field.name] for field in fields(record)}).id)
 
@@ -106,13 +116,14 @@ class StoredSample:
     id: str
     columns: dict[str, Any]
     repetitions: list[StoredRepetition]
+    flags: list[tuple[str, str]]  # flag and detail, in order of flag
     gap: bool  # whether the sequence of its kernels has one
 
 
 def stored_samples(
     connection: sqlite3.Connection, where: str = "1", parameters: Sequence[Any] = ()
 ) -> Iterator[StoredSample]:
-    """Samples with repetitions and kernels, one at a time; `where` is SQL of this package about `sample`.
+    """Samples with flags, repetitions and kernels, one at a time; `where` is SQL of this package about `sample`.
 
     Memory does not grow with the database: it holds one sample, and the names of kernels.
     """
@@ -141,17 +152,25 @@ def stored_samples(
                 gap = True
             else:
                 repetition.kernels.append(KernelRow._make(kernel))
-        yield StoredSample(sample_id, columns, list(repetitions.values()), gap)
+        flags = connection.execute(
+            "SELECT flag, detail FROM sample_flag WHERE sample_number = ? ORDER BY flag", (number,)
+        ).fetchall()
+        yield StoredSample(sample_id, columns, list(repetitions.values()), flags, gap)
 
 
 def sample_problem(sample: StoredSample) -> str | None:
-    """What is wrong with a sample, its repetitions or its kernels, or None."""
+    """What is wrong with a sample, its flags, its repetitions or its kernels, or None."""
     if sample.gap:
         return "its kernels are not numbered without gaps"
     try:
         values = {name: sample.columns[name] for name in SAMPLE_MEANING}
         values["vector"] = _parsed("vector", sample.columns["vector"])
-        Sample(**values)  # whatever a sample must be, apart from its repetitions
+        made = Sample(
+            **values, flags=tuple(sample.flags)
+        )  # whatever a sample must be, apart from its repetitions
+        if list(made.flags) != sample.flags:
+            return "its flags are not in the stored form"
+        values["flags"] = [list(flag) for flag in sample.flags]
         values["repetitions"] = [[r.index, r.time_us, r.start_us, r.kernels] for r in sample.repetitions]
         found = record_digest("sample", values)
     except (KernelcastError, ValueError, TypeError) as error:

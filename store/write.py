@@ -19,6 +19,7 @@ from kernelcast.store.children import ChildRows, KernelRow
 from kernelcast.store.records import Sample
 from kernelcast.store.runs import Run
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
+from kernelcast.store.traces import IngestedTrace, UnrecognisedKernels
 
 _ADD_SAMPLE = (
     "INSERT INTO sample (id, run_id, operator, direction, dtype, variant, vector, status, reason, time_us,"
@@ -114,7 +115,7 @@ def _same_id(name: str, found: str, expected: str | None) -> None:
 
 
 def write_samples(connection: sqlite3.Connection, samples: Iterable[Sample]) -> int:
-    """Add samples with their repetitions and kernels; answers how many were new."""
+    """Add samples with their flags, repetitions and kernels; answers how many were new."""
     children = ChildRows(connection)
     added = 0
     for sample in samples:
@@ -123,6 +124,7 @@ def write_samples(connection: sqlite3.Connection, samples: Iterable[Sample]) -> 
             continue  # this very sample is there already, and with it its repetitions and kernels
         added += 1
         number = cursor.lastrowid or 0
+        children.add_flags(number, sample.flags)
         for repetition in sample.repetitions:
             kernels = [KernelRow(k.name, k.start_us, k.duration_us, k.stream) for k in repetition.kernels]
             children.add(number, repetition.index, repetition.time_us, repetition.start_us, kernels)
@@ -168,10 +170,20 @@ def write_predictor(connection: sqlite3.Connection, predictor: PredictorRecord) 
     return _add_record(connection, "predictor", predictor, {})
 
 
+def write_trace(
+    connection: sqlite3.Connection, trace: IngestedTrace, unrecognised: Iterable[UnrecognisedKernels]
+) -> str:
+    """Add a trace, whose run is there, and the kernels in it that no sample holds; answers its id."""
+    trace_id = _add_record(connection, "trace", trace, {})
+    for kernels in unrecognised:
+        _add_record(connection, "unrecognised_kernel", kernels, {})
+    return trace_id
+
+
 def _add_record(
     connection: sqlite3.Connection,
     table: str,
-    record: MeasuredStep | Prediction | PredictorRecord,
+    record: IngestedTrace | UnrecognisedKernels | MeasuredStep | Prediction | PredictorRecord,
     derived: Mapping[str, str],
 ) -> str:
     # The fields of these records are columns of their tables; `derived` are those that only SQL readers need.

@@ -7,7 +7,16 @@ import pytest
 
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
-from kernelcast.store import Database, Kernel, MeasuredStep, Repetition, Run, Sample
+from kernelcast.store import (
+    Database,
+    IngestedTrace,
+    Kernel,
+    MeasuredStep,
+    Repetition,
+    Run,
+    Sample,
+    UnrecognisedKernels,
+)
 
 SampleMaker = Callable[..., Sample]
 
@@ -121,3 +130,48 @@ def step(run: Run) -> MeasuredStep:
         components_s={"encoder_forward": 0.02},
         measured_at="2026-01-31T09:00:00Z",
     )
+
+
+@pytest.fixture
+def add_trace(
+    database: Database,
+    run: Run,
+    compute: ComputeFingerprint,
+    fabric: FabricFingerprint,
+    software: SoftwareFingerprint,
+) -> Callable[..., IngestedTrace]:
+    """Add a trace of `run` with kernels that nothing recognised: `add_trace(rank=1)`."""
+
+    def add(rank: int = 0) -> IngestedTrace:
+        trace = IngestedTrace(
+            run_id=run.id,
+            file_digest=f"{rank:064x}",
+            rank=rank,
+            world_size=2,
+            backend="nccl",
+            process_groups=({"name": "0", "size": 2, "ranks": [0, 1]},),
+            span_us=90.0,
+            event_count=5,
+            kernel_count=4,
+            kernel_us=50.0,
+            attributed_count=3,
+            attributed_us=40.0,
+            recognised_count=1,
+            recognised_us=10.0,
+            measured_at="2026-01-31T08:16:00Z",
+        )
+        left = UnrecognisedKernels(
+            trace_id=trace.id,
+            name="vectorized_elementwise_kernel",
+            category="kernel",
+            stream=7,
+            host_operator="aten::add",
+            shapes="[[4,8],[4,8]]",
+            reason="no operator for it",
+            kernel_count=3,
+            total_us=40.0,
+        )
+        database.add_traced_run(run, compute, fabric, software, samples=[], traces=[(trace, [left])])
+        return trace
+
+    return add

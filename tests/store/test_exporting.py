@@ -9,7 +9,16 @@ import pytest
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
-from kernelcast.store import Database, MeasuredStep, Prediction, Run, Sample, check_database, merge_databases
+from kernelcast.store import (
+    Database,
+    IngestedTrace,
+    MeasuredStep,
+    Prediction,
+    Run,
+    Sample,
+    check_database,
+    merge_databases,
+)
 from kernelcast.store.export import Subset, export_database
 
 SampleMaker = Callable[..., Sample]
@@ -24,14 +33,16 @@ def filled(
     software: SoftwareFingerprint,
     make_sample: SampleMaker,
     step: MeasuredStep,
+    add_trace: Callable[..., IngestedTrace],
 ) -> Path:
-    """Two kinds of hardware, three operators, two months, a step with a prediction on the first."""
+    """Two kinds of hardware, three operators, two months, a step with a prediction and a trace on the first."""
+    add_trace()
     other = replace(compute, threads=2)
     second = replace(run, compute_id=other.digest, fabric_id=None, site="Second site", note="second note")
     database.add_run(second, other, None, software)
     database.add_samples([make_sample(rows=1), make_sample(rows=2, operator="mlp_up_linear")])
     late = make_sample(rows=3, run_id=second.id, direction=Direction.BACKWARD)
-    undated = replace(make_sample(rows=4), measured_at=None)
+    undated = replace(make_sample(rows=4), measured_at=None, flags=(("unstable", "spread 31 %"),))
     database.add_samples([replace(late, measured_at="2026-02-15T12:00:00Z"), undated])
     database.add_samples([Sample.without_time(
         run_id=run.id, operator="gelu", direction=Direction.FORWARD, dtype="float32", vector=(1, 1, 1),
@@ -64,15 +75,15 @@ def exported(source: Path, subset: Subset) -> dict[str, int]:
 def test_everything(filled: Path) -> None:
     counts = exported(filled, Subset())
     assert counts == {
-        "hardware": 2, "fabric": 1, "software": 1, "source": 1, "run": 2, "run_note": 2, "sample": 5, "step": 1,
-        "prediction": 1, "repetition": 40, "kernel": 80,
+        "hardware": 2, "fabric": 1, "software": 1, "source": 1, "run": 2, "run_note": 2, "sample": 5, "trace": 1,
+        "unrecognised_kernel": 1, "step": 1, "prediction": 1, "sample_flag": 1, "repetition": 40, "kernel": 80,
     }  # fmt: skip
 
 
 def test_by_operator(filled: Path) -> None:
     counts = exported(filled, Subset(operators=["mlp_up_linear", "gelu"]))
     assert (counts["sample"], counts["run"], counts["hardware"]) == (2, 1, 1)
-    assert "step" not in counts
+    assert counts.keys().isdisjoint({"step", "trace", "unrecognised_kernel"})
 
 
 def test_by_hardware(filled: Path, compute: ComputeFingerprint) -> None:
@@ -80,7 +91,7 @@ def test_by_hardware(filled: Path, compute: ComputeFingerprint) -> None:
     assert (counts["sample"], counts["run"], counts["hardware"], counts["step"]) == (4, 1, 1, 1)
     counts = exported(filled, Subset(hardware=replace(compute, threads=2).digest))
     assert (counts["sample"], counts["run_note"]) == (1, 1)
-    assert counts.keys().isdisjoint({"step", "prediction", "fabric"})
+    assert counts.keys().isdisjoint({"step", "prediction", "fabric", "trace", "unrecognised_kernel"})
 
 
 def test_by_date(filled: Path) -> None:
@@ -98,7 +109,11 @@ def test_anonymous_drops_sites_and_notes_and_lists_what_stays(filled: Path) -> N
     for text in (b"Example site", b"first try", b"Second site", b"second note"):
         assert text not in content
         assert text in filled.read_bytes()
-    assert done.texts == {"model names": ["small-gpt"], "failure reasons": ["out of memory"]}
+    assert done.texts == {
+        "model names": ["small-gpt"],
+        "failure reasons": ["out of memory"],
+        "process groups": ['[{"name":"0","ranks":[0,1],"size":2}]'],
+    }
     assert check_database(target) == []
 
 

@@ -19,6 +19,7 @@ from kernelcast.runtime.fingerprint import (
 )
 from kernelcast.store import (
     Database,
+    IngestedTrace,
     MeasuredStep,
     Run,
     Sample,
@@ -26,10 +27,12 @@ from kernelcast.store import (
     merge_databases,
 )
 from kernelcast.store.canonical import record_digest
+from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.store.records import SAMPLE_MEANING
 from kernelcast.store.row_ids import stored_samples
 
 SampleMaker = Callable[..., Sample]
+TraceAdder = Callable[..., IngestedTrace]
 
 
 @pytest.fixture
@@ -80,6 +83,11 @@ def tamper(path: Path, *statements: str) -> None:
         ("UPDATE kernel_name SET name = 'x' || name", "sample"),
         ("DELETE FROM kernel WHERE repetition_index = 2 AND sequence = 0", "sample"),
         ("UPDATE sample SET vector = '[64, 512, 1536]'", "sample"),
+        ("UPDATE sample_flag SET detail = 'nothing'", "sample"),
+        ("DELETE FROM sample_flag", "sample"),
+        ("UPDATE trace SET rank = 1", "trace"),
+        ("UPDATE trace SET process_groups = '{}'", "trace"),
+        ("UPDATE unrecognised_kernel SET kernel_count = 9", "unrecognised_kernel"),
         ("UPDATE hardware SET cores = 64", "hardware"),
         ("UPDATE software SET fingerprint = '{}'", "software"),
         ("UPDATE run SET plan = 'none'", "run"),
@@ -92,10 +100,17 @@ def tamper(path: Path, *statements: str) -> None:
     ],
 )
 def test_a_row_that_does_not_match_its_id_is_reported_and_nothing_merged(
-    database: Database, make_sample: SampleMaker, step: MeasuredStep, other: Path, change: str, where: str
+    database: Database,
+    make_sample: SampleMaker,
+    step: MeasuredStep,
+    add_trace: TraceAdder,
+    other: Path,
+    change: str,
+    where: str,
 ) -> None:
-    database.add_samples([make_sample()])
+    database.add_samples([replace(make_sample(), flags=(("unstable", "spread 31 %"),))])
     database.add_step(step)
+    add_trace()
     database.close()
     sound = database.path.with_name("sound.db")
     shutil.copy(database.path, sound)
@@ -199,7 +214,7 @@ def test_an_older_source_is_migrated_in_a_copy(
     def migrate(connection: sqlite3.Connection) -> None:
         if connection.execute("PRAGMA user_version").fetchone() == (0,):
             connection.execute(view)
-            connection.execute("PRAGMA user_version = 1")
+            connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     for module in ("connection", "database_file"):
         monkeypatch.setattr(f"kernelcast.store.{module}.check_version", lambda path, found: None)

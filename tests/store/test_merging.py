@@ -66,13 +66,15 @@ def runs(
                 )
                 for i in range(2)
             ],
+            flags=flags,
         )
-        for rows, time_us, names in draw(
+        for rows, time_us, names, flags in draw(
             st.lists(
                 st.tuples(
                     st.integers(1, 3),
                     st.sampled_from([1.0, 2.5]),
                     st.lists(st.sampled_from(["gemm", "copy"]), max_size=2),
+                    st.sampled_from([(), (("unstable", "spread 31 %"),)]),
                 ),
                 max_size=3,
             )

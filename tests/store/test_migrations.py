@@ -1,5 +1,6 @@
 """Migrations: old databases end with the schema that new ones begin with, or stay as they were."""
 
+import shutil
 import signal
 import sqlite3
 import subprocess
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.store import Database, check_database
+from kernelcast.store import Database, check_database, merge_databases
 from kernelcast.store.migrations import (
     MIGRATIONS,
     SCHEMA_PATH,
@@ -21,14 +22,15 @@ from kernelcast.store.migrations import (
 
 OLD_SCHEMAS = Path(__file__).parent / "schemas"
 
+NEXT = SCHEMA_VERSION + 1
 ADD_COLUMN = Migration(
-    to_version=2,
+    to_version=NEXT,
     statements=("ALTER TABLE run ADD COLUMN weather TEXT", "CREATE INDEX run_by_weather ON run (weather)"),
 )
 FAILS_HALFWAY = Migration(
-    to_version=3, statements=("CREATE TABLE half (x TEXT) STRICT", "CREATE TABLE half (x TEXT)")
+    to_version=NEXT + 1, statements=("CREATE TABLE half (x TEXT) STRICT", "CREATE TABLE half (x TEXT)")
 )
-LEAVES_DANGLING_ROWS = Migration(to_version=2, statements=("DELETE FROM hardware",))
+LEAVES_DANGLING_ROWS = Migration(to_version=NEXT, statements=("DELETE FROM hardware",))
 
 
 def schema_of(connection: sqlite3.Connection) -> dict[str, object]:
@@ -70,10 +72,26 @@ def test_every_old_version_migrated_equals_a_fresh_database(connection: sqlite3.
         old.close()
 
 
+def test_a_database_of_version_1_keeps_its_content(tmp_path: Path) -> None:
+    # Measured and written by the code of that version (docs/small_database.py), so ids are those of then.
+    old = tmp_path / "old.db"
+    shutil.copyfile(OLD_SCHEMAS / "version_1.db", old)
+    assert check_database(old) == [
+        f"schema version is 1, expected {SCHEMA_VERSION}; open it once for writing to migrate it",
+        *(finding for finding in check_database(old)[1:] if "is missing" in finding),
+    ]
+    merged = merge_databases([old], tmp_path / "merged.db")
+    assert (tmp_path / "old.db").read_bytes() == (OLD_SCHEMAS / "version_1.db").read_bytes()
+    with Database.open(old) as database:
+        assert database.content_digest() == merged.content_digest == "4bfc95615f041996a459ec609b5bbfd3"
+        assert database.row_counts()["sample"] == 40
+    assert check_database(old) == []
+
+
 def test_a_migration_is_applied_once(connection: sqlite3.Connection) -> None:
     migrate(connection, [ADD_COLUMN])
     migrate(connection, [ADD_COLUMN])
-    assert schema_version(connection) == 2
+    assert schema_version(connection) == NEXT
     assert connection.execute("SELECT weather FROM run").fetchall() == [(None,)]
     assert connection.execute("PRAGMA foreign_keys").fetchone() == (1,)
 
@@ -81,16 +99,16 @@ def test_a_migration_is_applied_once(connection: sqlite3.Connection) -> None:
 def test_a_migration_that_fails_leaves_the_version_before_it(connection: sqlite3.Connection) -> None:
     with pytest.raises(sqlite3.OperationalError, match="already exists"):
         migrate(connection, [FAILS_HALFWAY, ADD_COLUMN])
-    assert schema_version(connection) == 2
+    assert schema_version(connection) == NEXT
     assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'half'").fetchone() == (0,)
     assert not connection.in_transaction
 
 
 def test_a_migration_may_not_leave_rows_that_point_to_nothing(connection: sqlite3.Connection) -> None:
     before = schema_of(connection)
-    with pytest.raises(DataError, match="version 2: run has dangling rows"):
+    with pytest.raises(DataError, match=f"version {NEXT}: run has dangling rows"):
         migrate(connection, [LEAVES_DANGLING_ROWS])
-    assert schema_version(connection) == 1
+    assert schema_version(connection) == SCHEMA_VERSION
     assert schema_of(connection) == before
     assert connection.execute("SELECT count(*) FROM hardware").fetchone() == (1,)
 
@@ -98,13 +116,13 @@ def test_a_migration_may_not_leave_rows_that_point_to_nothing(connection: sqlite
 def test_opening_migrates_unless_read_only(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     database.close()
     for module in ("connection", "database_file"):
-        monkeypatch.setattr(f"kernelcast.store.{module}.SCHEMA_VERSION", 2)
+        monkeypatch.setattr(f"kernelcast.store.{module}.SCHEMA_VERSION", NEXT)
     monkeypatch.setattr("kernelcast.store.connection.schema_differences", lambda opened: [])
     monkeypatch.setattr("kernelcast.store.connection.migrate", lambda opened: migrate(opened, [ADD_COLUMN]))
     with pytest.raises(DataError, match="open it once for writing"):
         Database.open(database.path, read_only=True)
     with Database.open(database.path) as migrated:
-        assert schema_version(migrated.connection) == 2
+        assert schema_version(migrated.connection) == NEXT
     with Database.open(database.path, read_only=True) as reader:
         assert len(reader.run_list()) == 1
 
@@ -115,7 +133,7 @@ from kernelcast.store.migrations import Migration, migrate
 connection = sqlite3.connect(sys.argv[1], isolation_level=None)
 connection.execute("PRAGMA cache_size = 10")  # what the migration writes reaches the disk at once
 connection.create_function("die", 0, lambda: os.kill(os.getpid(), signal.SIGKILL))
-migrate(connection, [Migration(to_version=2, statements=(
+migrate(connection, [Migration(to_version=int(sys.argv[2]), statements=(
     "ALTER TABLE run ADD COLUMN weather TEXT",
     "CREATE TABLE much (x TEXT) STRICT",
     "INSERT INTO much WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)"
@@ -129,7 +147,7 @@ def test_a_killed_migration_leaves_the_old_version_whole(database: Database) -> 
     before = schema_of(database.connection)
     database.close()
     size = database.path.stat().st_size
-    done = subprocess.run([sys.executable, "-c", KILLED, str(database.path)], check=False)
+    done = subprocess.run([sys.executable, "-c", KILLED, str(database.path), str(NEXT)], check=False)
     assert done.returncode == -signal.SIGKILL
     written = database.path.with_name(database.path.name + "-wal").stat().st_size
     assert written > 5 * size

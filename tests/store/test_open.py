@@ -13,6 +13,7 @@ import pytest
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.store import Database, Run
+from kernelcast.store.migrations import SCHEMA_VERSION
 
 APPLICATION_ID = 0x4B434442
 
@@ -65,14 +66,14 @@ def test_somebody_elses_database_is_refused_untouched(path: Path) -> None:
 @pytest.mark.parametrize("how", [{}, {"create": True}, {"read_only": True}])
 def test_a_newer_version_is_refused_untouched(path: Path, how: dict[str, bool]) -> None:
     before = sqlite_file(path, application_id=APPLICATION_ID, user_version=99)
-    assert "schema version 99, this kernelcast reads versions up to 1" in refusal(path, **how)
+    assert f"schema version 99, this kernelcast reads versions up to {SCHEMA_VERSION}" in refusal(path, **how)
     assert path.read_bytes() == before
     assert os.listdir(path.parent) == [path.name]
 
 
 def test_a_version_that_never_was_is_refused(path: Path) -> None:
     sqlite_file(path, application_id=APPLICATION_ID, user_version=0)
-    assert "schema version 0, expected 1 to 1" in refusal(path)
+    assert f"schema version 0, expected 1 to {SCHEMA_VERSION}" in refusal(path)
 
 
 def test_a_database_without_our_tables_is_refused(path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.store import Database, PredictorRecord, Run, Sample, dataset_digest
+from kernelcast.store import Database, IngestedTrace, PredictorRecord, Run, Sample, dataset_digest
 
 SampleMaker = Callable[..., Sample]
 
@@ -97,6 +97,30 @@ def test_a_sample_row_says_what_it_was_measured_on(
     )
     assert row.conditions == {"processes_per_node": 1}
     assert row.source_kind == "collector"
+
+
+def test_flags_come_back(database: Database, make_sample: SampleMaker) -> None:
+    flags = (("other processes", "2 on the device"), ("unstable", "spread 31 %"))
+    doubtful = replace(make_sample(rows=1), flags=flags)
+    database.add_samples([doubtful, make_sample(rows=2)])
+    assert sorted(row.flags for row in database.read_samples()) == [(), flags]
+    assert doubtful in list(database.samples_in_full())
+    rows = database.query("SELECT flag, detail, time_us, sample_id FROM doubtful_sample ORDER BY flag")
+    assert [(row["flag"], row["detail"]) for row in rows] == list(flags)
+    assert {row["sample_id"] for row in rows} == {doubtful.id}
+
+
+def test_traces_of_real_runs_come_back(
+    database: Database, add_trace: Callable[..., IngestedTrace], run: Run
+) -> None:
+    traces = [add_trace(rank=0), add_trace(rank=1), add_trace(rank=1)]
+    assert database.trace_list() == sorted(traces[:2], key=lambda trace: trace.id)
+    rows = database.query(
+        "SELECT rank, kernels, attributed_percent, recognised_percent FROM real_run ORDER BY rank"
+    )
+    assert [tuple(row.values()) for row in rows] == [(0, 4, 80.0, 20.0), (1, 4, 80.0, 20.0)]
+    [row] = database.query("SELECT * FROM unrecognised WHERE trace_id = ?", [traces[0].id])
+    assert (row["host_operator"], row["launches"], row["percent_of_trace"]) == ("aten::add", 3, 80.0)
 
 
 def test_a_datasets_digest_is_that_of_a_set(database: Database, make_sample: SampleMaker) -> None:

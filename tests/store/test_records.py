@@ -72,11 +72,26 @@ def test_every_part_of_a_sample_is_part_of_its_id(make_sample: SampleMaker) -> N
         replace(sample, time_us=11.0),
         replace(sample, reference_us=None),
         replace(sample, measured_at="2026-01-31T08:16:01Z"),
+        replace(sample, flags=(("unstable", ""),)),
+        replace(sample, flags=(("unstable", "spread 31 %"),)),
         replace(sample, repetitions=(replace(first, time_us=9.0), *others)),
         replace(sample, repetitions=(replace(first, kernels=first.kernels[:1]), *others)),
         replace(sample, repetitions=(replace(first, kernels=(slower_kernel, *first.kernels[1:])), *others)),
     ]
     assert len({sample.id, *(other.id for other in changed)}) == len(changed) + 1
+
+
+def test_the_order_of_flags_means_nothing_and_each_has_a_name_of_its_own(make_sample: SampleMaker) -> None:
+    sample, flags = make_sample(), (("throttled", "1410 of 1980 MHz"), ("unstable", "spread 31 %"))
+    one, other = (
+        replace(sample, flags=flags),
+        replace(sample, flags=(flags[1], ("throttled", "1410 of\n1980 MHz"))),
+    )
+    assert (one.id, one.flags) == (other.id, other.flags)
+    assert replace(sample, flags=()).id == sample.id
+    for wrong in ((("", "x"),), (("unstable", "x"), ("unstable", "y"))):
+        with pytest.raises(UsageError, match="expected names, each once"):
+            replace(sample, flags=wrong)
 
 
 def test_less_than_a_nanosecond_and_the_order_of_kernels_mean_nothing() -> None:

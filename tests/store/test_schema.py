@@ -3,18 +3,19 @@
 import re
 import sqlite3
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from kernelcast.runtime.fingerprint import ComputeFingerprint
 from kernelcast.runtime.operators import Direction
-from kernelcast.store import Database, MeasuredStep, Prediction, PredictorRecord, Sample
+from kernelcast.store import Database, IngestedTrace, MeasuredStep, Prediction, PredictorRecord, Sample
 
 SampleMaker = Callable[..., Sample]
 
 TABLES = {
-    "hardware", "fabric", "software", "operator", "source", "run", "run_note", "sample", "repetition",
-    "kernel_name", "kernel", "step", "prediction", "predictor",
+    "hardware", "fabric", "software", "operator", "source", "run", "run_note", "sample", "sample_flag",
+    "repetition", "trace", "unrecognised_kernel", "kernel_name", "kernel", "step", "prediction", "predictor",
 }  # fmt: skip
 
 
@@ -75,7 +76,9 @@ def test_every_view_says_what_it_answers_and_answers(
     make_sample: SampleMaker,
     step: MeasuredStep,
     compute: ComputeFingerprint,
+    add_trace: Callable[..., IngestedTrace],
 ) -> None:
+    add_trace()
     failed = Sample.without_time(
         run_id=make_sample().run_id,
         operator="fused_causal_softmax",
@@ -85,7 +88,7 @@ def test_every_view_says_what_it_answers_and_answers(
         status="unsupported",
         reason="CUDA kernel",
     )
-    database.add_samples([make_sample(), failed])
+    database.add_samples([replace(make_sample(), flags=(("unstable", "spread 31 %"),)), failed])
     step_id = database.add_step(step)
     for statistic in ("time_us", "quiet_us"):
         database.add_prediction(

@@ -1,0 +1,74 @@
+"""What is stored of traces of real runs, beside the samples that were found in them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.store.canonical import plain_mapping, record_digest, rounded_us, utc_moment
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IngestedTrace:
+    """The trace of one process of a real run: what it says of itself, and how much of it was recognised.
+
+    A *kernel* is what ran on the device: kernels, copies, fills; on a CPU a call with time of its own. It is
+    attributed where its operator on the host is known, and recognised where a sample holds it.
+    """
+
+    run_id: str
+    file_digest: str  # SHA-256 of the file
+    rank: int | None = None  # None, here and below: the trace does not say
+    world_size: int | None = None
+    backend: str = ""
+    process_groups: tuple[Mapping[str, Any], ...] = ()  # name, size and ranks of each
+    span_us: float
+    event_count: int
+    kernel_count: int
+    kernel_us: float
+    attributed_count: int
+    attributed_us: float
+    recognised_count: int
+    recognised_us: float
+    measured_at: str | None = None  # UTC ISO-8601
+
+    def __post_init__(self) -> None:
+        put = object.__setattr__
+        for name in ("span_us", "kernel_us", "attributed_us", "recognised_us"):
+            put(self, name, rounded_us(getattr(self, name), f"trace {name}"))
+        if max(self.recognised_count, self.attributed_count) > self.kernel_count:
+            raise UsageError("trace: expected no more recognised or attributed kernels than kernels")
+        put(self, "process_groups", tuple(plain_mapping(g, "process group") for g in self.process_groups))
+        if self.measured_at is not None:
+            put(self, "measured_at", utc_moment(self.measured_at, "trace measured_at"))
+
+    @property
+    def id(self) -> str:
+        """Digest of all fields."""
+        values = {name: getattr(self, name) for name in type(self).__slots__}
+        return record_digest("trace", {**values, "process_groups": list(self.process_groups)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnrecognisedKernels:
+    """Kernels of a trace that no sample holds: how many of one name, stream and operator, and their time in all."""
+
+    trace_id: str
+    name: str
+    category: str  # the profiler's: kernel, gpu_memcpy, gpu_memset; on a CPU cpu_op
+    stream: int
+    host_operator: str = ""  # empty where unknown
+    shapes: str = ""  # of that operator's inputs, JSON list; empty where they were not recorded
+    reason: str
+    kernel_count: int
+    total_us: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "total_us", rounded_us(self.total_us, "kernels total_us"))
+
+    @property
+    def id(self) -> str:
+        """Digest of all fields."""
+        return record_digest(
+            "unrecognised_kernel", {name: getattr(self, name) for name in type(self).__slots__}
+        )
