@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from kernelcast.runtime.calibration import CalibrationUse
 from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.model import ModelConfig
 from kernelcast.runtime.operators import Direction
@@ -120,7 +121,10 @@ class Memory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Provenance:
-    """Where the times come from: the bundle, and the hardware and software that were measured, readable."""
+    """Where the times come from: the bundle, and the hardware and software that were measured, readable.
+
+    `calibration` is None where the bundle has none.
+    """
 
     bundle: str
     bundle_digest: str
@@ -132,6 +136,12 @@ class Provenance:
     compute: tuple[str, ...]
     fabric: tuple[str, ...]
     software: tuple[str, ...]
+    calibration: CalibrationUse | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        values = asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -199,10 +209,6 @@ class Estimate:
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, form `kernelcast.estimate/1` (docs/json.md). Later versions may add keys."""
         memory = self.memory
-        provenance = {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in asdict(self.provenance).items()
-        }
         return {
             "format": ESTIMATE_FORMAT,
             "step_time_s": self.step_time_s,
@@ -233,7 +239,7 @@ class Estimate:
                 "bucket_entries": self.bucket_entries,
             },
             "cluster": {"gpus_per_node": self.cluster.gpus_per_node, "source": self.cluster_source},
-            "provenance": provenance,
+            "provenance": self.provenance.to_dict(),
         }
 
 

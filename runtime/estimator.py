@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Self, get_args
 
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
+from kernelcast.runtime.calibration import CalibrationUse
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate import Components, Estimate, Memory, Provenance, StageEstimate
 from kernelcast.runtime.memory import device_kind, stage_memory
@@ -21,7 +22,7 @@ from kernelcast.runtime.step.operator_times import Question, ask, total_us
 from kernelcast.runtime.step.stage_times import Times
 from kernelcast.runtime.step.step_times import StepTimes, step_times
 from kernelcast.runtime.step.timeline_kinds import TimelineKind, check_simulated, pipeline_times
-from kernelcast.runtime.uncertainty import drawn_times, draws_for, interval
+from kernelcast.runtime.uncertainty import drawn_times, draws_for, interval, unexplained
 
 _US_PER_S = 1e6
 _MAX_REMEMBERED = 256
@@ -34,7 +35,8 @@ _MP_SYNCS = ("mp_all_reduce", "mp_all_gather", "mp_reduce_scatter")
 class Estimator:
     """Predicts training steps from one bundle. Safe to use from several threads; keeps no file open.
 
-    It remembers `remembered` estimates, and about `remembered_answers` answers of each regressor.
+    It remembers `remembered` estimates, and about `remembered_answers` answers of each regressor. A bundle's
+    calibration is applied to questions with the timeline that it was fitted for, unless `calibrated` is False.
     """
 
     def __init__(
@@ -43,22 +45,23 @@ class Estimator:
         *,
         remembered: int = _MAX_REMEMBERED,
         remembered_answers: int = MAX_REMEMBERED,
+        calibrated: bool = True,
     ) -> None:
         self.bundle = bundle
-        self.predictor = Predictor(bundle, remembered=remembered_answers)
+        self.predictor = Predictor(bundle, remembered=remembered_answers, calibrated=calibrated)
         self._most_remembered = remembered
-        self._provenance = _provenance(bundle)
+        self._provenance = {kind: _provenance(bundle, kind, calibrated) for kind in get_args(TimelineKind)}
         self._lock = threading.Lock()
         self._remembered: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read and verify a `.kcast` file.
+    def load(cls, path: str | os.PathLike[str], *, calibrated: bool = True) -> Self:
+        """Read and verify a `.kcast` file; without `calibrated`, its calibration is not applied.
 
         Raises:
             DataError: it is missing, damaged, or of another version.
         """
-        return cls(read_bundle(path))
+        return cls(read_bundle(path), calibrated=calibrated)
 
     def predict(
         self,
@@ -118,17 +121,21 @@ class Estimator:
             check_simulated(parallelism)
         used, source = (cluster, "asked") if cluster is not None else self._default_cluster(parallelism)
         parts = decompose(model=model, parallelism=parallelism, cluster=used, bucket_entries=bucket_entries)
-        times = ask(self.predictor, parts.distinct_calls(), needed_by=f"model {model.name}")
+        calibration = self.predictor.calibration_for(timeline)
+        needed_by = f"model {model.name}"
+        times = ask(self.predictor, parts.distinct_calls(), needed_by=needed_by, calibration=calibration)
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
-        times_us = drawn_times(times, draws)
+        times_us = drawn_times(times, draws, calibration)
         step = step_times(parts, times_us)
         pipeline = pipeline_times(timeline, parallelism, step)
         steps_s = pipeline.step_us / _US_PER_S
         step_time_s = float(steps_s[0])
         return Estimate(
             step_time_s=step_time_s,
-            interval_s=interval(step_time_s, steps_s[1:]) if with_interval else None,
+            interval_s=interval(step_time_s, steps_s[1:] * unexplained(calibration, draws))
+            if with_interval
+            else None,
             timeline=timeline,
             bubble_share=_bubble_share(step, parallelism.micro_batches, float(pipeline.pipeline_us[0])),
             tokens_per_s=parallelism.samples_per_update * model.sequence_length / step_time_s,
@@ -141,7 +148,7 @@ class Estimator:
             cluster=used,
             cluster_source=source,
             bucket_entries=bucket_entries,
-            provenance=self._provenance,
+            provenance=self._provenance[timeline],
             parts=parts,
             answers=times.answers,
             durations=_first(step.durations),
@@ -243,8 +250,9 @@ def _seconds(time_us: float) -> float:
     return float(time_us) / _US_PER_S
 
 
-def _provenance(bundle: Bundle) -> Provenance:
+def _provenance(bundle: Bundle, timeline: TimelineKind, calibrated: bool) -> Provenance:
     manifest = bundle.manifest
+    calibration = manifest.calibration
     return Provenance(
         bundle=str(bundle.path),
         bundle_digest=bundle.digest,
@@ -256,4 +264,7 @@ def _provenance(bundle: Bundle) -> Provenance:
         compute=tuple(fingerprint.description for fingerprint in manifest.compute),
         fabric=tuple(fingerprint.description for fingerprint in manifest.fabric),
         software=tuple(fingerprint.description for fingerprint in manifest.software),
+        calibration=None
+        if calibration is None
+        else CalibrationUse.of(calibration, timeline=timeline, wanted=calibrated),
     )

@@ -10,6 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kernelcast.runtime.bundle.file import Bundle, Key
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.calibration import Calibration
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.onnx_runtime import onnx_runtime
 from kernelcast.runtime.operators import Direction
@@ -33,11 +34,13 @@ class Predictor:
 
     Each model is a function of one input `workload`, float32 [N, features], with the outputs `time_us`, `low_us` and
     `high_us`, float32 [N, 1] in microseconds; further outputs are allowed and not asked for. Of each regressor about
-    `remembered` answers are kept.
+    `remembered` answers are kept. Answers are the models' own: whoever adds them up to a step multiplies them by the
+    factors of `calibration_for` its timeline; not `calibrated`, there are none.
     """
 
-    def __init__(self, bundle: Bundle, *, remembered: int = MAX_REMEMBERED) -> None:
+    def __init__(self, bundle: Bundle, *, remembered: int = MAX_REMEMBERED, calibrated: bool = True) -> None:
         self.bundle = bundle
+        self.calibrated = calibrated
         self._most_remembered = remembered
         self._lock = threading.Lock()
         self._sessions: dict[Key, Any] = {}
@@ -92,6 +95,11 @@ class Predictor:
         """Time in µs of every distinct vector, each of the right length; errors as in `answers`."""
         answers = self.answers_of(operator, direction, vectors)
         return {vector: time_us for vector, (time_us, _, _) in answers.items()}
+
+    def calibration_for(self, timeline: str) -> Calibration | None:
+        """The bundle's calibration where it was fitted for `timeline`, and is not switched off."""
+        found = self.bundle.manifest.calibration
+        return found if self.calibrated and found is not None and found.timeline == timeline else None
 
     def load(self) -> None:
         """Load every model now, which otherwise happens when it is first asked.

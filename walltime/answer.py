@@ -114,7 +114,7 @@ class Answer:
                 for name, given in self.settings.given.items()
             },
             "warnings": list(self.warnings),
-            "provenance": asdict(self.estimate.provenance),
+            "provenance": self.estimate.provenance.to_dict(),
         }
 
 

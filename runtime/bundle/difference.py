@@ -109,11 +109,20 @@ def _settings(a: Manifest, b: Manifest) -> Sequence[SettingDifference]:
         for name in _PLAIN
         if getattr(a, name) != getattr(b, name)
     ]
+    if a.calibration != b.calibration:
+        of_a, of_b = (_calibration(manifest) for manifest in (a, b))
+        if of_a == of_b:  # differ in what the words leave out
+            of_a, of_b = (f"{words} (differs in detail)" for words in (of_a, of_b))
+        found.append(SettingDifference(name="calibration", a=of_a, b=of_b))
     for name in _FINGERPRINTS:
         of_a, of_b = ({f.digest: f.description for f in getattr(manifest, name)} for manifest in (a, b))
         if of_a.keys() != of_b.keys():
             found.append(SettingDifference(name=name, a=_words(of_a, of_b), b=_words(of_b, of_a)))
     return found
+
+
+def _calibration(manifest: Manifest) -> str:
+    return "none" if manifest.calibration is None else str(manifest.calibration)
 
 
 def _words(described: Mapping[str, str], other: Mapping[str, str]) -> str:

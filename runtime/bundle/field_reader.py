@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 
 from kernelcast.runtime.errors import DataError
@@ -29,6 +30,14 @@ def is_hex(text: str) -> bool:
 def is_word(text: str) -> bool:
     """A name without spaces, such as float32."""
     return _WORD.fullmatch(text) is not None
+
+
+def is_moment(text: str) -> bool:
+    """ISO 8601 with a time zone."""
+    try:
+        return datetime.fromisoformat(text).tzinfo is not None
+    except ValueError:
+        return False
 
 
 class FieldReader:

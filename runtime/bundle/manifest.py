@@ -7,12 +7,12 @@ features differ from this version's table is a `DataError` that names it.
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
 from types import GenericAlias
 from typing import Any, Self, TypeVar
 
-from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_word, require
+from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_moment, is_word, require
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS, Key, RegressorEntry, model_file
+from kernelcast.runtime.calibration import Calibration
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 
@@ -29,7 +29,8 @@ _Fingerprint = TypeVar("_Fingerprint", ComputeFingerprint, FabricFingerprint, So
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """Everything a bundle says beside its models. `created_at` is ISO 8601 with a time zone:
-    the moment of the newest measurement, so that the same measurements give the same bytes.
+    the moment of the newest measurement, so that the same measurements give the same bytes. `calibration` is None
+    where no measured steps corrected the bundle; manifest.json then has no such field.
 
     Raises:
         DataError: a value is outside what is allowed, two regressors answer the same thing, or statistics are
@@ -46,12 +47,11 @@ class Manifest:
     dataset_digest: str
     seed: int
     regressors: tuple[RegressorEntry, ...]
+    calibration: Calibration | None = None
 
     def __post_init__(self) -> None:
         where = "manifest"
-        require(
-            _is_moment(self.created_at), where, "created_at", self.created_at, "ISO 8601 with a time zone"
-        )
+        require(is_moment(self.created_at), where, "created_at", self.created_at, "ISO 8601 with a time zone")
         require(self.statistic in STATISTICS, where, "statistic", self.statistic, " or ".join(STATISTICS))
         require(is_word(self.dtype), where, "dtype", self.dtype, "a name such as float32")
         require(is_hex(self.dataset_digest), where, "dataset_digest", self.dataset_digest, "hex digits")
@@ -80,6 +80,7 @@ class Manifest:
             "dataset_digest": self.dataset_digest,
             "seed": self.seed,
             "regressors": [entry.to_dict() for entry in sorted(self.regressors, key=lambda e: e.key)],
+            **({} if self.calibration is None else {"calibration": self.calibration.to_dict()}),
         }
 
     @classmethod
@@ -91,7 +92,9 @@ class Manifest:
         """
         if isinstance(values, dict) and values.get("format") != FORMAT:
             raise DataError(f"manifest: format is {values.get('format')!r}, this version reads {FORMAT!r}")
-        read = FieldReader("manifest", values, ["format", *(f.name for f in fields(cls))])
+        names = ["format", *(f.name for f in fields(cls) if f.name != "calibration")]
+        calibrated = isinstance(values, dict) and "calibration" in values
+        read = FieldReader("manifest", values, [*names, "calibration"] if calibrated else names)
         return cls(
             kernelcast_version=read.text("kernelcast_version"),
             created_at=read.text("created_at"),
@@ -103,6 +106,7 @@ class Manifest:
             dataset_digest=read.text("dataset_digest"),
             seed=read.integer("seed"),
             regressors=tuple(RegressorEntry.from_dict(entry) for entry in read.items("regressors")),
+            calibration=Calibration.from_dict(read.value("calibration")) if calibrated else None,
         )
 
     def to_json(self) -> bytes:
@@ -137,10 +141,3 @@ def _fingerprints(cls: type[_Fingerprint], name: str, rows: list[Any]) -> tuple[
             )
         found.append(fingerprint)
     return tuple(found)
-
-
-def _is_moment(text: str) -> bool:
-    try:
-        return datetime.fromisoformat(text).tzinfo is not None
-    except ValueError:
-        return False

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.bundle.regressor_entry import Key
+from kernelcast.runtime.calibration import Calibration, factor_of
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.model import ModelConfig
 from kernelcast.runtime.parallelism import Cluster, Parallelism
@@ -89,10 +90,16 @@ class Pieces:
     """Prices the pieces of one model on one cluster with one bundle, and remembers them."""
 
     def __init__(
-        self, predictor: Predictor, model: ModelConfig, cluster: Cluster, bucket_entries: int
+        self,
+        predictor: Predictor,
+        model: ModelConfig,
+        cluster: Cluster,
+        bucket_entries: int,
+        *,
+        calibration: Calibration | None = None,
     ) -> None:
         self.predictor, self.model, self.cluster = predictor, model, cluster
-        self.bucket_entries = bucket_entries
+        self.bucket_entries, self.calibration = bucket_entries, calibration
         self.problems: dict[Key, str] = {}
         self._known: dict[PieceKey, tuple[TimeAndWeight, ...]] = {}
         self._kinds = (
@@ -264,7 +271,12 @@ class Pieces:
         return {key: tuple(price(calls) for calls in parts) for key, parts in wanted.items()}
 
     def _answers(self, key: Key, vectors: list[Vector]) -> dict[Vector, float]:
-        """Times in µs, by the operator's own regressor or a substitute; NaN where there is neither."""
+        """Times in µs, by the operator's own regressor or a substitute, calibrated; NaN where there is neither."""
+        factor = factor_of(self.calibration, key[0])
+        answers = self._uncorrected(key, vectors)
+        return answers if factor == 1 else {vector: factor * time_us for vector, time_us in answers.items()}
+
+    def _uncorrected(self, key: Key, vectors: list[Vector]) -> dict[Vector, float]:
         operator, direction = key
         entries = self.predictor.bundle.entries
         if key in entries:

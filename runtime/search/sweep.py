@@ -43,7 +43,13 @@ class _Sweep:
         self, predictor: Predictor, question: Question, shard: int, shards: int, report: Report | None
     ) -> None:
         self.question, self.shard, self.shards, self.report = question, shard, shards, report
-        self.pieces = Pieces(predictor, question.space.model, question.cluster, question.bucket_entries)
+        self.pieces = Pieces(
+            predictor,
+            question.space.model,
+            question.cluster,
+            question.bucket_entries,
+            calibration=predictor.calibration_for(question.timeline),
+        )
         self.found = Found()
         self.bounds = Found()
         self.passes = 2 if question.timeline == "simulate" and question.prune else 1

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.beyond_range import widened
 from kernelcast.runtime.bundle.regressor_entry import Key
+from kernelcast.runtime.calibration import Calibration, factor_of
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.predictor import Answer, Predictor
 from kernelcast.runtime.range_warning import RangeWarning
@@ -46,8 +47,16 @@ def question(call: OperatorCall) -> Question:
     return (call.operator, call.direction), call.vector
 
 
-def ask(predictor: Predictor, calls: Iterable[OperatorCall], *, needed_by: str) -> OperatorTimes:
+def ask(
+    predictor: Predictor,
+    calls: Iterable[OperatorCall],
+    *,
+    needed_by: str,
+    calibration: Calibration | None = None,
+) -> OperatorTimes:
     """Ask for the time of every call; what the bundle lacks is answered by a substitute where there is one.
+
+    With `calibration`, times and intervals are multiplied by the factor of the operator's class.
 
     Raises:
         DataError: the bundle lacks an operator, and nothing stands in for it; the message says `needed_by`.
@@ -67,7 +76,7 @@ def ask(predictor: Predictor, calls: Iterable[OperatorCall], *, needed_by: str) 
             source, source_vector, factor = (found.source, key[1]), found.vector(vector), found.factor
         to_ask = asked.setdefault(source, _Asked())
         to_ask.vectors[source_vector] = None
-        to_ask.questions.append(((key, vector), source_vector, factor))
+        to_ask.questions.append(((key, vector), source_vector, factor * factor_of(calibration, key[0])))
     answers: dict[Question, Answer] = {}
     sources: dict[Question, Key] = {}
     warnings: list[Warnings] = [
