@@ -70,6 +70,8 @@ def info(path: Path, as_json: bool) -> None:
         ("dataset digest", manifest.dataset_digest),
         ("kernelcast", manifest.kernelcast_version),
     ]
+    if manifest.calibration is not None:
+        facts.append(("calibration", str(manifest.calibration)))
     width = max(len(name) for name, _ in facts)
     for name, value in facts:
         click.echo(f"{name:{width}}  {one_line(value)}")

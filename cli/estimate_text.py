@@ -35,11 +35,13 @@ def headline(estimate: Estimate) -> str:
         f"step {seconds_precisely(estimate.step_time_s)}, {rate(estimate.tokens_per_s)} tokens/s",
         "",
     ]
+    calibration = source.calibration
     if estimate.interval_s is not None:
         low_s, high_s = estimate.interval_s
+        calibrated = calibration is not None and calibration.applied
         lines.append(
             f"interval  {seconds_precisely(low_s)} to {seconds_precisely(high_s)} "
-            "(90 %, of the operators' errors)"
+            f"(90 %, of the operators' errors{' and the calibration' if calibrated else ''})"
         )
     return "\n".join(
         (
@@ -56,6 +58,7 @@ def headline(estimate: Estimate) -> str:
             f"encoders  {encoders}",
             f"bundle    {source.bundle} ({source.statistic} times, {source.dtype}, {measured(source.created_at)})",
             f"hardware  {hardware}",
+            *([] if calibration is None else [f"calibration  {calibration.summary}"]),
         )
     )
 

@@ -9,6 +9,7 @@ from kernelcast.cli.tables import seconds, text_table
 from kernelcast.runtime import Estimate, UsageError
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.explanation import Explanation, explain_operator
+from kernelcast.runtime.operators import OPERATORS
 
 NEAREST = 5
 
@@ -110,6 +111,11 @@ def _render(explained: Explained) -> str:
         share = "" if one.factor == 1 else f"{one.factor:g} × "
         lines.append(
             f"  substitute {one.operator} is not in the bundle; the time is {share}that of {entry.operator}"
+        )
+    if one.calibration_factor != 1:
+        kind = OPERATORS[one.operator].operator_class
+        lines.append(
+            f"  calibrated the time contains × {one.calibration_factor:.3f}, for {kind} operators by measured steps"
         )
     if entry.layouts:
         measured = ", ".join(f"{nodes} × {gpus}" for nodes, gpus in entry.layouts)

@@ -81,6 +81,7 @@ _COUNTS = re.compile(r"\d{1,9}(,\d{1,9})*")
 @click.option(
     "--gpu-memory", metavar="SIZE", help="Memory of a device, 80GB or 40GiB.  [default: the bundle's]"
 )
+@click.option("--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps.")
 @click.option("--explain", "explained", metavar="OPERATOR", help="Say how an operator's times came about.")
 @click.option("--db", "database", metavar="FILE", help="Database for --explain: shows the nearest samples.")
 @click.option("--trace", metavar="FILE", help="Write the simulated step as a Chrome trace (ui.perfetto.dev).")
@@ -107,6 +108,7 @@ def predict(
     bucket_entries: int,
     timeline: TimelineKind,
     gpu_memory: str | None,
+    no_calibration: bool,
     explained: str | None,
     database: str | None,
     trace: str | None,
@@ -140,7 +142,7 @@ def predict(
     model = load_model(model_name)
     if sequence_length is not None:
         model = model.with_sequence_length(sequence_length)
-    estimator = Estimator.load(bundle)
+    estimator = Estimator.load(bundle, calibrated=not no_calibration)
     estimate = estimator.predict(
         model=model,
         parallelism=layout,

@@ -85,6 +85,7 @@ def _choices(option: str, allowed: tuple[Any, ...], help_text: str) -> Callable[
     show_default=True,
     help="Entries of the framework's bucket for gradient and parameter collectives.",
 )
+@click.option("--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps.")
 @click.option("--top", type=int, default=10, show_default=True, help="How many of the best to show.")
 @click.option("--pareto", is_flag=True, help="Show also the Pareto front of time against memory.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON (kernelcast.search/1).")
@@ -98,6 +99,7 @@ def search_(
     global_batch: int,
     gpus_per_node: int | None,
     gpu_memory: str | None,
+    no_calibration: bool,
     pareto: bool,
     as_json: bool,
     scheduler: str | None,
@@ -117,7 +119,7 @@ def search_(
         if options[name] is not None
     }
     model = load_model(model_name, sequence_length=sequence_length)
-    estimator = Estimator.load(bundle)
+    estimator = Estimator.load(bundle, calibrated=not no_calibration)
     if gpus_per_node is None:
         gpus_per_node = usual_gpus_per_node(estimator.bundle, sizes)
     if gpu_memory is None:
@@ -259,6 +261,9 @@ def _notes(result: SearchResult) -> list[str]:
     if counts.unanswered:
         notes.append(f"warning: {counts.unanswered:,} layouts have no answer: {'; '.join(result.problems)}")
     best = result.best
+    calibration = None if best is None else best.estimate.provenance.calibration
+    if calibration is not None:
+        notes.append(f"calibration: {calibration.summary}")
     warnings = () if best is None else best.estimate.warnings
     notes += [f"warning: best layout: {warning}" for warning in warnings[:SHOWN_WARNINGS]]
     if len(warnings) > SHOWN_WARNINGS:

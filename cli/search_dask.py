@@ -39,10 +39,11 @@ def search_on_dask(
         workers = len(client.nthreads())
         if not workers:
             raise DataError(f"dask scheduler {scheduler}: has no workers")
-        shards = workers * SHARDS_PER_WORKER
+        shards, calibrated = workers * SHARDS_PER_WORKER, estimator.predictor.calibrated
         content = client.scatter(read_content(Path(bundle)), broadcast=True)
         futures = [
-            client.submit(_part, content, question, shard, shards, pure=False) for shard in range(shards)
+            client.submit(_part, content, question, shard, shards, calibrated, pure=False)
+            for shard in range(shards)
         ]
         parts: dict[str, Found] = {}
         try:
@@ -86,14 +87,15 @@ def _connected(scheduler: str) -> Iterator[Client]:
         client.close()
 
 
-def _part(content: bytes, question: Question, shard: int, shards: int) -> Found:
-    return sweep(_estimator(content).predictor, question, shard=shard, shards=shards)
+def _part(content: bytes, question: Question, shard: int, shards: int, calibrated: bool) -> Found:
+    return sweep(_estimator(content, calibrated).predictor, question, shard=shard, shards=shards)
 
 
 @lru_cache(maxsize=1)
-def _estimator(content: bytes) -> Estimator:
+def _estimator(content: bytes, calibrated: bool) -> Estimator:
     # A worker keeps its sessions and answers from part to part.
-    return Estimator(verified_bundle(Path("bundle-of-the-search.kcast"), content))
+    bundle = verified_bundle(Path("bundle-of-the-search.kcast"), content)
+    return Estimator(bundle, calibrated=calibrated)
 
 
 def _first_line(error: BaseException) -> str:

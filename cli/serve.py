@@ -77,6 +77,7 @@ def _time_limit(_context: click.Context, _parameter: click.Parameter, value: flo
     metavar="SECONDS",
     help="What one answer may take, up to an hour.",
 )
+@click.option("--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps.")
 def serve(
     *,
     bundle: str,
@@ -89,6 +90,7 @@ def serve(
     max_body: int,
     max_search: int,
     time_limit: float,
+    no_calibration: bool,
 ) -> None:
     """Keep a bundle warm and answer /predict, /walltime and /search over HTTP (docs/serve.md).
 
@@ -107,7 +109,7 @@ def serve(
         max_search_layouts=max_search,
         time_s=time_limit,
     )
-    warm = Warm.load(Path(bundle), os.environ)
+    warm = Warm.load(Path(bundle), os.environ, calibrated=not no_calibration)
     for problem in warm.problems:
         click.echo(f"kernelcast: warning: {problem}", err=True)
     listener = _listener(socket_path, listen, socket_mode, allow_remote)

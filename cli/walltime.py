@@ -4,6 +4,7 @@ import json
 import os
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -11,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from kernelcast.cli.tables import seconds_precisely, text_table
-from kernelcast.runtime import UsageError
+from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.errors import one_line
 from kernelcast.runtime.shown import shown
 from kernelcast.walltime import (
@@ -102,6 +103,7 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
     metavar="FILE",
     help="With --k8s: write the manifest to FILE.",
 )
+@click.option("--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps.")
 @click.option(
     "--format",
     "form",
@@ -119,6 +121,7 @@ def walltime(
     k8s: bool,
     overwrite: bool,
     output: Path | None,
+    no_calibration: bool,
     form: str,
     **fields: str | None,
 ) -> None:
@@ -151,7 +154,12 @@ def walltime(
     options = {**described.slurm_options, **slurm_options}
     if job is None:
         options = {**slurm_environment(os.environ), **options}
-    found = answer(described, allocation=slurm_allocation(options), asked_s=asked)
+    found = answer(
+        described,
+        allocation=slurm_allocation(options),
+        asked_s=asked,
+        load=partial(Estimator.load, calibrated=not no_calibration),
+    )
     click.echo(_RENDERERS[form](found))
     for warning in found.warnings:
         click.echo(f"kernelcast: warning: {one_line(warning)}", err=True)
@@ -160,7 +168,9 @@ def walltime(
 def _check_k8s(k8s: bool) -> None:
     """Refuse options that mean nothing here, which would otherwise be passed over in silence."""
     context = click.get_current_context()
-    meaningless = ("asked", "slurm_options", "untrusted", "form") if k8s else ("overwrite", "output")
+    meaningless = (
+        ("asked", "slurm_options", "untrusted", "no_calibration", "form") if k8s else ("overwrite", "output")
+    )
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in meaningless and source is ParameterSource.COMMANDLINE:
@@ -203,6 +213,9 @@ def render(found: Answer) -> str:
         f"layout    pp {layout.pp} × mp {layout.mp} × dp {layout.dp} = {found.gpus} GPU(s) "
         f"on {found.nodes} node(s), {cluster.gpus_per_node} per node ({estimate.cluster_source})",
     )
+    calibration = estimate.provenance.calibration
+    if calibration is not None:
+        facts += (f"calibration  {calibration.summary}",)
     settings = [
         [name, one_line(str(given.value)), one_line(given.origin)]
         for name, given in found.settings.given.items()

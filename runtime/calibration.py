@@ -156,7 +156,10 @@ class Calibration:
         return None if left_out is None else left_out < self.mean_error_before
 
     def __str__(self) -> str:
-        factors = ", ".join(f"{one.value} × {factor:.3f}" for one, factor in self.factors.items())
+        alike: dict[float, list[str]] = {}
+        for one, factor in self.factors.items():
+            alike.setdefault(factor, []).append(one.value)
+        factors = "; ".join(f"{', '.join(names)} × {factor:.3f}" for factor, names in alike.items())
         runs = f"{len(self.runs)} measured step{'' if len(self.runs) == 1 else 's'} of {self.source}"
         words = f"{factors}; for timeline {self.timeline}, by {runs}"
         if self.mean_error_left_out is None:

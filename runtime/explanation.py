@@ -45,7 +45,8 @@ class Explanation:
     """One question that a step asked about an operator, and the answer.
 
     `entry` is the regressor that answered, for `features`; it differs from `operator` where a substitute did,
-    whose time was multiplied by `factor`. `calls` are those of one step, summed over the stages; `share` is
+    whose time was multiplied by `factor`. `calibration_factor` is the calibration's for its class, which the times
+    contain; 1 without one. `calls` are those of one step, summed over the stages; `share` is
     their part in the time of all devices' work.
     """
 
@@ -55,6 +56,7 @@ class Explanation:
     features: tuple[AskedFeature, ...]
     entry: RegressorEntry
     factor: float
+    calibration_factor: float
     time_us: float
     low_us: float
     high_us: float
@@ -72,6 +74,7 @@ class Explanation:
             "features": [feature.to_dict() for feature in self.features],
             "time_us": self.time_us,
             "interval_us": [self.low_us, self.high_us],
+            "calibration_factor": self.calibration_factor,
             "calls": self.calls,
             "total_s": self.total_s,
             "share": self.share,
@@ -126,6 +129,7 @@ def _explain(
     source_vector = vector if found is None else found.vector(vector)
     ranges = zip(OPERATORS[entry.operator].features.items(), source_vector, entry.training_range, strict=True)
     time_us, low_us, high_us = estimate.answers[asked]
+    calibration = estimate.provenance.calibration
     return Explanation(
         operator=name,
         direction=direction,
@@ -136,6 +140,9 @@ def _explain(
         ),
         entry=entry,
         factor=1.0 if found is None else found.factor,
+        calibration_factor=1.0
+        if calibration is None or not calibration.applied
+        else calibration.factors[OPERATORS[name].operator_class.value],
         time_us=time_us,
         low_us=low_us,
         high_us=high_us,

@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
 from pathlib import Path
@@ -90,7 +91,9 @@ class Application:
         """
         async with self._reloading:
             try:
-                warm = await asyncio.to_thread(Warm.load, self._path, self._environment)
+                calibrated = self.warm.estimator.predictor.calibrated
+                load = partial(Warm.load, self._path, self._environment, calibrated=calibrated)
+                warm = await asyncio.to_thread(load)
             except KernelcastError as error:
                 self.metrics.reloads.labels("refused").inc()
                 _log(f"reload refused, {self.warm.digest[:12]} answers on: {error}")

@@ -41,8 +41,10 @@ class Warm:
         return self.estimator.bundle.digest
 
     @classmethod
-    def load(cls, path: Path, environment: Mapping[str, str]) -> Self:
+    def load(cls, path: Path, environment: Mapping[str, str], *, calibrated: bool = True) -> Self:
         """Read and verify a bundle, load every model in it, and read the site's file.
+
+        Without `calibrated`, the bundle's calibration is not applied.
 
         Raises:
             DataError: the bundle is missing, damaged, or holds a model that cannot be loaded.
@@ -50,7 +52,9 @@ class Warm:
         """
         # Errors and answers name the bundle by its path: from here on, by the file's name alone.
         bundle = replace(read_bundle(path), path=Path(path.name))
-        estimator = Estimator(bundle, remembered=_ESTIMATES, remembered_answers=_ANSWERS)
+        estimator = Estimator(
+            bundle, remembered=_ESTIMATES, remembered_answers=_ANSWERS, calibrated=calibrated
+        )
         estimator.predictor.load()
         given = read_site(environment)
         models, problems = _models(given)

@@ -278,6 +278,9 @@ def _warnings(found: Walltime, estimate: Estimate, asked_s: float | None) -> lis
             size / 2**30 for size in (estimate.memory.largest_bytes, estimate.memory.gpu_memory_bytes or 0)
         )
         lines.append(f"the fullest GPU would need {needed_gib:.1f} GiB and has {has_gib:.1f} GiB")
+    calibration = estimate.provenance.calibration
+    if calibration is not None and calibration.reason.startswith("fitted for"):
+        lines.append(f"the bundle's calibration is not applied: it was {calibration.reason}")
     if estimate.warnings:
         count = len(estimate.warnings)
         lines.append(

@@ -124,6 +124,7 @@ class SearchResult:
             "problems": list(self.problems),
             "best": None if self.best is None else self.best.to_dict(),
             "top": [answer.to_dict() for answer in self.top],
+            "provenance": None if self.best is None else self.best.estimate.provenance.to_dict(),
             "front": [answer.to_dict() for answer in self.front],
             "smallest": None if self.smallest is None else self.smallest.to_dict(),
             "asked": {

@@ -128,6 +128,8 @@ def _question(estimate: Estimate) -> Markup:
         "bundle": f"{Path(source.bundle).name}: {source.statistic} times, {source.dtype}, "
         f"{measured(source.created_at)}",
     }
+    if source.calibration is not None:
+        facts["calibration"] = source.calibration.summary
     rows = [part for name, value in facts.items() for part in (element("dt", name), element("dd", value))]
     return _section("The question", element("dl", *rows, class_="facts"))
 

@@ -1,0 +1,196 @@
+"""`kernelcast calibrate`: a bundle corrected by a few measured steps."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kernelcast.cli.options import json_option
+from kernelcast.cli.tables import seconds_precisely, text_table
+from kernelcast.runtime.bundle.file import Bundle, read_bundle
+from kernelcast.runtime.calibration import CLASSES, Calibration
+from kernelcast.runtime.errors import DataError, UsageError, one_line
+from kernelcast.runtime.step.timeline_kinds import TimelineKind
+from kernelcast.validate.calibration import calibrate as fit_calibration
+from kernelcast.validate.calibration import left_out_errors, predicted_steps, write_calibrated
+from kernelcast.validate.runs import MeasuredRun, RunsFile
+
+FORMAT = "kernelcast.calibration/1"
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command("calibrate")
+@click.option("--bundle", "bundle_path", required=True, type=_FILE, help="Bundle of regressors (.kcast).")
+@click.option("--runs", "runs_path", type=_FILE, help="File of measured steps (TOML, docs/validation.md).")
+@click.option(
+    "--steps", "database_path", type=_FILE, help="Or a database with measured steps (validate run, demo)."
+)
+@click.option("--output", "-o", type=_FILE, help="Write the corrected bundle.  [default: only report]")
+@click.option(
+    "--timeline",
+    type=click.Choice(["simulate", "closed-form"]),
+    default="simulate",
+    show_default=True,
+    help="What predictions the correction is for; it is applied to no other.",
+)
+@click.option(
+    "--parameters",
+    type=click.IntRange(1, len(CLASSES)),
+    help="Factors to fit, 1 for all operators to 4, one per class.  [default: one for every two steps]",
+)
+@click.option("--force", is_flag=True, help="Write even what does not help with steps left out.")
+@json_option
+def calibrate(
+    *,
+    bundle_path: Path,
+    runs_path: Path | None,
+    database_path: Path | None,
+    output: Path | None,
+    timeline: TimelineKind,
+    parameters: int | None,
+    force: bool,
+    as_json: bool,
+) -> None:
+    """Correct a bundle by measured steps: a factor per class of operators, shrunk towards 1.
+
+    The error of every step is printed as predicted by the bundle, by a correction from the other steps alone (left
+    out), and by the whole correction. A correction that does not help with steps left out is written only with --force;
+    without it, the command then ends with 1.
+
+    \b
+    kernelcast calibrate --bundle here.kcast --runs site.toml -o calibrated.kcast
+    """
+    if (runs_path is None) == (database_path is None):
+        given = "neither" if runs_path is None else "both"
+        raise UsageError(f"{given} of --runs and --steps given, expected one of them")
+    bundle = read_bundle(bundle_path)
+    runs, source = _source(runs_path, database_path, bundle)
+    steps = predicted_steps(bundle, runs, timeline)
+    found = fit_calibration(steps, **source, parameters=parameters)
+    others = {count: _mean(left_out_errors(steps, count)) for count in range(1, len(CLASSES) + 1)}
+    write = output is not None and (force or found.helps is not False)
+    digest = write_calibrated(output, bundle, found) if write and output is not None else None
+    if as_json:
+        click.echo(json.dumps(_document(bundle, found, others, output if write else None, digest), indent=2))
+    else:
+        click.echo(_render(bundle, found, others))
+        if write:
+            click.echo(f"{one_line(str(output))}: written")
+    if output is not None and not write:
+        raise DataError(
+            f"{one_line(str(output))}: not written: the correction does not help with steps left out "
+            f"({found.mean_error_left_out or 0:.1%}, without it {found.mean_error_before:.1%}); --force writes it"
+        )
+
+
+def _source(
+    runs_path: Path | None, database_path: Path | None, bundle: Bundle
+) -> tuple[tuple[MeasuredRun, ...], dict[str, Any]]:
+    """The measured steps, and what the manifest says of them."""
+    if runs_path is not None:
+        read = RunsFile.read(runs_path)
+        return read.runs, {"source": read.site, "source_digest": read.digest}
+    assert database_path is not None
+    try:
+        from kernelcast.validate.calibration_steps import stored_runs
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("kernelcast"):
+            raise
+        raise UsageError(
+            f"--steps needs the package {error.name}, which is not installed; expected: pip install 'kernelcast[store]'"
+        ) from error
+    stored = stored_runs(database_path, bundle.manifest)
+    return stored.runs, {
+        "source": one_line(database_path.name),
+        "source_digest": stored.digest,
+        "measured_at": stored.measured_at,
+    }
+
+
+def _document(
+    bundle: Bundle,
+    found: Calibration,
+    others: dict[int, float | None],
+    output: Path | None,
+    digest: str | None,
+) -> dict[str, Any]:
+    after = sum(abs(run.error_after) for run in found.runs) / len(found.runs)
+    intervals = found.intervals
+    return {
+        "format": FORMAT,
+        "bundle": str(bundle.path),
+        "bundle_digest": bundle.digest,
+        "helps": found.helps,
+        "mean_abs_error": {
+            "before": found.mean_error_before,
+            "left_out": found.mean_error_left_out,
+            "after": after,
+        },
+        "left_out_by_parameters": {str(count): error for count, error in others.items()},
+        "classes": [
+            {"class": one.value, "factor": factor, "interval": list(intervals[one])}
+            for one, factor in found.factors.items()
+        ],
+        "calibration": found.to_dict(),
+        "written": None if output is None else str(output),
+        "written_digest": digest,
+    }
+
+
+def _render(bundle: Bundle, found: Calibration, others: dict[int, float | None]) -> str:
+    count = len(found.runs)
+    intervals = found.intervals
+    steps = [
+        [
+            one_line(run.label),
+            seconds_precisely(run.measured_s),
+            seconds_precisely(run.measured_s * (1 + run.error_before)),
+            _signed(run.error_before),
+            "-" if run.error_left_out is None else _signed(run.error_left_out),
+            _signed(run.error_after),
+        ]
+        for run in found.runs
+    ]
+    factors = [
+        [one.value, f"{factor:.4f}", " to ".join(f"{end:.4f}" for end in intervals[one])]
+        for one, factor in found.factors.items()
+    ]
+    left_out = found.mean_error_left_out
+    means = [f"{found.mean_error_before:.2%} before"]
+    if left_out is not None:
+        means.append(f"{left_out:.2%} left out")
+    means.append(f"{sum(abs(run.error_after) for run in found.runs) / count:.2%} after")
+    sections = [
+        f"{one_line(str(bundle.path))}, timeline {found.timeline}, "
+        f"{count} measured step{'' if count == 1 else 's'} of {found.source}",
+        text_table(("step", "measured", "predicted", "error", "left out", "after"), steps, indent="  "),
+        f"mean of absolute errors: {', '.join(means)}",
+        text_table(("class", "factor", "90 % interval"), factors, indent="  "),
+        f"parameters {found.parameters}; what they leave unexplained of a step is {found.residual:.1%}",
+    ]
+    if left_out is not None:
+        listed = ", ".join(f"{count}: {error:.2%}" for count, error in others.items() if error is not None)
+        sections.append(f"left out, by number of parameters: {listed}")
+    return "\n\n".join([*sections, _verdict(found)])
+
+
+def _verdict(found: Calibration) -> str:
+    if found.helps is None:
+        return "With one step there is none to leave out: nothing shows whether the correction helps with others."
+    if found.helps:
+        return "The correction helps: steps that it was not fitted to are predicted better with it."
+    return (
+        "The correction does NOT help: steps that it was not fitted to are predicted no better with it. "
+        "Use the bundle as it is, or measure more steps."
+    )
+
+
+def _mean(errors: tuple[float | None, ...]) -> float | None:
+    known = [abs(error) for error in errors if error is not None]
+    return sum(known) / len(known) if known else None
+
+
+def _signed(error: float) -> str:
+    return f"{error:+.2%}"

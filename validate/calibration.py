@@ -1,0 +1,249 @@
+"""Corrects a bundle by measured steps: one factor per class of operators, shrunk towards 1 (docs/calibration.md).
+
+The logarithms of the factors have a normal prior around 0, and so has log(measured / predicted) of a step around
+what the factors say. How large the latter's spread is, is averaged over with weights that the steps themselves give
+(Bishop, Pattern Recognition and Machine Learning, 2006, section 3.4): consistent steps are followed, contradicting or
+few ones hardly. Factors multiply operators' times before they are added up, so that the maxima of a pipeline and the
+simulation see them; the step's dependence on them is linearised anew until it stays.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime import Estimator, KernelcastError, UsageError
+from kernelcast.runtime.bundle.file import Bundle, write_bundle
+from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
+from kernelcast.runtime.calibration import CLASSES, LARGEST_FACTOR, Calibration, CalibrationRun
+from kernelcast.runtime.estimate import Estimate
+from kernelcast.runtime.model import require_integer
+from kernelcast.runtime.operators import OPERATORS, OperatorClass
+from kernelcast.runtime.step.step_times import step_times
+from kernelcast.runtime.step.timeline_kinds import TimelineKind, pipeline_times
+from kernelcast.validate.runs import MeasuredRun
+
+Array = NDArray[np.float64]
+
+PRIOR = 0.05
+"""Standard deviation of a class's log factor before any step was seen: the sum of operators measured alone fell 4 to
+6 % short of real steps (docs/method.md)."""
+RESIDUALS = tuple(0.05 * 2.0**power for power in range(-4, 2))
+"""What may remain of log(measured / predicted), as standard deviations: around the 5 % that the paper's own predictions
+were off (Zhang et al., arXiv 2509.22832, Table VIII), …"""
+_RESIDUAL_WEIGHTS = tuple(np.exp(-0.5 * power**2) for power in range(-4, 2))
+"""… each factor of 2 away from them one standard deviation of log2."""
+
+GROUPS: dict[int, dict[OperatorClass, int]] = {
+    1: dict.fromkeys(CLASSES, 0),
+    2: {one: int(one is OperatorClass.COMMUNICATION) for one in CLASSES},
+    3: {
+        OperatorClass.COMPUTE: 0,
+        OperatorClass.MEMORY: 1,
+        OperatorClass.OPTIMIZER: 1,
+        OperatorClass.COMMUNICATION: 2,
+    },
+    4: {one: index for index, one in enumerate(CLASSES)},
+}
+"""Which classes share a parameter: all; all but communication; memory-bound operators and the optimizer; none."""
+
+_STEP = 1e-3  # of log factors, for derivatives
+_ROUNDS, _SETTLED = 30, 1e-7
+_DECIMALS = 9  # kept in the manifest: the last bits of linear algebra differ between machines
+_US_PER_S = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """Log factors [classes], their spread [classes, parameters], and what they leave of the steps."""
+
+    log_factors: Array
+    log_spread: Array
+    residual: float
+
+
+def predicted_steps(
+    bundle: Bundle, runs: Sequence[MeasuredRun], timeline: TimelineKind
+) -> tuple["PredictedStep", ...]:
+    """What `bundle` predicts for measured steps; its own calibration, where it has one, is not used.
+
+    Raises:
+        UsageError: a run cannot be laid out so; names it.
+        DataError: the bundle lacks what a run needs; names it.
+    """
+    estimator = Estimator(bundle, calibrated=False)
+    return tuple(PredictedStep.of(estimator, run, timeline) for run in runs)
+
+
+def calibrate(
+    steps: Sequence["PredictedStep"],
+    *,
+    source: str,
+    source_digest: str,
+    parameters: int | None = None,
+    measured_at: str = UNKNOWN_MOMENT,
+) -> Calibration:
+    """Fit the correction to steps of one timeline, with the errors before, after, and for every step left out.
+
+    `source` and `source_digest` say where the steps come from. Without `parameters`, they are `usual_parameters`.
+
+    Raises:
+        UsageError: there are no steps.
+    """
+    if not steps:
+        raise UsageError(f"{source}: has no measured steps, expected at least one")
+    if parameters is None:
+        parameters = usual_parameters(len(steps))
+    require_integer("parameters", parameters, low=1, high=len(CLASSES))
+    whole = fit(steps, parameters)
+    nothing = np.zeros(len(CLASSES))
+    return Calibration(
+        timeline=steps[0].estimate.timeline,
+        source=source,
+        source_digest=source_digest,
+        measured_at=measured_at,
+        kernelcast_version=version("kernelcast"),
+        parameters=parameters,
+        log_factors=tuple(_rounded(whole.log_factors)),
+        log_spread=tuple(tuple(_rounded(row)) for row in whole.log_spread),
+        residual=round(whole.residual, _DECIMALS),
+        prior=PRIOR,
+        runs=tuple(
+            CalibrationRun(
+                label=step.run.label,
+                measured_s=step.run.measured_s,
+                error_before=round(step.error(nothing), _DECIMALS),
+                error_left_out=None if error is None else round(error, _DECIMALS),
+                error_after=round(step.error(whole.log_factors), _DECIMALS),
+            )
+            for step, error in zip(steps, left_out_errors(steps, parameters), strict=True)
+        ),
+    )
+
+
+def left_out_errors(steps: Sequence["PredictedStep"], parameters: int) -> tuple[float | None, ...]:
+    """Error of every step, corrected by the others alone; None where there are no others."""
+    if len(steps) == 1:
+        return (None,)
+    errors = []
+    for index, step in enumerate(steps):
+        others = [other for position, other in enumerate(steps) if position != index]
+        errors.append(step.error(fit(others, parameters).log_factors))
+    return tuple(errors)
+
+
+def usual_parameters(runs: int) -> int:
+    """A parameter for every two measured steps, from one to one per class: a rule, not a choice by their errors."""
+    return min(max(1, runs // 2), len(CLASSES))
+
+
+def write_calibrated(path: Path, bundle: Bundle, calibration: Calibration) -> str:
+    """Write `bundle` with this calibration, in place of its own; the models stay byte for byte. Returns the SHA-256.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    models = {entry.file: bundle.models[entry.key] for entry in bundle.manifest.regressors}
+    return write_bundle(path, replace(bundle.manifest, calibration=calibration), models)
+
+
+@dataclass(frozen=True, slots=True)
+class PredictedStep:
+    """A measured step, and what it was predicted from: its time is a function of the classes' log factors."""
+
+    run: MeasuredRun
+    estimate: Estimate
+    times_us: Array  # [questions]
+    classes: NDArray[np.intp]  # of every question
+
+    @classmethod
+    def of(cls, estimator: Estimator, run: MeasuredRun, timeline: TimelineKind) -> "PredictedStep":
+        """Predict a run; errors as in `predicted_steps`."""
+        try:
+            estimate = estimator.predict(
+                model=run.model,
+                parallelism=run.parallelism,
+                cluster=run.cluster,
+                bucket_entries=run.bucket_entries,
+                timeline=timeline,
+                interval=False,
+            )
+        except KernelcastError as error:
+            raise type(error)(f"run {run.label}: {error}") from error
+        return cls(
+            run,
+            estimate,
+            np.array([time_us for time_us, _, _ in estimate.answers.values()]),
+            np.array([CLASSES.index(OPERATORS[key[0]].operator_class) for key, _ in estimate.answers]),
+        )
+
+    def step_s(self, log_factors: Array) -> Array:
+        """Time of the step, float64 [configurations], for log factors [configurations, classes]."""
+        times_us = self.times_us * np.exp(log_factors[:, self.classes])
+        columns = dict(zip(self.estimate.answers, np.ascontiguousarray(times_us.T), strict=True))
+        durations = step_times(self.estimate.parts, columns)
+        found = pipeline_times(self.estimate.timeline, self.estimate.parallelism, durations)
+        return found.step_us / _US_PER_S
+
+    def error(self, log_factors: Array) -> float:
+        """Predicted / measured - 1."""
+        return float(self.step_s(log_factors[None])[0] / self.run.measured_s - 1)
+
+    def linearised(self, log_factors: Array) -> tuple[float, Array]:
+        """log(measured / predicted), and the derivative of the predicted logarithm by every class's [classes]."""
+        moved = np.vstack([log_factors, log_factors + _STEP * np.eye(len(CLASSES))])
+        logs = np.log(self.step_s(moved) / self.run.measured_s)
+        return -float(logs[0]), (logs[1:] - logs[0]) / _STEP
+
+
+def fit(steps: Sequence[PredictedStep], parameters: int) -> Fitted:
+    """The posterior of the log factors: Gauss-Newton around the averaged mean, until it stays."""
+    groups = np.zeros((len(CLASSES), parameters))
+    for index, one in enumerate(CLASSES):
+        groups[index, GROUPS[parameters][one]] = 1.0
+    values = np.zeros(parameters)
+    largest = np.log(LARGEST_FACTOR) - _STEP
+    for turn in range(_ROUNDS):
+        rows = [step.linearised(groups @ values) for step in steps]
+        slopes = np.array([slope for _, slope in rows]) @ groups
+        # What the factors would have to explain, were the step linear.
+        wanted = np.array([left for left, _ in rows]) + slopes @ values
+        mean, covariance, residual = _averaged(slopes, wanted)
+        moved = np.clip(mean, -largest, largest) - values
+        # Half steps later on: between two pieces of a maximum, whole ones may go back and forth.
+        values = values + (moved if turn < _ROUNDS // 2 else moved / 2)
+        if np.abs(moved).max() < _SETTLED:
+            break
+    spread = np.linalg.cholesky(covariance)
+    return Fitted(log_factors=groups @ values, log_spread=groups @ spread, residual=residual)
+
+
+def _averaged(slopes: Array, wanted: Array) -> tuple[Array, Array, float]:
+    """Mean and covariance of the parameters and the residual, averaged over `RESIDUALS` by what the steps say."""
+    count, parameters = slopes.shape
+    explained = PRIOR**2 * slopes @ slopes.T
+    logs, means, covariances = [], [], []
+    for residual, weight in zip(RESIDUALS, _RESIDUAL_WEIGHTS, strict=True):
+        inverse = np.linalg.inv(explained + residual**2 * np.eye(count))
+        gain = PRIOR**2 * slopes.T @ inverse
+        means.append(gain @ wanted)
+        covariances.append(PRIOR**2 * np.eye(parameters) - gain @ (PRIOR**2 * slopes))
+        _, log_determinant = np.linalg.slogdet(inverse)
+        logs.append(np.log(weight) + (log_determinant - wanted @ inverse @ wanted) / 2)
+    weights = np.exp(np.array(logs) - max(logs))
+    weights /= weights.sum()
+    mean: Array = np.einsum("r,rp->p", weights, np.array(means))
+    apart = np.array(means) - mean
+    covariance = np.einsum(
+        "r,rpq->pq", weights, np.array(covariances) + apart[:, :, None] * apart[:, None, :]
+    )
+    residual = float(np.sqrt(weights @ np.square(RESIDUALS)))
+    return mean, (covariance + covariance.T) / 2, residual
+
+
+def _rounded(values: Array) -> list[float]:
+    # + 0.0: no negative zeros.
+    return [float(round(float(value), _DECIMALS) + 0.0) for value in values]

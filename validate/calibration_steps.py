@@ -1,0 +1,111 @@
+"""Measured steps of a database as runs to calibrate with: those of the bundle's hardware and element type."""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+from kernelcast.runtime import Cluster, DataError, KernelcastError, ModelConfig, Parallelism
+from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
+from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
+from kernelcast.store import Database, MeasuredStep, Status
+from kernelcast.validate.runs import MeasuredRun
+
+_LAYOUT = tuple(f.name for f in fields(Parallelism))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRuns:
+    """Steps of a database, the fastest of each configuration; `digest` is that of the ids of all that were read."""
+
+    runs: tuple[MeasuredRun, ...]
+    digest: str
+    measured_at: str
+
+
+def stored_runs(path: Path, manifest: Manifest) -> StoredRuns:
+    """The steps that were measured on the hardware of `manifest` in its element type, by configuration.
+
+    Of each configuration the smallest minimum counts, as the paper compares them. A bundle that records no hardware
+    takes steps of any.
+
+    Raises:
+        DataError: the database cannot be read, or holds no such step; a step's model or layout is not one of this
+            version's.
+    """
+    hardware = {fingerprint.digest for fingerprint in manifest.compute}
+    with Database.open(path, read_only=True) as database:
+        of_run = {run.id: run.compute_id for run in database.run_list()}
+        steps = database.step_list()
+    found = [
+        step
+        for step in steps
+        if step.status is Status.OK
+        and step.dtype == manifest.dtype
+        and (not hardware or of_run.get(step.run_id) in hardware)
+    ]
+    others = len(steps) - len(found)
+    if not found:
+        left_out = f"; {others} are of other hardware or element type, or failed" if others else ""
+        raise DataError(
+            f"database {path}: no measured step of the bundle's hardware in {manifest.dtype}, "
+            f"expected some (kernelcast validate run){left_out}"
+        )
+    fastest: dict[tuple[object, ...], tuple[MeasuredRun, float]] = {}
+    for step in found:
+        try:
+            run = _run(step)
+        except KernelcastError as error:
+            raise DataError(f"database {path}: step {step.id[:12]}: {error}") from error
+        key = (run.model, run.parallelism, run.cluster, run.bucket_entries)
+        if key not in fastest or run.measured_s < fastest[key][1]:
+            fastest[key] = (run, run.measured_s)
+    return StoredRuns(
+        runs=tuple(_distinctly_labelled(run for run, _ in fastest.values())),
+        digest=hashlib.sha256("\n".join(sorted(step.id for step in found)).encode()).hexdigest(),
+        measured_at=max((step.measured_at for step in found if step.measured_at), default=UNKNOWN_MOMENT),
+    )
+
+
+def _run(step: MeasuredStep) -> MeasuredRun:
+    options: dict[str, Any] = dict(step.options)
+    layout: dict[str, Any] = {name: options[name] for name in _LAYOUT if name in options}
+    if isinstance(layout.get("encoder_counts"), list):
+        layout["encoder_counts"] = tuple(layout["encoder_counts"])
+    layout.setdefault("recompute", "full" if step.recomputation else "none")
+    layout |= {name: getattr(step, name) for name in ("pp", "mp", "dp", "micro_batch", "micro_batches")}
+    if step.schedule:
+        layout["schedule"] = step.schedule.lower()
+    model = ModelConfig.from_document(dict(step.model), where="model", name=str(step.model.get("name", "")))
+    parallelism = Parallelism(**layout)
+    parallelism.check(model)
+    nodes = options.get("gpus_per_node")
+    return MeasuredRun(
+        label=f"{model.name} ({step.pp}-{step.mp}-{step.dp})",
+        model=model,
+        parallelism=parallelism,
+        cluster=None if nodes is None else Cluster(gpus_per_node=nodes),
+        measured_s=step.min_s or 0.0,
+        bucket_entries=options.get("bucket_entries", DEFAULT_BUCKET_ENTRIES),
+    )
+
+
+def _distinctly_labelled(runs: Iterable[MeasuredRun]) -> Iterable[MeasuredRun]:
+    """Runs of one model and layout, told apart by micro-batches."""
+    listed = list(runs)
+    labels = [run.label for run in listed]
+    for run in listed:
+        if labels.count(run.label) > 1:
+            layout = run.parallelism
+            label = f"{run.label} {layout.micro_batch} × {layout.micro_batches}, {layout.schedule}"
+            yield MeasuredRun(
+                label=label,
+                model=run.model,
+                parallelism=layout,
+                cluster=run.cluster,
+                measured_s=run.measured_s,
+                bucket_entries=run.bucket_entries,
+            )
+        else:
+            yield run
