@@ -1,11 +1,37 @@
 """The tensor functions of a transformer step, shared by the operator benchmarks and the model that trains for real.
 
-Both sides call these, so what is measured alone is what a step runs.
+Both sides call these, so what is measured alone is what a step runs. What depends on the vocabulary's shard is in
+vocabulary_parallel.py.
 """
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from kernelcast.collector.vocabulary_parallel import vocabulary_parallel_cross_entropy
+
+
+def add_bias(x: Tensor, bias: Tensor) -> Tensor:
+    """Add the bias [width] of a linear to its product x [..., width].
+
+    A kernel of its own, as under tensor parallelism, where a row-parallel product is summed over the devices before.
+    """
+    return x + bias
+
+
+def split_qkv(qkv: Tensor, *, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of a fused projection [b, l, (heads + 2 · kv_heads) · head_size]: query, key, value [b, l, …, head_size].
+
+    Backward is one kernel, the three gradients put side by side.
+    """
+    head_size = qkv.shape[-1] // (heads + 2 * kv_heads)
+    query, key, value = qkv.split([heads * head_size, kv_heads * head_size, kv_heads * head_size], dim=-1)
+    return (
+        query.unflatten(-1, (heads, head_size)),
+        key.unflatten(-1, (kv_heads, head_size)),
+        value.unflatten(-1, (kv_heads, head_size)),
+    )
 
 
 def rotary_tables(
@@ -28,13 +54,27 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 
 
 def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-    """Fused causal attention; all [b, l, heads, head_size] → [b, l, heads · head_size]."""
-    out = F.scaled_dot_product_attention(
-        query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), is_causal=True
-    )
+    """Fused causal attention of query [b, l, heads, head_size] → [b, l, heads · head_size].
+
+    Key and value [b, l, kv_heads, head_size] may have fewer heads, each then serves a group of queries. On CUDA the
+    flash kernel is forced: torch would otherwise pick another one silently.
+    """
+    grouped = key.shape[2] != query.shape[2]
+    inputs = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    if query.device.type == "cuda":
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            out = F.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=grouped)
+    else:
+        out = F.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=grouped)
     return out.transpose(1, 2).flatten(2)
 
 
+def swiglu(gate_and_up: Tensor) -> Tensor:
+    """SiLU-gated linear unit of [b, l, 2 · width], gate first → [b, l, width] (arXiv 2002.05202)."""
+    gate, up = gate_and_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
 def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
-    """Mean cross-entropy of logits [b, l, v] against targets [b, l]."""
-    return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+    """Mean cross-entropy of logits [b, l, v] against targets [b, l], the whole vocabulary on this device."""
+    return vocabulary_parallel_cross_entropy(logits, targets, 0).mean()
