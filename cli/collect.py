@@ -13,12 +13,13 @@ from kernelcast.cli.options import (
     device_option,
     dtype_option,
     plan_option,
+    processes_option,
     site_option,
     threads_option,
 )
 from kernelcast.cli.progress import progress
 from kernelcast.collector.comm import World, collect_comm
-from kernelcast.collector.compute import Collected, collect_compute, what_to_measure
+from kernelcast.collector.compute import Again, Collected, collect_compute, what_to_measure
 from kernelcast.collector.plan import load_plan
 from kernelcast.runtime.errors import DataError, KernelcastError
 from kernelcast.store import Database
@@ -39,6 +40,7 @@ def collect() -> None:
 @device_option
 @dtype_option
 @threads_option
+@processes_option
 @click.option(
     "--operator", "operators", multiple=True, help="Only this operator; may be given several times."
 )
@@ -50,17 +52,22 @@ def compute(
     device: str,
     dtype: str,
     threads: int,
+    processes: tuple[int, ...],
     operators: tuple[str, ...],
-    again: bool,
+    again: Again,
     site: str,
 ) -> None:
     """Measure every compute operator, forward and backward, on one device.
 
     \b
     kernelcast collect compute --plan quick --db bench.db
+    kernelcast collect compute --plan quick --db bench.db --procs-per-node 1,2
     """
     chosen = load_plan(plan)
-    what_to_measure(chosen, device=device, dtype=dtype, operators=operators)  # wrong use makes no database
+    # Wrong use makes no database.
+    what_to_measure(
+        chosen, device=device, dtype=dtype, operators=operators, threads=threads, processes=processes
+    )
     with Database.open(database_path, create=True) as database, progress("operators") as report:
         done = collect_compute(
             database,
@@ -68,6 +75,7 @@ def compute(
             device=device,
             dtype=dtype,
             threads=threads,
+            processes=processes,
             operators=operators,
             again=again,
             site=site,
@@ -85,7 +93,7 @@ def compute(
 @again_option
 @site_option
 def comm(
-    database_path: Path, plan: str, device: str, dtype: str, threads: int, again: bool, site: str
+    database_path: Path, plan: str, device: str, dtype: str, threads: int, again: Again, site: str
 ) -> None:
     """Measure all-reduce, all-gather, reduce-scatter and point-to-point between the launcher's processes.
 
@@ -132,6 +140,7 @@ def show_collected(done: Collected, database_path: Path) -> None:
             (done.already_there, "already there"),
             (done.unsupported, "not supported here"),
             (done.failed, "failed"),
+            (done.flagged, "flagged (--again flagged measures them once more)"),
         )
         if count
     ]

@@ -10,7 +10,7 @@ from kernelcast.cli.options import again_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import seconds, text_table
 from kernelcast.cli.train import show_training
-from kernelcast.collector.compute import DTYPE, collect_compute
+from kernelcast.collector.compute import DTYPE, Again, collect_compute
 from kernelcast.collector.launch import show_workers
 from kernelcast.collector.plan import load_plan
 from kernelcast.collector.probe import probe, resolve_device
@@ -42,7 +42,7 @@ from kernelcast.train.fit import train_bundle
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file like demo/demo.toml."
 )
 @again_option
-def demo(database_path: Path, output: Path, config: Path | None, again: bool) -> None:
+def demo(database_path: Path, output: Path, config: Path | None, again: Again) -> None:
     """Measure this machine's CPU, train a bundle, predict a small GPT's step, then train it for real and compare.
 
     \b
@@ -96,10 +96,10 @@ def _title(number: int, text: str) -> None:
     click.secho(f"\n[{number}/5] {text}", bold=True)
 
 
-def _collect_comm(database_path: Path, plan: str, again: bool) -> None:
+def _collect_comm(database_path: Path, plan: str, again: Again) -> None:
     """Run the very command that a user types, under torchrun; it shows its own progress."""
     arguments = ["collect", "comm", "--db", str(database_path), "--plan", plan, "--device", "cpu"]
-    arguments += ["--threads", str(THREADS), *(["--again"] if again else [])]
+    arguments += ["--threads", str(THREADS), *(["--again", again] if again != "no" else [])]
     sys.stdout.flush()
     status = show_workers("kernelcast.cli.main", arguments, processes=2, threads=THREADS)
     if status != 0:

@@ -6,6 +6,8 @@ from typing import Any, TypeVar
 
 import click
 
+from kernelcast.runtime.errors import UsageError
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 device_option = click.option(
@@ -25,9 +27,38 @@ plan_option = click.option(
     "--plan", default="quick", show_default=True, help="A plan that ships, or a TOML file like it."
 )
 again_option = click.option(
-    "--again", is_flag=True, help="Measure what the database already holds once more."
+    "--again",
+    type=click.Choice(["all", "flagged"]),
+    is_flag=False,
+    flag_value="all",
+    callback=lambda context, parameter, value: value or "no",
+    help="Measure once more what the database already holds: all of it, or what was flagged as disturbed or unstable.",
+)
+processes_option = click.option(
+    "--procs-per-node",
+    "processes",
+    default="1",
+    show_default=True,
+    metavar="N[,N...]",
+    callback=lambda context, parameter, value: levels(value),
+    help="Processes of this node that run an operator at once, one of which is measured; each number in turn.",
 )
 site_option = click.option("--site", default="", help="Your site's name, stored as free text.")
+
+
+def levels(text: str) -> tuple[int, ...]:
+    """Different whole numbers from 1, from `1,2`.
+
+    Raises:
+        UsageError: something else.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    numbers = tuple(int(part) for part in parts if part.isdecimal() and part.isascii() and len(part) < 6)
+    if len(numbers) < len(parts) or min(numbers) < 1 or len(set(numbers)) < len(numbers):
+        raise UsageError(
+            f"--procs-per-node is {text!r}, expected different whole numbers from 1, such as 1,2"
+        )
+    return numbers
 
 
 def database_option(help_text: str) -> Callable[[F], F]:

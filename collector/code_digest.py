@@ -11,7 +11,10 @@ _MEASURING = (
     "benches.py",
     "collectives.py",
     "comm.py",
+    "companion_worker.py",
+    "companions.py",
     "harness.py",
+    "host_memory.py",
     "kineto.py",
     "layers.py",
 )

@@ -19,7 +19,7 @@ from torch.profiler import record_function
 from kernelcast.collector.attribution import attribute
 from kernelcast.collector.code_digest import code_digest
 from kernelcast.collector.collectives import COLLECTIVES
-from kernelcast.collector.compute import DTYPES, Collected, Progress, is_known, measured
+from kernelcast.collector.compute import DTYPES, Again, Collected, Progress, is_known, known_points
 from kernelcast.collector.harness import (
     BLOCK,
     Effort,
@@ -114,7 +114,7 @@ def collect_comm(
     device: str = "auto",
     dtype: str = "float32",
     threads: int = 1,
-    again: bool = False,
+    again: Again = "no",
     effort: Effort | None = None,
     site: str = "",
     on_progress: Callable[[Progress], None] = lambda progress: None,
@@ -173,7 +173,7 @@ class _Recorder:
         place: torch.device,
         dtype: str,
         threads: int,
-        again: bool,
+        again: Again,
         site: str,
     ) -> None:
         self._keys = probe(place, threads=threads)
@@ -189,7 +189,7 @@ class _Recorder:
             site=site,
         )
         self._database, self._dtype = database, dtype
-        self.known: set[PointKey] = set() if again else measured(database, self._run)
+        self.known: set[PointKey] = known_points(database, self._run, again)
 
     def store(self, point: _Point, repetitions: list[Repetition], measured_at: str) -> None:
         sample = Sample.from_repetitions(

@@ -1,22 +1,28 @@
 """`collect compute`: runs a plan's operators one by one on one device, and stores each as soon as it is measured."""
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.metadata import version
+from typing import Literal, TypeAlias
 
 import torch
 
-from kernelcast.collector.benches import BENCHES, Place, UnsupportedError
+from kernelcast.collector.benches import Place
 from kernelcast.collector.code_digest import code_digest
-from kernelcast.collector.harness import Effort, measure
+from kernelcast.collector.companions import check_processes
+from kernelcast.collector.disturbance import WORTH_AGAIN
+from kernelcast.collector.harness import Effort
 from kernelcast.collector.host_memory import keep_freed_memory
 from kernelcast.collector.interrupts import interrupts_held
+from kernelcast.collector.measuring import Measurer
 from kernelcast.collector.plan import Plan, Point, compute_points
 from kernelcast.collector.probe import Fingerprints, probe, resolve_device
-from kernelcast.collector.reference import Reference
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.operators import Direction, Operator
-from kernelcast.store import Database, PointKey, Repetition, Run, Sample, Status, utc_now
+from kernelcast.runtime.operators import Operator
+from kernelcast.store import Database, PointKey, Run, Sample, Status, utc_now
+
+Again: TypeAlias = Literal["no", "all", "flagged"]
+"""What is measured once more of what a database already holds."""
 
 DTYPES: Mapping[str, torch.dtype] = {
     "float32": torch.float32,
@@ -39,13 +45,29 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class Collected:
-    """What a collection did, in points (an operator at a shape)."""
+    """What a collection did, in points (an operator at a shape); those measured may be `flagged` as doubtful."""
 
     measured: int = 0
     already_there: int = 0
     unsupported: int = 0
     failed: int = 0
+    flagged: int = field(default=0, compare=False)
     first_failure: str = ""
+
+    def count(self, samples: Sequence[Sample]) -> None:
+        """Add a point, from its samples."""
+        statuses = {sample.status for sample in samples}
+        if Status.FAILED in statuses:
+            self.failed += 1
+            sample = samples[0]
+            self.first_failure = (
+                self.first_failure or f"{sample.operator} {list(sample.vector)}: {sample.reason}"
+            )
+        elif Status.UNSUPPORTED in statuses:
+            self.unsupported += 1
+        else:
+            self.measured += 1
+            self.flagged += any(flag in WORTH_AGAIN for sample in samples for flag, _ in sample.flags)
 
 
 def collect_compute(
@@ -55,57 +77,79 @@ def collect_compute(
     device: str = "auto",
     dtype: str = DTYPE,
     threads: int = 1,
+    processes: Sequence[int] = (1,),
     operators: tuple[str, ...] = (),
-    again: bool = False,
+    again: Again = "no",
     effort: Effort | None = None,
     site: str = "",
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Collected:
     """Measure every point of `plan` that the database does not hold yet for this hardware and software.
 
-    With `again` all points are measured once more; older samples stay.
+    Each of `processes` is a level: so many processes of this node run an operator at once, one of which is measured
+    (see companions.py). `again` measures what is held once more, all of it or what was flagged; older samples stay.
 
     Raises:
-        UsageError: unknown device, dtype or operator.
+        UsageError: unknown device, dtype or operator, or more processes than there are devices or cores.
     """
-    place, points = what_to_measure(plan, device=device, dtype=dtype, operators=operators)
+    place, points = what_to_measure(
+        plan, device=device, dtype=dtype, operators=operators, threads=threads, processes=processes
+    )
     if place.device.type == "cpu":
         keep_freed_memory()
     torch.set_num_threads(threads)
     torch.manual_seed(plan.seed)
     keys = probe(place.device, threads=threads)
-    run = compute_run(keys, plan, site=site)
-    known = set() if again else measured(database, run)
-    todo = [point for point in points if not is_known(point.operator, dtype, point.vector, known)]
-    collected = Collected(already_there=len(points) - len(todo))
-    if not todo:
-        return collected
-    run_id = database.add_run(run, keys.compute, None, keys.software)
-    reference = Reference(place.device, place.dtype)
-    reference.saturate()
-    for done, point in enumerate(todo, start=1):
-        with interrupts_held():
-            samples = _measure_point(point, place, run_id, dtype, reference, effort or Effort())
-            database.add_samples(samples)
-        _count(collected, samples)
-        on_progress(Progress(done=done, total=len(todo), operator=point.operator.name))
+    collected = Collected()
+    levels = []
+    for level in processes:
+        run = compute_run(keys, plan, processes=level, site=site)
+        known = known_points(database, run, again)
+        todo = [point for point in points if not is_known(point.operator, dtype, point.vector, known)]
+        collected.already_there += len(points) - len(todo)
+        levels.append((level, run, todo))
+    total, done = sum(len(todo) for _, _, todo in levels), 0
+    for level, run, todo in levels:
+        if not todo:
+            continue
+        run_id = database.add_run(run, keys.compute, None, keys.software)
+        with Measurer(
+            place, dtype=dtype, threads=threads, seed=plan.seed, processes=level, effort=effort, points=todo
+        ) as measurer:
+            for point in todo:
+                with interrupts_held():
+                    samples = measurer.measure(point, run_id)
+                    database.add_samples(samples)
+                collected.count(samples)
+                done += 1
+                on_progress(Progress(done=done, total=total, operator=point.operator.name))
     return collected
 
 
 def what_to_measure(
-    plan: Plan, *, device: str, dtype: str, operators: tuple[str, ...]
+    plan: Plan,
+    *,
+    device: str,
+    dtype: str,
+    operators: tuple[str, ...],
+    threads: int = 1,
+    processes: Sequence[int] = (1,),
 ) -> tuple[Place, list[Point]]:
     """Where and what a collection measures; callers can ask before they make a database.
 
     Raises:
-        UsageError: unknown device, dtype or operator, or a plan without shapes for one.
+        UsageError: unknown device, dtype or operator, a plan without shapes for one, or more processes than there are
+            devices or cores.
     """
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
-    return Place(resolve_device(device), DTYPES[dtype]), compute_points(plan, operators)
+    place = Place(resolve_device(device), DTYPES[dtype])
+    for level in processes:
+        check_processes(level, place, threads=threads)
+    return place, compute_points(plan, operators)
 
 
-def compute_run(keys: Fingerprints, plan: Plan, *, site: str) -> Run:
+def compute_run(keys: Fingerprints, plan: Plan, *, site: str, processes: int = 1) -> Run:
     """The run that this collection's samples belong to."""
     return Run(
         started_at=utc_now(),
@@ -115,7 +159,7 @@ def compute_run(keys: Fingerprints, plan: Plan, *, site: str) -> Run:
         compute_id=keys.compute.digest,
         software_id=keys.software.digest,
         plan=plan.name,
-        conditions={"processes_per_node": 1},
+        conditions={"processes_per_node": processes},
         site=site,
     )
 
@@ -127,87 +171,31 @@ def measured(database: Database, run: Run) -> set[PointKey]:
     )
 
 
+def known_points(database: Database, run: Run, again: Again) -> set[PointKey]:
+    """Points that a collection leaves out: what the database holds, unless that is to be measured again.
+
+    Flagged is a point all of whose samples carry a flag that measuring again may be rid of.
+    """
+    if again == "all":
+        return set()
+    known = measured(database, run)
+    if again == "no":
+        return known
+    rows = database.read_samples(
+        compute_id=run.compute_id,
+        software_id=run.software_id,
+        fabric_id=run.fabric_id,
+        conditions=run.conditions,
+    )
+    sound = {
+        (row.operator, row.direction, row.dtype, row.vector)
+        for row in rows
+        if WORTH_AGAIN.isdisjoint(flag for flag, _ in row.flags)
+    }
+    timed = {(row.operator, row.direction, row.dtype, row.vector) for row in rows}
+    return known - (timed - sound)
+
+
 def is_known(op: Operator, dtype: str, vector: tuple[int, ...], known: set[PointKey]) -> bool:
     """Whether every direction of a point is among `known`."""
     return all((op.name, direction, dtype, vector) in known for direction in op.directions)
-
-
-def _count(collected: Collected, samples: list[Sample]) -> None:
-    statuses = {sample.status for sample in samples}
-    if Status.FAILED in statuses:
-        collected.failed += 1
-        sample = samples[0]
-        collected.first_failure = (
-            collected.first_failure or f"{sample.operator} {list(sample.vector)}: {sample.reason}"
-        )
-    elif Status.UNSUPPORTED in statuses:
-        collected.unsupported += 1
-    else:
-        collected.measured += 1
-
-
-def _measure_point(
-    point: Point, place: Place, run_id: str, dtype: str, reference: Reference, effort: Effort
-) -> list[Sample]:
-    name, directions = point.operator.name, point.operator.directions
-    measured_at, before_us = utc_now(), reference.time_us()
-    try:
-        repetitions = measure(BENCHES[name], point.shape, place, directions, effort)
-    except Exception as error:
-        # Whatever a kernel does, the run goes on and the reason is kept with the sample.
-        status, reason = _verdict(error)
-        return _without_time(point, run_id, dtype, status, reason, measured_at)
-    reference_us = (before_us + reference.time_us()) / 2
-    return [
-        _sample(point, run_id, dtype, direction, found, reference_us, measured_at)
-        for direction, found in repetitions.items()
-    ]
-
-
-def _verdict(error: Exception) -> tuple[Status, str]:
-    """What an operator that raised is stored as; torch adds its stack to messages, so their first line counts."""
-    message = next(iter(str(error).strip().splitlines()), "")
-    if isinstance(error, UnsupportedError | NotImplementedError):
-        return Status.UNSUPPORTED, message
-    if isinstance(error, torch.OutOfMemoryError | MemoryError) or "can't allocate memory" in message:
-        return Status.FAILED, f"out of memory: {message}"
-    return Status.FAILED, f"{type(error).__name__}: {message}"
-
-
-def _sample(
-    point: Point,
-    run_id: str,
-    dtype: str,
-    direction: Direction,
-    repetitions: list[Repetition],
-    reference_us: float,
-    measured_at: str,
-) -> Sample:
-    return Sample.from_repetitions(
-        run_id=run_id,
-        operator=point.operator.name,
-        direction=direction,
-        dtype=dtype,
-        vector=point.vector,
-        repetitions=repetitions,
-        reference_us=reference_us,
-        measured_at=measured_at,
-    )
-
-
-def _without_time(
-    point: Point, run_id: str, dtype: str, status: Status, reason: str, measured_at: str
-) -> list[Sample]:
-    return [
-        Sample.without_time(
-            run_id=run_id,
-            operator=point.operator.name,
-            direction=direction,
-            dtype=dtype,
-            vector=point.vector,
-            status=status,
-            reason=reason[:500] or "no reason given",
-            measured_at=measured_at,
-        )
-        for direction in point.operator.directions
-    ]

@@ -1,9 +1,10 @@
 """Times one bench: every repetition comes from the kernels in the profiler's trace, not from a clock around the call.
 
-10 warm-up iterations, 10 measured ones; on shared machines more are added until the quiet statistic (10th percentile)
-is stable (docs/method.md, Measuring).
+10 warm-up iterations, then blocks of measured ones: 10 of a long operator, up to 20 of a short one. On shared machines
+blocks are added until the quiet statistic (10th percentile) is stable (docs/method.md, Measuring).
 """
 
+import math
 import os
 import tempfile
 import time
@@ -20,20 +21,34 @@ from kernelcast.collector.benches import Bench, Builder, Place
 from kernelcast.collector.kineto import Event, Trace, read_trace
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Direction, Shape
-from kernelcast.store import Kernel, Repetition, quiet_us
+from kernelcast.store import Kernel, Repetition, quiet_us, spread
 
 MARK = "kernelcast."
 BLOCK = 10
+_BLOCK_SECONDS = 0.02
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much is spent on one measurement. Iterations come in blocks of ten."""
+    """How much is spent on one measurement.
+
+    Iterations come in blocks of ten; of operators that take less than a millisecond up to `most_in_block` fit into the
+    same time. After the first block, repetitions that spread more than `most_spread` (10th to 90th percentile over the
+    median) get another one, whatever their quiet time; then blocks are added until it is stable, or a bound is reached.
+    """
 
     warm_up_iterations: int = 10
-    most_blocks: int = 4
+    most_blocks: int = 6
+    most_in_block: int = 20
     stable_within: float = 0.02
+    most_spread: float = 0.25
     most_seconds: float = 4.0
+
+    def block_size(self, iteration_s: float) -> int:
+        """Iterations of a block, from how long one takes, in seconds."""
+        if iteration_s <= 0:
+            return max(BLOCK, self.most_in_block)
+        return min(max(BLOCK, math.ceil(_BLOCK_SECONDS / iteration_s)), max(BLOCK, self.most_in_block))
 
 
 def measure(
@@ -47,18 +62,42 @@ def measure(
     """
     bench = builder(shape, place)
     bench.prepare()
+    started = time.monotonic()
+    iteration_s = math.inf
     for _ in range(effort.warm_up_iterations):
-        _iterate(bench, place, directions, None)
-    deadline = time.monotonic() + effort.most_seconds
+        iterate(bench, place, directions, None)
+        now = time.monotonic()
+        iteration_s, started = min(iteration_s, now - started), now
+    size = effort.block_size(iteration_s)
+    deadline = started + effort.most_seconds
     repetitions: dict[Direction, list[Repetition]] = {direction: [] for direction in directions}
     clock = TraceClock()
-    for _ in range(effort.most_blocks):
-        _one_block(bench, place, repetitions, clock)
-        if time.monotonic() > deadline or all(
-            is_stable(r, effort.stable_within) for r in repetitions.values()
-        ):
+    for block in range(1, effort.most_blocks + 1):
+        _one_block(bench, place, repetitions, clock, size)
+        settled = all(is_settled(r, effort, first=block == 1) for r in repetitions.values())
+        if settled or time.monotonic() > deadline:
             break
     return repetitions
+
+
+def warm_up(
+    builder: Builder,
+    shape: Shape,
+    place: Place,
+    directions: Sequence[Direction],
+    *,
+    most_seconds: float = 0.5,
+) -> None:
+    """Ten iterations on a large shape, fewer where they take longer than `most_seconds`: clocks, allocator and this
+    operator's libraries wake up before anything is measured.
+    """
+    bench = builder(shape, place)
+    bench.prepare()
+    deadline = time.monotonic() + most_seconds
+    for _ in range(BLOCK):
+        iterate(bench, place, directions, None)
+        if time.monotonic() > deadline:
+            break
 
 
 class TraceClock:
@@ -75,28 +114,40 @@ class TraceClock:
         return (trace.base_time_ns - base_ns) / 1000 + start_us - first_us
 
 
+def is_settled(repetitions: Sequence[Repetition], effort: Effort, *, first: bool) -> bool:
+    """Whether no further block is needed; after the `first` one a wide spread asks for another."""
+    if first and spread([r.time_us for r in repetitions]) > effort.most_spread:
+        return False
+    return is_stable(repetitions, effort.stable_within)
+
+
 def is_stable(repetitions: Sequence[Repetition], within: float) -> bool:
     """Whether the first and the second half agree on the quiet time."""
+    return halves_apart(repetitions) <= within
+
+
+def halves_apart(repetitions: Sequence[Repetition]) -> float:
+    """How far the quiet times of the first and the second half are apart, as a fraction of the shorter one."""
     times = [r.time_us for r in repetitions]
     half = len(times) // 2
     first, second = quiet_us(times[:half]), quiet_us(times[half:])
-    return abs(first - second) <= within * min(first, second)
+    return abs(first - second) / min(first, second) if min(first, second) > 0 else math.inf
 
 
 def _one_block(
-    bench: Bench, place: Place, repetitions: dict[Direction, list[Repetition]], clock: TraceClock
+    bench: Bench, place: Place, repetitions: dict[Direction, list[Repetition]], clock: TraceClock, size: int
 ) -> None:
     def iterations() -> None:
-        for index in range(BLOCK):
-            _iterate(bench, place, tuple(repetitions), index)
+        for index in range(size):
+            iterate(bench, place, tuple(repetitions), index)
 
     trace = profiled(place.device, iterations)
     work = attribute(trace, MARK)
     for direction, found in repetitions.items():
         own = [w for w in work if w.mark.startswith(f"{MARK}{direction}#")]
-        if len(own) != BLOCK:
+        if len(own) != size:
             raise DataError(
-                f"trace holds {len(own)} marked {direction} repetitions with kernels, expected {BLOCK}"
+                f"trace holds {len(own)} marked {direction} repetitions with kernels, expected {size}"
             )
         for item in own:
             found.append(_repetition(item, len(found), clock.since_first_us(trace, item.start_us)))
@@ -123,7 +174,7 @@ def _stream(kernel: Event) -> int:
     return int(kernel.args.get("stream", 0))
 
 
-def _iterate(bench: Bench, place: Place, directions: Sequence[Direction], index: int | None) -> None:
+def iterate(bench: Bench, place: Place, directions: Sequence[Direction], index: int | None) -> None:
     """One iteration; `index` names the marks, None for a warm-up without marks."""
     bench.reset()
     once = Direction.ONCE in directions

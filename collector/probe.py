@@ -7,6 +7,7 @@ import torch
 
 from kernelcast.collector.host_memory import SETTING, keeps_freed_memory
 from kernelcast.collector.probe_cpu import (
+    available_cores,
     cpu_caches,
     cpu_instruction_sets,
     cpu_model,
@@ -81,16 +82,12 @@ def _compute(device: torch.device, threads: int) -> ComputeFingerprint:
         kind="cpu",
         device_name=cpu_model(),
         memory_gib=memory_gib(),
-        cores=_available_cores(),
+        cores=available_cores(),
         threads=threads,
         caches=cpu_caches(),
         instruction_sets=cpu_instruction_sets(),
         virtualised=is_virtualised(),
     )
-
-
-def _available_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _fabric(device: torch.device, threads: int) -> FabricFingerprint:
@@ -101,7 +98,7 @@ def _fabric(device: torch.device, threads: int) -> FabricFingerprint:
     # On a CPU a "device" is one process with its threads; they meet in the memory of the node.
     return FabricFingerprint(
         backend="gloo",
-        gpus_per_node=max(1, _available_cores() // threads),
+        gpus_per_node=max(1, available_cores() // threads),
         links=("shared memory",),
         nics=network_links(),
     )

@@ -6,6 +6,8 @@ from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_CGROUP = Path("/proc/self/cgroup")
+_CGROUPS = Path("/sys/fs/cgroup")
 
 # Those that select kernels in torch's BLAS and oneDNN.
 _INSTRUCTION_SETS = frozenset(
@@ -34,6 +36,49 @@ def cpu_model() -> str:
     return (
         f"{name} (family {numbers[0]}, model {numbers[1]}, stepping {numbers[2]})" if all(numbers) else name
     )
+
+
+def available_cores() -> int:
+    """Cores that this process may use: those it may run on, and not more than its control group's quota."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return max(1, min(allowed, int(_quota_cores())))
+
+
+def _quota_cores() -> float:
+    """The smallest CPU quota of this process's control group (cgroup v1 or v2) and those around it, in cores."""
+    smallest = float(os.cpu_count() or 1)
+    for line in _read(_CGROUP).splitlines():
+        _, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if controllers and "cpu" not in controllers.split(","):
+            continue
+        top = _CGROUPS / controllers if controllers else _CGROUPS
+        group = top / path.lstrip("/")
+        # In a container the path may be the host's, and only its top is to be seen.
+        for folder in (group, *group.parents):
+            if not folder.is_relative_to(top):
+                break
+            quota, period = _quota(folder, version_1=bool(controllers))
+            if quota > 0 and period > 0:
+                smallest = min(smallest, quota / period)
+    return smallest
+
+
+def _quota(folder: Path, *, version_1: bool) -> tuple[float, float]:
+    """CPU time in µs per period in µs; (-1, -1) without a quota."""
+    if version_1:
+        text = f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}"
+    else:
+        text = _read(folder / "cpu.max")
+    cells = text.split()
+    return (float(cells[0]), float(cells[1])) if len(cells) == 2 and cells[0].isdigit() else (-1.0, -1.0)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text().strip()
+    except OSError:
+        return ""
 
 
 def cpu_instruction_sets() -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from kernelcast.collector.nvml import gpu_uuid
 from kernelcast.runtime.errors import DataError
 
 _QUERY_TIMEOUT_S = 30
@@ -30,8 +31,10 @@ def _nvidia_smi(*arguments: str) -> str:
     return done.stdout if done.returncode == 0 else ""
 
 
-def _query(index: int, *names: str) -> list[str]:
-    out = _nvidia_smi(f"--id={index}", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits")
+def _query(device: torch.device, *names: str) -> list[str]:
+    out = _nvidia_smi(
+        f"--id={gpu_uuid(device)}", f"--query-gpu={','.join(names)}", "--format=csv,noheader,nounits"
+    )
     values = [value.strip() for value in out.strip().split(",")]
     return values if len(values) == len(names) else [""] * len(names)
 
@@ -47,10 +50,9 @@ def _state(text: str) -> str:
 
 def gpu_fields(device: torch.device) -> dict[str, Any]:
     """Fields of a ComputeFingerprint for a GPU."""
-    index = device.index or 0
-    properties = torch.cuda.get_device_properties(index)
+    properties = torch.cuda.get_device_properties(device.index or 0)
     clocks = _query(
-        index, "clocks.max.sm", "clocks.max.memory", "power.limit", "ecc.mode.current", "mig.mode.current"
+        device, "clocks.max.sm", "clocks.max.memory", "power.limit", "ecc.mode.current", "mig.mode.current"
     )
     return {
         "kind": "rocm" if torch.version.hip else "cuda",
@@ -68,7 +70,9 @@ def gpu_fields(device: torch.device) -> dict[str, Any]:
 
 def driver_version() -> str:
     """Version of the NVIDIA driver, or empty."""
-    return _query(0, "driver_version")[0]
+    out = _nvidia_smi("--query-gpu=driver_version", "--format=csv,noheader")
+    first = next(iter(out.splitlines()), "").strip()
+    return first if re.fullmatch(r"[\w.]+", first) else ""
 
 
 def gpu_links() -> tuple[str, ...]:

@@ -67,7 +67,7 @@ def shape() -> Shape:
 @pytest.fixture
 def quick() -> Effort:
     """Ten repetitions, hardly any warm-up."""
-    return Effort(warm_up_iterations=1, most_blocks=1)
+    return Effort(warm_up_iterations=1, most_blocks=1, most_in_block=10)
 
 
 @pytest.fixture

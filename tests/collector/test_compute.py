@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelcast.collector import compute as module
+from kernelcast.collector import measuring as module
 from kernelcast.collector.benches import BENCHES, Bench, Builder, Place
 from kernelcast.collector.compute import Collected, Progress, collect_compute
 from kernelcast.collector.harness import Effort
@@ -64,7 +64,7 @@ def test_every_operator_and_direction_is_stored(database: Database, plan: Plan, 
 
 
 def test_statistics_follow_from_the_stored_repetitions(database: Database, plan: Plan) -> None:
-    effort = Effort(warm_up_iterations=1, most_blocks=2, stable_within=-1.0)
+    effort = Effort(warm_up_iterations=1, most_blocks=2, most_in_block=10, stable_within=-1.0)
     collect_compute(database, one_shape(plan), operators=("gelu", "qkv_linear"), effort=effort, device="cpu")
     stored = samples(database)
     assert len(stored) == 4
@@ -99,7 +99,7 @@ def test_what_is_there_is_not_measured_again(database: Database, plan: Plan, qui
 
 
 def test_again_adds(database: Database, plan: Plan, quick: Effort) -> None:
-    for again in (False, True):
+    for again in ("no", "all"):
         done = collect_compute(
             database, one_shape(plan), operators=("gelu",), effort=quick, again=again, device="cpu"
         )

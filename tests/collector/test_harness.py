@@ -10,7 +10,15 @@ import torch
 
 from kernelcast.collector.attribution import attribute
 from kernelcast.collector.benches import BENCHES, Bench, Place, UnsupportedError
-from kernelcast.collector.harness import Effort, TraceClock, is_stable, measure, profiled, stored_kernels
+from kernelcast.collector.harness import (
+    Effort,
+    TraceClock,
+    is_settled,
+    is_stable,
+    measure,
+    profiled,
+    stored_kernels,
+)
 from kernelcast.collector.kineto import Trace
 from kernelcast.runtime import DataError
 from kernelcast.runtime.operators import Direction, Shape
@@ -44,18 +52,30 @@ class CountingBench:
 
 def test_ten_warm_up_and_ten_measured_iterations(shape: Shape, cpu: Place) -> None:
     bench = CountingBench()
-    found = measure(bench.build, shape, cpu, (F, B), Effort(most_blocks=1))
+    found = measure(bench.build, shape, cpu, (F, B), Effort(most_in_block=10, most_blocks=1))
     assert bench.forwards == 1 + 10 + 10  # one to know the outputs' sizes
     assert [r.index for r in found[F]] == [r.index for r in found[B]] == list(range(10))
 
 
 def test_blocks_are_added_until_it_is_stable(shape: Shape, cpu: Place) -> None:
-    never = measure(CountingBench().build, shape, cpu, (F,), Effort(most_blocks=3, stable_within=-1.0))
+    never = measure(
+        CountingBench().build, shape, cpu, (F,), Effort(most_in_block=10, most_blocks=3, stable_within=-1.0)
+    )
     assert [r.index for r in never[F]] == list(range(30))
-    at_once = measure(CountingBench().build, shape, cpu, (F,), Effort(most_blocks=3, stable_within=1e9))
+    at_once = measure(
+        CountingBench().build,
+        shape,
+        cpu,
+        (F,),
+        Effort(most_in_block=10, most_blocks=3, stable_within=1e9, most_spread=1e9),
+    )
     assert len(at_once[F]) == 10
     out_of_time = measure(
-        CountingBench().build, shape, cpu, (F,), Effort(most_blocks=3, stable_within=-1.0, most_seconds=0)
+        CountingBench().build,
+        shape,
+        cpu,
+        (F,),
+        Effort(most_in_block=10, most_blocks=3, stable_within=-1.0, most_seconds=0),
     )
     assert len(out_of_time[F]) == 10
 
@@ -87,7 +107,9 @@ def test_the_product_is_among_the_kernels_of_a_linear(large: Shape, cpu: Place, 
 
 
 def test_starts_are_on_one_clock(large: Shape, cpu: Place) -> None:
-    found = measure(BENCHES["gelu"], large, cpu, (F, B), Effort(most_blocks=2, stable_within=-1.0))
+    found = measure(
+        BENCHES["gelu"], large, cpu, (F, B), Effort(most_in_block=10, most_blocks=2, stable_within=-1.0)
+    )
     assert found[F][0].start_us == 0
     timeline = sorted((r.start_us, r.time_us, direction) for direction in (F, B) for r in found[direction])
     # Forward and backward alternate, over both traces, and do not overlap.
@@ -122,6 +144,19 @@ def test_a_bench_that_runs_nothing_is_an_error(shape: Shape, cpu: Place, quick: 
 
     with pytest.raises(DataError, match="trace holds 0 marked once repetitions with kernels, expected 10"):
         measure(nothing, shape, cpu, (ONCE,), quick)
+
+
+def test_short_operators_repeat_more_often_in_the_same_time() -> None:
+    effort = Effort(most_in_block=20)
+    assert [effort.block_size(s) for s in (0.0, 1e-5, 1.25e-3, 1.0, float("inf"))] == [20, 20, 16, 10, 10]
+
+
+def test_a_wide_first_block_asks_for_another() -> None:
+    wide, narrow = times([10.0, 10.0, 10.0, 90.0, 90.0] * 2), times([10.0] * 10)
+    effort = Effort(most_spread=0.25)
+    assert is_settled(narrow, effort, first=True)
+    assert not is_settled(wide, effort, first=True)
+    assert is_settled(wide, effort, first=False)  # its quiet time is the same in both halves
 
 
 def times(values: Sequence[float]) -> list[Repetition]:

@@ -147,7 +147,7 @@ def test_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, script: str, ve
 def test_a_tool_that_hangs_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kernelcast.collector.probe_gpu._QUERY_TIMEOUT_S", 0.2)
     install_tool(tmp_path, monkeypatch, "exec sleep 20")
-    with pytest.raises(DataError, match=r"^nvidia-smi --id=0 .*: no answer within 0.2 s$"):
+    with pytest.raises(DataError, match=r"^nvidia-smi --query-gpu=.*: no answer within 0.2 s$"):
         driver_version()
 
 

@@ -1,0 +1,136 @@
+"""Measures points one by one: what is there to store of each, whatever an operator or a machine does meanwhile."""
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from kernelcast.collector.benches import BENCHES, Place
+from kernelcast.collector.companion_worker import Task
+from kernelcast.collector.companions import CompanionError, Companions
+from kernelcast.collector.disturbance import Flags, Watch, mean_reference_us, unstable
+from kernelcast.collector.harness import Effort, measure, warm_up
+from kernelcast.collector.plan import Point
+from kernelcast.collector.reference import Reference
+from kernelcast.collector.verdict import verdict
+from kernelcast.runtime.operators import Direction
+from kernelcast.store import Repetition, Sample, Status, utc_now
+
+
+class Measurer:
+    """Measures points on one place, beside `processes` − 1 companions; close it, or use it in a with statement.
+
+    The first point of an operator is preceded by ten iterations on the largest of its shapes among `points`.
+
+    Raises:
+        UsageError: more processes than devices or cores.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        dtype: str,
+        threads: int,
+        seed: int,
+        processes: int = 1,
+        effort: Effort | None = None,
+        points: Iterable[Point] = (),
+    ) -> None:
+        self._place, self._dtype = place, dtype
+        self._effort = effort or Effort()
+        self._companions = Companions(processes, place, threads=threads, seed=seed)
+        self._cold = _largest(points)
+        self._reference = Reference(place.device, place.dtype)
+        self._reference.saturate()
+        self._watch = Watch(place, self._reference)
+        for _ in range(5):  # so that the first samples have a best time to be compared with
+            self._reference.time_us()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._companions.close()
+
+    def measure(self, point: Point, run_id: str) -> list[Sample]:
+        """A sample per direction: times, or the reason why there are none. Raises nothing that an operator raises."""
+        operator = point.operator
+        builder, directions = BENCHES[operator.name], operator.directions
+        self._warm_up(operator.name)
+        measured_at, before = utc_now(), self._watch.look()
+        try:
+            with self._companions.running(Task(operator=operator.name, shape=point.shape)):
+                repetitions = measure(builder, point.shape, self._place, directions, self._effort)
+        except CompanionError as error:
+            return self._without_time(point, run_id, Status.FAILED, str(error), measured_at)
+        except Exception as error:
+            # Whatever a kernel does, the run goes on and the reason is kept with the sample.
+            return self._without_time(point, run_id, *verdict(error), measured_at)
+        after = self._watch.look()
+        noticed, reference_us = self._watch.flags(before, after), mean_reference_us(before, after)
+        return [
+            self._sample(point, run_id, direction, found, reference_us, measured_at, noticed)
+            for direction, found in repetitions.items()
+        ]
+
+    def _warm_up(self, operator: str) -> None:
+        point = self._cold.pop(operator, None)
+        if point is None:
+            return
+        try:
+            warm_up(BENCHES[operator], point.shape, self._place, point.operator.directions)
+        except Exception:
+            # Measuring the same point will say so, and store why.
+            return
+
+    def _sample(
+        self,
+        point: Point,
+        run_id: str,
+        direction: Direction,
+        repetitions: list[Repetition],
+        reference_us: float,
+        measured_at: str,
+        noticed: Flags,
+    ) -> Sample:
+        return Sample.from_repetitions(
+            run_id=run_id,
+            operator=point.operator.name,
+            direction=direction,
+            dtype=self._dtype,
+            vector=point.vector,
+            repetitions=repetitions,
+            reference_us=reference_us,
+            measured_at=measured_at,
+            flags=(*noticed, *unstable(repetitions, self._effort)),
+        )
+
+    def _without_time(
+        self, point: Point, run_id: str, status: Status, reason: str, measured_at: str
+    ) -> list[Sample]:
+        return [
+            Sample.without_time(
+                run_id=run_id,
+                operator=point.operator.name,
+                direction=direction,
+                dtype=self._dtype,
+                vector=point.vector,
+                status=status,
+                reason=reason[:500] or "no reason given",
+                measured_at=measured_at,
+            )
+            for direction in point.operator.directions
+        ]
+
+
+def _largest(points: Iterable[Point]) -> dict[str, Point]:
+    """The point of every operator that moves most."""
+    found: dict[str, tuple[float, Point]] = {}
+    for point in points:
+        op = point.operator
+        moved = op.moved_bytes(op.directions[0], point.vector, 1)
+        if op.name not in found or moved > found[op.name][0]:
+            found[op.name] = moved, point
+    return {name: point for name, (_, point) in found.items()}
