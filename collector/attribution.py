@@ -62,10 +62,7 @@ def _host_work(trace: Trace, marks: Sequence[Event]) -> Iterable[Work]:
         inside = operators[bisect_left(starts, mark.start_us) : bisect_right(starts, mark.end_us)]
         if not inside:
             continue
-        own = [
-            Event(e.category, e.name, e.thread, e.start_us, own_us, e.args)
-            for e, own_us in self_times_us(inside)
-        ]
+        own = [event.lasting(own_us) for event, own_us in self_times_us(inside)]
         kernels = [e for e in own if e.duration_us >= RESOLUTION_US]
         # A call shorter than the resolution ran all the same: it is its longest operator.
         kernels = kernels or [max(own, key=lambda e: e.duration_us)]

@@ -76,7 +76,7 @@ def event(**fields: object) -> dict[str, list[dict[str, object]]]:
         (b"", "not readable as JSON or gzip JSON"),
         (b"\x00\xff rubbish", "not readable as JSON or gzip JSON"),
         (b'{"traceEvents": [', "not readable as JSON or gzip JSON"),
-        (b"[" * 5000, "depth limit"),
+        (b"[" * 5000, "recursion depth"),
         (b"\x1f\x8b", "not readable as JSON or gzip JSON"),
         ([], "no list 'traceEvents' found, expected a Kineto trace"),
         ({"schema": "1.1.1-chakra", "nodes": []}, "no list 'traceEvents' found, expected a Kineto trace"),
