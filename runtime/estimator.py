@@ -139,7 +139,7 @@ class Estimator:
             timeline=timeline,
             bubble_share=_bubble_share(step, parallelism.micro_batches, float(pipeline.pipeline_us[0])),
             tokens_per_s=parallelism.samples_per_update * model.sequence_length / step_time_s,
-            components=_components(parts, step, times_us),
+            components=components_of(parts, step, times_us),
             stages=tuple(_stages(parts, step)),
             memory=_memory(self.bundle, model, parallelism, gpu_memory_bytes),
             warnings=times.warnings,
@@ -177,7 +177,8 @@ def _check_types(model: object, parallelism: object, cluster: object) -> None:
             raise UsageError(f"{name} is {shown(value)}, expected a {kind.__name__}")
 
 
-def _components(parts: Decomposition, step: StepTimes, times_us: Mapping[Question, Times]) -> Components:
+def components_of(parts: Decomposition, step: StepTimes, times_us: Mapping[Question, Times]) -> Components:
+    """The paper's components of configuration 0 of a step's times."""
     update_us = step.durations.update_us[0]
     calls = parts.first.calls + parts.encoder.calls
     syncs = {call.operator: replace(call, count=1) for call in calls if call.operator in _MP_SYNCS}
