@@ -1,0 +1,201 @@
+"""`kernelcast calibrate`: what it prints and writes, when it writes nothing, and what answers say afterwards."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kernelcast.cli.bundle import bundle as bundle_command
+from kernelcast.cli.calibrate import calibrate
+from kernelcast.cli.main import main
+from kernelcast.cli.predict import predict
+from kernelcast.cli.search import search_
+from kernelcast.cli.walltime import walltime
+from kernelcast.runtime import DataError, UsageError, read_bundle
+
+Make = Callable[..., Path]
+HEAD = """
+site = "a site"
+hardware = "something"
+source = "a test"
+
+[defaults]
+model = "tiny"
+gpus_per_node = 4
+micro_batch = 1
+
+[models.tiny]
+hidden_size = 64
+sequence_length = 8
+attention_heads = 8
+encoders = 6
+vocabulary_size = 100
+"""
+LAYOUTS = ((1, 1, 1, 2), (2, 1, 1, 4), (1, 2, 1, 4), (1, 1, 2, 2), (2, 2, 1, 8), (2, 1, 2, 4))
+MODEL = '[model]\nname = "tiny"\nhidden_size = 64\nsequence_length = 8\nattention_heads = 8\nencoders = 6\n'
+
+
+def predicted_s(bundle: Path, folder: Path, pp: int, mp: int, dp: int, m: int, *options: str) -> float:
+    model = folder / "tiny.toml"
+    model.write_text(MODEL + "vocabulary_size = 100\n")
+    words = ["--bundle", bundle, "--model", model, "--pp", pp, "--mp", mp, "--dp", dp, "--micro-batch", 1]
+    words += ["--micro-batches", m, "--gpus-per-node", 4, "--json"]
+    result = CliRunner().invoke(predict, [*map(str, words), *options], catch_exceptions=False)
+    return float(json.loads(result.output)["step_time_s"])
+
+
+def runs_file(bundle: Path, folder: Path, errors: list[float]) -> Path:
+    """Steps that take so many times as long as predicted."""
+    text = HEAD
+    for (pp, mp, dp, m), error in zip(LAYOUTS, errors, strict=False):
+        time_s = error * predicted_s(bundle, folder, pp, mp, dp, m)
+        text += f"\n[[runs]]\npp = {pp}\nmp = {mp}\ndp = {dp}\nmicro_batches = {m}\nmeasured_s = {time_s!r}\n"
+    path = folder / "runs.toml"
+    path.write_text(text)
+    return path
+
+
+def run(*words: object) -> Result:
+    return CliRunner().invoke(calibrate, [str(word) for word in words])
+
+
+def test_it_says_what_it_found_and_writes_it(make_bundle: Make, tmp_path: Path) -> None:
+    bundle, corrected = make_bundle(), tmp_path / "corrected.kcast"
+    runs = runs_file(bundle, tmp_path, [1.1] * 6)
+    result = run("--bundle", bundle, "--runs", runs, "-o", corrected)
+    assert result.exit_code == 0, result.output
+    assert f"{bundle}, timeline simulate, 6 measured steps of a site" in result.output
+    assert "The correction helps" in result.output
+    assert "mean of absolute errors: 9.09% before" in result.output
+    assert result.output.endswith("corrected.kcast: written\n")
+    before, after = (predicted_s(one, tmp_path, 1, 1, 1, 2) for one in (bundle, corrected))
+    assert after == pytest.approx(1.1 * before, rel=0.01)
+    assert predicted_s(corrected, tmp_path, 1, 1, 1, 2, "--no-calibration") == before
+    content = corrected.read_bytes()
+    assert run("--bundle", bundle, "--runs", runs, "-o", corrected).exit_code == 0
+    assert corrected.read_bytes() == content
+    # Only reported.
+    assert "written" not in run("--bundle", bundle, "--runs", runs).output
+
+
+def test_json(make_bundle: Make, tmp_path: Path) -> None:
+    bundle, corrected = make_bundle(), tmp_path / "corrected.kcast"
+    words = (
+        "--bundle",
+        bundle,
+        "--runs",
+        runs_file(bundle, tmp_path, [1.1] * 6),
+        "--parameters",
+        2,
+        "--json",
+    )
+    document = json.loads(run(*words, "-o", corrected).output)
+    assert document["format"] == "kernelcast.calibration/1"
+    assert document["helps"] is True
+    errors = document["mean_abs_error"]
+    assert errors["after"] < errors["left_out"] < errors["before"]
+    assert set(document["left_out_by_parameters"]) == {"1", "2", "3", "4"}
+    assert document["left_out_by_parameters"]["2"] == pytest.approx(errors["left_out"], abs=1e-8)
+    assert [row["class"] for row in document["classes"]] == document["calibration"]["classes"]
+    assert document["written_digest"] == read_bundle(corrected).digest
+    assert document["calibration"]["runs"][0]["label"] == "tiny (1-1-1)"
+    assert json.loads(run(*words).output)["written"] is None
+
+
+def test_what_does_not_help_is_written_by_force_only(make_bundle: Make, tmp_path: Path) -> None:
+    bundle, corrected = make_bundle(), tmp_path / "corrected.kcast"
+    words = ("--bundle", bundle, "--runs", runs_file(bundle, tmp_path, [1.1, 0.9, 1.1, 0.9, 1.1, 0.9]))
+    reported = run(*words)
+    assert reported.exit_code == 0
+    assert "does NOT help" in reported.output
+    refused = run(*words, "-o", corrected)
+    assert isinstance(refused.exception, DataError)
+    assert "not written: the correction does not help with steps left out (" in str(refused.exception)
+    assert not corrected.exists()
+    assert run(*words, "-o", corrected, "--force").exit_code == 0
+    assert read_bundle(corrected).manifest.calibration is not None
+
+
+def test_one_step_is_followed_a_little_and_said_to_prove_nothing(make_bundle: Make, tmp_path: Path) -> None:
+    bundle, corrected = make_bundle(), tmp_path / "corrected.kcast"
+    result = run("--bundle", bundle, "--runs", runs_file(bundle, tmp_path, [1.1]), "-o", corrected)
+    assert result.exit_code == 0
+    assert "With one step there is none to leave out" in result.output
+    assert "1 measured step of a site" in result.output
+    assert corrected.exists()
+
+
+def test_wrong_use_and_wrong_files(
+    make_bundle: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bundle = make_bundle()
+    runs = runs_file(bundle, tmp_path, [1.1] * 6)
+    neither = run("--bundle", bundle)
+    assert isinstance(neither.exception, UsageError)
+    assert str(neither.exception) == "neither of --runs and --steps given, expected one of them"
+    wide = tmp_path / "wide.toml"
+    wide.write_text(
+        HEAD + '[[runs]]\nname = "wide"\npp = 1\nmp = 3\ndp = 1\nmicro_batches = 1\nmeasured_s = 1\n'
+    )
+    unknown = tmp_path / "unknown.toml"
+    unknown.write_text(runs.read_text().replace('model = "tiny"', 'model = "gpt-9"'))
+    poor = make_bundle(without=["mp_all_reduce", "dp_all_reduce"], name="poor.kcast")
+    for words, code, message in (
+        (("--bundle", bundle, "--runs", wide), 2, "run 1 (wide): mp is 3, expected a divisor of"),
+        (("--bundle", bundle, "--runs", unknown), 2, "run 1: model 'gpt-9' is unknown"),
+        (("--bundle", poor, "--runs", runs), 1, "run tiny (1-2-1): bundle "),
+        (("--bundle", bundle, "--runs", tmp_path / "none.toml"), 1, "no such file"),
+        (("--bundle", bundle, "--steps", tmp_path / "none.db"), 1, "none.db"),
+        (("--bundle", tmp_path / "none.kcast", "--runs", runs), 1, "none.kcast: no such file"),
+        (("--bundle", bundle, "--runs", runs, "--parameters", "5"), 2, "5 is not in the range 1<=x<=4"),
+    ):
+        with pytest.raises(SystemExit) as ended:
+            main(["calibrate", *map(str, words)])
+        assert ended.value.code == code
+        said = capsys.readouterr().err
+        assert message in said
+        assert said.count("\n") == 1
+
+
+def test_every_answer_of_a_calibrated_bundle_says_so(make_bundle: Make, tmp_path: Path) -> None:
+    bundle, corrected = make_bundle(), tmp_path / "corrected.kcast"
+    runs = runs_file(bundle, tmp_path, [1.1] * 6)
+    run("--bundle", bundle, "--runs", runs, "-o", corrected)
+    asked = ["--bundle", str(corrected), "--model", str(tmp_path / "tiny.toml"), "--micro-batch", "1"]
+    asked += ["--micro-batches", "2"]
+    text = CliRunner().invoke(predict, asked).output
+    assert "90 %, of the operators' errors and the calibration" in text
+    assert "; for timeline simulate, by 6 measured steps of a site: mean error 9.1% before, " in text
+    closed = CliRunner().invoke(predict, [*asked, "--timeline", "closed-form"]).output
+    assert "calibration  NOT applied, fitted for timeline simulate: " in closed
+    off = CliRunner().invoke(predict, [*asked, "--no-calibration"]).output
+    assert "calibration  NOT applied, switched off: " in off
+    explained = CliRunner().invoke(predict, [*asked, "--explain", "gelu"]).output
+    assert "calibrated the time contains × 1." in explained
+    info = CliRunner().invoke(bundle_command, ["info", str(corrected)]).output
+    assert "by 6 measured steps of a site" in info
+    diff = CliRunner().invoke(bundle_command, ["diff", str(bundle), str(corrected)]).output
+    assert "calibration  none" in diff
+    assert "0 changed" in diff
+    verified = CliRunner().invoke(bundle_command, ["verify", str(corrected)])
+    assert verified.exit_code == 0
+    space = [*asked[:4], "--gpus", "2", "--global-batch", "4", "--gpus-per-node", "4"]
+    assert "calibration: compute-bound" in CliRunner().invoke(search_, space).output
+    assert (
+        "calibration: NOT applied, switched off"
+        in CliRunner().invoke(search_, [*space, "--no-calibration"]).output
+    )
+    job = [*asked, "--steps", "10"]
+    times = [
+        json.loads(CliRunner().invoke(walltime, [*job, "--format", "json", *more]).stdout)
+        for more in ([], ["--no-calibration"], ["--timeline", "closed-form"])
+    ]
+    assert times[0]["step_time_s"] > times[1]["step_time_s"]
+    assert times[0]["provenance"]["calibration"]["applied"] is True
+    assert times[1]["provenance"]["calibration"]["reason"] == "switched off"
+    assert any(
+        "calibration is not applied: it was fitted for timeline simulate" in one
+        for one in times[2]["warnings"]
+    )

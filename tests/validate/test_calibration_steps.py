@@ -1,0 +1,116 @@
+"""Measured steps of a database as runs: the bundle's hardware only, the fastest of each configuration."""
+
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelcast.runtime import DataError, ModelConfig
+from kernelcast.runtime.bundle.manifest import Manifest
+from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.store import Database, MeasuredStep, Run, Status
+from kernelcast.validate.calibration_steps import stored_runs
+
+MODEL = ModelConfig(
+    name="tiny", hidden_size=64, sequence_length=8, attention_heads=8, encoders=6, vocabulary_size=100
+)
+HERE, THERE = (ComputeFingerprint(kind="cpu", device_name=name, cores=2) for name in ("here", "there"))
+FABRIC, SOFTWARE = FabricFingerprint(backend="gloo", gpus_per_node=2), SoftwareFingerprint(torch="2.13.0")
+
+
+@pytest.fixture
+def of_here(manifest: Callable[..., Manifest]) -> Manifest:
+    """The manifest of a bundle that was measured here."""
+    return replace(manifest([]), compute=(HERE,))
+
+
+def store(path: Path, *steps: dict[str, Any], hardware: ComputeFingerprint = HERE) -> None:
+    run = Run(
+        started_at="2026-01-01T00:00:00Z",
+        kernelcast_version="0.1.0",
+        code_digest="ab",
+        command="a test",
+        compute_id=hardware.digest,
+        fabric_id=FABRIC.digest,
+        software_id=SOFTWARE.digest,
+    )
+    usual: dict[str, Any] = {
+        "run_id": run.id,
+        "model": asdict(MODEL),
+        "pp": 2,
+        "mp": 1,
+        "dp": 1,
+        "micro_batch": 1,
+        "micro_batches": 4,
+        "schedule": "1F1B",
+        "recomputation": False,
+        "dtype": "float32",
+        "measured_at": "2026-01-02T00:00:00Z",
+    }
+    with Database.open(path, create=True) as database:
+        database.add_run(run, hardware, FABRIC, SOFTWARE)
+        for step in steps:
+            values = usual | step
+            times = values.pop("times", (0.5, 0.6))
+            if values.get("status") is Status.FAILED:
+                database.add_step(MeasuredStep(**values))
+            else:
+                database.add_step(MeasuredStep.from_repetitions(repetitions_s=times, **values))
+
+
+def test_the_fastest_of_each_configuration(tmp_path: Path, of_here: Manifest) -> None:
+    path = tmp_path / "steps.db"
+    options = {"zero": 2, "bucket_entries": 1000, "gpus_per_node": 4}
+    store(
+        path,
+        {"times": (0.5, 0.6)},
+        {"times": (0.4, 0.9), "measured_at": "2026-01-03T00:00:00Z"},
+        {"micro_batches": 8, "schedule": "GPipe", "recomputation": True, "options": options, "times": (1.0,)},
+        {"status": Status.FAILED, "reason": "out of memory", "mp": 2},
+    )
+    found = stored_runs(path, of_here)
+    by_count = {run.parallelism.micro_batches: run for run in found.runs}
+    assert set(by_count) == {4, 8}
+    assert by_count[4].measured_s == 0.4
+    assert by_count[4].model == MODEL
+    assert (by_count[4].parallelism.schedule, by_count[4].parallelism.recompute) == ("1f1b", "none")
+    other = by_count[8]
+    assert (other.parallelism.schedule, other.parallelism.recompute, other.parallelism.zero) == (
+        "gpipe",
+        "full",
+        2,
+    )
+    assert other.cluster is not None
+    assert (other.cluster.gpus_per_node, other.bucket_entries) == (4, 1000)
+    assert len({run.label for run in found.runs}) == 2
+    assert found.measured_at.startswith("2026-01-03")
+    digest = found.digest
+    store(path, {"pp": 1, "schedule": ""})
+    assert stored_runs(path, of_here).digest != digest
+
+
+def test_other_hardware_and_element_types_do_not_count(tmp_path: Path, of_here: Manifest) -> None:
+    path = tmp_path / "steps.db"
+    store(path, {}, hardware=THERE)
+    store(path, {"dtype": "bfloat16"})
+    with pytest.raises(
+        DataError, match=r"steps\.db: no measured step of the bundle's hardware in float32, .*2 are"
+    ):
+        stored_runs(path, of_here)
+    assert len(stored_runs(path, replace(of_here, compute=())).runs) == 1
+    assert len(stored_runs(path, replace(of_here, compute=(THERE,))).runs) == 1
+    store(path, {"micro_batches": 3})
+    assert [run.parallelism.micro_batches for run in stored_runs(path, of_here).runs] == [3]
+
+
+def test_a_step_that_this_version_cannot_lay_out_is_named(tmp_path: Path, of_here: Manifest) -> None:
+    path = tmp_path / "steps.db"
+    store(path, {"schedule": "spiral"})
+    with pytest.raises(DataError, match=r"steps\.db: step [0-9a-f]{12}: schedule is 'spiral', expected"):
+        stored_runs(path, of_here)
+    other = tmp_path / "other.db"
+    store(other, {"model": {"name": "small-gpt", "d": 512}})
+    with pytest.raises(DataError, match=r"other\.db: step [0-9a-f]{12}: model: field 'd' is unknown"):
+        stored_runs(other, of_here)
