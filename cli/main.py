@@ -4,14 +4,13 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from importlib import import_module
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 import click
 
-from kernelcast.runtime.errors import KernelcastError, UsageError, one_line
+from kernelcast.cli.lazy import LazyGroup, Verb
+from kernelcast.runtime.errors import KernelcastError, one_line
 
 INTERRUPTED = 130
 READER_GONE = 141
@@ -19,16 +18,6 @@ READER_GONE = 141
 
 # Raised for a verb without arguments since click 8.2; before, click shows the help itself.
 _NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
-
-
-@dataclass(frozen=True, slots=True)
-class Verb:
-    """Where a verb lives and which extra it needs. `summary` shows in the help without importing anything."""
-
-    module: str
-    attribute: str
-    extra: str
-    summary: str
 
 
 VERBS: Mapping[str, Verb] = MappingProxyType(
@@ -40,6 +29,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "import": Verb("import_", "import_", "store", "Import others' measurements into a database."),
         "db": Verb("db", "db", "store", "Look into, verify, merge, compare and share databases."),
         "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
+        "calibrate": Verb("calibrate", "calibrate", "", "Correct a bundle by a few measured steps."),
         "bundle": Verb("bundle", "bundle", "", "Look into, verify, compare and sign bundles."),
         "predict": Verb("predict", "predict", "", "Predict a training step from a bundle."),
         "search": Verb("search", "search_", "", "Find the fastest layouts of a model on so many devices."),
@@ -47,6 +37,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             "walltime", "walltime", "", "Predict how long a job takes, for people and schedulers."
         ),
         "serve": Verb("serve", "serve", "serve", "Answer predictions over HTTP, from a warm bundle."),
+        "validate": Verb("validate", "validate", "", "Predict steps that were measured, and compare."),
         "demo": Verb("demo", "demo", "all", "Do all of it on this machine and check it against real steps."),
     }
 )
@@ -71,8 +62,8 @@ def _flush() -> None:
             stream.flush()
 
 
-class LazyGroup(click.Group):
-    """Imports a verb's module only when it is used: `predict` must start fast, and without torch."""
+class MainGroup(LazyGroup):
+    """The root: its verbs' output is out when it ends, or nobody reads it any more."""
 
     def make_context(self, *arguments: Any, **options: Any) -> click.Context:
         """Parse; --help prints here already."""
@@ -86,38 +77,11 @@ class LazyGroup(click.Group):
             _flush()
         return status
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """All verbs, in the order of a user's work."""
-        return list(VERBS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The verb, imported.
-
-        Raises:
-            UsageError: a package that the verb needs is not installed; says which extra brings it.
-        """
-        verb = VERBS.get(cmd_name)
-        if verb is None:
-            return None
-        try:
-            command: click.Command = getattr(import_module(f"kernelcast.cli.{verb.module}"), verb.attribute)
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.startswith("kernelcast"):
-                raise
-            raise UsageError(
-                f"{cmd_name} needs the package {error.name}, which is not installed; "
-                f"expected: pip install 'kernelcast[{verb.extra}]'"
-            ) from error
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the verbs from the table above."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, verb.summary) for name, verb in VERBS.items()])
-
 
 @click.group(
-    cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100}
+    cls=MainGroup,
+    verbs=VERBS,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 @click.version_option(package_name="kernelcast", message="%(package)s %(version)s")
 def kernelcast() -> None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from kernelcast.cli.lazy import LazyGroup, Verb
 from kernelcast.cli.main import VERBS, kernelcast
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,9 +49,17 @@ def _below(context: click.Context) -> Iterator[tuple[str, click.Context]]:
 
 
 def _section(name: str, context: click.Context) -> str:
-    verb = VERBS.get(name.split()[1]) if " " in name else None
+    verb = _verb(name.split()[1:], context)
     extra = f"\nNeeds the extra `{verb.extra}`.\n" if verb and verb.extra else ""
     return f"\n## {name}\n{extra}\n```text\n{context.get_help()}\n```\n"
+
+
+def _verb(words: list[str], context: click.Context) -> Verb | None:
+    """What is known of a verb's extra: its own, or that of the group that it is in."""
+    group = context.parent.command if context.parent else None
+    if isinstance(group, LazyGroup) and words[-1] in group.verbs:
+        return group.verbs[words[-1]]
+    return VERBS.get(words[0]) if words else None
 
 
 if __name__ == "__main__":

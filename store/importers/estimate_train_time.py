@@ -7,7 +7,7 @@ five of ten repetitions, in µs.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -64,11 +64,16 @@ class _Site:
 
 
 def read_estimate_train_time(
-    directories: Sequence[Path], *, described: Description | None = None, strict: bool = False
+    directories: Sequence[Path],
+    *,
+    described: Description | None = None,
+    strict: bool = False,
+    on_progress: Callable[[int, int, str], None] = lambda done, total, file: None,
 ) -> Parsed:
     """Read one site folder or several.
 
     A file without layout in its name repeats the files with one: rows that it shares with them are left out.
+    `on_progress` is told the files read so far of a folder's, and the last one's function.
 
     Raises:
         DataError: not such a folder, a file is not what its name claims, or, when `strict`, a malformed line.
@@ -80,9 +85,10 @@ def read_estimate_train_time(
         parsed.files += len(files)
         description = (described or Description()).over(_described_by_name(directory, files))
         site = _Site(description=description, problems=problems, left_out=parsed.left_out)
-        for file in files:
+        for done, file in enumerate(files, start=1):
             if (batch := _batch(file, site)) is not None:
                 parsed.add(batch)
+            on_progress(done, len(files), file.function)
     parsed.problems = problems.found
     parsed.check_something(", ".join(map(str, directories)))
     return parsed

@@ -1,0 +1,61 @@
+"""Groups of commands that import a command's module only when it is used."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import click
+
+from kernelcast.runtime.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    """Where a verb lives and which extra it needs. `summary` shows in the help without importing anything."""
+
+    module: str
+    attribute: str
+    extra: str
+    summary: str
+
+
+class LazyGroup(click.Group):
+    """Imports a verb's module only when it is used: `predict` must start fast, and without torch."""
+
+    def __init__(self, *arguments: Any, verbs: Mapping[str, Verb], **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.verbs = verbs
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All verbs, in the order of a user's work."""
+        return list(self.verbs)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The verb, imported.
+
+        Raises:
+            UsageError: a package that the verb needs is not installed; says which extra brings it.
+        """
+        verb = self.verbs.get(cmd_name)
+        if verb is None:
+            return None
+        try:
+            command: click.Command = getattr(import_module(f"kernelcast.cli.{verb.module}"), verb.attribute)
+        except ModuleNotFoundError as error:
+            if error.name is None or error.name.startswith("kernelcast"):
+                raise
+            raise UsageError(
+                f"{self._called(ctx, cmd_name)} needs the package {error.name}, which is not installed; "
+                f"expected: pip install 'kernelcast[{verb.extra}]'"
+            ) from error
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs from the table."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, verb.summary) for name, verb in self.verbs.items()])
+
+    def _called(self, ctx: click.Context, name: str) -> str:
+        """The verb as it is typed after `kernelcast`."""
+        return name if ctx.parent is None else f"{self.name} {name}"

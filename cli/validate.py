@@ -1,0 +1,27 @@
+"""`kernelcast validate`: each of its verbs is in a file of its own, imported when it is used."""
+
+from types import MappingProxyType
+
+import click
+
+from kernelcast.cli.lazy import LazyGroup, Verb
+
+VERBS = MappingProxyType(
+    {
+        "published": Verb(
+            "validate_published",
+            "published",
+            "train",
+            "Predict steps that the method's authors published, from their data.",
+        ),
+    }
+)
+
+
+@click.group(cls=LazyGroup, verbs=VERBS)
+def validate() -> None:
+    """Predict training steps that were measured, and print predicted, measured and error.
+
+    \b
+    kernelcast validate published Perlmutter
+    """

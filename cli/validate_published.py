@@ -1,0 +1,169 @@
+"""`kernelcast validate published`."""
+
+import json
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.options import json_option
+from kernelcast.cli.progress import progress
+from kernelcast.cli.tables import seconds, text_table
+from kernelcast.runtime.bundle.file import read_bundle
+from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED
+from kernelcast.validate.comparison import ComparedRun
+from kernelcast.validate.published import Published, published_runs, validate_published
+
+
+@click.command(short_help="Predict steps that the method's authors published, from their data.")
+@click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--runs",
+    "runs_name",
+    metavar="FILE",
+    default="",
+    help="Measured steps (TOML), or the name of a site whose steps ship; without it, the site called like DIR.",
+)
+@click.option(
+    "--db",
+    "database_path",
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Keep what is imported in this database.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Keep the bundle that is trained.",
+)
+@click.option(
+    "--bundle",
+    "earlier_path",
+    metavar="OLD",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Take over the regressors of a bundle kept earlier, where rows and settings have not changed.",
+)
+@click.option("--dtype", default="", help="Which dtype, where DIR holds several.")
+@click.option(
+    "--seed",
+    type=click.IntRange(0, LARGEST_SEED),
+    default=DEFAULT_SEED,
+    show_default=True,
+    help="Seed of the splits and the trees.",
+)
+@click.option(
+    "--jobs", type=click.IntRange(min=0), default=0, help="Processes that fit at once; 0: one per core."
+)
+@json_option
+def published(
+    directory: Path,
+    runs_name: str,
+    database_path: Path | None,
+    output: Path | None,
+    earlier_path: Path | None,
+    dtype: str,
+    seed: int,
+    jobs: int,
+    as_json: bool,
+) -> None:
+    """Predict training steps that were measured and published, from the operators measured at the same site.
+
+    DIR is a site's folder of the method's authors' data. It is imported, regressors are trained on it (minutes), and
+    every step is predicted by the paper's closed form and by simulation, without calibration.
+
+    \b
+    kernelcast validate published Perlmutter
+    kernelcast validate published Perlmutter -o perlmutter.kcast
+    kernelcast validate published Perlmutter --bundle perlmutter.kcast --json
+    """
+    runs = published_runs(directory, runs_name)
+    earlier = read_bundle(earlier_path) if earlier_path else None
+    with (
+        progress("files") as on_import,
+        progress("regressors") as on_train,
+        progress("their regressors") as on_imply,
+    ):
+        found = validate_published(
+            directory,
+            runs,
+            database_path=database_path,
+            output=output,
+            earlier=earlier,
+            dtype=dtype,
+            seed=seed,
+            jobs=jobs,
+            on_import=on_import,
+            on_train=on_train,
+            on_imply=on_imply,
+        )
+    if as_json:
+        click.echo(json.dumps(found.to_dict(), indent=2))
+        return
+    _show(found)
+
+
+def _show(found: Published) -> None:
+    for run in found.runs:
+        _show_components(run)
+    click.echo(f"\n{found.file.site}: {found.file.hardware}")
+    rows = [
+        (
+            run.run.label,
+            seconds(run.run.measured_s),
+            seconds(run.closed_form.step_time_s),
+            _percent(run.error),
+            seconds(run.simulated.step_time_s),
+            _percent(run.simulated_error),
+            _percent(run.run.published_error),
+        )
+        for run in found.runs
+    ]
+    means = (
+        _size(found.mean_abs_error),
+        _size(found.mean_abs_simulated_error),
+        _size(found.mean_abs_published_error),
+    )
+    rows.append(("mean of absolute errors", "", "", means[0], "", means[1], means[2]))
+    heads = ("model (pp-mp-dp)", "measured", "closed form", "error", "simulated", "error", "published error")
+    click.echo(text_table(heads, rows))
+    click.echo(f"measured: {found.file.source}; no calibration")
+    trained = found.trained
+    taken = f" ({found.taken_over} taken over)" if found.taken_over else ""
+    click.echo(
+        f"{len(trained.manifest.regressors)} regressors{taken}, "
+        f"mean validation error {_size(found.mean_validation_error)}"
+    )
+
+
+def _show_components(run: ComparedRun) -> None:
+    components = run.components()
+    if all(one.measured_s is None for one in components):
+        return
+    rows = [
+        (
+            one.name,
+            seconds(one.predicted_s),
+            f"{'≈ ' if one.implied else ''}{seconds(one.measured_s)}" if one.measured_s else "-",
+            _percent(one.error),
+            _percent(one.published_error),
+        )
+        for one in components
+    ]
+    click.echo(f"\n{run.run.label}")
+    heads = ("component", "predicted", "measured", "error", "published error")
+    click.echo(text_table(heads, rows, indent="  "))
+    for warning in run.closed_form.warnings:
+        click.echo(f"  note: {warning}")
+    if run.implied_step_s is not None:
+        click.echo(
+            f"  ≈ implied by the published error and the authors' regressors fitted anew; such a step takes "
+            f"{seconds(run.implied_step_s)}, measured {seconds(run.run.measured_s)}"
+        )
+
+
+def _percent(error: float | None) -> str:
+    return "-" if error is None else f"{error:+.2%}".replace("%", " %")
+
+
+def _size(error: float | None) -> str:
+    return "-" if error is None else f"{error:.2%}".replace("%", " %")

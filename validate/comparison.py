@@ -1,0 +1,152 @@
+"""Measured steps beside what a bundle predicts for them, by the closed form and by the simulated timeline."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernelcast.runtime import Estimate, Estimator, KernelcastError
+from kernelcast.validate.runs import MeasuredRun
+
+COMPONENTS_OF_STEP = ("Stage_Fwd_Max", "Stage_Bwd_Max", "DP_Allreduce", "Max_Update")
+"""What the closed form adds up (eq. 7)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedComponent:
+    """One component of Table IX: predicted and, where it is known, measured seconds; errors are fractions.
+
+    `implied` says that the measured time was not measured here but follows from a published error.
+    """
+
+    name: str
+    predicted_s: float
+    measured_s: float | None
+    implied: bool
+    published_error: float | None
+
+    @property
+    def error(self) -> float | None:
+        """As a fraction, predicted / measured - 1; None where nothing was measured, or nothing takes no time."""
+        return self.predicted_s / self.measured_s - 1 if self.measured_s else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "name": self.name,
+            "predicted_s": self.predicted_s,
+            "measured_s": self.measured_s,
+            "implied": self.implied,
+            "error": self.error,
+            "published_error": self.published_error,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRun:
+    """One measured step and its two predictions. `implied_s`: components that published errors imply, in seconds."""
+
+    run: MeasuredRun
+    closed_form: Estimate
+    simulated: Estimate
+    implied_s: Mapping[str, float] | None = None
+
+    @property
+    def error(self) -> float:
+        """The closed form's, as a fraction."""
+        return self.closed_form.step_time_s / self.run.measured_s - 1
+
+    @property
+    def simulated_error(self) -> float:
+        """The simulation's, as a fraction."""
+        return self.simulated.step_time_s / self.run.measured_s - 1
+
+    @property
+    def implied_step_s(self) -> float | None:
+        """The step that the implied components add up to by the closed form: how far they can be trusted."""
+        implied, layout = self.implied_s, self.run.parallelism
+        if implied is None or not all(name in implied for name in COMPONENTS_OF_STEP):
+            return None
+        forward_s, backward_s, all_reduce_s, update_s = (implied[name] for name in COMPONENTS_OF_STEP)
+        passes = layout.micro_batches - 1 + layout.pp
+        return passes * (forward_s + backward_s) + all_reduce_s + update_s
+
+    def components(self) -> tuple[ComparedComponent, ...]:
+        """Table IX; what the runs file measured goes before what is implied."""
+        measured = self.run.measured_components or {}
+        implied = self.implied_s or {}
+        published = self.run.published_components or {}
+        return tuple(
+            ComparedComponent(
+                name=name,
+                predicted_s=predicted_s,
+                measured_s=measured.get(name, implied.get(name)),
+                implied=name not in measured and name in implied,
+                published_error=published.get(name),
+            )
+            for name, predicted_s in self.closed_form.components.to_dict().items()
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; errors are fractions."""
+        layout = self.run.parallelism
+        interval_s = self.closed_form.interval_s
+        return {
+            "label": self.run.label,
+            "model": self.run.model.name,
+            "pp": layout.pp,
+            "mp": layout.mp,
+            "dp": layout.dp,
+            "micro_batch": layout.micro_batch,
+            "micro_batches": layout.micro_batches,
+            "measured_s": self.run.measured_s,
+            "predicted_s": self.closed_form.step_time_s,
+            "interval_s": list(interval_s) if interval_s else None,
+            "error": self.error,
+            "simulated_s": self.simulated.step_time_s,
+            "simulated_error": self.simulated_error,
+            "published_error": self.run.published_error,
+            "implied_step_s": self.implied_step_s,
+            "components": [component.to_dict() for component in self.components()],
+            "warnings": [str(warning) for warning in self.closed_form.warnings],
+        }
+
+
+def compare_runs(
+    estimator: Estimator,
+    runs: Sequence[MeasuredRun],
+    implied: Callable[[MeasuredRun, Estimate], Mapping[str, float] | None] = lambda run, estimate: None,
+) -> tuple[ComparedRun, ...]:
+    """Predict every run both ways; `implied` says what published errors imply of its components.
+
+    Raises:
+        UsageError: a layout's timeline cannot be simulated, or the bundle leaves it open how many devices a node has.
+        DataError: the bundle lacks what a run needs. Both name the run.
+    """
+    return tuple(_compared(estimator, run, implied) for run in runs)
+
+
+def _compared(
+    estimator: Estimator,
+    run: MeasuredRun,
+    implied: Callable[[MeasuredRun, Estimate], Mapping[str, float] | None],
+) -> ComparedRun:
+    asked: dict[str, Any] = {
+        "model": run.model,
+        "parallelism": run.parallelism,
+        "cluster": run.cluster,
+        "bucket_entries": run.bucket_entries,
+    }
+    try:
+        closed_form = estimator.predict(**asked, timeline="closed-form")
+        simulated = estimator.predict(**asked, timeline="simulate", interval=False)
+    except KernelcastError as error:
+        raise type(error)(f"run {run.label}: {error}") from error
+    return ComparedRun(
+        run=run, closed_form=closed_form, simulated=simulated, implied_s=implied(run, closed_form)
+    )
+
+
+def mean_absolute(errors: Sequence[float | None]) -> float | None:
+    """Mean of absolute values; None where one is not known, or there is none."""
+    known = [abs(error) for error in errors if error is not None]
+    return sum(known) / len(known) if known and len(known) == len(errors) else None

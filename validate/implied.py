@@ -1,0 +1,130 @@
+"""Measured times of components, as far as published errors of components imply them.
+
+The method's authors publish, for the components of their measured steps, the error of their prediction, but neither
+the prediction nor the measured time. Their regressors' settings and their data are public, so their predictions can be
+made again: a regressor of theirs per operator, direction and layout, fitted on their rows. Then
+measured = predicted / (1 + published error). How exact that is shows where the components add up to a step that was
+measured too (`ComparedRun.implied_step_s`): their forests have no published seed, and their release's own answers
+differ from the published ones by a few tenths of a percent to two percent.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from kernelcast.runtime import DataError, Estimate
+from kernelcast.runtime.estimator import components_of
+from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
+from kernelcast.runtime.step.operator_times import Question, question
+from kernelcast.runtime.step.step_times import step_times
+from kernelcast.store import Sample
+from kernelcast.store.importers import Parsed, PublishedError
+from kernelcast.validate.runs import MeasuredRun
+
+_SEED = 0
+_NO_LAYOUT = (0, 0)
+
+Array = npt.NDArray[np.float64]
+_Key = tuple[str, Direction, tuple[int, int]]
+"""Operator, direction, and layout of a collective (nodes, GPUs per node), else zeros."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuthorsRegressors:
+    """The authors' regressors of one dtype, each fitted when it is first asked: `settings` and rows by key."""
+
+    settings: Mapping[_Key, PublishedError]
+    rows: Mapping[_Key, Sequence[Sample]]
+    fitted: dict[_Key, Any]
+
+    @classmethod
+    def of(cls, parsed: Parsed, published: Iterable[PublishedError], *, dtype: str) -> Self:
+        """What `parsed` holds of `dtype`, with the settings that they published."""
+        rows: dict[_Key, list[Sample]] = defaultdict(list)
+        for batch in parsed.batches:
+            for sample in batch.samples:
+                if sample.dtype == dtype and sample.time_us is not None:
+                    rows[_key(sample.operator, sample.direction, sample.vector)].append(sample)
+        settings = {
+            (one.operator, one.direction, (one.nodes or 0, one.gpus_per_node or 0)): one
+            for one in published
+            if one.dtype == dtype
+        }
+        return cls(settings=settings, rows=rows, fitted={})
+
+    def time_us(self, asked: Question) -> float | None:
+        """Their answer for an operator, direction and workload vector; None where they published no regressor."""
+        (operator, direction), vector = asked
+        key = _key(operator, direction, vector)
+        if key not in self.settings or key not in self.rows:
+            return None
+        if key not in self.fitted:
+            self.fitted[key] = _fit(self.settings[key], self.rows[key])
+        return float(self.fitted[key].predict(_workloads([vector]))[0])
+
+    def components(self, run: MeasuredRun, estimate: Estimate) -> Mapping[str, float] | None:
+        """Measured seconds that the published errors of a run's components imply; None where there are none.
+
+        `estimate` is any prediction of the run: what is called how often is taken from it. What the authors have no
+        regressor for counts nothing, as in their prediction.
+        """
+        if not run.published_components:
+            return None
+        asked = {question(call) for call in estimate.parts.distinct_calls()}
+        answers = {one: self.time_us(one) for one in asked}
+        if all(answer is None for answer in answers.values()):
+            return None
+        times_us = {one: np.array([answer or 0.0]) for one, answer in answers.items()}
+        predicted = components_of(estimate.parts, step_times(estimate.parts, times_us), times_us).to_dict()
+        return {
+            name: predicted[name] / (1 + error)
+            for name, error in run.published_components.items()
+            if predicted[name] > 0
+        }
+
+    def ask_ahead(self, asked: Sequence[Question], on_progress: Callable[[int, int, str], None]) -> None:
+        """Fit what the questions need, saying how far that is."""
+        keys = dict.fromkeys(_key(*one[0], one[1]) for one in asked)
+        needed = [key for key in keys if key in self.settings and key in self.rows and key not in self.fitted]
+        for done, key in enumerate(needed, start=1):
+            self.fitted[key] = _fit(self.settings[key], self.rows[key])
+            on_progress(done, len(needed), key[0])
+
+
+def _key(operator: str, direction: Direction, vector: Sequence[int]) -> _Key:
+    if OPERATORS[operator].operator_class is OperatorClass.COMMUNICATION:
+        _, nodes, gpus_per_node = vector
+        return operator, direction, (nodes, gpus_per_node)
+    return operator, direction, _NO_LAYOUT
+
+
+def _workloads(vectors: Sequence[Sequence[int]]) -> Array:
+    return np.array(vectors, dtype=np.float64)
+
+
+def _fit(settings: PublishedError, samples: Sequence[Sample]) -> Any:
+    """One regressor of theirs: trees on the workload vector, the time in µs as target.
+
+    Raises:
+        DataError: settings that the regressor does not take.
+    """
+    try:
+        if settings.algorithm == "random_forest":
+            from sklearn.ensemble import RandomForestRegressor
+
+            regressor = RandomForestRegressor(**settings.hyperparameters, random_state=_SEED, n_jobs=-1)
+        else:
+            from xgboost import XGBRegressor
+
+            regressor = XGBRegressor(**settings.hyperparameters, random_state=_SEED, n_jobs=1)
+        times_us = np.array([sample.time_us for sample in samples], dtype=np.float64)
+        return regressor.fit(_workloads([sample.vector for sample in samples]), times_us)
+    except (TypeError, ValueError) as error:
+        reason = (str(error).splitlines() or [""])[0]
+        raise DataError(
+            f"published settings of {settings.operator} ({settings.direction}): cannot be fitted ({reason})"
+        ) from error

@@ -1,0 +1,184 @@
+"""The method's published table made again: a site's data imported and trained on, its measured steps predicted."""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from kernelcast.runtime import DataError, Estimator, UsageError, read_bundle
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.shown import shown_path
+from kernelcast.runtime.step.operator_times import question
+from kernelcast.store import Database
+from kernelcast.store.importers import (
+    PublishedError,
+    read_estimate_train_time,
+    read_published_errors,
+    store_parsed,
+)
+from kernelcast.train.fit import DEFAULT_SEED, Trained, train_bundle
+from kernelcast.train.report.figures import figures
+from kernelcast.validate.comparison import ComparedRun, compare_runs, mean_absolute
+from kernelcast.validate.implied import AuthorsRegressors
+from kernelcast.validate.runs import RunsFile
+
+FORMAT = "kernelcast.published_validation/1"
+STATISTIC = "middle_five"
+"""The only one that the authors' data has."""
+
+Progress = Callable[[int, int, str], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Published:
+    """A site's steps, predicted from its data without calibration, beside what was measured and published."""
+
+    file: RunsFile
+    trained: Trained
+    runs: tuple[ComparedRun, ...]
+
+    @property
+    def mean_abs_error(self) -> float:
+        """Mean of the absolute errors of the closed form."""
+        return mean_absolute([run.error for run in self.runs]) or 0.0
+
+    @property
+    def mean_abs_simulated_error(self) -> float:
+        """The same of the simulated timeline."""
+        return mean_absolute([run.simulated_error for run in self.runs]) or 0.0
+
+    @property
+    def mean_abs_published_error(self) -> float | None:
+        """The same of the published predictions; None unless all are known."""
+        return mean_absolute([run.run.published_error for run in self.runs])
+
+    @property
+    def mean_validation_error(self) -> float | None:
+        """Mean error of the regressors on held-out rows, as `kernelcast train` says it."""
+        return figures(self.trained).mean_validation_error
+
+    @property
+    def taken_over(self) -> int:
+        """Regressors that an earlier bundle already had."""
+        return len(self.trained.manifest.regressors) - len(self.trained.selections)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; errors are fractions (docs/json.md)."""
+        manifest = self.trained.manifest
+        return {
+            "format": FORMAT,
+            "site": self.file.site,
+            "hardware": self.file.hardware,
+            "source": self.file.source,
+            "runs_digest": self.file.digest,
+            "mean_abs_error": self.mean_abs_error,
+            "mean_abs_simulated_error": self.mean_abs_simulated_error,
+            "mean_abs_published_error": self.mean_abs_published_error,
+            "runs": [run.to_dict() for run in self.runs],
+            "regressors": len(manifest.regressors),
+            "taken_over": self.taken_over,
+            "mean_validation_error": self.mean_validation_error,
+            "provenance": {
+                "bundle_digest": self.trained.digest,
+                "dataset_digest": manifest.dataset_digest,
+                "kernelcast_version": manifest.kernelcast_version,
+                "dtype": manifest.dtype,
+                "statistic": manifest.statistic,
+                "seed": manifest.seed,
+            },
+        }
+
+
+def shipped_runs() -> tuple[str, ...]:
+    """Names of the runs files that come with kernelcast, each a site's published steps."""
+    here = files("kernelcast.validate").iterdir()
+    return tuple(sorted(entry.name.removesuffix(".toml") for entry in here if entry.name.endswith(".toml")))
+
+
+def published_runs(directory: Path, given: str) -> RunsFile:
+    """The runs file `given`: a path or the name of one that ships; empty is the one called like the folder.
+
+    Raises:
+        UsageError: no such name, or none is called like the folder; a field is wrong.
+        DataError: a file that cannot be read.
+    """
+    known = ", ".join(shipped_runs())
+    name = given or directory.resolve().name.lower()
+    if name in shipped_runs():
+        return RunsFile.read(Path(str(files("kernelcast.validate").joinpath(f"{name}.toml"))))
+    if not given:
+        raise UsageError(
+            f"{shown_path(directory)}: no measured steps are known of a site of that name, expected one of "
+            f"{known}, or --runs FILE"
+        )
+    return RunsFile.read(Path(given))
+
+
+def validate_published(
+    directory: Path,
+    runs: RunsFile,
+    *,
+    database_path: Path | None = None,
+    output: Path | None = None,
+    earlier: Bundle | None = None,
+    dtype: str = "",
+    seed: int = DEFAULT_SEED,
+    jobs: int = 0,
+    on_import: Progress = lambda done, total, what: None,
+    on_train: Progress = lambda done, total, what: None,
+    on_imply: Progress = lambda done, total, what: None,
+) -> Published:
+    """Import a folder of the authors' data, train on it, and predict the steps of `runs`.
+
+    What is imported and trained is kept where `database_path` and `output` say so. Regressors of `earlier` that these
+    rows and settings would give again are taken over, which changes nothing but the time that it takes.
+
+    Raises:
+        UsageError: as `train_bundle`, and for runs that cannot be predicted.
+        DataError: no such data, nothing to train on, or the bundle lacks what a run needs.
+    """
+    # Before the long work.
+    authors = _published_settings(directory)
+    with tempfile.TemporaryDirectory(prefix="kernelcast-") as name:
+        folder = Path(name)
+        parsed = read_estimate_train_time([directory], on_progress=on_import)
+        with Database.open(database_path or folder / "published.db", create=True) as database:
+            store_parsed(database, parsed)
+            trained = train_bundle(
+                database,
+                output or folder / "published.kcast",
+                statistic=STATISTIC,
+                dtype=dtype,
+                seed=seed,
+                earlier=earlier,
+                jobs=jobs,
+                on_progress=on_train,
+            )
+        estimator = Estimator(read_bundle(trained.path))
+    theirs = AuthorsRegressors.of(parsed, authors, dtype=trained.manifest.dtype)
+    compared = compare_runs(estimator, runs.runs)
+    theirs.ask_ahead(
+        [
+            question(call)
+            for one in compared
+            if one.run.published_components
+            for call in one.closed_form.parts.distinct_calls()
+        ],
+        on_imply,
+    )
+    return Published(
+        file=runs,
+        trained=trained,
+        runs=compare_runs(estimator, runs.runs, implied=theirs.components),
+    )
+
+
+def _published_settings(directory: Path) -> tuple[PublishedError, ...]:
+    """Settings of the authors' regressors; none where the folder does not say them."""
+    try:
+        return read_published_errors(directory)
+    except DataError:
+        # Their lists are not needed to predict; a folder that is none of theirs is refused when it is imported.
+        return ()
