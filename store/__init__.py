@@ -14,7 +14,7 @@ from kernelcast.store.records import Kernel, Repetition, Sample, Status
 from kernelcast.store.runs import KERNELCAST_COLLECTOR, Run, Source
 from kernelcast.store.statistics import middle_five_mean_us, percentile, quiet_us, spread
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
-from kernelcast.store.traces import IngestedTrace, UnrecognisedKernels
+from kernelcast.store.traces import IngestedTrace, TracedRun, UnrecognisedKernels
 
 __all__ = [
     "DEFAULT_MAX_SIZE_BYTES",
@@ -36,6 +36,7 @@ __all__ = [
     "SoftwareRow",
     "Source",
     "Status",
+    "TracedRun",
     "UnrecognisedKernels",
     "check_database",
     "dataset_digest",

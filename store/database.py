@@ -20,7 +20,7 @@ from kernelcast.store.records import Sample, Status
 from kernelcast.store.runs import Run
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
-from kernelcast.store.traces import IngestedTrace, UnrecognisedKernels
+from kernelcast.store.traces import IngestedTrace, TracedRun
 
 
 class Database:
@@ -147,22 +147,16 @@ class Database:
             for predictor in predictors:
                 write.write_predictor(connection, predictor)
 
-    def add_traced_run(
-        self,
-        run: Run,
-        compute: ComputeFingerprint,
-        fabric: FabricFingerprint | None,
-        software: SoftwareFingerprint,
-        *,
-        samples: Iterable[Sample],
-        traces: Iterable[tuple[IngestedTrace, Sequence[UnrecognisedKernels]]],
-    ) -> int:
-        """Add a real run with its traces and all that was found in them; answers how many samples were new."""
+    def add_traced_runs(self, runs: Iterable[TracedRun]) -> int:
+        """Add real runs with their traces and all that was found in them; answers how many samples were new."""
+        added = 0
         with self._transaction() as connection:
-            write.write_run(connection, run, compute, fabric, software)
-            for trace, unrecognised in traces:
-                write.write_trace(connection, trace, unrecognised)
-            return write.write_samples(connection, samples)
+            for traced in runs:
+                write.write_run(connection, traced.run, traced.compute, traced.fabric, traced.software)
+                for trace, unrecognised in traced.traces:
+                    write.write_trace(connection, trace, unrecognised)
+                added += write.write_samples(connection, traced.samples)
+        return added
 
     # Reading
 

@@ -1,11 +1,14 @@
 """What is stored of traces of real runs, beside the samples that were found in them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.store.canonical import plain_mapping, record_digest, rounded_us, utc_moment
+from kernelcast.store.records import Sample
+from kernelcast.store.runs import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,3 +75,15 @@ class UnrecognisedKernels:
         return record_digest(
             "unrecognised_kernel", {name: getattr(self, name) for name in type(self).__slots__}
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TracedRun:
+    """A real run: what it ran on, its traces with what nothing recognised in them, and what was recognised."""
+
+    run: Run
+    compute: ComputeFingerprint
+    fabric: FabricFingerprint | None
+    software: SoftwareFingerprint
+    samples: Sequence[Sample]
+    traces: Sequence[tuple[IngestedTrace, Sequence[UnrecognisedKernels]]]

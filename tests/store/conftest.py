@@ -15,6 +15,7 @@ from kernelcast.store import (
     Repetition,
     Run,
     Sample,
+    TracedRun,
     UnrecognisedKernels,
 )
 
@@ -171,7 +172,18 @@ def add_trace(
             kernel_count=3,
             total_us=40.0,
         )
-        database.add_traced_run(run, compute, fabric, software, samples=[], traces=[(trace, [left])])
+        database.add_traced_runs(
+            [
+                TracedRun(
+                    run=run,
+                    compute=compute,
+                    fabric=fabric,
+                    software=software,
+                    samples=[],
+                    traces=[(trace, [left])],
+                )
+            ]
+        )
         return trace
 
     return add

@@ -1,0 +1,5 @@
+"""Traces of somebody's real run into the store: `kernelcast ingest`. No torch here."""
+
+from kernelcast.collector.ingest.run import Ingested, ingest_traces, operator_counts
+
+__all__ = ["Ingested", "ingest_traces", "operator_counts"]

@@ -1,0 +1,65 @@
+"""The arguments of an event that ingesting asks for, parsed once per event."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from kernelcast.collector.kineto import Event
+
+
+class Arguments(msgspec.Struct, frozen=True, gc=False, rename={
+    "external_id": "External id", "sequence_number": "Sequence number", "dims": "Input Dims", "types": "Input type",
+    "concrete": "Concrete Inputs", "collective": "Collective name", "elements_in": "In msg nelems",
+    "group_size": "Group size", "group_ranks": "Process Group Ranks", "rank_start": "Global rank start",
+    "rank_stride": "Global rank stride",
+}):  # fmt: skip
+    """What the profiler may write. Each is looked at before it is used: any of them may be missing or odd."""
+
+    external_id: Any = None
+    correlation: Any = None
+    sequence_number: Any = None
+    stream: Any = None
+    device: Any = None
+    dims: Any = None
+    types: Any = None
+    concrete: Any = None
+    collective: Any = None
+    elements_in: Any = None
+    dtype: Any = None
+    group_size: Any = None
+    group_ranks: Any = None
+    rank_start: Any = None
+    rank_stride: Any = None
+
+
+_DECODER = msgspec.json.Decoder(Arguments)
+_NONE = Arguments()
+
+
+def arguments_of(event: Event) -> Arguments:
+    """The event's arguments; none where they cannot be read."""
+    try:
+        return _DECODER.decode(event.raw_arguments)
+    except (msgspec.MsgspecError, RecursionError):
+        return _NONE
+
+
+def whole(value: Any) -> int | None:
+    """`value` where it is a whole number."""
+    return value if type(value) is int else None
+
+
+def shapes(dims: Any) -> tuple[tuple[int, ...], ...]:
+    """Shapes of an operator's inputs: `()` for what is no tensor, or a list of tensors."""
+    if not isinstance(dims, list):
+        return ()
+    return tuple(
+        tuple(entry) if isinstance(entry, list) and all(type(size) is int for size in entry) else ()
+        for entry in dims
+    )
+
+
+def texts(values: Any) -> Sequence[str]:
+    """A list of texts; empty where it is something else."""
+    return [str(value) for value in values] if isinstance(values, list) else []

@@ -1,0 +1,95 @@
+"""Collectives of a real run: what they carry, and over which nodes and devices their group is laid out."""
+
+import json
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+
+from kernelcast.collector.ingest.arguments import Arguments, shapes, texts, whole
+from kernelcast.collector.ingest.points import DTYPES, NO_TYPE, Point, Unclear
+
+# The same collective serves two operators, which differ in what they are called for, not in what is timed. Entries
+# count as in the table: one process's shard of an all-gather, its input of a reduce-scatter.
+_OPERATORS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "all_reduce": ("mp_all_reduce", "dp_all_reduce"),
+        "all_gather": ("mp_all_gather", "dp_all_gather"),
+        "reduce_scatter": ("mp_reduce_scatter", "dp_reduce_scatter"),
+        "point_to_point": ("pp_p2p",),
+    }
+)
+_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        "allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",
+        "_allgather_base": "all_gather", "all_gather": "all_gather", "_reduce_scatter_base": "reduce_scatter",
+        "reduce_scatter": "reduce_scatter", "send": "point_to_point", "recv": "point_to_point",
+    }
+)  # fmt: skip
+COMMUNICATION_CALL = "record_param_comms"
+_NOT_RECORDED = Unclear("a collective whose size and group were not recorded")
+_LAYOUT = Unclear("a collective whose group's layout on nodes is not known (--gpus-per-node)")
+
+
+def collective(arguments: Arguments, gpus_per_node: int) -> Point | Unclear:
+    """What the metadata of a collective say; `gpus_per_node` is 0 where unknown."""
+    if not isinstance(arguments.collective, str):
+        return _NOT_RECORDED
+    kind = _NAMES.get(arguments.collective)
+    if kind is None:
+        return Unclear(f"no operator for {arguments.collective[:40]}")
+    elements, ranks = whole(arguments.elements_in), group_ranks(arguments)
+    if elements is None or elements < 1 or ranks is None:
+        return _NOT_RECORDED
+    return _point(kind, elements, DTYPES.get(str(arguments.dtype), ""), ranks, gpus_per_node)
+
+
+def gloo_collective(
+    name: str, arguments: Arguments, only_group: Sequence[int], processes_per_node: int
+) -> Point | Unclear:
+    """What an annotation of gloo says (`gloo:all_reduce` with its input); the group where there is only one."""
+    kind = _NAMES.get(name.partition(":")[2])
+    if kind is None:
+        return Unclear(f"no operator for {name[:40]}")
+    sizes = [shape for shape in shapes(arguments.dims) if shape]
+    if len(sizes) != 1 or len(sizes[0]) != 1 or sizes[0][0] < 1:
+        return _NOT_RECORDED
+    if not only_group:
+        return Unclear("a collective whose group was not recorded")
+    dtype = DTYPES.get(next(iter(texts(arguments.types)), ""), "")
+    return _point(kind, sizes[0][0], dtype, only_group, processes_per_node)
+
+
+def group_ranks(arguments: Arguments) -> Sequence[int] | None:
+    """Ranks of the group, from its list or, where that is cut short, from start, stride and size."""
+    size = whole(arguments.group_size)
+    try:
+        listed = json.loads(arguments.group_ranks) if isinstance(arguments.group_ranks, str) else None
+    except (ValueError, RecursionError):
+        listed = None
+    if isinstance(listed, list) and listed and all(type(rank) is int for rank in listed):
+        return listed if size in (None, len(listed)) else None
+    start, stride = whole(arguments.rank_start), whole(arguments.rank_stride)
+    if size is None or not 1 <= size <= 2**20 or start is None or not stride:
+        return None
+    return range(start, start + size * stride, stride)
+
+
+def layout(ranks: Sequence[int], gpus_per_node: int) -> tuple[int, int] | None:
+    """Nodes and devices per node of a group, where every node has as many of its ranks; ranks fill node after node."""
+    if not gpus_per_node:
+        return None
+    per_node: dict[int, int] = {}
+    for rank in ranks:
+        per_node[rank // gpus_per_node] = per_node.get(rank // gpus_per_node, 0) + 1
+    counts = set(per_node.values())
+    return (len(per_node), counts.pop()) if len(counts) == 1 else None
+
+
+def _point(kind: str, elements: int, dtype: str, ranks: Sequence[int], gpus_per_node: int) -> Point | Unclear:
+    if len(ranks) < 2:
+        return Unclear("a collective of one process alone")
+    if kind == "point_to_point" and len(ranks) != 2:
+        return Unclear("a transfer inside a group of more than two: between which ranks was not recorded")
+    found = layout(ranks, gpus_per_node)
+    if found is None:
+        return _LAYOUT
+    return Point(_OPERATORS[kind], dtype, (elements, *found)) if dtype else NO_TYPE

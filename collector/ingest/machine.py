@@ -1,0 +1,87 @@
+"""What a trace says about the machine it was recorded on, and no more: what it does not say stays 0 or empty."""
+
+from collections import Counter
+from datetime import UTC, datetime
+from typing import Any
+
+from kernelcast.collector.ingest.arguments import arguments_of, whole
+from kernelcast.collector.kineto import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Trace
+from kernelcast.runtime.fingerprint import ComputeFingerprint, SoftwareFingerprint
+
+UNKNOWN_DEVICE = "unknown"
+_YEAR_2000_NS = 946_684_800 * 10**9
+_YEAR_2200_NS = 7_258_118_400 * 10**9
+
+
+def compute_of(trace: Trace) -> ComputeFingerprint:
+    """The device that the kernels ran on, from the trace's device properties."""
+    used: Counter[int | None] = Counter(
+        whole(arguments_of(event).device) for event in trace.of_category(*DEVICE_CATEGORIES)
+    )
+    on_device = bool(used) or bool(trace.device_properties) or bool(trace.of_category(*LAUNCH_CATEGORIES))
+    if not on_device and trace.distributed.get("backend") != "nccl":
+        return ComputeFingerprint(kind="cpu", device_name=UNKNOWN_DEVICE)
+    number = used.most_common(1)[0][0] if used else None
+    listed = {entry.get("id"): entry for entry in trace.device_properties}
+    device = listed.get(number) or next(iter(trace.device_properties), {})
+    name = _text(device.get("name"))
+    is_rocm = bool(trace.hip_runtime_version) or name.startswith("AMD ")
+    major, minor = whole(device.get("computeMajor")), whole(device.get("computeMinor"))
+    return ComputeFingerprint(
+        kind="rocm" if is_rocm else "cuda",
+        device_name=name or UNKNOWN_DEVICE,
+        compute_capability="" if major is None or minor is None else f"{major}.{minor}",
+        multiprocessors=whole(device.get("numSms")) or 0,
+        memory_gib=round((whole(device.get("totalGlobalMem")) or 0) / 2**30),
+    )
+
+
+def software_of(trace: Trace) -> SoftwareFingerprint:
+    """The versions that the trace names. It names neither torch's nor the driver's (only the driver's CUDA level)."""
+    return SoftwareFingerprint(
+        torch="",
+        cuda=_runtime_version(trace),
+        nccl=_text(trace.distributed.get("nccl_version")),
+    )
+
+
+def _runtime_version(trace: Trace) -> str:
+    if version := trace.hip_runtime_version:  # 6.4.43483 is 60443483
+        return f"{version // 10_000_000}.{version // 100_000 % 100}.{version % 100_000}"
+    version = trace.cuda_runtime_version  # 12.4 is 12040
+    return f"{version // 1000}.{version % 1000 // 10}" if version else ""
+
+
+def gpus_per_node_of(trace: Trace) -> int:
+    """Devices of a node where the trace lets it be known, else 0.
+
+    A job with no more processes than the trace lists devices is taken to run on the one node that has them.
+    """
+    world_size = whole(trace.distributed.get("world_size"))
+    devices = len(trace.device_properties)
+    return devices if world_size is not None and 1 < world_size <= devices else 0
+
+
+def recorded_at(trace: Trace) -> str | None:
+    """The moment of the first event, UTC; None where the trace's clock does not count from Unix time."""
+    if not trace.events:
+        return None
+    moment_ns = trace.base_time_ns + round(trace.events[0].start_us * 1000)
+    if not _YEAR_2000_NS < moment_ns < _YEAR_2200_NS:
+        return None
+    return datetime.fromtimestamp(moment_ns / 1e9, UTC).isoformat()
+
+
+def process_groups(trace: Trace) -> tuple[dict[str, Any], ...]:
+    """Name, size and ranks of the groups that the trace lists."""
+    listed = trace.distributed.get("pg_config")
+    groups = []
+    for entry in listed if isinstance(listed, list) else []:
+        if isinstance(entry, dict):
+            fields = {"name": entry.get("pg_name"), "size": entry.get("pg_size"), "ranks": entry.get("ranks")}
+            groups.append({name: value for name, value in fields.items() if value is not None})
+    return tuple(groups)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""

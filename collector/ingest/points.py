@@ -1,0 +1,37 @@
+"""What a recognised call is: an operator of the table at a workload, or the reason why it is none."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+DTYPES: Mapping[str, str] = MappingProxyType(
+    {
+        # as the profiler writes the types of tensors …
+        "float": "float32", "double": "float64", "c10::Half": "float16", "c10::BFloat16": "bfloat16",
+        # … and those of messages
+        "Float": "float32", "Double": "float64", "Half": "float16", "BFloat16": "bfloat16",
+    }
+)  # fmt: skip
+"""The profiler's names of element types, and torch's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One or several operators of the table (collectives serve two) at a workload."""
+
+    operators: tuple[str, ...]
+    dtype: str
+    vector: tuple[int, ...]
+    variant: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Unclear:
+    """Why a call is no operator of the table."""
+
+    reason: str
+
+
+NO_OPERATOR = Unclear("no operator for it")
+NO_SHAPES = Unclear("shapes were not recorded (record_shapes)")
+NO_TYPE = Unclear("its element type is none of a training step")

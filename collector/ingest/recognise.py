@@ -1,0 +1,184 @@
+"""Operators of a framework as operators of the table: aten calls with the shapes of their inputs as workload vectors.
+
+A call counts as the outermost recognised one around its kernels: the cross-entropy, not the log-softmax inside of it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from types import MappingProxyType
+
+from kernelcast.collector.ingest.arguments import Arguments, shapes, texts
+from kernelcast.collector.ingest.host import HostOperators
+from kernelcast.collector.ingest.linears import LinearRoles
+from kernelcast.collector.ingest.points import DTYPES, NO_SHAPES, NO_TYPE, Point, Unclear
+
+Shapes = tuple[tuple[int, ...], ...]
+_NO_ROLE = Unclear("a matrix product whose operator cannot be told from the shapes of this trace")
+_NOT_CAUSAL = Unclear("attention that is not causal, or does not say (Concrete Inputs)")
+_OTHER_SHAPE = Unclear("shapes that the operator here does not have")
+_OPTIMIZER = Unclear("an optimizer step, of which the stage and its encoders cannot be told")
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What else occurs in the trace, by which ambiguous calls are told apart."""
+
+    roles: LinearRoles
+    softmaxes: frozenset[tuple[int, int, int]]  # heads of all samples, queries, keys
+
+    @classmethod
+    def of(cls, host: HostOperators) -> "Surroundings":
+        """From the forward calls of a trace."""
+        products: list[tuple[int, int]] = []
+        norms: set[int] = set()
+        embeddings: set[tuple[int, int]] = set()
+        softmaxes: set[tuple[int, int, int]] = set()
+        for index, call in enumerate(host.calls):
+            name = call.event.name
+            if name not in _OF_INTEREST or host.within(index)[1] is not None:
+                continue
+            dims = shapes(call.arguments.dims)
+            if name in _PRODUCTS:
+                left, right = _factors(name, dims)
+                if len(left) == 2 and len(right) == 2:
+                    products.append((right[0], right[1]))
+            elif name == "aten::embedding" and dims and len(dims[0]) == 2:
+                embeddings.add((dims[0][0], dims[0][1]))
+            elif name == "aten::_softmax" and dims and len(dims[0]) == 4:
+                b, heads, queries, keys = dims[0]
+                softmaxes.add((b * heads, queries, keys))
+            elif name in _NORMS and dims and len(dims[0]) >= 2:
+                norms.add(dims[0][-1])
+        return cls(LinearRoles.of(products, norms, embeddings), frozenset(softmaxes))
+
+
+def recognised(name: str, arguments: Arguments, around: Surroundings) -> Point | Unclear:
+    """What a call named in `RECOGNISED` is."""
+    if name in _OPTIMIZERS:
+        return _OPTIMIZER
+    dims = shapes(arguments.dims)
+    if not dims or not any(dims):
+        return NO_SHAPES
+    types = [DTYPES.get(text, "") for text in texts(arguments.types)]
+    first = next((kind for kind, shape in zip(types, dims, strict=False) if shape), "")
+    found = _RULES[name](name, dims, texts(arguments.concrete), around)
+    if isinstance(found, Unclear):
+        return found
+    operator, vector, variant = found
+    if not first:
+        return NO_TYPE
+    return Point((operator,), first, vector, variant)
+
+
+Found = tuple[str, tuple[int, ...], str] | Unclear
+
+
+def _factors(name: str, dims: Shapes) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """The two matrices of a product; addmm and linear layers with a bias have it first."""
+    pair = dims[1:3] if name == "aten::addmm" else dims[:2]
+    return (pair[0], pair[1]) if len(pair) == 2 else ((), ())
+
+
+def _product(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
+    left, right = _factors(name, dims)
+    if len(left) != 2 or len(right) != 2 or left[1] != right[0]:
+        return _OTHER_SHAPE
+    operator = around.roles.by_width.get((right[0], right[1]))
+    return _NO_ROLE if operator is None else (operator, (left[0], right[0], right[1]), "")
+
+
+def _batched_product(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
+    left, right = _factors(name, dims)
+    if len(left) != 3 or len(right) != 3 or left[0] != right[0] or left[2] != right[1]:
+        return _OTHER_SHAPE
+    heads, queries, inner, columns = *left, right[2]
+    scores, values = (
+        (heads, queries, columns) in around.softmaxes,
+        (heads, queries, inner) in around.softmaxes,
+    )
+    if scores == values:  # neither, or a head as wide as the sequence is long
+        return _NO_ROLE
+    return ("attention_scores" if scores else "attention_values"), (heads, queries, inner, columns), ""
+
+
+def _norm(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
+    parameters = sum(len(shape) == 1 for shape in dims[1:])
+    operator = "layer_norm" if name in _LAYER_NORMS else "rms_norm"
+    if parameters != (2 if operator == "layer_norm" else 1):
+        return Unclear("a norm without its weight (and bias)")
+    return _rows(operator, dims[0])
+
+
+def _gelu(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
+    return _rows("gelu", dims[0])
+
+
+def _rows(operator: str, shape: tuple[int, ...]) -> Found:
+    """[b, l, d]; rows of a matrix count as tokens of one sample."""
+    if len(shape) == 3:
+        return operator, shape, ""
+    return (operator, (1, *shape), "") if len(shape) == 2 else _OTHER_SHAPE
+
+
+def _softmax(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
+    return ("softmax", dims[0], "") if len(dims[0]) == 4 else _OTHER_SHAPE
+
+
+def _embedding(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
+    if len(dims) < 2 or len(dims[0]) != 2 or not dims[1]:
+        return _OTHER_SHAPE
+    return "embedding", (prod(dims[1]), *dims[0]), ""
+
+
+def _cross_entropy(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
+    if len(dims[0]) != 2:
+        return _OTHER_SHAPE
+    return "cross_entropy", (1, *dims[0]), ""
+
+
+def _attention(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
+    place = _CAUSAL_AT[name]
+    if len(concrete) <= place or concrete[place] != "True":
+        return _NOT_CAUSAL
+    if len(dims) < 3 or len(dims[0]) != 4 or dims[0] != dims[1] or dims[0] != dims[2]:
+        return _OTHER_SHAPE
+    b, heads, tokens, head_size = dims[0]
+    return "flash_attention", (b, tokens, heads, head_size), _ATTENTION_VARIANTS.get(name, "")
+
+
+_PRODUCTS = frozenset({"aten::addmm", "aten::mm"})
+_LAYER_NORMS = frozenset({"aten::layer_norm", "aten::native_layer_norm"})
+_NORMS = _LAYER_NORMS | {"aten::rms_norm", "aten::_fused_rms_norm"}
+_OF_INTEREST = _PRODUCTS | _NORMS | {"aten::embedding", "aten::_softmax"}
+_OPTIMIZERS = frozenset({"aten::_fused_adam_", "aten::_fused_adamw_"})
+# Where `is_causal` stands among the inputs.
+_CAUSAL_AT = MappingProxyType(
+    {
+        "aten::_scaled_dot_product_flash_attention": 4,
+        "aten::_scaled_dot_product_flash_attention_for_cpu": 4,
+        "aten::_scaled_dot_product_cudnn_attention": 6,
+        "aten::_scaled_dot_product_efficient_attention": 6,
+    }
+)
+_ATTENTION_VARIANTS = MappingProxyType(
+    {
+        "aten::_scaled_dot_product_cudnn_attention": "cudnn",
+        "aten::_scaled_dot_product_efficient_attention": "memory-efficient",
+    }
+)
+_RULES: Mapping[str, Callable[[str, Shapes, Sequence[str], Surroundings], Found]] = MappingProxyType(
+    {
+        **dict.fromkeys(_PRODUCTS, _product),
+        **dict.fromkeys(_NORMS, _norm),
+        **dict.fromkeys(_CAUSAL_AT, _attention),
+        "aten::bmm": _batched_product,
+        "aten::baddbmm": lambda *_: _NO_ROLE,
+        "aten::gelu": _gelu,
+        "aten::_softmax": _softmax,
+        "aten::embedding": _embedding,
+        "aten::cross_entropy_loss": _cross_entropy,
+    }
+)
+RECOGNISED = frozenset(_RULES) | _OPTIMIZERS
+"""Names of the calls that may be operators of the table."""

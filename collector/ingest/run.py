@@ -1,0 +1,326 @@
+"""`ingest_traces`: trace files of real runs into a database, all of them or nothing."""
+
+import hashlib
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelcast.collector.ingest.arguments import whole
+from kernelcast.collector.ingest.extract import Extracted, Kind, Occurrence, extract, in_order
+from kernelcast.collector.ingest.machine import (
+    compute_of,
+    gpus_per_node_of,
+    process_groups,
+    recorded_at,
+    software_of,
+)
+from kernelcast.collector.kineto import Trace, read_trace
+from kernelcast.collector.trace_file import MAX_TRACE_BYTES
+from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.store import (
+    Database,
+    IngestedTrace,
+    Kernel,
+    Repetition,
+    Run,
+    Sample,
+    Source,
+    TracedRun,
+    UnrecognisedKernels,
+)
+
+COMMAND = "ingest"
+_PROFILER = "PyTorch profiler"
+_IDLE_PERCENT = 10
+_HASHED_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ingested:
+    """One file, ingested: what is stored of it. Times in µs."""
+
+    path: Path
+    is_new: bool  # False: a trace with the same digest is in the database already
+    trace: IngestedTrace | None = None
+    samples: tuple[Sample, ...] = ()
+    unrecognised: tuple[UnrecognisedKernels, ...] = ()
+    device: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """One file, read: all that is needed of it, apart from its events."""
+
+    path: Path
+    digest: str
+    extracted: Extracted
+    compute: ComputeFingerprint
+    software: SoftwareFingerprint
+    backend: str
+    gpus_per_node: int
+    rank: int | None
+    world_size: int | None
+    groups: tuple[dict[str, object], ...]
+    span_us: float
+    event_count: int
+    recorded_at: str | None
+
+
+def ingest_traces(
+    paths: Sequence[Path],
+    database_path: Path,
+    *,
+    site: str = "",
+    gpus_per_node: int = 0,
+    max_bytes: int = MAX_TRACE_BYTES,
+) -> list[Ingested]:
+    """Add traces of real runs to a database, which is made where there is none.
+
+    Ranks of one job (same machine, software and world size, each rank once) become one run. A file whose digest the
+    database holds already is left out. `gpus_per_node` says how ranks fill nodes, where the traces do not: 0.
+
+    Raises:
+        UsageError: no file.
+        DataError: a file is no Kineto trace; names it. The database is then as it was.
+    """
+    if not paths:
+        raise UsageError("ingest: found no trace, expected at least one")
+    known = _known(database_path)
+    files: list[_File | Path] = []
+    for path in paths:
+        digest = _digest(path)
+        files.append(path if digest in known else _read(path, digest, gpus_per_node, max_bytes))
+        known.add(digest)
+    done = {path: Ingested(path=path, is_new=False) for path in files if isinstance(path, Path)}
+    runs = []
+    for job in _jobs([file for file in files if isinstance(file, _File)]):
+        run, ingested = _traced_run(job, site)
+        runs.append(run)
+        done |= {one.path: one for one in ingested}
+    if runs:
+        with Database.open(database_path, create=True) as database:
+            database.add_traced_runs(runs)
+    return [done[path] for path in dict.fromkeys(paths)]
+
+
+def _known(database_path: Path) -> set[str]:
+    """Digests of the traces that the database holds."""
+    if not database_path.exists():
+        return set()
+    with Database.open(database_path) as database:
+        return {trace.file_digest for trace in database.trace_list()}
+
+
+def _digest(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            digest = hashlib.sha256()
+            while chunk := file.read(_HASHED_BYTES):
+                digest.update(chunk)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file, expected a Kineto trace") from None
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+    return digest.hexdigest()
+
+
+def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int) -> _File:
+    trace = read_trace(path, max_bytes=max_bytes)
+    if not trace.events:
+        raise DataError(f"{path}: holds no event with a duration, expected a trace of a run")
+    gpus_per_node = gpus_per_node or gpus_per_node_of(trace)
+    backend = trace.distributed.get("backend")
+    return _File(
+        path=path,
+        digest=digest,
+        extracted=extract(trace, gpus_per_node),
+        compute=compute_of(trace),
+        software=software_of(trace),
+        backend=backend if isinstance(backend, str) else "",
+        gpus_per_node=gpus_per_node,
+        rank=whole(trace.distributed.get("rank")),
+        world_size=whole(trace.distributed.get("world_size")),
+        groups=process_groups(trace),
+        span_us=_span_us(trace),
+        event_count=len(trace.events),
+        recorded_at=recorded_at(trace),
+    )
+
+
+def _span_us(trace: Trace) -> float:
+    events = [event for event in trace.events if event.category != "Trace"] or list(trace.events)
+    return max(event.end_us for event in events) - min(event.start_us for event in events)
+
+
+def _jobs(files: Sequence[_File]) -> list[list[_File]]:
+    """Files by job: the ranks of one are together where nothing in them speaks against it."""
+    jobs: list[list[_File]] = []
+    for file in files:
+        for job in jobs:
+            first = job[0]
+            same = (file.compute, file.software, file.backend, file.world_size, file.gpus_per_node) == (
+                first.compute,
+                first.software,
+                first.backend,
+                first.world_size,
+                first.gpus_per_node,
+            )
+            if (
+                same
+                and (file.world_size or 1) > 1
+                and file.rank not in {None, *(other.rank for other in job)}
+            ):
+                job.append(file)
+                break
+        else:
+            jobs.append([file])
+    return jobs
+
+
+def _traced_run(job: Sequence[_File], site: str) -> tuple[TracedRun, list[Ingested]]:
+    first = job[0]
+    digests = sorted(file.digest for file in job)
+    has_fabric = bool(first.gpus_per_node and first.backend)
+    fabric = (
+        FabricFingerprint(backend=first.backend, gpus_per_node=first.gpus_per_node) if has_fabric else None
+    )
+    run = Run(
+        started_at=min((file.recorded_at for file in job if file.recorded_at), default=None),
+        kernelcast_version="",
+        code_digest="",
+        command=COMMAND,
+        compute_id=first.compute.digest,
+        fabric_id=fabric.digest if fabric else None,
+        software_id=first.software.digest,
+        # Nothing here is measured alone: `train` leaves samples of traces out unless it is asked for them.
+        conditions={"real_run": True, **({"world_size": first.world_size} if first.world_size else {})},
+        source=Source(
+            kind="trace",
+            name=_PROFILER,
+            file_digest=digests[0]
+            if len(job) == 1
+            else hashlib.sha256("".join(digests).encode()).hexdigest(),
+        ),
+        site=site,
+    )
+    ingested = [_ingested(file, run.id) for file in job]
+    traced = TracedRun(
+        run=run,
+        compute=first.compute,
+        fabric=fabric,
+        software=first.software,
+        samples=tuple(sample for one in ingested for sample in one.samples),
+        traces=tuple((one.trace, one.unrecognised) for one in ingested if one.trace),
+    )
+    return traced, ingested
+
+
+def _ingested(file: _File, run_id: str) -> Ingested:
+    found = file.extracted
+    trace = IngestedTrace(
+        run_id=run_id,
+        file_digest=file.digest,
+        rank=file.rank,
+        world_size=file.world_size,
+        backend=file.backend,
+        process_groups=file.groups,
+        span_us=file.span_us,
+        event_count=file.event_count,
+        kernel_count=found.count,
+        kernel_us=found.total_us,
+        attributed_count=found.attributed_count,
+        attributed_us=found.attributed_us,
+        recognised_count=found.recognised_count,
+        recognised_us=found.recognised_us,
+        measured_at=file.recorded_at,
+    )
+    left = tuple(
+        UnrecognisedKernels(
+            trace_id=trace.id,
+            name=name,
+            category=category,
+            stream=stream,
+            host_operator=host_operator,
+            shapes=shapes,
+            reason=reason,
+            kernel_count=count,
+            total_us=total_us,
+        )
+        for (name, category, stream, host_operator, shapes, reason), (count, total_us) in found.left.items()
+    )
+    samples = tuple(
+        sample
+        for kind, occurrences in found.points.items()
+        for sample in _samples(kind, list(in_order(occurrences)), run_id, file.recorded_at)
+    )
+    return Ingested(
+        path=file.path,
+        is_new=True,
+        trace=trace,
+        samples=samples,
+        unrecognised=left,
+        device=file.compute.description,
+    )
+
+
+def _samples(
+    kind: Kind, occurrences: Sequence[Occurrence], run_id: str, measured_at: str | None
+) -> Iterator[Sample]:
+    point, direction = kind
+    first_us = occurrences[0].start_us
+    repetitions = [_repetition(index, occurrence, first_us) for index, occurrence in enumerate(occurrences)]
+    for operator in point.operators:
+        yield Sample.from_repetitions(
+            run_id=run_id,
+            operator=operator,
+            direction=direction,
+            dtype=point.dtype,
+            vector=point.vector,
+            variant=point.variant,
+            repetitions=repetitions,
+            measured_at=measured_at,
+            flags=_flags(occurrences),
+        )
+
+
+def _repetition(index: int, occurrence: Occurrence, first_us: float) -> Repetition:
+    start_us = occurrence.start_us
+    return Repetition(
+        index=index,
+        time_us=occurrence.end_us - start_us,
+        start_us=start_us - first_us,
+        kernels=tuple(
+            Kernel(
+                name=piece.name,
+                start_us=piece.start_us - start_us,
+                duration_us=piece.duration_us,
+                stream=piece.stream,
+            )
+            for piece in occurrence.pieces
+        ),
+    )
+
+
+def _flags(occurrences: Sequence[Occurrence]) -> list[tuple[str, str]]:
+    """What sets the times of a real run apart from times of an operator alone."""
+    flags = []
+    beside = sum(occurrence.is_overlapped for occurrence in occurrences)
+    if beside:
+        flags.append(("overlapped", f"{beside} of {len(occurrences)} beside kernels of other streams"))
+    spans_us = sum(occurrence.end_us - occurrence.start_us for occurrence in occurrences)
+    busy_us = sum(piece.duration_us for occurrence in occurrences for piece in occurrence.pieces)
+    idle_percent = 100 * (1 - busy_us / spans_us)
+    if idle_percent >= _IDLE_PERCENT:
+        flags.append(("idle", f"{idle_percent:.0f} % of the time none of its kernels ran"))
+    return flags
+
+
+def operator_counts(ingested: Sequence[Ingested]) -> Counter[tuple[str, str, str]]:
+    """Occurrences by operator, direction and dtype."""
+    counts: Counter[tuple[str, str, str]] = Counter()
+    for one in ingested:
+        for sample in one.samples:
+            counts[sample.operator, sample.direction.value, sample.dtype] += sample.repetition_count
+    return counts
