@@ -27,6 +27,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             "collect", "collect", "collector", "Measure operators and collectives into a database."
         ),
         "import": Verb("import_", "import_", "store", "Import others' measurements into a database."),
+        "ingest": Verb("ingest", "ingest", "collector", "Add profiler traces of real runs to a database."),
         "db": Verb("db", "db", "store", "Look into, verify, merge, compare and share databases."),
         "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
         "calibrate": Verb("calibrate", "calibrate", "", "Correct a bundle by a few measured steps."),

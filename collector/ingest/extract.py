@@ -25,7 +25,8 @@ from kernelcast.collector.kineto import (
 from kernelcast.runtime.operators import Direction
 
 _NO_CALL = Unclear("no operator of the host is recorded for it")
-_NO_FORWARD = Unclear("backward of a call that the trace does not hold")
+_NO_FORWARD = Unclear("backward of a call that cannot be told")
+_ACCUMULATION = "AccumulateGrad"
 _NO_DURATION = Unclear("took no time")
 
 
@@ -168,7 +169,8 @@ class _Work:
             direction = Direction.BACKWARD
             forward = self._host.forward_of(node)
             if forward is None:
-                return _NO_FORWARD, 0, direction
+                adds_up = _ACCUMULATION in self._host.calls[node].event.name
+                return NO_OPERATOR if adds_up else _NO_FORWARD, 0, direction
             calls, _ = self._host.within(forward)
         candidates = [index for index in calls if self._host.calls[index].event.name in RECOGNISED]
         if not candidates:

@@ -7,7 +7,7 @@ columns out of a forward product:
     attention_output_linear  d → d, as often as there are projections of queries, keys and values at once
     mlp_up_linear            d → f, as often as f → d
     mlp_gate_up_linear       d → 2f, as often as f → d
-    mlp_down_linear          f → d, where one of the two is there
+    mlp_down_linear          f → d, where one of the two is there, or d → f twice as often (gate and up apart)
     logits_linear            d → rows of the embedding
 
 Anything else (queries, keys and values apart, gate and up apart, slices of tensor parallelism) is left unrecognised.
@@ -50,6 +50,8 @@ class LinearRoles:
             elif n % 2 == 0 and back.get(n // 2) == out[n] and n // 2 not in out:
                 roles[d, n], roles[n // 2, d] = "mlp_gate_up_linear", "mlp_down_linear"
                 del out[n]
+            elif n in back and out[n] == 2 * back[n]:
+                roles[n, d] = "mlp_down_linear"
         attention = [n for n in out if n not in back and d < n <= 3 * d and out[n] == counts[d, d]]
         if len(attention) == 1 and len(out) == 1:
             roles[d, attention[0]], roles[d, d] = "qkv_linear", "attention_output_linear"

@@ -1,0 +1,174 @@
+"""`kernelcast ingest`: traces of real runs into a database."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.options import database_option
+from kernelcast.cli.tables import text_table
+from kernelcast.collector.ingest import Ingested, ingest_traces, operator_counts
+
+FORMAT = "kernelcast.ingested/1"
+_MOST_SHOWN = 10
+_LONGEST_NAME = 60
+
+
+@click.command()
+@click.argument("traces", nargs=-1, required=True, metavar="TRACE...", type=click.Path(path_type=Path))
+@database_option("The database; made where there is none.")
+@click.option("--site", default="", help="Who ran it, stored as free text.")
+@click.option(
+    "--gpus-per-node",
+    type=click.IntRange(min=1),
+    help="Devices (or processes) of a node, which ranks fill one after another; where the traces do not say.",
+)
+@click.option(
+    "--max-size-gib", type=float, default=2.0, show_default=True, help="Refuse a trace that unpacks to more."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def ingest(
+    traces: tuple[Path, ...],
+    database_path: Path,
+    site: str,
+    gpus_per_node: int | None,
+    max_size_gib: float,
+    as_json: bool,
+) -> None:
+    """Add PyTorch-profiler traces of real runs to a database: kernels, and operators where recognisable.
+
+    Ranks of one job given together become one run. All files are stored or none; a file that is there already is left
+    out. What is not recognised is kept and counted. Traces of a real run do not train regressors unless asked.
+
+    \b
+    kernelcast ingest rank0.pt.trace.json.gz rank1.pt.trace.json.gz --db bench.db
+    """
+    done = ingest_traces(
+        traces,
+        database_path,
+        site=site,
+        gpus_per_node=gpus_per_node or 0,
+        max_bytes=int(max_size_gib * 2**30),
+    )
+    if as_json:
+        click.echo(json.dumps(_document(done), indent=2))
+        return
+    new = [one for one in done if one.is_new]
+    if new:
+        _print_files(new)
+        _print_operators(new)
+        _print_left(new)
+    added = sum(len(one.samples) for one in new)
+    there = f", {len(done) - len(new)} already there" if len(new) < len(done) else ""
+    runs = len({one.trace.run_id for one in new if one.trace})
+    click.echo(f"{database_path}: {len(new)} trace(s) of {runs} run(s) added, {added:,} samples{there}")
+
+
+def _percent(part: float, whole: float) -> str:
+    return f"{100 * part / whole:.1f}" if whole else ""
+
+
+def _print_files(new: Sequence[Ingested]) -> None:
+    rows = []
+    for one in new:
+        if (trace := one.trace) is not None:
+            rows.append(
+                (
+                    one.path.name,
+                    one.device,
+                    "" if trace.rank is None else str(trace.rank),
+                    f"{trace.event_count:,}",
+                    f"{trace.kernel_count:,}",
+                    f"{trace.kernel_us / 1e3:,.3f}",
+                    _percent(trace.attributed_us, trace.kernel_us),
+                    _percent(trace.recognised_us, trace.kernel_us),
+                )
+            )
+    columns = ("trace", "device", "rank", "events", "kernels", "kernels ms", "attributed %", "recognised %")
+    click.echo(text_table(columns, rows))
+    for one in new:
+        if one.trace is not None and not one.trace.kernel_count:
+            click.echo(f"{one.path.name}: holds no kernel, only what the host did")
+
+
+def _print_operators(new: Sequence[Ingested]) -> None:
+    counts = operator_counts(new)
+    workloads: Counter[tuple[str, str, str]] = Counter()
+    for key in {
+        (s.operator, s.direction.value, s.dtype, s.vector, s.variant) for o in new for s in o.samples
+    }:
+        workloads[key[0], key[1], key[2]] += 1
+    if counts:
+        rows = [(*key, f"{workloads[key]:,}", f"{count:,}") for key, count in sorted(counts.items())]
+        click.echo()
+        click.echo(text_table(("operator", "direction", "dtype", "workloads", "occurrences"), rows))
+
+
+def _print_left(new: Sequence[Ingested]) -> None:
+    totals: dict[tuple[str, str, str], tuple[int, float]] = {}
+    for one in new:
+        for kernels in one.unrecognised:
+            key = (kernels.host_operator, kernels.name, kernels.reason)
+            count, total_us = totals.get(key, (0, 0.0))
+            totals[key] = count + kernels.kernel_count, total_us + kernels.total_us
+    if not totals:
+        return
+    shown = sorted(totals.items(), key=lambda entry: (-entry[1][1], entry[0]))[:_MOST_SHOWN]
+    rows = [
+        (host or "-", _shortened(name), f"{count:,}", f"{total_us / 1e3:,.3f}", reason)
+        for (host, name, reason), (count, total_us) in shown
+    ]
+    click.echo()
+    click.echo(f"not recognised: {len(totals):,} kinds of kernels, of which take most time")
+    click.echo(text_table(("host operator", "kernel", "launches", "total ms", "reason"), rows))
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+
+
+def _document(done: Sequence[Ingested]) -> dict[str, object]:
+    return {
+        "format": FORMAT,
+        "traces": [_file_document(one) for one in done],
+        "operators": [
+            {"operator": operator, "direction": direction, "dtype": dtype, "occurrences": count}
+            for (operator, direction, dtype), count in sorted(operator_counts(done).items())
+        ],
+    }
+
+
+def _file_document(one: Ingested) -> dict[str, object]:
+    trace = one.trace
+    if trace is None:
+        return {"file": one.path.name, "added": False}
+    return {
+        "file": one.path.name,
+        "added": True,
+        "run_id": trace.run_id,
+        "device": one.device,
+        "rank": trace.rank,
+        "world_size": trace.world_size,
+        "events": trace.event_count,
+        "kernels": trace.kernel_count,
+        "kernel_us": trace.kernel_us,
+        "attributed_us": trace.attributed_us,
+        "recognised_kernels": trace.recognised_count,
+        "recognised_us": trace.recognised_us,
+        "samples": len(one.samples),
+        "unrecognised": [
+            {
+                "host_operator": kernels.host_operator,
+                "kernel": kernels.name,
+                "category": kernels.category,
+                "stream": kernels.stream,
+                "shapes": kernels.shapes,
+                "reason": kernels.reason,
+                "launches": kernels.kernel_count,
+                "total_us": kernels.total_us,
+            }
+            for kernels in sorted(one.unrecognised, key=lambda k: -k.total_us)
+        ],
+    }
