@@ -35,6 +35,7 @@ from kernelcast.train.report.words import amount_text, percent_text
 @click.option("--hardware", default="", help="Start of a hardware id, where the database holds several.")
 @click.option("--software", default="", help="Start of a software id, where the database holds several.")
 @click.option("--fabric", default="", help="Start of a fabric id, where the database holds several.")
+@click.option("--traces", is_flag=True, help="Also train on what was ingested from traces of real runs.")
 @click.option(
     "--seed",
     type=click.IntRange(0, LARGEST_SEED),
@@ -78,6 +79,7 @@ def train(
     hardware: str,
     software: str,
     fabric: str,
+    traces: bool,
     seed: int,
     jobs: int,
     earlier_path: Path | None,
@@ -106,6 +108,7 @@ def train(
             hardware=hardware,
             software=software,
             fabric=fabric,
+            traces=traces,
             seed=seed,
             earlier=earlier,
             jobs=jobs,

@@ -60,12 +60,15 @@ def train_bundle(
     hardware: str = "",
     software: str = "",
     fabric: str = "",
+    traces: bool = False,
     seed: int = DEFAULT_SEED,
     earlier: Bundle | None = None,
     jobs: int = 1,
     on_progress: Callable[[int, int, str], None] = lambda done, total, operator: None,
 ) -> Trained:
     """Fit, export and bundle. `dtype` and the fingerprint id prefixes choose where the database holds several.
+
+    Samples of real runs' `traces` train only where asked for.
 
     Same rows and seed, same bytes: the bundle is dated by its newest measurement. An output that is there already is
     replaced once everything else has worked. The database may be open for reading only: it is opened anew to record
@@ -81,7 +84,9 @@ def train_bundle(
             cannot be written.
     """
     _check(database, output, statistic, seed, jobs)
-    scope = Scope.choose(database, dtype=dtype, hardware=hardware, software=software, fabric=fabric)
+    scope = Scope.choose(
+        database, dtype=dtype, hardware=hardware, software=software, fabric=fabric, traces=traces
+    )
     screened = screen(scope.samples, statistic=statistic, where=str(database.path))
     found = tables(screened.rows, statistic=statistic)
     unfit = {(t.operator, t.direction): reason for t in found if (reason := _why_unfit(t))}

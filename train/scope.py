@@ -36,22 +36,32 @@ class Scope:
     samples: tuple[SampleRow, ...]
 
     @classmethod
-    def choose(cls, database: Database, *, dtype: str, hardware: str, software: str, fabric: str) -> Self:
+    def choose(
+        cls,
+        database: Database,
+        *,
+        dtype: str,
+        hardware: str,
+        software: str,
+        fabric: str,
+        traces: bool = False,
+    ) -> Self:
         """The only one of each kind that has samples, or the one that the id prefix names.
 
         Hardware is chosen first, then software, dtype and fabric, each only among what was measured together with
-        what is chosen already; a fabric that `fabric` names may have been measured apart.
+        what is chosen already; a fabric that `fabric` names may have been measured apart. Samples of real runs'
+        `traces` were not measured alone, so they take part only where asked for.
 
         Raises:
             UsageError: several to choose from, or none that the option names.
             DataError: the database holds no sample with a time.
         """
         where = str(database.path)
-        everything = database.read_samples()
+        found = database.read_samples()
+        everything = [s for s in found if traces or s.source_kind != "trace"]
         if not everything:
-            raise DataError(
-                f"{where}: no sample with a time in it, expected some (kernelcast collect compute)"
-            )
+            only = "only samples of real runs' traces (--traces)" if found else "no sample with a time"
+            raise DataError(f"{where}: {only} in it, expected some (kernelcast collect compute)")
         # A database of collectives alone gives a bundle of collectives; elsewhere they follow what computes.
         samples = [s for s in everything if not _is_collective(s)] or everything
         device = _one(where, "hardware", database.hardware_list(), [s.compute_id for s in samples], hardware)

@@ -8,7 +8,7 @@ import pytest
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
-from kernelcast.store import Database, Run, Sample
+from kernelcast.store import Database, Repetition, Run, Sample, Source
 from kernelcast.train.scope import Scope
 
 Measure = Callable[..., list[Sample]]
@@ -35,6 +35,55 @@ def test_the_only_one_of_each_kind_needs_no_choice(
     assert {sample.sample_id for sample in found.samples} == {sample.id for sample in samples}
     given = {"hardware": compute.digest, "software": software.digest[:3], "fabric": fabric.digest[:12]}
     assert choose(database, dtype="float32", **given) == found
+
+
+def test_traces_of_real_runs_train_only_where_asked_for(
+    database: Database, measure: Measure, compute: ComputeFingerprint, software: SoftwareFingerprint
+) -> None:
+    [sample] = measure(database, count=1)
+    run = Run(
+        started_at=None,
+        kernelcast_version="",
+        code_digest="",
+        command="ingest",
+        compute_id=compute.digest,
+        software_id=software.digest,
+        source=Source(kind="trace", name="PyTorch profiler", file_digest="f"),
+    )
+    database.add_run(run, compute, None, software)
+    database.add_samples([replace(sample, run_id=run.id)])
+    assert {s.sample_id for s in choose(database).samples} == {sample.id}
+    filters = {"dtype": "", "hardware": "", "software": "", "fabric": ""}
+    assert len(Scope.choose(database, **filters, traces=True).samples) == 2
+
+
+def test_nothing_but_traces_says_how_to_ask_for_them(
+    database: Database, compute: ComputeFingerprint, software: SoftwareFingerprint
+) -> None:
+    run = Run(
+        started_at=None,
+        kernelcast_version="",
+        code_digest="",
+        command="ingest",
+        compute_id=compute.digest,
+        software_id=software.digest,
+        source=Source(kind="trace", name="PyTorch profiler", file_digest="f"),
+    )
+    database.add_run(run, compute, None, software)
+    database.add_samples(
+        [
+            Sample.from_repetitions(
+                run_id=run.id,
+                operator="gelu",
+                direction=Direction.FORWARD,
+                dtype="float32",
+                vector=(1, 2, 3),
+                repetitions=[Repetition(index=0, time_us=4.0)],
+            )
+        ]
+    )
+    with pytest.raises(DataError, match=r"bench\.db: only samples of real runs' traces \(--traces\) in it"):
+        choose(database)
 
 
 def test_what_has_no_time_is_no_choice(
