@@ -205,17 +205,17 @@ def render(found: Answer) -> str:
     if found.price is not None:
         rows.append(["cost", *(f"{held.cost or 0:,.2f}" for held in columns)])
     step, cluster = times.step, estimate.cluster
-    facts = (
+    facts = [
         f"job       between {format_time(times.low_s)} and {format_time(times.high_s)} (90 % interval); "
         f"requested: its upper end and a margin of {times.margin:.0%}",
         f"steps     {times.steps:,} of {seconds_precisely(step.expected_s)} "
         f"({seconds_precisely(step.low_s)} to {seconds_precisely(step.high_s)})",
         f"layout    pp {layout.pp} × mp {layout.mp} × dp {layout.dp} = {found.gpus} GPU(s) "
         f"on {found.nodes} node(s), {cluster.gpus_per_node} per node ({estimate.cluster_source})",
-    )
+    ]
     calibration = estimate.provenance.calibration
     if calibration is not None:
-        facts += (f"calibration  {calibration.summary}",)
+        facts.append(f"calibration  {calibration.summary}")
     settings = [
         [name, one_line(str(given.value)), one_line(given.origin)]
         for name, given in found.settings.given.items()
