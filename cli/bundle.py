@@ -92,7 +92,7 @@ def _row(entry: RegressorEntry) -> tuple[str, ...]:
     ]
     return (
         entry.operator,
-        entry.direction.value,
+        entry.direction_text,
         str(entry.rows),
         entry.algorithm,
         entry.form,

@@ -51,7 +51,7 @@ def _show(difference: BundleDifference, a: str, b: str) -> None:
     for where, entries in (("A", difference.removed), ("B", difference.added)):
         for entry in entries:
             click.echo(
-                f"only in {where}: {entry.operator} ({entry.direction}), {entry.rows} rows, "
+                f"only in {where}: {entry.operator} ({entry.direction_text}), {entry.rows} rows, "
                 f"error {entry.validation_error:.1%}"
             )
     click.echo(
@@ -67,7 +67,7 @@ def _changed(change: RegressorChange) -> tuple[str, ...]:
     a, b = change.a, change.b
     return (
         a.operator,
-        a.direction.value,
+        a.direction_text,
         " and ".join(reasons) or "model",
         str(a.rows),
         str(b.rows),

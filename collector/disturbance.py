@@ -40,7 +40,7 @@ WORTH_AGAIN = frozenset({Flag.UNSTABLE, Flag.DISTURBED, Flag.THROTTLED, Flag.SHA
 
 def unstable(repetitions: Sequence[Repetition], effort: Effort) -> Flags:
     """The flag of repetitions that ended without a stable quiet time."""
-    if is_stable(repetitions, effort.stable_within):
+    if is_stable(repetitions, effort.flagged_beyond):
         return ()
     return (
         (

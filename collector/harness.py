@@ -35,14 +35,16 @@ class Effort:
     Iterations come in blocks of ten; of operators that take less than a millisecond up to `most_in_block` fit into the
     same time. After the first block, repetitions that spread more than `most_spread` (10th to 90th percentile over the
     median) get another one, whatever their quiet time; then blocks are added until it is stable, or a bound is reached.
+    What is not stable within `flagged_beyond` by then is flagged.
     """
 
     warm_up_iterations: int = 10
-    most_blocks: int = 6
+    most_blocks: int = 4
     most_in_block: int = 20
     stable_within: float = 0.02
     most_spread: float = 0.25
-    most_seconds: float = 4.0
+    most_seconds: float = 3.0
+    flagged_beyond: float = 0.05
 
     def block_size(self, iteration_s: float) -> int:
         """Iterations of a block, from how long one takes, in seconds."""

@@ -151,8 +151,9 @@ class Estimate:
     `interval_s` are the 5th and 95th percentile of the step time, or None where it was not asked for;
     `bubble_share` the part of the pipeline's time in which the average stage waits. `cluster_source` says where the
     devices per node come from: "asked", "bundle", or "one node" where the bundle says nothing and the whole
-    job is taken to lie on one node. `parts`, `answers` and `durations` (one configuration) are what it was added up
-    from.
+    job is taken to lie on one node. `processes_per_node` compute at once on the fullest node; `answered_with` are the
+    measured numbers of processes per node that its operators' times come from. `parts`, `answers` and `durations` (one
+    configuration) are what it was added up from.
     """
 
     step_time_s: float
@@ -168,6 +169,8 @@ class Estimate:
     parallelism: Parallelism
     cluster: Cluster
     cluster_source: str
+    processes_per_node: int
+    answered_with: tuple[int, ...]
     bucket_entries: int
     provenance: Provenance
     parts: Decomposition = field(repr=False)
@@ -239,6 +242,10 @@ class Estimate:
                 "bucket_entries": self.bucket_entries,
             },
             "cluster": {"gpus_per_node": self.cluster.gpus_per_node, "source": self.cluster_source},
+            "concurrency": {
+                "processes_per_node": self.processes_per_node,
+                "answered_with": list(self.answered_with),
+            },
             "provenance": self.provenance.to_dict(),
         }
 

@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Self, get_args
 
-from kernelcast.runtime.bundle.file import Bundle, read_bundle
+from kernelcast.runtime.bundle.file import Bundle, Key, is_collective, read_bundle
 from kernelcast.runtime.calibration import CalibrationUse
+from kernelcast.runtime.concurrency import ConcurrencyWarning, concurrency_warning, processes_on_a_node
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate import Components, Estimate, Memory, Provenance, StageEstimate
 from kernelcast.runtime.memory import device_kind, stage_memory
@@ -51,6 +52,7 @@ class Estimator:
         self.predictor = Predictor(bundle, remembered=remembered_answers, calibrated=calibrated)
         self._most_remembered = remembered
         self._provenance = {kind: _provenance(bundle, kind, calibrated) for kind in get_args(TimelineKind)}
+        self._levels = bundle.levels
         self._lock = threading.Lock()
         self._remembered: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
 
@@ -123,7 +125,8 @@ class Estimator:
         parts = decompose(model=model, parallelism=parallelism, cluster=used, bucket_entries=bucket_entries)
         calibration = self.predictor.calibration_for(timeline)
         needed_by = f"model {model.name}"
-        times = ask(self.predictor, parts.distinct_calls(), needed_by=needed_by, calibration=calibration)
+        processes = processes_on_a_node(parallelism, used)
+        times = ask(self.predictor.at(processes), parts.distinct_calls(), needed_by=needed_by, calibration=calibration)
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
         times_us = drawn_times(times, draws, calibration)
@@ -142,17 +145,31 @@ class Estimator:
             components=components_of(parts, step, times_us),
             stages=tuple(_stages(parts, step)),
             memory=_memory(self.bundle, model, parallelism, gpu_memory_bytes),
-            warnings=times.warnings,
+            warnings=(*self._concurrency(processes), *times.warnings),
             model=model,
             parallelism=parallelism,
             cluster=used,
             cluster_source=source,
+            processes_per_node=processes,
+            answered_with=self._answered_with(processes, times.sources.values()),
             bucket_entries=bucket_entries,
             provenance=self._provenance[timeline],
             parts=parts,
             answers=times.answers,
             durations=_first(step.durations),
         )
+
+    def _concurrency(self, processes: int) -> tuple[ConcurrencyWarning, ...]:
+        found = concurrency_warning(self.bundle.manifest.compute, self._levels, processes)
+        return () if found is None else (found,)
+
+    def _answered_with(self, processes: int, sources: Iterable[Key]) -> tuple[int, ...]:
+        """Levels of the regressors that answered, rising; a bundle of one level has no choice."""
+        if len(self._levels) < 2:
+            return self._levels
+        entries = self.predictor.at(processes).bundle.entries
+        answered = {key: entries[key].processes_per_node for key in set(sources)}
+        return tuple(sorted({level for key, level in answered.items() if not is_collective(key[0])}))
 
     def _default_cluster(self, parallelism: Parallelism) -> tuple[Cluster, str]:
         sizes = sorted({fabric.gpus_per_node for fabric in self.bundle.manifest.fabric})

@@ -88,6 +88,7 @@ class Explanation:
                 "extrapolation_error": entry.extrapolation_error,
                 "interval_coverage": entry.interval_coverage,
                 "layouts": [list(layout) for layout in entry.layouts],
+                "processes_per_node": entry.processes_per_node,
             },
         }
 
@@ -124,8 +125,9 @@ def _explain(
     estimate: Estimate, bundle: Bundle, asked: Question, calls: int, everything_us: float
 ) -> Explanation:
     (name, direction), vector = asked
-    found = substitute(name, vector, bundle.entries)
-    entry = bundle.entries[(name if found is None else found.source, direction)]
+    entries = bundle.at(estimate.processes_per_node).entries
+    found = substitute(name, vector, entries)
+    entry = entries[(name if found is None else found.source, direction)]
     source_vector = vector if found is None else found.vector(vector)
     ranges = zip(OPERATORS[entry.operator].features.items(), source_vector, entry.training_range, strict=True)
     time_us, low_us, high_us = estimate.answers[asked]

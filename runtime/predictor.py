@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Mapping, Sequence
+from copy import copy
 from types import MappingProxyType
 from typing import Any
 
@@ -43,10 +44,30 @@ class Predictor:
         self.calibrated = calibrated
         self._most_remembered = remembered
         self._lock = threading.Lock()
-        self._sessions: dict[Key, Any] = {}
-        self._remembered: Mapping[Key, dict[Vector, Answer]] = MappingProxyType(
-            {key: {} for key in bundle.entries}
+        self._sessions: dict[str, Any] = {}  # by the regressor's file, as what is remembered
+        self._remembered: Mapping[str, dict[Vector, Answer]] = MappingProxyType(
+            {entry.file: {} for entry in bundle.manifest.regressors}
         )
+        self._levels = {1: self}
+
+    def at(self, processes: int) -> "Predictor":
+        """A predictor for operators beside each other, `processes` per node, that shares what this one has loaded."""
+        found = self._levels.get(processes)
+        if found is None:
+            found = self._at(processes)
+            with self._lock:
+                self._levels[processes] = found
+        return found
+
+    def _at(self, processes: int) -> "Predictor":
+        bundle = self.bundle.at(processes)
+        # Several numbers of processes may be answered by the same regressors.
+        for known in list(self._levels.values()):
+            if known.bundle.entries == bundle.entries:
+                return known
+        other = copy(self)
+        other.bundle = bundle
+        return other
 
     def answers(self, operator: str, direction: Direction, vectors: ArrayLike) -> NDArray[np.float64]:
         """Times in µs with their 90 % interval, float64 [n, 3] (time, low, high), for vectors [n, features].
@@ -78,7 +99,7 @@ class Predictor:
     ) -> dict[Vector, Answer]:
         """Answer of every distinct vector, each of the right length; errors as in `answers`."""
         entry = self._entry(operator, direction)
-        remembered = self._remembered[entry.key]
+        remembered = self._remembered[entry.file]
         # Looked up once: another thread may empty what is remembered at any moment.
         found = {vector: remembered.get(vector) for vector in vectors}
         unknown = [vector for vector, answer in found.items() if answer is None]
@@ -107,8 +128,10 @@ class Predictor:
         Raises:
             DataError: a model cannot be loaded, or breaks the contract.
         """
-        for key in self.bundle.entries:
-            self._session(key)
+        for level in self.bundle.levels or (1,):
+            other = self.at(level)
+            for key in other.bundle.entries:
+                other._session(key)
 
     def range_warnings(
         self, operator: str, direction: Direction, vectors: Sequence[Vector]
@@ -152,10 +175,11 @@ class Predictor:
         return list(map(tuple, answers.tolist()))
 
     def _session(self, key: Key) -> Any:
+        file = self.bundle.entries[key].file
         with self._lock:
-            if key not in self._sessions:
-                self._sessions[key] = self._open(key)
-            return self._sessions[key]
+            if file not in self._sessions:
+                self._sessions[file] = self._open(key)
+            return self._sessions[file]
 
     def _open(self, key: Key) -> Any:
         # Only here: reading a bundle does not need it.

@@ -23,16 +23,27 @@ class Row:
     direction: Direction
     vector: tuple[int, ...]
     time_us: float
+    processes_per_node: int = 1
+
+
+TableKey = tuple[str, Direction, int]
+"""Operator, direction, and how many processes of a node ran it at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """All workloads of one operator and direction: `workloads` [rows, features], `times_us` [rows]."""
+    """All workloads of one operator, direction and level: `workloads` [rows, features], `times_us` [rows]."""
 
     operator: str
     direction: Direction
     workloads: Array
     times_us: Array
+    processes_per_node: int = 1
+
+    @property
+    def key(self) -> TableKey:
+        """What tells it from the other tables of a training."""
+        return self.operator, self.direction, self.processes_per_node
 
     def __len__(self) -> int:
         return len(self.times_us)
@@ -63,15 +74,16 @@ def tables(rows: Iterable[Row], *, statistic: str) -> list[Table]:
             direction=direction,
             workloads=np.array(sorted(workloads), dtype=np.float64),
             times_us=np.array([_agreed_us(workloads[v], statistic) for v in sorted(workloads)]),
+            processes_per_node=processes,
         )
-        for (operator, direction), workloads in sorted(grouped.items())
+        for (operator, direction, processes), workloads in sorted(grouped.items())
     ]
 
 
 def conflicts(rows: Iterable[Row]) -> list[Conflict]:
     """Operators and directions with workloads whose times are more than `CONFLICT` times apart."""
     found = []
-    for (operator, direction), workloads in sorted(_grouped(rows).items()):
+    for (operator, direction, _), workloads in sorted(_grouped(rows).items()):
         factors = {vector: max(times) / min(times) for vector, times in sorted(workloads.items())}
         conflicting = [vector for vector, factor in factors.items() if factor > CONFLICT]
         if conflicting:
@@ -88,10 +100,11 @@ def conflicts(rows: Iterable[Row]) -> list[Conflict]:
     return found
 
 
-def _grouped(rows: Iterable[Row]) -> dict[tuple[str, Direction], dict[tuple[int, ...], list[float]]]:
-    grouped: dict[tuple[str, Direction], dict[tuple[int, ...], list[float]]] = {}
+def _grouped(rows: Iterable[Row]) -> dict[TableKey, dict[tuple[int, ...], list[float]]]:
+    grouped: dict[TableKey, dict[tuple[int, ...], list[float]]] = {}
     for row in rows:
-        grouped.setdefault((row.operator, row.direction), {}).setdefault(row.vector, []).append(row.time_us)
+        key = row.operator, row.direction, row.processes_per_node
+        grouped.setdefault(key, {}).setdefault(row.vector, []).append(row.time_us)
     return grouped
 
 

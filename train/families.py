@@ -24,6 +24,7 @@ def relatives(table: Table, tables: Sequence[Table]) -> tuple[Table, ...]:
         other
         for other in tables
         if other.operator != table.operator
+        and other.processes_per_node == table.processes_per_node
         and other.direction == table.direction
         and own is not None
         and _law(OPERATORS[other.operator], other.direction) == own
@@ -37,6 +38,7 @@ def pooled(table: Table, others: Sequence[Table]) -> Table:
         direction=table.direction,
         workloads=np.concatenate([table.workloads, *(other.workloads for other in others)]),
         times_us=np.concatenate([table.times_us, *(other.times_us for other in others)]),
+        processes_per_node=table.processes_per_node,
     )
 
 

@@ -4,16 +4,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
-from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
+from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest, RegressorEntry
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
 from kernelcast.store.database_file import check_file, read_header
 from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.train.dataset import STATISTICS, Table, tables
 from kernelcast.train.families import relatives
 from kernelcast.train.fitting import FitTask, Fitted, fit_table
+from kernelcast.train.levels import base_of
 from kernelcast.train.notes import Note, constant_times, notes_on
 from kernelcast.train.recipe import table_digest
 from kernelcast.train.scope import Scope
@@ -89,22 +91,33 @@ def train_bundle(
     )
     screened = screen(scope.samples, statistic=statistic, where=str(database.path))
     found = tables(screened.rows, statistic=statistic)
-    unfit = {(t.operator, t.direction): reason for t in found if (reason := _why_unfit(t))}
-    enough = [table for table in found if (table.operator, table.direction) not in unfit]
+    unfit = {table.key: reason for table in found if (reason := _why_unfit(table))}
+    enough = [table for table in found if table.key not in unfit]
     skipped = [
         *screened.skipped,
-        *(Skipped(operator=o, direction=d, reason=r) for (o, d), r in unfit.items()),
+        *(Skipped(operator=o, direction=d, reason=r) for (o, d, _), r in unfit.items()),
     ]
     if not enough:
         raise DataError(f"{database.path}: no operator has enough rows to train on ({_listed(skipped)})")
     apart = replace(scope, samples=())
     tasks = [
-        FitTask(table=t, relatives=relatives(t, enough), scope=apart, statistic=statistic, seed=seed)
+        FitTask(
+            table=t,
+            relatives=relatives(t, enough),
+            base=base_of(t, enough),
+            scope=apart,
+            statistic=statistic,
+            seed=seed,
+        )
         for t in enough
     ]
     fitted = _fit_all(tasks, earlier, jobs or _worthwhile_jobs(enough), on_progress)
-    keys = {(table.operator, table.direction) for table in enough}
-    used = [sample for sample in screened.samples if (sample.operator, sample.direction) in keys]
+    keys = {table.key for table in enough}
+    used = [
+        sample
+        for sample, row in zip(screened.samples, screened.rows, strict=True)
+        if (row.operator, row.direction, row.processes_per_node) in keys
+    ]
     manifest = Manifest(
         kernelcast_version=version("kernelcast"),
         created_at=_newest(database, used),
@@ -174,12 +187,15 @@ def _worthwhile_jobs(found: Sequence[Table]) -> int:
 
 def _known(earlier: Bundle | None, task: FitTask) -> Fitted | None:
     """Model and entry of an earlier bundle, where nothing has changed that they were made of."""
-    entry = earlier.entries.get((task.table.operator, task.table.direction)) if earlier else None
-    if earlier is None or entry is None:
+    if earlier is None:
+        return None
+    there = (e for e in earlier.manifest.regressors if (*e.key, e.processes_per_node) == task.table.key)
+    entry = next(there, None)
+    if entry is None:
         return None
     if (entry.table_digest, entry.recipe_digest) != (table_digest(task.table), task.recipe):
         return None
-    return Fitted(selected=None, model=earlier.models[entry.key], entry=entry)
+    return Fitted(selected=None, model=earlier.files[entry.file], entry=entry)
 
 
 def _check(database: Database, output: Path, statistic: str, seed: int, jobs: int) -> None:
@@ -200,8 +216,9 @@ def _check(database: Database, output: Path, statistic: str, seed: int, jobs: in
 
 def _why_unfit(table: Table) -> str:
     """Why a table gets no regressor; empty where it does."""
+    beside = f" with {table.processes_per_node} processes per node" if table.processes_per_node > 1 else ""
     if len(table) < FEWEST_ROWS:
-        return f"{len(table)} distinct workloads, expected {FEWEST_ROWS} or more"
+        return f"{len(table)} distinct workloads{beside}, expected {FEWEST_ROWS} or more"
     return constant_times(table)
 
 
@@ -221,6 +238,11 @@ def _newest(database: Database, samples: Sequence[SampleRow]) -> str:
     return max(filter(None, moments), default=UNKNOWN_MOMENT)
 
 
+def _settings(entry: RegressorEntry) -> dict[str, Any]:
+    level = {} if entry.processes_per_node == 1 else {"processes_per_node": entry.processes_per_node}
+    return {**entry.hyperparameters, **level}
+
+
 def _records(manifest: Manifest, digest: str) -> list[PredictorRecord]:
     return [
         PredictorRecord(
@@ -230,7 +252,7 @@ def _records(manifest: Manifest, digest: str) -> list[PredictorRecord]:
             dtype=entry.dtype,
             algorithm=entry.algorithm,
             form=entry.form,
-            hyperparameters=entry.hyperparameters,
+            hyperparameters=_settings(entry),
             training_rows=entry.rows,
             validation_error=entry.validation_error,
             size_bytes=entry.size_bytes,

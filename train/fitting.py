@@ -16,18 +16,22 @@ from kernelcast.train.selection import Selected, select
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitTask:
-    """A table to fit, with the tables of its family; `scope` says what was measured, its samples are not needed."""
+    """A table to fit, with the tables of its family, and the operator's own of fewer processes per node.
+
+    `scope` says what was measured; its samples are not needed.
+    """
 
     table: Table
     relatives: Sequence[Table]
     scope: Scope
     statistic: str
     seed: int
+    base: Table | None = None
 
     @property
     def recipe(self) -> str:
         """Digest of everything beside the table that decides the model and its entry."""
-        return recipe_digest(self.scope, self.statistic, self.seed, self.relatives)
+        return recipe_digest(self.scope, self.statistic, self.seed, self.relatives, self.base)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +50,7 @@ def fit_table(task: FitTask) -> Fitted:
         DataError: the export answers other than its regressor.
     """
     table, scope = task.table, task.scope
-    selected = select(table, task.seed, task.relatives)
+    selected = select(table, task.seed, task.relatives, task.base)
     candidate = selected.regressor.candidate
     calibrated = calibrate(table, selected.held_out_us, task.seed)
     interval, coverage = calibrated.interval, calibrated.coverage
@@ -72,5 +76,6 @@ def fit_table(task: FitTask) -> Fitted:
         statistic=task.statistic,
         table_digest=table_digest(table),
         recipe_digest=task.recipe,
+        processes_per_node=table.processes_per_node,
     )
     return Fitted(selected=selected, model=model, entry=entry)

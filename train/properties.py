@@ -29,6 +29,7 @@ def properties(
         "statistic": statistic,
         "hardware": "; ".join(fingerprint.description for fingerprint in fingerprints),
         "software": "; ".join(fingerprint.description for fingerprint in scope.software),
+        "processes_per_node": str(table.processes_per_node),
         "rows": str(len(table)),
         "training_range": canonical_json(training_range(selected)),
         "validation_error": canonical_json(selected.validation_error),

@@ -20,16 +20,19 @@ def table_digest(table: Table) -> str:
     return content_digest([table.workloads.tolist(), table.times_us.tolist()])
 
 
-def recipe_digest(scope: Scope, statistic: str, seed: int, relatives: Sequence[Table] = ()) -> str:
+def recipe_digest(
+    scope: Scope, statistic: str, seed: int, relatives: Sequence[Table] = (), base: Table | None = None
+) -> str:
     """Digest of what decides a regressor beside its table: settings, what the file says, code and libraries.
 
-    `relatives` are the tables of other operators that it may be fitted on too.
+    `relatives` are the tables of other operators that it may be fitted on too, `base` that of fewer processes per node.
     """
     return content_digest(
         {
             "dtype": scope.dtype,
             "statistic": statistic,
             "seed": seed,
+            "base": table_digest(base) if base is not None else "",
             "relatives": {f"{t.operator} {t.direction}": table_digest(t) for t in relatives},
             "hardware": [f.digest for f in (*scope.compute, *scope.fabric, *scope.software)],
             "code": _code_digest(),

@@ -28,7 +28,7 @@ class Candidate:
     """One way to fit: algorithm ("random_forest" or "xgboost"), form of the baseline, hyperparameters of the trees.
 
     `inputs` is what the trees see (features.py); a `pooled` candidate is fitted on the rows of the operator's whole
-    family (families.py).
+    family (families.py), a `shared` one on those of the operator measured beside fewer others too (levels.py).
     """
 
     algorithm: str
@@ -36,11 +36,13 @@ class Candidate:
     hyperparameters: Mapping[str, int | float | str]
     inputs: str = "product"
     pooled: bool = False
+    shared: bool = False
 
     @property
     def settings(self) -> dict[str, int | float | str]:
         """Everything beside algorithm and form, as plain values."""
-        return {**self.hyperparameters, "inputs": self.inputs, "pooled": self.pooled}
+        shared = {"shared": True} if self.shared else {}
+        return {**self.hyperparameters, "inputs": self.inputs, "pooled": self.pooled, **shared}
 
     def trees(self, seed: int) -> Trees:
         """Unfitted trees; one thread, so that a fit is the same on every machine."""

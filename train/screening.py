@@ -3,15 +3,19 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod
+from typing import Any
 
 from kernelcast.runtime import DataError
 from kernelcast.runtime.fingerprint import canonical_json
-from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
 from kernelcast.store import SampleRow
 from kernelcast.train.dataset import Row
 
 # Products of a workload's features are float32 in the trees and in ONNX, which ends at 3e38.
 _LARGEST_PRODUCT = 1e30
+
+# The condition that a run of compute operators stores; imports, which know nothing of it, count as measured alone.
+_PROCESSES = "processes_per_node"
 
 # nccl-tests measures both ways; torch.distributed reduces in place, and gathers, scatters and sends out of place. Its
 # transfers between more than two processes are rings, in layouts of their own: the vector tells them from pairs.
@@ -104,9 +108,13 @@ def _why_none(operator: str, direction: Direction, group: Sequence[SampleRow]) -
     if known is None or direction not in known.directions:
         return "this version has no such operator and direction"
     called = _called_variants(operator)
+    collective = known.operator_class is OperatorClass.COMMUNICATION
     ways = sorted(
         {
-            ("" if sample.variant in called else sample.variant, canonical_json(dict(sample.conditions)))
+            (
+                "" if sample.variant in called else sample.variant,
+                canonical_json(_conditions(sample, collective)),
+            )
             for sample in group
         }
     )
@@ -116,6 +124,11 @@ def _why_none(operator: str, direction: Direction, group: Sequence[SampleRow]) -
     return ""
 
 
+def _conditions(sample: SampleRow, collective: bool) -> dict[str, Any]:
+    """What must be the same in all samples: processes per node are told apart, except of collectives."""
+    return {name: value for name, value in sample.conditions.items() if collective or name != _PROCESSES}
+
+
 def _row(sample: SampleRow, statistic: str, where: str) -> Row:
     time_us = sample.quiet_us if statistic == "quiet" else sample.time_us
     if time_us is None:
@@ -123,4 +136,14 @@ def _row(sample: SampleRow, statistic: str, where: str) -> Row:
             f"{where}: sample {sample.sample_id} of {sample.operator} has no {statistic} time, "
             "expected one; train with --statistic middle_five, or measure it here"
         )
-    return Row(operator=sample.operator, direction=sample.direction, vector=sample.vector, time_us=time_us)
+    known = OPERATORS[sample.operator]
+    processes = sample.conditions.get(_PROCESSES, 1)
+    if known.operator_class is OperatorClass.COMMUNICATION or type(processes) is not int or processes < 1:
+        processes = 1
+    return Row(
+        operator=sample.operator,
+        direction=sample.direction,
+        vector=sample.vector,
+        time_us=time_us,
+        processes_per_node=processes,
+    )

@@ -1,7 +1,7 @@
 """Chooses a candidate per operator and direction on held-out rows, and refits it on everything."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 
 import numpy as np
@@ -13,6 +13,7 @@ from kernelcast.train.candidates import CANDIDATES, COLLECTIVE_CANDIDATES, appli
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.extrapolation import largest_quarters
 from kernelcast.train.families import leaves_open, pooled
+from kernelcast.train.levels import scaled
 from kernelcast.train.outliers import outliers
 from kernelcast.train.regressor import Candidate, Regressor, fit
 
@@ -57,8 +58,9 @@ class Selected:
     relatives: tuple[str, ...] = ()
 
 
-def select(table: Table, seed: int, relatives: Sequence[Table] = ()) -> Selected:
-    """Keep the best candidate of held-out rows, refitted on all of them; `relatives` are other operators' rows.
+def select(table: Table, seed: int, relatives: Sequence[Table] = (), base: Table | None = None) -> Selected:
+    """Keep the best candidate of held-out rows, refitted on all of them; `relatives` are other operators' rows, `base`
+    those of the same operator measured beside fewer others.
 
     The paper's 80/20 split, five times with seeded, disjoint 20 %, so that every row is held out once: with 20 rows,
     one split would leave the choice to four of them. The 20 % have no part in anything that predicts them: the choice
@@ -67,7 +69,7 @@ def select(table: Table, seed: int, relatives: Sequence[Table] = ()) -> Selected
 
     Needs at least `FEWEST_ROWS` rows.
     """
-    search = _Search(table=table, relatives=tuple(relatives), seed=seed)
+    search = _Search(table=table, relatives=tuple(relatives), base=base, seed=seed)
     tried = search.tried()
     everything = np.arange(len(table))
     honest_us = np.empty(len(table))
@@ -130,6 +132,7 @@ class _Search:
 
     table: Table
     relatives: tuple[Table, ...]
+    base: Table | None
     seed: int
 
     def folds(self) -> list[_Rows]:
@@ -138,14 +141,21 @@ class _Search:
         return [held_out for _, held_out in splitter.split(self.table.workloads)]
 
     def fit(self, candidate: Candidate, rows: _Rows) -> Regressor:
-        """The candidate on some rows of the table, and on the relatives' if it is a pooled one."""
+        """The candidate on some rows of the table, on the relatives' if it is a pooled one, and on the base's."""
         part = _part(self.table, rows)
-        return fit(candidate, pooled(part, self.relatives) if candidate.pooled else part, self.seed)
+        others = [*self.relatives] if candidate.pooled else []
+        if candidate.shared and self.base is not None:
+            unseen = np.delete(self.table.workloads, rows, axis=0)
+            lower = scaled(self.base, part, unseen=unseen)
+            others += [] if lower is None else [lower]
+        return fit(candidate, pooled(part, others) if others else part, self.seed)
 
     def tried(self) -> _Tried:
         """Fit every candidate without every pair of folds."""
         table, folds = self.table, self.folds()
         candidates = applicable(CANDIDATES, COLLECTIVE_CANDIDATES, table, self.relatives)
+        if self.base is not None:
+            candidates += [replace(candidate, shared=True) for candidate in candidates]
         errors = np.full((len(candidates), _SPLITS, len(table)), np.nan)
         sizes = np.zeros((len(candidates), _SPLITS))
         for number, candidate in enumerate(candidates):
@@ -196,4 +206,5 @@ def _part(table: Table, rows: _Rows) -> Table:
         direction=table.direction,
         workloads=table.workloads[rows],
         times_us=table.times_us[rows],
+        processes_per_node=table.processes_per_node,
     )

@@ -32,11 +32,11 @@ def check_bundle(path: str | os.PathLike[str]) -> BundleCheck:
     predictor = Predictor(bundle)
     predictor.load()
     corners = 0
-    for (operator, direction), entry in bundle.entries.items():
+    for entry in bundle.manifest.regressors:
         vectors = list(dict.fromkeys(_corners(entry)))
-        predictor.answers_of(operator, direction, vectors)
+        predictor.at(entry.processes_per_node).answers_of(entry.operator, entry.direction, vectors)
         corners += len(vectors)
-    return BundleCheck(bundle=bundle, models=len(bundle.models), corners=corners)
+    return BundleCheck(bundle=bundle, models=len(bundle.manifest.regressors), corners=corners)
 
 
 def _corners(entry: RegressorEntry) -> Iterator[Vector]:

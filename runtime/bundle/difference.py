@@ -6,7 +6,11 @@ from typing import Any
 
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.manifest import Manifest
-from kernelcast.runtime.bundle.regressor_entry import Key, RegressorEntry
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.operators import Direction
+
+_LevelKey = tuple[str, Direction, int]
+"""Operator, direction and processes per node."""
 
 # Compared regressor by regressor; the descriptions stand for fingerprints.
 _PLAIN = ("kernelcast_version", "created_at", "dtype", "statistic", "dataset_digest", "seed")
@@ -59,6 +63,7 @@ class BundleDifference:
                 {
                     "operator": change.a.operator,
                     "direction": change.a.direction.value,
+                    "processes_per_node": change.a.processes_per_node,
                     "rows_differ": change.rows_differ,
                     "recipe_differs": change.recipe_differs,
                     "fields": list(change.fields),
@@ -73,22 +78,25 @@ class BundleDifference:
 
 def compare_bundles(a: Bundle, b: Bundle) -> BundleDifference:
     """What `b` has that `a` has not, and the other way round."""
-    both = sorted(a.entries.keys() & b.entries.keys())
-    changed = tuple(
-        _change(a.entries[key], b.entries[key]) for key in both if a.entries[key] != b.entries[key]
-    )
+    of_a, of_b = _by_level(a), _by_level(b)
+    both = sorted(of_a.keys() & of_b.keys())
+    changed = tuple(_change(of_a[key], of_b[key]) for key in both if of_a[key] != of_b[key])
     return BundleDifference(
         same_bytes=a.digest == b.digest,
         settings=tuple(_settings(a.manifest, b.manifest)),
-        removed=_only(a.entries, b.entries),
-        added=_only(b.entries, a.entries),
+        removed=_only(of_a, of_b),
+        added=_only(of_b, of_a),
         changed=changed,
         unchanged=len(both) - len(changed),
     )
 
 
+def _by_level(bundle: Bundle) -> dict[_LevelKey, RegressorEntry]:
+    return {(*entry.key, entry.processes_per_node): entry for entry in bundle.manifest.regressors}
+
+
 def _only(
-    these: Mapping[Key, RegressorEntry], those: Mapping[Key, RegressorEntry]
+    these: Mapping[_LevelKey, RegressorEntry], those: Mapping[_LevelKey, RegressorEntry]
 ) -> tuple[RegressorEntry, ...]:
     return tuple(these[key] for key in sorted(these.keys() - those.keys()))
 
@@ -110,10 +118,10 @@ def _settings(a: Manifest, b: Manifest) -> Sequence[SettingDifference]:
         if getattr(a, name) != getattr(b, name)
     ]
     if a.calibration != b.calibration:
-        of_a, of_b = (_calibration(manifest) for manifest in (a, b))
-        if of_a == of_b:  # differ in what the words leave out
-            of_a, of_b = (f"{words} (differs in detail)" for words in (of_a, of_b))
-        found.append(SettingDifference(name="calibration", a=of_a, b=of_b))
+        in_words = [_calibration(manifest) for manifest in (a, b)]
+        # Equal words may leave out what differs.
+        detail = " (differs in detail)" if in_words[0] == in_words[1] else ""
+        found.append(SettingDifference(name="calibration", a=in_words[0] + detail, b=in_words[1] + detail))
     for name in _FINGERPRINTS:
         of_a, of_b = ({f.digest: f.description for f in getattr(manifest, name)} for manifest in (a, b))
         if of_a.keys() != of_b.keys():
@@ -138,6 +146,7 @@ def _summary(entry: RegressorEntry) -> dict[str, Any]:
     return {
         "operator": entry.operator,
         "direction": entry.direction.value,
+        "processes_per_node": entry.processes_per_node,
         "rows": entry.rows,
         "algorithm": entry.algorithm,
         "form": entry.form,

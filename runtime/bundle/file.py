@@ -13,13 +13,15 @@ import struct
 import zipfile
 import zlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
 from kernelcast.runtime.bundle.manifest import FORMAT, STATISTICS, Key, Manifest, RegressorEntry, model_file
+from kernelcast.runtime.concurrency import nearest_level
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, one_line
+from kernelcast.runtime.operators import OPERATORS, OperatorClass
 
 __all__ = [
     "FORMAT",
@@ -50,7 +52,8 @@ class Bundle:
     """A verified bundle, wholly in memory; no file stays open.
 
     `digest` is the SHA-256 of the file; `models` maps operator and direction to ONNX bytes, `entries` to what
-    the manifest says about them.
+    the manifest says about them: those measured alone, or beside the fewest other processes. `at` gives the others;
+    `files` are the ONNX bytes of all of them by their names.
     """
 
     path: Path
@@ -58,6 +61,34 @@ class Bundle:
     manifest: Manifest
     models: Mapping[Key, bytes] = field(repr=False)
     entries: Mapping[Key, RegressorEntry] = field(repr=False)
+    files: Mapping[str, bytes] = field(default_factory=dict, repr=False)
+
+    @property
+    def levels(self) -> tuple[int, ...]:
+        """Numbers of processes per node with which its operators were measured, rising; collectives have none."""
+        alone = (entry for entry in self.manifest.regressors if not is_collective(entry.operator))
+        return tuple(sorted({entry.processes_per_node for entry in alone}))
+
+    def at(self, processes: int) -> "Bundle":
+        """The same bundle, each operator answered by the regressor of the level that is nearest to `processes`."""
+        entries = entries_at(self.manifest, processes)
+        if entries == self.entries:
+            return self
+        models = {key: self.files[entry.file] for key, entry in entries.items()}
+        return replace(self, entries=MappingProxyType(entries), models=MappingProxyType(models))
+
+
+def is_collective(operator: str) -> bool:
+    """Whether an operator of the table is one; they are not told apart by processes per node."""
+    return OPERATORS[operator].operator_class is OperatorClass.COMMUNICATION
+
+
+def entries_at(manifest: Manifest, processes: int) -> dict[Key, RegressorEntry]:
+    """Of every operator and direction the entry whose processes per node are nearest to `processes`."""
+    levels: dict[Key, dict[int, RegressorEntry]] = {}
+    for entry in manifest.regressors:
+        levels.setdefault(entry.key, {})[entry.processes_per_node] = entry
+    return {key: found[nearest_level(found, processes)] for key, found in levels.items()}
 
 
 def write_bundle(path: str | os.PathLike[str], manifest: Manifest, models: Mapping[str, bytes]) -> str:
@@ -125,12 +156,14 @@ def _verified(source: Path, content: bytes) -> Bundle:
         raise DataError(
             f"bundle {source}: its bytes differ from what kernelcast writes for its content (damaged?)"
         )
+    entries = entries_at(manifest, 1)
     return Bundle(
         path=source,
         digest=sha256(content).hexdigest(),
         manifest=manifest,
-        models=MappingProxyType({entry.key: members[entry.file] for entry in manifest.regressors}),
-        entries=MappingProxyType({entry.key: entry for entry in manifest.regressors}),
+        models=MappingProxyType({key: members[entry.file] for key, entry in entries.items()}),
+        entries=MappingProxyType(entries),
+        files=MappingProxyType(members),
     )
 
 

@@ -55,11 +55,15 @@ class Manifest:
         require(self.statistic in STATISTICS, where, "statistic", self.statistic, " or ".join(STATISTICS))
         require(is_word(self.dtype), where, "dtype", self.dtype, "a name such as float32")
         require(is_hex(self.dataset_digest), where, "dataset_digest", self.dataset_digest, "hex digits")
-        seen: set[Key] = set()
+        seen: set[tuple[Key, int]] = set()
         for entry in self.regressors:
-            if entry.key in seen:
-                raise DataError(f"manifest: two regressors answer {entry.operator} ({entry.direction})")
-            seen.add(entry.key)
+            level = entry.key, entry.processes_per_node
+            if level in seen:
+                beside = f" with {level[1]} processes per node" if level[1] > 1 else ""
+                raise DataError(
+                    f"manifest: two regressors answer {entry.operator} ({entry.direction}){beside}"
+                )
+            seen.add(level)
             if entry.statistic != self.statistic:
                 raise DataError(
                     f"manifest: regressor {entry.operator} ({entry.direction}) has statistic "
@@ -67,7 +71,7 @@ class Manifest:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they stand in manifest.json; regressors sorted by operator and direction."""
+        """Plain values, as they stand in manifest.json; regressors sorted by operator, direction and level."""
         return {
             "format": FORMAT,
             "kernelcast_version": self.kernelcast_version,
@@ -79,7 +83,10 @@ class Manifest:
             "software": _described(self.software),
             "dataset_digest": self.dataset_digest,
             "seed": self.seed,
-            "regressors": [entry.to_dict() for entry in sorted(self.regressors, key=lambda e: e.key)],
+            "regressors": [
+                entry.to_dict()
+                for entry in sorted(self.regressors, key=lambda e: (e.key, e.processes_per_node))
+            ],
             **({} if self.calibration is None else {"calibration": self.calibration.to_dict()}),
         }
 

@@ -15,15 +15,18 @@ STATISTICS = ("quiet", "middle_five")
 """How repetitions were condensed into one time: 10th percentile, or the paper's mean of the middle five."""
 
 Key = tuple[str, Direction]
-"""What identifies a regressor inside a bundle: operator name and direction."""
+"""What a regressor answers: operator name and direction; a bundle holds one for each level of processes per node."""
+
+MOST_PROCESSES = 1 << 16
 
 Layout = tuple[int, int]
 """Nodes, GPUs per node."""
 
 
-def model_file(operator: str, direction: Direction) -> str:
+def model_file(operator: str, direction: Direction, processes_per_node: int = 1) -> str:
     """Name of a regressor's member inside the bundle."""
-    return f"models/{operator}.{direction.value}.onnx"
+    level = "" if processes_per_node == 1 else f".{processes_per_node}-processes"
+    return f"models/{operator}.{direction.value}{level}.onnx"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +39,10 @@ class RegressorEntry:
     within their interval, each null where it was not measured. `layouts` are those that a collective was measured in,
     [nodes, GPUs per node], sorted; empty where that is not recorded, and for everything else.
     `size_bytes` and `sha256` are those of the ONNX file. `form` says what the regressor was fitted on (say
-    log(time) on logs of the features); `hyperparameters` are plain values. `table_digest` is that of the workloads and
-    times it was fitted on, `recipe_digest` that of everything else that decides the file: seed, code and libraries.
+    log(time) on logs of the features); `processes_per_node` is how many processes of a node ran the operator at once
+    when it was measured (1, which the manifest leaves out, for a collective); `hyperparameters` are plain values.
+    `table_digest` is that of the workloads and times it was fitted on, `recipe_digest` that of everything else that
+    decides the file: seed, code and libraries.
 
     Raises:
         DataError: a value is outside what is allowed, or differs from the operator table.
@@ -64,6 +69,7 @@ class RegressorEntry:
     statistic: str
     table_digest: str
     recipe_digest: str
+    processes_per_node: int = 1
 
     def __post_init__(self) -> None:
         where = f"regressor {self.operator} ({self.direction})"
@@ -75,8 +81,9 @@ class RegressorEntry:
                 f"{where}: features {_named(self.features, self.units)} differ from this version's "
                 f"{_named(tuple(known.features), tuple(known.features.values()))}"
             )
-        if self.file != model_file(self.operator, self.direction):
-            expected = model_file(self.operator, self.direction)
+        self._check_processes(where)
+        expected = model_file(self.operator, self.direction, self.processes_per_node)
+        if self.file != expected:
             raise DataError(f"{where}: file is {self.file!r}, expected {expected!r}")
         digest = self.sha256
         require(len(digest) == 64 and is_hex(digest), where, "sha256", digest, "64 hex digits")
@@ -113,6 +120,16 @@ class RegressorEntry:
         )
         require(
             coverage is None or 0 <= coverage <= 1, where, "interval_coverage", coverage, "0 to 1, or null"
+        )
+
+    def _check_processes(self, where: str) -> None:
+        collective = OPERATORS[self.operator].operator_class is OperatorClass.COMMUNICATION
+        require(
+            1 <= self.processes_per_node <= (1 if collective else MOST_PROCESSES),
+            where,
+            "processes_per_node",
+            self.processes_per_node,
+            f"1 to {MOST_PROCESSES}, and 1 for collectives",
         )
 
     def _check_layouts(self, where: str) -> None:
@@ -153,6 +170,7 @@ class RegressorEntry:
         extrapolation_error: float | None = None,
         interval_coverage: float | None = None,
         layouts: Sequence[Layout] = (),
+        processes_per_node: int = 1,
     ) -> Self:
         """Entry for the ONNX file `model`; features, units, file name, digest and size follow by themselves.
 
@@ -170,7 +188,7 @@ class RegressorEntry:
             features=tuple(known.features),
             units=tuple(known.features.values()),
             training_range=tuple((float(low), float(high)) for low, high in training_range),
-            file=model_file(operator, direction),
+            file=model_file(operator, direction, processes_per_node),
             sha256=sha256(model).hexdigest(),
             size_bytes=len(model),
             algorithm=algorithm,
@@ -185,12 +203,22 @@ class RegressorEntry:
             statistic=statistic,
             table_digest=table_digest,
             recipe_digest=recipe_digest,
+            processes_per_node=processes_per_node,
         )
 
     @property
     def key(self) -> Key:
         """Operator name and direction."""
         return self.operator, self.direction
+
+    @property
+    def direction_text(self) -> str:
+        """The direction, with the processes per node where they were several: `forward ×2`."""
+        return (
+            f"{self.direction.value} ×{self.processes_per_node}"
+            if self.processes_per_node > 1
+            else self.direction.value
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they stand in manifest.json."""
@@ -202,6 +230,8 @@ class RegressorEntry:
         values["hyperparameters"] = dict(self.hyperparameters)
         values["interval"] = self.interval.to_dict()
         values["layouts"] = [list(layout) for layout in self.layouts]
+        if self.processes_per_node == 1:  # as in bundles from before there were others
+            del values["processes_per_node"]
         return values
 
     @classmethod
@@ -211,7 +241,9 @@ class RegressorEntry:
         Raises:
             DataError: a field is missing, unknown, ill-typed or out of bounds.
         """
-        read = FieldReader("regressor", values, [f.name for f in fields(cls)])
+        names = [f.name for f in fields(cls)]
+        beside = isinstance(values, dict) and "processes_per_node" in values
+        read = FieldReader("regressor", values, names if beside else names[:-1])
         direction = read.text("direction")
         if direction not in set(Direction):
             raise DataError(
@@ -239,6 +271,7 @@ class RegressorEntry:
             statistic=read.text("statistic"),
             table_digest=read.text("table_digest"),
             recipe_digest=read.text("recipe_digest"),
+            processes_per_node=read.integer("processes_per_node") if beside else 1,
         )
 
 

@@ -43,13 +43,8 @@ class _Sweep:
         self, predictor: Predictor, question: Question, shard: int, shards: int, report: Report | None
     ) -> None:
         self.question, self.shard, self.shards, self.report = question, shard, shards, report
-        self.pieces = Pieces(
-            predictor,
-            question.space.model,
-            question.cluster,
-            question.bucket_entries,
-            calibration=predictor.calibration_for(question.timeline),
-        )
+        self.predictor = predictor
+        self.pieces: dict[Predictor, Pieces] = {}
         self.found = Found()
         self.bounds = Found()
         self.passes = 2 if question.timeline == "simulate" and question.prune else 1
@@ -60,14 +55,15 @@ class _Sweep:
         if self.passes == 2:
             # First by bounds alone: the most promising layouts are simulated first, and raise the bar for all.
             self._seed()
-        for layouts, memory in self._fitting(self.found, self.found.refusals):
+        for pieces, layouts, memory in self._fitting(self.found, self.found.refusals):
             answered = 0
-            for group in groups(self.question.space.model, self.pieces, layouts):
+            for group in groups(self.question.space.model, pieces, layouts):
                 answered += len(group.rows)
                 self._take(group, layouts, memory)
             self.found.counts.unanswered += len(layouts) - answered
             self.found.counts.evaluated += answered
-        self.found.problems = dict(self.pieces.problems)
+        for pieces in self.pieces.values():
+            self.found.problems |= pieces.problems
         return self.found
 
     def _take(self, group: Group, layouts: Layouts, memory: NDArray[np.float64]) -> None:
@@ -91,8 +87,8 @@ class _Sweep:
     def _seed(self) -> None:
         """Put the exact times of the layouts with the best bounds into `bounds`: nothing worse need be simulated."""
         promising = Found()
-        for layouts, memory in self._fitting(Found(), Refusals()):
-            for group in groups(self.question.space.model, self.pieces, layouts):
+        for pieces, layouts, memory in self._fitting(Found(), Refusals()):
+            for group in groups(self.question.space.model, pieces, layouts):
                 own, bounds = layouts.take(group.rows), group.bound_us()
                 ranked = Ranked(own, self.question.score(own, bounds), bounds, memory[group.rows])
                 promising.add(ranked, self.question.top)
@@ -102,14 +98,39 @@ class _Sweep:
         seeds = seeds.take(first)
         if not len(seeds):
             return
-        for group in groups(self.question.space.model, self.pieces, seeds.layouts):
-            own = seeds.layouts.take(group.rows)
-            times = group.simulated_us(np.ones(len(own), dtype=bool))
-            ranked = Ranked(own, self.question.score(own, times), times, seeds.memory_bytes[group.rows])
-            self.bounds.add(ranked, self.question.top)
+        for pieces, rows in self._pieces(seeds.layouts):
+            some = seeds.take(rows)
+            for group in groups(self.question.space.model, pieces, some.layouts):
+                own = some.layouts.take(group.rows)
+                times = group.simulated_us(np.ones(len(own), dtype=bool))
+                ranked = Ranked(own, self.question.score(own, times), times, some.memory_bytes[group.rows])
+                self.bounds.add(ranked, self.question.top)
 
-    def _fitting(self, found: Found, refusals: Refusals) -> Iterator[tuple[Layouts, NDArray[np.float64]]]:
-        """Blocks of layouts that fit into memory, and what they need; the others are counted in `found`."""
+    def _pieces(self, layouts: Layouts) -> Iterator[tuple[Pieces, NDArray[np.bool_]]]:
+        """Layouts that keep as many processes of a node busy, by what prices them."""
+        devices = layouts["pp"] * layouts["mp"] * layouts["dp"]
+        busy = np.minimum(devices, self.question.cluster.gpus_per_node)
+        rows: dict[Predictor, NDArray[np.bool_]] = {}
+        for processes in np.unique(busy).tolist():
+            predictor, own = self.predictor.at(processes), busy == processes
+            rows[predictor] = rows[predictor] | own if predictor in rows else own
+        for predictor, own in rows.items():
+            if predictor not in self.pieces:
+                self.pieces[predictor] = Pieces(
+                    predictor,
+                    self.question.space.model,
+                    self.question.cluster,
+                    self.question.bucket_entries,
+                    calibration=predictor.calibration_for(self.question.timeline),
+                )
+            yield self.pieces[predictor], own
+
+    def _fitting(
+        self, found: Found, refusals: Refusals
+    ) -> Iterator[tuple[Pieces, Layouts, NDArray[np.float64]]]:
+        """Blocks of layouts that fit into memory, what prices them, and what memory they need; the others are counted
+        in `found`.
+        """
         question, counts = self.question, found.counts
         blocks = question.space.blocks(
             simulated=question.timeline == "simulate",
@@ -127,7 +148,8 @@ class _Sweep:
                     counts.out_of_memory += int((~fits).sum())
                     layouts, memory = layouts.take(fits), memory[fits]
                 if len(layouts):
-                    yield layouts, memory
+                    for pieces, rows in self._pieces(layouts):
+                        yield pieces, layouts.take(rows), memory[rows]
             self.done += units
             if self.report is not None:
                 total = self.passes * -(-self.units // self.shards)
@@ -139,7 +161,7 @@ class _Sweep:
         parts = (
             Layouts(layouts.table[first : first + _AT_ONCE]) for first in range(0, len(layouts), _AT_ONCE)
         )
-        bundle = self.pieces.predictor.bundle.manifest
+        bundle = self.predictor.bundle.manifest
         needed = [
             largest_stage_bytes(
                 self.question.space.model,

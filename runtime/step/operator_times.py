@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime.beyond_range import widened
 from kernelcast.runtime.bundle.regressor_entry import Key
 from kernelcast.runtime.calibration import Calibration, factor_of
+from kernelcast.runtime.concurrency import ConcurrencyWarning
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.predictor import Answer, Predictor
 from kernelcast.runtime.range_warning import RangeWarning
@@ -19,7 +20,7 @@ from kernelcast.runtime.step.substitutes import Substitute, SubstituteWarning, s
 Vector = tuple[int, ...]
 Question = tuple[Key, Vector]
 """What is asked: operator and direction, and the workload vector."""
-Warnings = RangeWarning | SubstituteWarning
+Warnings = RangeWarning | SubstituteWarning | ConcurrencyWarning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

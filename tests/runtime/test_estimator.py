@@ -166,6 +166,7 @@ def test_plain_values(make_bundle: Make) -> None:
         "model",
         "parallelism",
         "cluster",
+        "concurrency",
         "provenance",
     }
     assert values["step_time_s"] == estimate.step_time_s

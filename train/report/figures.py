@@ -83,6 +83,7 @@ class OperatorFigures:
         return {
             "operator": entry.operator,
             "direction": entry.direction.value,
+            "processes_per_node": entry.processes_per_node,
             "rows": entry.rows,
             "error": entry.validation_error,
             "reference_error": self.reference_error,
@@ -184,11 +185,12 @@ class TrainingFigures:
 
 def figures(trained: Trained, reference: Reference | None = None) -> TrainingFigures:
     """Put a training's figures together; `reference` adds others' errors."""
-    selections = {(s.table.operator, s.table.direction): s for s in trained.selections}
+    selections = {selected.table.key: selected for selected in trained.selections}
     return TrainingFigures(
         trained=trained,
         operators=tuple(
-            _operator(entry, selections.get(entry.key), reference) for entry in trained.manifest.regressors
+            _operator(entry, selections.get((*entry.key, entry.processes_per_node)), reference)
+            for entry in trained.manifest.regressors
         ),
     )
 

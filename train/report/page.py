@@ -157,8 +157,8 @@ def _section(operator: OperatorFigures) -> Mapping[str, Any]:
     entry = operator.entry
     return {
         "operator": entry.operator,
-        "direction": entry.direction.value,
-        "anchor": f"{entry.operator}.{entry.direction.value}",
+        "direction": entry.direction_text,
+        "anchor": entry.file.removeprefix("models/").removesuffix(".onnx"),
         "title": f"{OPERATORS[entry.operator].title[:1].upper()}{OPERATORS[entry.operator].title[1:]}",
         "summary": _summary(operator),
         "plots": _plots(operator),
@@ -202,7 +202,7 @@ def _plots(operator: OperatorFigures) -> list[Plot]:
     points = Points.of(table, operator.selected.held_out_us, widths, entry.dtype)
     if not len(points):
         return []
-    name = f"{entry.operator}, {entry.direction.value}"
+    name = f"{entry.operator}, {entry.direction_text}"
     times = f"{time_text(points.times_us.min())} to {time_text(points.times_us.max())}"
     widest = np.unique(np.expm1(points.half_widths))
     band = " to ".join(percent_text(float(width)) for width in dict.fromkeys((widest[0], widest[-1])))
@@ -242,7 +242,7 @@ def _plots(operator: OperatorFigures) -> list[Plot]:
 def _overview(figures: TrainingFigures) -> Plot:
     ordered = sorted(figures.operators, key=lambda o: o.entry.validation_error)
     errors = [(o.entry.validation_error, o.reference_error) for o in ordered]
-    names = [f"{o.entry.operator}, {o.entry.direction.value}" for o in ordered]
+    names = [f"{o.entry.operator}, {o.entry.direction_text}" for o in ordered]
     svg, inches = overview_svg(names, errors)
     best, worst = (f"{names[place]} with {percent_text(errors[place][0])}" for place in (0, -1))
     compared = any(reference is not None for _, reference in errors)

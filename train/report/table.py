@@ -56,7 +56,7 @@ def _fraction(value: Callable[[OperatorFigures], float | None]) -> Callable[[Ope
 
 _COLUMNS: Sequence[tuple[str, Kind, Callable[[OperatorFigures], Cell]]] = (
     ("operator", Kind.WORD, _word(lambda o: o.entry.operator)),
-    ("direction", Kind.WORD, _word(lambda o: o.entry.direction.value)),
+    ("direction", Kind.WORD, _word(lambda o: o.entry.direction_text)),
     ("rows", Kind.NUMBER, lambda o: Cell(text=f"{o.entry.rows:,}", value=o.entry.rows)),
     ("algorithm", Kind.WORD, _word(lambda o: o.entry.algorithm)),
     ("form", Kind.WORD, _word(lambda o: o.entry.form)),

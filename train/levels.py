@@ -1,0 +1,61 @@
+"""Operators beside others: what a level of processes per node shares with the same operator measured alone.
+
+Beside others an operator takes some percent longer, more where it moves much memory: less than two measurements of it
+differ by on a shared machine. So the rows of the lower level, times the factor between both, may be fitted with a
+level's own rows; whether that is better is decided on held-out rows, as everything is.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from scipy.stats import theilslopes
+
+from kernelcast.train.dataset import Array, Table
+
+FEWEST_SHARED = 4
+"""Workloads that both levels measured, below which no factor is known."""
+_FEWEST_FOR_SLOPE = 12
+
+
+def base_of(table: Table, tables: Sequence[Table]) -> Table | None:
+    """The table of the same operator and direction at the nearest lower level."""
+    lower = [
+        other
+        for other in tables
+        if (other.operator, other.direction) == (table.operator, table.direction)
+        and other.processes_per_node < table.processes_per_node
+    ]
+    return max(lower, key=lambda other: other.processes_per_node, default=None)
+
+
+def scaled(base: Table, own: Table, *, unseen: Array) -> Table | None:
+    """Rows of `base` as if they had been measured at the level of `own`; None where too few workloads are in both.
+
+    `unseen` [rows, features] are workloads that nothing may be known of: rows that `own` is tested on. The logarithm of
+    the factor is a robust straight line over that of the base's time (Theil and Sen), with few workloads in common its
+    median, and never leaves the range of the factors that were measured.
+    """
+    times_us = dict(zip(map(tuple, base.workloads.tolist()), base.times_us.tolist(), strict=True))
+    hidden = set(map(tuple, unseen.tolist()))
+    both = [
+        (times_us[vector], time_us)
+        for vector, time_us in zip(map(tuple, own.workloads.tolist()), own.times_us.tolist(), strict=True)
+        if vector in times_us
+    ]
+    if len(both) < FEWEST_SHARED:
+        return None
+    logs = np.log(np.array(both))
+    factors = logs[:, 1] - logs[:, 0]
+    kept = np.array([tuple(workload) not in hidden for workload in base.workloads.tolist()])
+    asked = np.log(base.times_us[kept])
+    slope, middle = 0.0, float(np.median(factors))
+    if len(both) >= _FEWEST_FOR_SLOPE:
+        slope, middle, _, _ = map(float, theilslopes(factors, logs[:, 0]))
+    log_factor = np.clip(middle + slope * asked, factors.min(), factors.max())
+    return Table(
+        operator=own.operator,
+        direction=own.direction,
+        workloads=base.workloads[kept],
+        times_us=np.exp(asked + log_factor),
+        processes_per_node=own.processes_per_node,
+    )
