@@ -76,6 +76,7 @@ def interval(time: float, drawn: Sequence[float] | NDArray[np.float64]) -> tuple
     return min(time, float(low)), max(time, float(high))
 
 
+@lru_cache(maxsize=16)
 def _class_spreads(calibration: Calibration, draws: int) -> Mapping[OperatorClass, NDArray[np.float64]]:
     """Random factors of every class, float64 [draws] each, around the calibration's own."""
     normal = [
