@@ -2,13 +2,27 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType, MappingProxyType
 from typing import IO
 
 from kernelcast.runtime.errors import DataError
+
+PARENT_PIPE = "KERNELCAST_PARENT_PIPE"
+"""Tells quiet_torchrun that its standard input is a pipe from the process that launched it: it ends with that one."""
+
+ONE_VOICE = "KERNELCAST_ONE_VOICE"
+"""Tells workers whose output is shown that those who lost others leave it to quiet_torchrun to say so."""
+
+LOST_PEERS = 75
+"""Exit status of such a worker."""
 
 _LAST_LINES = 3
 # `[rank0]: ValueError: …` at the start of a line is the end of a worker's traceback.
@@ -16,18 +30,27 @@ _ERROR_LINE = re.compile(r"(\[rank\d+\]: )?(?P<error>[\w.]*(Error|Exception): \S
 
 # torchrun puts every worker into a session of its own and, told to end, kills after 30 s those that do not obey.
 _GRACE_S = 40
+_SECONDS_BETWEEN_LOOKS = 0.2
 
 
 def run_workers(
-    module: str, arguments: Sequence[str], *, processes: int, threads: int, timeout_s: float
+    module: str,
+    arguments: Sequence[str],
+    *,
+    processes: int,
+    threads: int,
+    timeout_s: float,
+    progress: Callable[[], bool] | None = None,
 ) -> None:
     """Run `python -m MODULE ARGUMENTS` in `processes` processes under torchrun; each computes with `threads` threads.
+
+    `progress` is asked all the while whether something new was done; the timeout then begins anew.
 
     Raises:
         DataError: a worker failed (its last words are quoted) or the timeout ran out; all of them are ended.
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
-        status = _launch(module, arguments, processes, threads, timeout_s, output)
+        status = _launch(module, arguments, processes, threads, timeout_s, output, progress)
         if status is None:
             raise DataError(f"{module}: no result after {timeout_s:g} s on {processes} process(es)")
         if status != 0:
@@ -38,9 +61,31 @@ def run_workers(
 
 
 def show_workers(module: str, arguments: Sequence[str], *, processes: int, threads: int) -> int:
-    """Like `run_workers`, without a timeout and with output and errors shown as they come; answers the exit status."""
-    status = _launch(module, arguments, processes, threads, None, None)
+    """Like `run_workers`, without a timeout and with output and errors shown as they come; answers the exit status.
+
+    Raises:
+        KeyboardInterrupt: SIGINT or SIGTERM came; the workers are ended.
+    """
+    with _terminated_as_interrupted():
+        status = _launch(module, arguments, processes, threads, None, None, more={ONE_VOICE: "1"})
     return 1 if status is None else status
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM raises KeyboardInterrupt meanwhile, so that workers do not outlive this process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    usual = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, usual)
 
 
 def _launch(
@@ -50,6 +95,8 @@ def _launch(
     threads: int,
     timeout_s: float | None,
     output: IO[str] | None,
+    progress: Callable[[], bool] | None = None,
+    more: Mapping[str, str] = MappingProxyType({}),
 ) -> int | None:
     """Exit status of torchrun, None when the timeout ran out."""
     command = [
@@ -62,21 +109,41 @@ def _launch(
         module,
         *arguments,
     ]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads), **more}
     # In a session of its own: an interrupt from the terminal comes to this process alone, which then ends all others.
     launcher = subprocess.Popen(
         command,
+        # Killed outright, this process can end nobody: its end of the pipe then closes, and the launcher ends itself.
+        stdin=subprocess.PIPE,
         stdout=output,
         stderr=None if output is None else subprocess.STDOUT,
-        env=environment,
+        env=environment | {PARENT_PIPE: "1"},
         start_new_session=True,
     )
     try:
-        return launcher.wait(timeout_s)
-    except subprocess.TimeoutExpired:
-        return None
+        return _wait(launcher, timeout_s, progress)
     finally:
         _end(launcher)
+        assert launcher.stdin is not None
+        launcher.stdin.close()
+
+
+def _wait(
+    launcher: subprocess.Popen[bytes], timeout_s: float | None, progress: Callable[[], bool] | None
+) -> int | None:
+    """Exit status, None when the timeout ran out."""
+    if timeout_s is None:
+        return launcher.wait()
+    deadline = time.monotonic() + timeout_s
+    while True:
+        left_s = deadline - time.monotonic()
+        try:
+            return launcher.wait(max(0.0, min(left_s, _SECONDS_BETWEEN_LOOKS) if progress else left_s))
+        except subprocess.TimeoutExpired:
+            if progress is not None and progress():
+                deadline = time.monotonic() + timeout_s
+            elif time.monotonic() >= deadline:
+                return None
 
 
 def _end(launcher: subprocess.Popen[bytes]) -> None:

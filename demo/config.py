@@ -7,10 +7,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
-from kernelcast.collector.gpt import require_trainable
-from kernelcast.collector.training import check_trainable
+from kernelcast.collector.training.job import TrainingJob, require_trainable
 from kernelcast.runtime import DataError, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.step.partition import partition
 
 # Seeds are 32-bit numbers where the split and the trees take them; more steps than that never end.
 _LARGEST = 2**32 - 1
@@ -98,8 +96,7 @@ def _layout(model: ModelConfig, pp: int, job: dict[str, Any]) -> Parallelism:
         layout = Parallelism(
             pp=pp, mp=1, dp=1, micro_batch=job["micro_batch"], micro_batches=job["micro_batches"]
         )
-        partition(model.encoders, pp)
-        check_trainable(model, layout)
+        TrainingJob(model=model, parallelism=layout)
     except UsageError as error:
         raise UsageError(f"job with {pp} pipeline stages: {error}") from error
     return layout

@@ -1,15 +1,17 @@
 """Real steps beside predicted ones: trains each layout here, compares, and stores both."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
 
 from kernelcast.collector.code_digest import code_digest
 from kernelcast.collector.probe import Fingerprints
-from kernelcast.collector.training import TrainingSteps, train_steps
+from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.measured import MeasuredJob, measured_jobs
+from kernelcast.collector.training.steps import Effort, Turn, train_jobs
 from kernelcast.demo.config import DemoConfig
-from kernelcast.runtime import Estimate, Estimator, Parallelism
+from kernelcast.runtime import Estimate, Estimator
 from kernelcast.store import Database, MeasuredStep, Prediction, Run, utc_now
 
 # Every stage is a process that computes with one thread.
@@ -30,13 +32,12 @@ class Comparison:
     """One layout: what was predicted from quiet operators, and the real steps."""
 
     estimate: Estimate
-    steps: TrainingSteps
+    steps: MeasuredJob
 
     @property
     def label(self) -> str:
         """`pp-mp-dp`."""
-        layout = self.estimate.parallelism
-        return f"{layout.pp}-{layout.mp}-{layout.dp}"
+        return self.steps.job.label
 
     @property
     def error(self) -> float:
@@ -45,11 +46,7 @@ class Comparison:
 
     def components(self) -> list[ComponentComparison]:
         """The paper's components that this layout has."""
-        measured = {
-            "Stage_Fwd_Max": max(stage.forward_s for stage in self.steps.stages),
-            "Stage_Bwd_Max": max(stage.backward_s for stage in self.steps.stages),
-            "Max_Update": max(stage.optimizer_s for stage in self.steps.stages),
-        }
+        measured: Mapping[str, float] = self.steps.components_s()
         return [
             ComponentComparison(name=name, predicted_s=seconds, measured_s=measured.get(name))
             for name, seconds in self.estimate.components.to_dict().items()
@@ -66,32 +63,26 @@ def predict_layouts(config: DemoConfig, bundle: Path) -> list[Estimate]:
 def train_layouts(
     config: DemoConfig, estimates: Sequence[Estimate], on_progress: Callable[[int, int, str], None]
 ) -> list[Comparison]:
-    """Train every layout for real, taking turns, with the stages and vocabulary that were predicted."""
-    found: dict[int, TrainingSteps] = {}
-    total = config.rounds * len(estimates)
-    for turn in range(total):
-        index = turn % len(estimates)
-        steps = _train(config, estimates[index])
-        found[index] = found[index].joined(steps) if index in found else steps
-        on_progress(turn + 1, total, _label(estimates[index].parallelism))
-    return [Comparison(estimate=e, steps=found[i]) for i, e in enumerate(estimates)]
+    """Train every layout for real, taking turns."""
+    jobs = [TrainingJob(model=config.model, parallelism=layout) for layout in config.layouts]
+    done = 0
 
+    def on_turn(turn: Turn) -> None:
+        nonlocal done
+        done += 1
+        on_progress(done, config.rounds * len(jobs), jobs[turn.job].label)
 
-def _label(layout: Parallelism) -> str:
-    return f"{layout.pp}-{layout.mp}-{layout.dp}"
-
-
-def _train(config: DemoConfig, estimate: Estimate) -> TrainingSteps:
-    return train_steps(
-        config.model,
-        estimate.parallelism,
-        stage_encoders=estimate.encoder_counts,
-        vocabulary_size=estimate.padded_vocabulary_size,
-        steps=config.timed_steps,
-        warm_up_steps=config.warm_up_steps,
+    turns = train_jobs(
+        jobs,
+        effort=Effort(rounds=config.rounds, warm_up_steps=config.warm_up_steps, steps=config.timed_steps),
         seed=config.seed,
         threads=THREADS,
+        on_turn=on_turn,
     )
+    return [
+        Comparison(estimate=estimate, steps=steps)
+        for estimate, steps in zip(estimates, measured_jobs(jobs, turns), strict=True)
+    ]
 
 
 def store_comparisons(database: Database, keys: Fingerprints, comparisons: Sequence[Comparison]) -> None:
@@ -127,7 +118,7 @@ def store_comparisons(database: Database, keys: Fingerprints, comparisons: Seque
 
 def _measured_step(run_id: str, comparison: Comparison) -> MeasuredStep:
     layout = comparison.estimate.parallelism
-    traced = {c.name: c.measured_s for c in comparison.components() if c.measured_s is not None}
+    traced = comparison.steps.components_s()
     return MeasuredStep.from_repetitions(
         run_id=run_id,
         repetitions_s=comparison.steps.steps_s,

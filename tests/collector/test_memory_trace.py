@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.checkpoint import checkpoint
 
-from kernelcast.collector.gpt import Encoder, Stage, build_stage
-from kernelcast.collector.layers import rotate
+from kernelcast.collector.layers import causal_attention, rotary_tables, rotate
 from kernelcast.collector.memory_trace import peak_bytes
+from kernelcast.collector.training.model import Chunk, Shard
 from kernelcast.runtime import DataError, ModelConfig, Parallelism
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.parameters import padded_vocabulary
@@ -20,6 +20,85 @@ from kernelcast.runtime.pipeline.schedules import Kind, stage_orders
 from kernelcast.runtime.step.partition import encoders_of_chunks
 
 DROPPED = 0.1
+
+
+def _norm(model: ModelConfig) -> nn.Module:
+    return nn.LayerNorm(model.hidden_size) if model.norm == "layer_norm" else nn.RMSNorm(model.hidden_size)
+
+
+class Encoder(nn.Module):
+    """One transformer block on activations [b, l, d]."""
+
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__()
+        d = model.hidden_size
+        self.heads, self.head_size = model.attention_heads, model.head_size
+        self.rotary, self.parallel, self.gated = (
+            model.rotary,
+            model.parallel_residual,
+            model.activation == "swiglu",
+        )
+        self.attention_norm, self.mlp_norm = _norm(model), _norm(model)
+        width, mlp_bias = model.attention_heads * model.head_size, model.biases in ("all", "mlp")
+        self.qkv = nn.Linear(d, 3 * width, bias=model.biases in ("all", "attention", "qkv"))
+        self.attention_output = nn.Linear(width, d, bias=model.biases in ("all", "attention"))
+        self.mlp_up = nn.Linear(d, model.mlp_size * (2 if self.gated else 1), bias=mlp_bias)
+        self.mlp_down = nn.Linear(model.mlp_size, d, bias=mlp_bias)
+
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        """X [b, l, d] → [b, l, d]; the tables are those of rotary_tables."""
+        attended = x + self._attention(self.attention_norm(x), cosine, sine)
+        mlp_input = x if self.parallel else attended
+        return attended + self._mlp(self.mlp_norm(mlp_input))
+
+    def _attention(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        query, key, value = self.qkv(x).unflatten(-1, (3, self.heads, self.head_size)).unbind(2)
+        if self.rotary:
+            query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
+        out: Tensor = self.attention_output(causal_attention(query, key, value))
+        return out
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        hidden = self.mlp_up(x)
+        if self.gated:
+            gate, up = hidden.chunk(2, dim=-1)
+            hidden = F.silu(gate) * up
+        else:
+            hidden = F.gelu(hidden)
+        out: Tensor = self.mlp_down(hidden)
+        return out
+
+
+class Stage(nn.Module):
+    """Encoders of one pipeline stage; the first also embeds tokens, the last also gives logits."""
+
+    cosine: Tensor
+    sine: Tensor
+
+    def __init__(
+        self, model: ModelConfig, *, encoders: int, vocabulary_size: int, is_first: bool, is_last: bool
+    ) -> None:
+        super().__init__()
+        d = model.hidden_size
+        self.embedding = nn.Embedding(vocabulary_size, d) if is_first else None
+        self.encoders = nn.ModuleList(Encoder(model) for _ in range(encoders))
+        self.norm = _norm(model) if is_last else None
+        self.logits = nn.Linear(d, vocabulary_size, bias=False) if is_last else None
+        cosine, sine = rotary_tables(
+            model.sequence_length, model.head_size, device=torch.device("cpu"), dtype=torch.float32
+        )
+        self.register_buffer("cosine", cosine, persistent=False)
+        self.register_buffer("sine", sine, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Token ids [b, l] on the first stage, else activations [b, l, d]; gives activations, or logits [b, l, v]."""
+        if self.embedding is not None:
+            x = self.embedding(x)
+        for encoder in self.encoders:
+            x = encoder(x, self.cosine, self.sine)
+        if self.norm is not None and self.logits is not None:
+            x = self.logits(self.norm(x))
+        return x
 
 
 class AnyEncoder(Encoder):
@@ -250,7 +329,15 @@ def test_the_model_that_real_steps_train() -> None:
     model = ModelConfig(**GPT)
 
     def steps() -> object:
-        stage = build_stage(model, encoders=[4], stage=0, vocabulary_size=padded_vocabulary(1000, 1))
+        stage = Chunk(
+            model,
+            first_encoder=0,
+            encoders=4,
+            vocabulary_size=padded_vocabulary(1000, 1),
+            is_first=True,
+            is_last=True,
+            shard=Shard(),
+        )
         optimizer = torch.optim.AdamW(stage.parameters(), lr=1e-4, fused=True)
         for _ in range(2):
             optimizer.zero_grad(set_to_none=True)

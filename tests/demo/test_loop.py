@@ -1,16 +1,20 @@
 """Predicted beside measured: what is compared, and what is stored of it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
 from kernelcast.collector.probe import probe
-from kernelcast.collector.training import StageTimes, TrainingSteps
+from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.measured import MeasuredJob
+from kernelcast.collector.training.steps import Turn
 from kernelcast.demo import loop
 from kernelcast.demo.config import DemoConfig
 from kernelcast.demo.loop import Comparison, predict_layouts, store_comparisons, train_layouts
+from kernelcast.runtime import Estimate
 from kernelcast.store import Database
 
 CONFIG = """
@@ -41,16 +45,29 @@ def config(tmp_path: Path) -> DemoConfig:
     return DemoConfig.load(path)
 
 
-def measured(*steps_s: float, stages: int = 1) -> TrainingSteps:
-    times = [
-        StageTimes(forward_s=0.1 * n, backward_s=0.2 * n, optimizer_s=0.01 * n) for n in range(1, stages + 1)
-    ]
-    return TrainingSteps(steps_s=steps_s, stages=tuple(times))
+def trace(stage: int, *, scale: float) -> dict[str, Any]:
+    """What one rank's trace says: 0.1 s forward, 0.2 s backward and 0.01 s of optimizer, times `scale`."""
+    return {
+        "stage": stage,
+        "steps": [1e6],
+        "operators": [["optimizer_last_stage", "once", True, [[1e4 * scale]]]],
+        "forward": [[1e5 * scale, 0]],
+        "backward": [[2e5 * scale, 0]],
+        **{name: [] for name in ("loss", "encoder_forward", "encoder_backward", "messages")},
+        "idle": {},
+    }
+
+
+def measured(estimate: Estimate, *steps_s: float) -> MeasuredJob:
+    job = TrainingJob(model=estimate.model, parallelism=estimate.parallelism)
+    traces = tuple(trace(stage, scale=stage + 1.0) for stage in range(job.parallelism.pp))
+    turn = Turn(job=0, round=0, steps_s=steps_s, reference_us=(1.0,), traces=traces)
+    return MeasuredJob(job=job, turns=(turn,))
 
 
 def test_the_error_is_predicted_against_quiet(config: DemoConfig, make_bundle: Callable[..., Path]) -> None:
     one, two = predict_layouts(config, make_bundle())
-    comparison = Comparison(estimate=two, steps=measured(*[0.004] * 9, 0.5, stages=2))
+    comparison = Comparison(estimate=two, steps=measured(two, *[0.004] * 9, 0.5))
     assert comparison.label == "2-1-1"
     assert comparison.error == pytest.approx(two.step_time_s / 0.004 - 1)
     components = {c.name: c for c in comparison.components()}
@@ -59,26 +76,32 @@ def test_the_error_is_predicted_against_quiet(config: DemoConfig, make_bundle: C
     assert components["Stage_Bwd_Max"].measured_s == pytest.approx(0.4)
     assert components["Max_Update"].measured_s == pytest.approx(0.02)
     assert components["PP_P2P"].measured_s is None
-    assert "PP_P2P" not in {c.name for c in Comparison(estimate=one, steps=measured(1.0)).components()}
+    assert "PP_P2P" not in {c.name for c in Comparison(estimate=one, steps=measured(one, 1.0)).components()}
 
 
 def test_layouts_take_turns(
     config: DemoConfig, make_bundle: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trained: list[tuple[int, tuple[int, ...], int]] = []
+    estimates = predict_layouts(config, make_bundle())
 
-    def train(model: object, layout: object, **options: object) -> TrainingSteps:
-        trained.append((layout.pp, options["stage_encoders"], options["vocabulary_size"]))  # type: ignore[attr-defined, arg-type]
-        return measured(float(len(trained)), stages=layout.pp)  # type: ignore[attr-defined]
+    def train(jobs: Sequence[TrainingJob], **options: Any) -> list[Turn]:
+        # What was predicted is what is trained: the stages and the padded vocabulary.
+        assert [job.chunk_encoders for job in jobs] == [(3,), (2, 1)]
+        assert [job.vocabulary_size for job in jobs] == [128, 128]
+        assert (options["effort"].rounds, options["effort"].steps, options["seed"]) == (2, 3, 1)
+        turns = [
+            Turn(job=job, round=turn, steps_s=(float(job + 1), float(turn + 5)), reference_us=())
+            for turn in range(2)
+            for job in range(2)
+        ]
+        for turn in turns:
+            options["on_turn"](turn)
+        return turns
 
-    monkeypatch.setattr(loop, "train_steps", train)
+    monkeypatch.setattr(loop, "train_jobs", train)
     seen: list[tuple[int, int, str]] = []
-    comparisons = train_layouts(
-        config, predict_layouts(config, make_bundle()), lambda *progress: seen.append(progress)
-    )
-    # What was predicted is what is trained: the stages and the padded vocabulary.
-    assert trained == [(1, (3,), 128), (2, (2, 1), 128)] * 2
-    assert [c.steps.steps_s for c in comparisons] == [(1.0, 3.0), (2.0, 4.0)]
+    comparisons = train_layouts(config, estimates, lambda *progress: seen.append(progress))
+    assert [c.steps.steps_s for c in comparisons] == [(1.0, 5.0, 1.0, 6.0), (2.0, 5.0, 2.0, 6.0)]
     assert seen == [(1, 4, "1-1-1"), (2, 4, "2-1-1"), (3, 4, "1-1-1"), (4, 4, "2-1-1")]
 
 
@@ -87,8 +110,7 @@ def test_steps_and_predictions_are_stored(
 ) -> None:
     estimates = predict_layouts(config, make_bundle())
     comparisons = [
-        Comparison(estimate=estimate, steps=measured(0.5, 0.25, 0.75, stages=stages))
-        for stages, estimate in enumerate(estimates, start=1)
+        Comparison(estimate=estimate, steps=measured(estimate, 0.5, 0.25, 0.75)) for estimate in estimates
     ]
     keys = probe(torch.device("cpu"), threads=1)
     with Database.open(tmp_path / "bench.db", create=True) as database:

@@ -1,0 +1,99 @@
+"""What is trained: a model in a layout, and what of both can be trained here."""
+
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from kernelcast.runtime import ModelConfig, Parallelism
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.parameters import padded_vocabulary
+from kernelcast.runtime.step.partition import encoders_of_chunks
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingJob:
+    """One configuration. Gradients are summed in buckets of `bucket_entries` after the last backward pass.
+
+    Raises:
+        UsageError: the model or layout is not one that can be trained here.
+    """
+
+    model: ModelConfig
+    parallelism: Parallelism
+    bucket_entries: int = DEFAULT_BUCKET_ENTRIES
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        require_trainable(self.model)
+        _require_layout(self.parallelism)
+        self.parallelism.check(self.model)
+        encoders_of_chunks(self.model.encoders, self.parallelism)
+
+    @property
+    def label(self) -> str:
+        """`pp-mp-dp`."""
+        layout = self.parallelism
+        return f"{layout.pp}-{layout.mp}-{layout.dp}"
+
+    @property
+    def chunk_encoders(self) -> tuple[int, ...]:
+        """Encoders of every chunk of the model."""
+        return encoders_of_chunks(self.model.encoders, self.parallelism)
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Padded rows of the whole vocabulary."""
+        return padded_vocabulary(self.model.vocabulary_size, self.parallelism.mp)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for another process."""
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """What `to_dict` made, after JSON."""
+        layout = dict(values["parallelism"])
+        if layout["encoder_counts"] is not None:
+            layout["encoder_counts"] = tuple(layout["encoder_counts"])
+        return cls(
+            model=ModelConfig(**values["model"]),
+            parallelism=Parallelism(**layout),
+            bucket_entries=values["bucket_entries"],
+            dtype=values["dtype"],
+        )
+
+
+def require_trainable(model: ModelConfig) -> None:
+    """Refuse what the model definition does not cover.
+
+    Raises:
+        UsageError: the field, what was found, what is trained.
+    """
+    if model.attention == "fused_softmax":
+        raise UsageError(
+            f"model {model.name}: attention is 'fused_softmax', real steps train 'flash' or 'unfused' only"
+        )
+    if model.rotary and model.head_size % 2:
+        raise UsageError(
+            f"model {model.name}: head_size is {model.head_size}, rotary position embedding needs an even number"
+        )
+    if model.learned_positions:
+        raise UsageError(
+            f"model {model.name}: learned_positions is {model.learned_positions}, real steps train 0 only"
+        )
+    if model.tied_embeddings:
+        raise UsageError(f"model {model.name}: tied_embeddings is true, real steps train false only")
+
+
+def _require_layout(layout: Parallelism) -> None:
+    if layout.schedule == "zero_bubble":
+        raise UsageError("schedule is zero_bubble, real steps train gpipe, 1f1b or interleaved only")
+    if layout.zero > 1:
+        raise UsageError(f"zero is {layout.zero}, real steps train 0 or 1 only")
+    if layout.sequence_parallel:
+        raise UsageError("sequence_parallel is true, real steps train false only")
+    if layout.schedule == "1f1b" and layout.micro_batches < layout.pp:
+        raise UsageError(
+            f"micro_batches is {layout.micro_batches}, real steps over {layout.pp} pipeline stages "
+            f"need {layout.pp} or more (1F1B)"
+        )

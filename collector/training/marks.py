@@ -1,0 +1,36 @@
+"""Marks that say in a trace which operator, encoder or pass ran; without a profiler they cost next to nothing."""
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+
+from torch.profiler import record_function
+
+OPERATOR = "kernelcast.operator."
+"""Before the name of an operator of runtime/operators.py, or of what has no name there."""
+ENCODER = "kernelcast.encoder"
+FORWARD, LOSS, BACKWARD = "kernelcast.forward", "kernelcast.loss", "kernelcast.backward"
+"""Passes of one micro-batch through one chunk of the model."""
+STEP = "kernelcast.step"
+
+_tracing = False
+
+
+@contextmanager
+def marks_shown() -> Iterator[None]:
+    """Marks are made inside this block only: each costs some microseconds whether or not a profiler listens."""
+    global _tracing
+    _tracing = True
+    try:
+        yield
+    finally:
+        _tracing = False
+
+
+def marked(name: str) -> AbstractContextManager[object]:
+    """A pass, an encoder or a step."""
+    return record_function(name) if _tracing else nullcontext()
+
+
+def operator_mark(name: str) -> AbstractContextManager[object]:
+    """One call of an operator. Its backward pass needs no mark: autograd says which call it belongs to."""
+    return record_function(OPERATOR + name) if _tracing else nullcontext()

@@ -1,0 +1,250 @@
+"""What turns of real training steps say about one job: its steps, the paper's components, the time of every operator.
+
+A process that waits for another does no work. So of a collective the shortest of its group's durations counts: that
+process came last. A message between stages counts from its start until its receiver, who waited for it, has it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.steps import Turn
+from kernelcast.store import quiet_us
+
+_COLLECTIVES = {"mp_all_reduce": "tensor", "dp_all_reduce": "data", "dp_all_gather": "data"}
+_US_PER_S = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTime:
+    """One operator and direction in a traced step, summed over the stages (of a stage's processes the mean).
+
+    `known` is False for kernels that belong to no operator, which stand by their own names. `step_us` is the 10th
+    percentile over the traced steps.
+    """
+
+    operator: str
+    direction: str
+    known: bool
+    calls: float
+    step_us: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredJob:
+    """All turns of one job. Seconds, unless a name says otherwise."""
+
+    job: TrainingJob
+    turns: tuple[Turn, ...]
+
+    @property
+    def steps_s(self) -> tuple[float, ...]:
+        """Every timed step, in order."""
+        return tuple(step for turn in self.turns for step in turn.steps_s)
+
+    @property
+    def reference_us(self) -> tuple[float, ...]:
+        """The reference product beside every step."""
+        return tuple(time for turn in self.turns for time in turn.reference_us)
+
+    @property
+    def minimum_s(self) -> float:
+        """Fastest step."""
+        return min(self.steps_s)
+
+    @property
+    def quiet_s(self) -> float:
+        """10th percentile, the statistic that the operators' quiet times are made with."""
+        return quiet_us([s * _US_PER_S for s in self.steps_s]) / _US_PER_S
+
+    @property
+    def median_s(self) -> float:
+        """Middle step."""
+        return sorted(self.steps_s)[len(self.steps_s) // 2]
+
+    @property
+    def spread(self) -> float:
+        """How far the rounds' fastest steps lie apart, as a fraction of the fastest: the machine's own noise."""
+        fastest = [min(turn.steps_s) for turn in self.turns]
+        return max(fastest) / min(fastest) - 1
+
+    @property
+    def traces(self) -> tuple[dict[str, Any], ...]:
+        """The last traced turn's ranks (see rank_trace); empty where nothing was traced."""
+        return next((turn.traces for turn in reversed(self.turns) if turn.traces), ())
+
+    def components_s(self) -> dict[str, float]:
+        """The paper's components (Table IX) that the traces show; those that the layout lacks are left out."""
+        if not self.traces:
+            return {}
+        return _Traces(self.job, self.traces).components_s()
+
+    def operator_times(self) -> list[OperatorTime]:
+        """Every operator of the traced steps, the longest first; idle time of the main thread stands with them."""
+        return _Traces(self.job, self.traces).operator_times() if self.traces else []
+
+
+def measured_jobs(jobs: Sequence[TrainingJob], turns: Sequence[Turn]) -> list[MeasuredJob]:
+    """The turns of every job that has one."""
+    own = [tuple(turn for turn in turns if turn.job == number) for number in range(len(jobs))]
+    return [MeasuredJob(job=job, turns=found) for job, found in zip(jobs, own, strict=True) if found]
+
+
+class _Traces:
+    """The traces of all ranks, collectives already without waiting."""
+
+    def __init__(self, job: TrainingJob, ranks: Sequence[dict[str, Any]]) -> None:
+        self._job, self._ranks = job, ranks
+        self._operators = [
+            {(name, direction, known): steps for name, direction, known, steps in rank["operators"]}
+            for rank in ranks
+        ]
+        self._waited = [self._without_waiting(rank) for rank in range(len(ranks))]
+
+    def _group(self, rank: int, kind: str) -> list[int]:
+        mp, dp = self._job.parallelism.mp, self._job.parallelism.dp
+        if kind == "tensor":
+            return [rank // mp * mp + index for index in range(mp)]
+        stage, rest = divmod(rank, dp * mp)
+        return [stage * dp * mp + index * mp + rest % mp for index in range(dp)]
+
+    def _transfers(self, rank: int, name: str) -> list[list[float]]:
+        """µs of every call of a collective in each step, of the process that came last."""
+        key = (name, "once", True)
+        group = [self._operators[other].get(key, []) for other in self._group(rank, _COLLECTIVES[name])]
+        return [[min(call) for call in zip(*step, strict=False)] for step in zip(*group, strict=False)]
+
+    def _without_waiting(self, rank: int) -> dict[tuple[str, str, bool], list[list[float]]]:
+        own = dict(self._operators[rank])
+        for name in _COLLECTIVES:
+            if (name, "once", True) in own:
+                own[name, "once", True] = self._transfers(rank, name)
+        return own
+
+    def _stage_ranks(self) -> list[list[int]]:
+        per_stage = self._job.parallelism.mp * self._job.parallelism.dp
+        return [list(range(first, first + per_stage)) for first in range(0, len(self._ranks), per_stage)]
+
+    def operator_times(self) -> list[OperatorTime]:
+        found: dict[tuple[str, str, bool], tuple[float, float]] = {}
+        for ranks in self._stage_ranks():
+            for rank in ranks:
+                for key, steps in self._with_idle(rank).items():
+                    calls, time_us = found.get(key, (0.0, 0.0))
+                    found[key] = (
+                        calls + max(map(len, steps)) / len(ranks),
+                        time_us + quiet_us([sum(step) for step in steps]) / len(ranks),
+                    )
+        return sorted(
+            (
+                OperatorTime(operator=name, direction=direction, known=known, calls=calls, step_us=step_us)
+                for (name, direction, known), (calls, step_us) in found.items()
+            ),
+            key=lambda one: -one.step_us,
+        )
+
+    def _with_idle(self, rank: int) -> dict[tuple[str, str, bool], list[list[float]]]:
+        idle = {
+            (f"idle {where}", "once", False): [[time_us] for time_us in steps]
+            for where, steps in self._ranks[rank]["idle"].items()
+        }
+        return self._waited[rank] | idle
+
+    def components_s(self) -> dict[str, float]:
+        layout = self._job.parallelism
+        message_us = self._message_us()
+        p2p_us = message_us or 0.0
+        found_us = {
+            "Encoder_Fwd": self._encoder_us("forward"),
+            "Encoder_Bwd": self._encoder_us("backward"),
+            "Stage_Fwd_Max": 0.0,
+            "Stage_Bwd_Max": 0.0,
+        }
+        stages = self._stage_ranks()
+        for index, ranks in enumerate(stages):
+            forward_us = self._pass_us(ranks, "forward") + self._pass_us(ranks, "loss")
+            backward_us = self._pass_us(ranks, "backward")
+            # Sends are charged to the sender, as in the prediction.
+            forward_us += p2p_us if index < len(stages) - 1 else 0.0
+            backward_us += p2p_us if index > 0 else 0.0
+            found_us["Stage_Fwd_Max"] = max(found_us["Stage_Fwd_Max"], forward_us)
+            found_us["Stage_Bwd_Max"] = max(found_us["Stage_Bwd_Max"], backward_us)
+        if layout.dp > 1:
+            found_us["DP_Allreduce"] = self._sum_us(stages[0], "dp_all_reduce")
+        updates = [(self._update_us(ranks), self._sum_us(ranks, "dp_all_gather")) for ranks in stages]
+        largest = max(updates, key=sum)
+        if layout.dp > 1 and layout.zero:
+            found_us["DP_Allgather"] = largest[1]
+        found_us["Max_Update"] = sum(largest)
+        if layout.mp > 1:
+            times = [t for step in self._transfers(0, "mp_all_reduce") for t in step]
+            found_us["MP_Allreduce"] = quiet_us(times) if times else 0.0
+        if message_us is not None:
+            found_us["PP_P2P"] = message_us
+        return {name: time_us / _US_PER_S for name, time_us in found_us.items()}
+
+    def _sum_us(self, ranks: Sequence[int], name: str) -> float:
+        """Quiet time that a step spends in a collective, mean of the ranks."""
+        times = [self._waited[rank].get((name, "once", True)) for rank in ranks]
+        return sum(quiet_us([sum(step) for step in steps]) for steps in times if steps) / len(ranks)
+
+    def _update_us(self, ranks: Sequence[int]) -> float:
+        times = [
+            quiet_us([sum(step) for step in steps])
+            for rank in ranks
+            for (name, _, known), steps in self._operators[rank].items()
+            if known and name.startswith("optimizer_")
+        ]
+        return max(times, default=0.0)
+
+    def _encoder_us(self, direction: str) -> float:
+        """One encoder's own work and its all-reduces; the mean of the ranks."""
+        name = f"encoder_{direction}"
+        times = [
+            quiet_us([own for own, _ in rank[name]])
+            + self._sync_us(number) * max((calls for _, calls in rank[name]), default=0)
+            for number, rank in enumerate(self._ranks)
+            if rank[name]
+        ]
+        return sum(times) / len(times) if times else 0.0
+
+    def _pass_us(self, ranks: Sequence[int], name: str) -> float:
+        """One pass's own work and its all-reduces, summed over the chunks of the stage; the mean of its ranks."""
+        virtual = self._job.parallelism.virtual_stages if name != "loss" else 1
+        times = [
+            quiet_us([own for own, _ in self._ranks[rank][name]])
+            + self._sync_us(rank) * max(calls for _, calls in self._ranks[rank][name])
+            for rank in ranks
+            if self._ranks[rank][name]
+        ]
+        return virtual * sum(times) / len(times) if times else 0.0
+
+    def _sync_us(self, rank: int) -> float:
+        if self._job.parallelism.mp == 1:
+            return 0.0
+        times = [t for step in self._transfers(rank, "mp_all_reduce") for t in step]
+        return quiet_us(times) if times else 0.0
+
+    def _message_us(self) -> float | None:
+        """Quiet time of a message between two stages, of those that a waiting receiver got: sent → it is there.
+
+        None where a trace does not say which messages belong together: on GPUs, and with more than two stages.
+        """
+        per_stage = self._job.parallelism.mp * self._job.parallelism.dp
+        if self._job.parallelism.pp != 2:
+            return None
+        times: list[float] = []
+        for first in range(per_stage):
+            times += self._between(first, first + per_stage) + self._between(first + per_stage, first)
+        return quiet_us(times) if times else None
+
+    def _between(self, sender: int, receiver: int) -> list[float]:
+        sends = [m for m in self._ranks[sender]["messages"] if m[0] == "send"]
+        receives = [m for m in self._ranks[receiver]["messages"] if m[0] == "recv"]
+        # Of a message that was under way before its receiver asked for it, only the rest would be seen.
+        return [
+            end - sent
+            for (_, sent, _), (_, start, end) in zip(sends, receives, strict=False)
+            if start <= sent < end
+        ]

@@ -1,0 +1,287 @@
+"""A decoder-only transformer that trains for real, cut into chunks of a pipeline and shards of a tensor-parallel group.
+
+It runs the tensor functions that the operator benchmarks measure, in the order of docs/method.md, A step. Weights
+follow from their name and the seed alone: the same model whatever its layout.
+"""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernelcast.collector.layers import add_bias, causal_attention, rotary_tables, rotate, split_qkv, swiglu
+from kernelcast.collector.training.marks import ENCODER, marked, operator_mark
+from kernelcast.collector.training.recompute import checkpointed
+from kernelcast.collector.training.tensor_parallel import enter, leave
+from kernelcast.collector.vocabulary_parallel import (
+    vocabulary_parallel_cross_entropy,
+    vocabulary_parallel_embedding,
+)
+from kernelcast.runtime import ModelConfig
+from kernelcast.runtime.parallelism import Recompute
+
+_SCALE = 0.02  # of random weights, as GPT-2 has it
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shard:
+    """What one device holds of a layer: part `index` of `parts`, and the group that holds all (None: a whole)."""
+
+    index: int = 0
+    parts: int = 1
+    group: dist.ProcessGroup | None = None
+
+    def of(self, size: int) -> slice:
+        """This device's part of `size` rows or columns."""
+        local = size // self.parts
+        return slice(self.index * local, (self.index + 1) * local)
+
+
+class _Weights:
+    """Random tensors by name."""
+
+    def __init__(self, seed: int, prefix: str) -> None:
+        self._seed, self._prefix = seed, prefix
+
+    def __call__(self, name: str, *size: int) -> Tensor:
+        """The whole tensor of that name; the caller cuts its shard out of it."""
+        generator = torch.Generator()
+        generator.manual_seed(self._seed ^ zlib.crc32(f"{self._prefix}{name}".encode()))
+        return torch.randn(size, generator=generator) * _SCALE
+
+
+def _parameter(value: Tensor) -> nn.Parameter:
+    return nn.Parameter(value.contiguous().clone())
+
+
+class _Norm(nn.Module):
+    def __init__(self, model: ModelConfig) -> None:
+        super().__init__()
+        self.operator = model.norm
+        self.weight = nn.Parameter(torch.ones(model.hidden_size))
+        self.bias = nn.Parameter(torch.zeros(model.hidden_size)) if model.norm == "layer_norm" else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        with operator_mark(self.operator):
+            if self.operator == "layer_norm":
+                return F.layer_norm(x, self.weight.shape, self.weight, self.bias)
+            return F.rms_norm(x, self.weight.shape, self.weight)
+
+
+class _ColumnParallel(nn.Module):
+    """Rows of the weight [out / mp, in] on every device; the input is the same on all of them."""
+
+    def __init__(self, operator: str, weight: Tensor, bias: Tensor | None) -> None:
+        super().__init__()
+        self.operator = operator
+        self.weight = _parameter(weight)
+        self.bias = None if bias is None else _parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with operator_mark(self.operator):
+            product = F.linear(x, self.weight)
+        return _with_bias(product, self.bias)
+
+
+def _with_bias(x: Tensor, bias: Tensor | None) -> Tensor:
+    if bias is None:
+        return x
+    with operator_mark("bias_add"):
+        return add_bias(x, bias)
+
+
+class _RowParallel(nn.Module):
+    """Columns of the weight [out, in / mp] on every device; the partial products are summed over the group."""
+
+    def __init__(self, operator: str, weight: Tensor, bias: Tensor | None, shard: Shard) -> None:
+        super().__init__()
+        self.operator, self.group = operator, shard.group
+        self.weight = _parameter(weight)
+        self.bias = None if bias is None else _parameter(bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.with_bias(leave(self.product(x), self.group))
+
+    def product(self, x: Tensor) -> Tensor:
+        """The partial product, neither summed nor with bias."""
+        with operator_mark(self.operator):
+            return F.linear(x, self.weight)
+
+    def with_bias(self, x: Tensor) -> Tensor:
+        """The bias added, where there is one."""
+        return _with_bias(x, self.bias)
+
+
+class Encoder(nn.Module):
+    """One transformer block on activations [b, l, d]; every device has heads / mp heads and mlp_size / mp columns."""
+
+    def __init__(
+        self, model: ModelConfig, shard: Shard, recompute: Recompute, weights: Callable[..., Tensor]
+    ) -> None:
+        super().__init__()
+        d, width, mlp = model.hidden_size, model.attention_heads * model.head_size, model.mlp_size
+        self.heads, self.kv_heads = model.attention_heads // shard.parts, model.kv_heads // shard.parts
+        self.model, self.group, self.recompute = model, shard.group, recompute
+        self.attention_norm, self.mlp_norm = _Norm(model), _Norm(model)
+        qkv_rows = {"query": width, **dict.fromkeys(("key", "value"), model.kv_heads * model.head_size)}
+        has_qkv_bias = model.biases in ("all", "attention", "qkv")
+        has_output_bias, has_mlp_bias = model.biases in ("all", "attention"), model.biases in ("all", "mlp")
+
+        def rows(sizes: dict[str, int], *columns: int, suffix: str) -> Tensor:
+            return torch.cat([weights(name + suffix, n, *columns)[shard.of(n)] for name, n in sizes.items()])
+
+        self.qkv = _ColumnParallel(
+            "qkv_linear",
+            rows(qkv_rows, d, suffix=".weight"),
+            rows(qkv_rows, suffix=".bias") if has_qkv_bias else None,
+        )
+        self.attention_output = _RowParallel(
+            "attention_output_linear",
+            weights("attention_output.weight", d, width)[:, shard.of(width)],
+            weights("attention_output.bias", d) if has_output_bias else None,
+            shard,
+        )
+        is_gated = model.activation == "swiglu"
+        up_rows = {"gate": mlp, "up": mlp} if is_gated else {"up": mlp}
+        self.mlp_up = _ColumnParallel(
+            "mlp_gate_up_linear" if is_gated else "mlp_up_linear",
+            rows(up_rows, d, suffix=".weight"),
+            rows(up_rows, suffix=".bias") if has_mlp_bias else None,
+        )
+        self.mlp_down = _RowParallel(
+            "mlp_down_linear",
+            weights("mlp_down.weight", d, mlp)[:, shard.of(mlp)],
+            weights("mlp_down.bias", d) if has_mlp_bias else None,
+            shard,
+        )
+
+    def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        """X [b, l, d] → [b, l, d]; the tables are those of rotary_tables."""
+        with marked(ENCODER):
+            if self.model.parallel_residual:
+                return self._parallel(x, cosine, sine)
+            x = _residual(x, self.attention_output(self._attention(x, cosine, sine)))
+            return _residual(x, self.mlp_down(self._mlp(x)))
+
+    def _parallel(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        """Both branches read x; one all-reduce sums both products."""
+        attended, hidden = self._attention(x, cosine, sine), self._mlp(x)
+        if self.group is None:
+            return _residual(_residual(x, self.attention_output(attended)), self.mlp_down(hidden))
+        branches = _residual(self.attention_output.product(attended), self.mlp_down.product(hidden))
+        branches = self.attention_output.with_bias(leave(branches, self.group))
+        return _residual(x, self.mlp_down.with_bias(branches))
+
+    def _attention(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        qkv = self.qkv(enter(self.attention_norm(x), self.group))
+        with operator_mark("qkv_split"):
+            query, key, value = split_qkv(qkv, heads=self.heads, kv_heads=self.kv_heads)
+        if self.model.rotary:
+            with operator_mark("rope" if self.kv_heads == self.heads else "grouped_rope"):
+                query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
+        return checkpointed(self._attended, query, key, value, when=self.recompute == "selective")
+
+    def _attended(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if self.model.attention == "flash":
+            grouped = "" if self.kv_heads == self.heads else "grouped_"
+            with operator_mark(f"{grouped}flash_attention"):
+                return causal_attention(query, key, value)
+        return _unfused_attention(query, key, value)
+
+    def _mlp(self, x: Tensor) -> Tensor:
+        hidden = self.mlp_up(enter(self.mlp_norm(x), self.group))
+        with operator_mark(self.model.activation):
+            return swiglu(hidden) if self.model.activation == "swiglu" else F.gelu(hidden)
+
+
+def _residual(x: Tensor, branch: Tensor) -> Tensor:
+    with operator_mark("residual_add"):
+        return x + branch
+
+
+def _unfused_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Products, mask and softmax as operators of their own; shapes as `causal_attention`."""
+    b, length, heads, head_size = query.shape
+    repeats = heads // key.shape[2]
+
+    def by_head(x: Tensor) -> Tensor:
+        x = x if x.shape[2] == heads else x.repeat_interleave(repeats, dim=2)
+        return x.transpose(1, 2).reshape(b * heads, length, head_size)
+
+    with operator_mark("attention_heads"):
+        query, key, value = by_head(query) * head_size**-0.5, by_head(key), by_head(value)
+    with operator_mark("attention_scores"):
+        scores = torch.bmm(query, key.transpose(1, 2)).view(b, heads, length, length)
+    with operator_mark("causal_mask_fill"):
+        mask = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
+        scores = scores.masked_fill(mask, torch.finfo(scores.dtype).min)
+    with operator_mark("softmax"):
+        scores = torch.softmax(scores, dim=-1)
+    with operator_mark("attention_values"):
+        out = torch.bmm(scores.flatten(0, 1), value)
+    with operator_mark("attention_heads"):
+        return out.view(b, heads, length, head_size).transpose(1, 2).flatten(2)
+
+
+class Chunk(nn.Module):
+    """Encoders of one chunk of the pipeline; the first also embeds tokens, the last also gives logits."""
+
+    cosine: Tensor
+    sine: Tensor
+
+    def __init__(
+        self,
+        model: ModelConfig,
+        *,
+        first_encoder: int,
+        encoders: int,
+        vocabulary_size: int,
+        is_first: bool,
+        is_last: bool,
+        shard: Shard,
+        recompute: Recompute = "none",
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.shard, self.recompute = shard, recompute
+        weights, rows = _Weights(seed, ""), shard.of(vocabulary_size)
+        size = (vocabulary_size, model.hidden_size)
+        self.embedding = _parameter(weights("embedding", *size)[rows]) if is_first else None
+        self.encoders = nn.ModuleList(
+            Encoder(model, shard, recompute, _Weights(seed, f"encoder {number}."))
+            for number in range(first_encoder, first_encoder + encoders)
+        )
+        self.norm = _Norm(model) if is_last else None
+        self.logits = (
+            _ColumnParallel("logits_linear", weights("logits", *size)[rows], None) if is_last else None
+        )
+        cosine, sine = rotary_tables(
+            model.sequence_length, model.head_size, device=torch.device("cpu"), dtype=torch.float32
+        )
+        self.register_buffer("cosine", cosine, persistent=False)
+        self.register_buffer("sine", sine, persistent=False)
+        self.first_row = rows.start
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Token ids [b, l] in the first chunk, else activations [b, l, d] → activations, or logits [b, l, v / mp]."""
+        group = self.shard.group
+        if self.embedding is not None:
+            with operator_mark("embedding"):
+                x = vocabulary_parallel_embedding(
+                    x, self.embedding, None if group is None else self.first_row
+                )
+            x = leave(x, group)
+        for encoder in self.encoders:
+            x = checkpointed(encoder, x, self.cosine, self.sine, when=self.recompute == "full")
+        if self.norm is not None and self.logits is not None:
+            x = self.logits(enter(self.norm(x), group))
+        return x
+
+    def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """Mean cross-entropy of logits [b, l, v / mp] against targets [b, l]."""
+        with operator_mark("cross_entropy"):
+            return vocabulary_parallel_cross_entropy(logits, targets, self.first_row, self.shard.group).mean()

@@ -1,0 +1,91 @@
+"""What one rank's traced steps say, as plain values that go to process 0."""
+
+from collections import defaultdict
+from typing import Any
+
+from kernelcast.collector.kineto import ANNOTATION_CATEGORY, Trace
+from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS
+from kernelcast.collector.training.step_trace import Piece, TracedWork, attribute_step
+
+_SUM = "mp_all_reduce"
+
+
+def rank_trace(trace: Trace, *, stage: int) -> dict[str, Any]:
+    """Times in µs on the trace's own clock, per step where it says so.
+
+    - `operators`: [operator, direction, known, times of its calls in each step]
+    - `steps`: durations
+    - `forward`, `loss`, `backward`, `encoder_forward`, `encoder_backward`: [duration without the sums over the
+      tensor-parallel group, number of those sums] of every one
+    - `idle`: µs of each step within passes, and outside of them, in which nothing ran (or the process waited)
+    - `messages`: [`send` or `recv`, start, end] of point-to-point transfers between CPUs, Unix µs
+    """
+    work = attribute_step(trace)
+    base_us = trace.base_time_ns / 1000
+    return {
+        "stage": stage,
+        "steps": [step.duration_us for step in work.steps],
+        "operators": _operators(work),
+        **_passes(work),
+        **_encoders(work),
+        "idle": _idle(work),
+        "messages": [
+            [event.name.removeprefix("gloo:"), base_us + event.start_us, base_us + event.end_us]
+            for event in trace.of_category(ANNOTATION_CATEGORY)
+            if event.name in ("gloo:send", "gloo:recv")
+        ],
+    }
+
+
+def _operators(work: TracedWork) -> list[list[Any]]:
+    """Time of every call, grouped by step. A call's pieces are added; work without a call counts each by itself."""
+    calls: dict[tuple[str, str, bool], list[dict[tuple[int, int], float]]] = {}
+    for number, step in enumerate(work.steps):
+        for index, piece in enumerate(work.pieces):
+            if not step.start_us <= piece.start_us <= step.end_us:
+                continue
+            owner = piece.owner
+            key = (owner.name, owner.direction, owner.known)
+            of_step = calls.setdefault(key, [defaultdict(float) for _ in work.steps])
+            of_step[number][owner.call, -1 if owner.known else index] += piece.time_us
+    return [[*key, [list(found.values()) for found in of_step]] for key, of_step in calls.items()]
+
+
+def _passes(work: TracedWork) -> dict[str, list[list[float]]]:
+    names = {FORWARD: "forward", LOSS: "loss", BACKWARD: "backward"}
+    sums: dict[int, list[float]] = defaultdict(list)
+    for piece in work.pieces:
+        if piece.owner.name == _SUM:
+            sums[piece.owner.in_pass].append(piece.time_us)
+    found: dict[str, list[list[float]]] = {name: [] for name in names.values()}
+    for number, event in work.passes.items():
+        found[names[event.name]].append([event.duration_us - sum(sums[number]), len(sums[number])])
+    return found
+
+
+def _encoders(work: TracedWork) -> dict[str, list[list[float]]]:
+    """First start to last end of the work of every encoder call."""
+    spans: dict[tuple[int, str], list[Piece]] = defaultdict(list)
+    for piece in work.pieces:
+        if piece.owner.encoder >= 0 and piece.owner.in_pass in work.passes:
+            is_backward = work.passes[piece.owner.in_pass].name == BACKWARD
+            spans[piece.owner.encoder, "backward" if is_backward else "forward"].append(piece)
+    found: dict[str, list[list[float]]] = {"encoder_forward": [], "encoder_backward": []}
+    for (_, direction), pieces in spans.items():
+        span = max(p.end_us for p in pieces) - min(p.start_us for p in pieces)
+        sums = [p.time_us for p in pieces if p.owner.name == _SUM]
+        found[f"encoder_{direction}"].append([span - sum(sums), len(sums)])
+    return found
+
+
+def _idle(work: TracedWork) -> dict[str, list[float]]:
+    found: dict[str, list[float]] = {"passes": [], "between": []}
+    for step in work.steps:
+        own = [p for p in work.pieces if step.start_us <= p.start_us <= step.end_us]
+        passes = [e for e in work.passes.values() if step.start_us <= e.start_us <= step.end_us]
+        in_passes = sum(p.time_us for p in own if p.owner.in_pass >= 0)
+        inside = sum(e.duration_us for e in passes) - in_passes
+        outside = step.duration_us - sum(p.time_us for p in own) - inside
+        found["passes"].append(inside)
+        found["between"].append(outside)
+    return found

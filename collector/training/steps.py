@@ -1,0 +1,108 @@
+"""Trains jobs for real in worker processes and gives back each turn's steps as soon as they are measured."""
+
+import json
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kernelcast.collector.launch import run_workers
+from kernelcast.collector.training.job import TrainingJob
+
+_WORKER = "kernelcast.collector.training.worker"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much is measured: `rounds` turns of every job, each of so many steps."""
+
+    rounds: int = 2
+    warm_up_steps: int = 2
+    steps: int = 10
+    traced: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """One turn of one job: seconds of its steps, the reference product's µs before each, and the ranks' traces.
+
+    `job` and `round` count from 0; `traces` (see rank_trace) are there in the last round.
+    """
+
+    job: int
+    round: int
+    steps_s: tuple[float, ...]
+    reference_us: tuple[float, ...]
+    traces: tuple[dict[str, Any], ...] = field(default=(), repr=False)
+
+
+def train_jobs(
+    jobs: Sequence[TrainingJob],
+    *,
+    effort: Effort,
+    seed: int,
+    device: str = "cpu",
+    threads: int = 1,
+    timeout_s: float = 600.0,
+    on_turn: Callable[[Turn], None] = lambda turn: None,
+) -> list[Turn]:
+    """Train every job for real, the jobs taking turns, in as many processes as the largest needs.
+
+    `on_turn` is told each turn as soon as it is over, so that it can be kept whatever comes later. The timeout is for
+    one turn.
+
+    Raises:
+        DataError: a worker failed or no turn ended within the timeout; all workers are ended then.
+    """
+    turns: list[Turn] = []
+    request = {
+        "jobs": [job.to_dict() for job in jobs],
+        "rounds": effort.rounds,
+        "warm_up_steps": effort.warm_up_steps,
+        "steps": effort.steps,
+        "traced": effort.traced,
+        "seed": seed,
+        "device": device,
+        "backend": "nccl" if device == "cuda" else "gloo",
+        "threads": threads,
+    }
+    with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
+        path, lines = Path(folder, "request.json"), Path(folder, "turns.jsonl")
+        path.write_text(json.dumps(request))
+        lines.touch()
+
+        def look() -> bool:
+            found = _read(lines, turns)
+            for turn in found:
+                turns.append(turn)
+                on_turn(turn)
+            return bool(found)
+
+        try:
+            run_workers(
+                _WORKER,
+                [str(path), str(lines)],
+                processes=max(job.parallelism.world_size for job in jobs),
+                threads=threads,
+                timeout_s=timeout_s,
+                progress=look,
+            )
+        finally:
+            look()
+    return turns
+
+
+def _read(lines: Path, known: Sequence[Turn]) -> list[Turn]:
+    """Turns that were written since; a line without its end is still being written."""
+    *complete, _ = lines.read_text().split("\n")
+    return [
+        Turn(
+            job=values["job"],
+            round=values["round"],
+            steps_s=tuple(values["steps_s"]),
+            reference_us=tuple(values["reference_us"]),
+            traces=tuple(values["traces"] or ()),
+        )
+        for values in map(json.loads, complete[len(known) :])
+    ]

@@ -1,0 +1,120 @@
+"""However a model is laid out, real steps train the same: losses, gradients and updated weights of one process."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kernelcast.collector.launch import run_workers
+
+GPT = {
+    "name": "gpt", "hidden_size": 32, "sequence_length": 16, "attention_heads": 4, "encoders": 4, "vocabulary_size": 200
+}  # fmt: skip
+LLAMA = GPT | {
+    "name": "llama", "kv_heads": 2, "norm": "rms_norm", "activation": "swiglu", "mlp_size": 88, "biases": "none"
+}  # fmt: skip
+LAYOUTS = {
+    "1-2-1": {"mp": 2},
+    "1-1-2": {"dp": 2, "zero": 0},
+    "1-1-2, ZeRO-1": {"dp": 2},
+    "2-1-1": {"pp": 2},
+    "2-2-1": {"pp": 2, "mp": 2},
+    "1-2-2": {"mp": 2, "dp": 2},
+    "2-1-2": {"pp": 2, "dp": 2},
+    "2-1-1, gpipe": {"pp": 2, "schedule": "gpipe"},
+    "2-1-1, interleaved": {"pp": 2, "schedule": "interleaved", "virtual_stages": 2},
+    "1-1-1, recomputed": {"recompute": "full"},
+    "2-2-1, recomputed": {"pp": 2, "mp": 2, "recompute": "full"},
+    "1-2-1, attention recomputed": {"mp": 2, "recompute": "selective"},
+}
+MODELS = {
+    "gpt": GPT,
+    "llama": LLAMA,
+    "parallel residual": GPT | {"parallel_residual": True},
+    "unfused": LLAMA | {"attention": "unfused", "rotary": False},
+}
+
+# Every rank trains its part of each layout and, by itself, the whole; then it compares what it holds.
+WORKER = """
+import json, sys, torch, torch.distributed as dist
+from kernelcast.collector.training.groups import GroupCache, Groups
+from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.worker import Trainer
+from kernelcast.runtime import ModelConfig, Parallelism
+
+def own(name, whole, model, index, parts):
+    def rows(block): return block.chunk(parts)[index]
+    if parts == 1: return whole
+    if ".qkv." in name:
+        h, k = model.attention_heads * model.head_size, model.kv_heads * model.head_size
+        return torch.cat([rows(part) for part in whole.split([h, k, k])])
+    if ".mlp_up." in name:
+        return torch.cat([rows(part) for part in whole.chunk(2 if model.activation == "swiglu" else 1)])
+    if name.endswith(("attention_output.weight", "mlp_down.weight")):
+        return whole.chunk(parts, dim=1)[index]
+    return rows(whole) if name in ("embedding", "logits.weight") else whole
+
+def differences(model, options, cache, rank):
+    layout = Parallelism(**{"pp": 1, "mp": 1, "dp": 1, "micro_batch": 2, "micro_batches": 4} | options)
+    groups = Groups.of(layout, rank, cache)
+    alone = Parallelism(pp=1, mp=1, dp=1, micro_batch=2, micro_batches=4 * layout.dp)
+    if groups is None: return None
+    cpu = torch.device("cpu")
+    trainer = Trainer(TrainingJob(model=model, parallelism=layout, bucket_entries=1000), groups, device=cpu, seed=3)
+    nobody = Groups(stage=0, data_index=0, tensor_index=0, world=None, pipeline=None, data=None, tensor=None)
+    whole = Trainer(TrainingJob(model=model, parallelism=alone), nobody, device=cpu, seed=3)
+    loss, expected = torch.tensor(trainer.passes()), whole.passes()
+    dist.all_reduce(loss, group=groups.world)
+    found = {"loss": [float(loss) / layout.mp, expected]}
+    known = {}
+    for what in ("gradients", "weights"):
+        if what == "weights":
+            trainer._optimizer.step(), whole._optimizer.step()
+        values = {n: p.grad if what == "gradients" else p for n, p in whole.chunks[0].named_parameters()}
+        worst, compared = 0.0, 0
+        for chunk, number in zip(trainer.chunks, range(groups.stage, layout.chunks, layout.pp)):
+            before = sum(trainer._job.chunk_encoders[:number])
+            for name, parameter in chunk.named_parameters():
+                head, _, tail = name.partition(".")
+                if head == "encoders":
+                    index, _, rest = tail.partition(".")
+                    name = f"encoders.{before + int(index)}.{rest}"
+                expected = own(name, values[name], model, groups.tensor_index, layout.mp)
+                mine = parameter.grad if what == "gradients" else parameter
+                worst = max(worst, float((mine - expected).abs().max() / expected.abs().max().clamp_min(1e-12)))
+                compared += mine.numel()
+        found[what] = worst
+    found["compared"] = compared
+    return found
+
+request = json.loads(open(sys.argv[1]).read())
+torch.set_num_threads(1)
+dist.init_process_group("gloo")
+rank, cache, answers = dist.get_rank(), GroupCache(), {}
+for label, (model, options) in request.items():
+    answers[label] = differences(ModelConfig(**model), options, cache, rank)
+    dist.barrier()
+open(f"{sys.argv[2]}/{rank}", "w").write(json.dumps(answers))
+dist.destroy_process_group()
+"""
+
+
+def test_every_layout_trains_the_same_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "compares.py").write_text(WORKER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    cases = {f"gpt {name}": (GPT, options) for name, options in LAYOUTS.items()}
+    cases |= {f"{name} 2-2-1": (model, {"pp": 2, "mp": 2}) for name, model in MODELS.items()}
+    request = tmp_path / "request.json"
+    request.write_text(json.dumps(cases))
+    run_workers("compares", [str(request), str(tmp_path)], processes=4, threads=1, timeout_s=120)
+    ranks = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(4)]
+    for label, (_, options) in cases.items():
+        found = [rank[label] for rank in ranks if rank[label] is not None]
+        sizes = [options.get(name, 1) for name in ("pp", "mp", "dp")]
+        assert len(found) == sizes[0] * sizes[1] * sizes[2], label
+        for one in found:
+            assert one["loss"][0] == pytest.approx(one["loss"][1], rel=1e-5), label
+            assert one["loss"][1] == pytest.approx(5.55, abs=0.3), label  # ln 256: it knows nothing yet
+            assert one["gradients"] < 2e-4, label
+            assert one["weights"] < 2e-4, label
+            assert one["compared"] > 3000, label
