@@ -116,7 +116,7 @@ def _fit(settings: PublishedError, samples: Sequence[Sample]) -> Any:
         if settings.algorithm == "random_forest":
             from sklearn.ensemble import RandomForestRegressor
 
-            regressor = RandomForestRegressor(**settings.hyperparameters, random_state=_SEED, n_jobs=-1)
+            regressor = RandomForestRegressor(**settings.hyperparameters, random_state=_SEED, n_jobs=1)
         else:
             from xgboost import XGBRegressor
 

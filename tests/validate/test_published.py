@@ -1,0 +1,113 @@
+"""A site's published steps made again: on a small made-up site, and (slow) on the method's authors' own."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernelcast.runtime import DataError, UsageError, read_bundle
+from kernelcast.store import Database
+from kernelcast.validate.published import published_runs, shipped_runs, validate_published
+from kernelcast.validate.runs import RunsFile
+
+PERLMUTTER = Path(__file__).resolve().parents[3] / "shared" / "data" / "estimate-train-time" / "Perlmutter"
+
+
+def test_a_site_is_imported_trained_on_and_its_steps_predicted(
+    make_site: Callable[[], Path], tmp_path: Path
+) -> None:
+    site = make_site()
+    runs = RunsFile.read(tmp_path / "runs.toml")
+    told: list[tuple[str, int, int]] = []
+    found = validate_published(
+        site,
+        runs,
+        database_path=tmp_path / "kept.db",
+        output=tmp_path / "kept.kcast",
+        on_import=lambda done, total, what: told.append(("import", done, total)),
+        on_train=lambda done, total, what: told.append(("train", done, total)),
+        on_imply=lambda done, total, what: told.append(("imply", done, total)),
+    )
+    assert [run.run.label for run in found.runs] == ["small (2-1-2)", "second"]
+    for work in ("import", "train", "imply"):
+        done = [(d, t) for name, d, t in told if name == work]
+        assert done[-1][0] == done[-1][1] > 5
+    with Database.open(tmp_path / "kept.db", read_only=True) as database:
+        assert database.row_counts()["sample"] > 300
+    bundle = read_bundle(tmp_path / "kept.kcast")
+    assert found.trained.digest == bundle.digest
+    assert found.taken_over == 0
+    first, second = found.runs
+    components = {one.name: one for one in first.components()}
+    # The regressors that are fitted anew and ours follow the same times: what is implied is near ours / (1 + error).
+    for name, error in (("Encoder_Fwd", 0.25), ("PP_P2P", -0.5)):
+        one = components[name]
+        assert one.implied
+        assert one.measured_s == pytest.approx(one.predicted_s / (1 + error), rel=0.2)
+    assert components["DP_Allreduce"].measured_s is None
+    assert [one.name for one in second.components() if one.measured_s] == ["PP_P2P"]
+    assert found.mean_abs_published_error is None  # the second has none
+    document = json.loads(json.dumps(found.to_dict()))
+    assert document["format"] == "kernelcast.published_validation/1"
+    assert document["mean_abs_error"] == pytest.approx(sum(abs(run["error"]) for run in document["runs"]) / 2)
+    # What was kept serves again, and changes nothing.
+    again = validate_published(site, runs, earlier=bundle)
+    assert again.taken_over == len(bundle.entries)
+    assert again.to_dict()["runs"] == found.to_dict()["runs"]
+    # Without the settings of the authors' regressors, nothing is implied; ours do not need them.
+    for path in site.glob("*/NVIDIAEXAMPLE-40GB.csv"):
+        path.unlink()
+    alone = validate_published(site, runs, earlier=bundle).runs[0]
+    assert alone.error == first.error
+    assert all(one.measured_s is None for one in alone.components())
+
+
+def test_the_steps_that_ship_are_those_of_the_paper() -> None:
+    assert shipped_runs() == ("perlmutter",)
+    file = published_runs(Path("Perlmutter"), "")
+    assert file.digest == published_runs(Path(), "perlmutter").digest
+    assert [
+        (run.label, run.measured_s, run.published_error, run.parallelism.world_size) for run in file.runs
+    ] == [
+        ("gpt-20b (4-4-8)", 17.35, -0.0882, 128),
+        ("gpt-20b (4-8-4)", 42.53, 0.0394, 128),
+        ("gpt-20b (8-4-4)", 9.23, -0.0587, 128),
+        ("llama-13b (4-8-2)", 48.37, -0.0495, 64),
+        ("llemma-7b (4-2-2)", 9.57, 0.0130, 16),
+    ]
+    for run in file.runs:
+        layout = run.parallelism
+        assert (layout.recompute, layout.schedule, layout.zero) == ("full", "1f1b", 1)
+        assert run.cluster is not None
+        assert run.cluster.gpus_per_node == 4
+        assert run.published_components is not None
+        assert len(run.published_components) == 9
+
+
+def test_a_site_whose_steps_are_not_known_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(
+        UsageError, match=r"no measured steps are known .* expected one of perlmutter, or --runs"
+    ):
+        published_runs(tmp_path, "")
+    with pytest.raises(DataError, match="no such file, expected measured steps"):
+        published_runs(tmp_path, str(tmp_path / "none.toml"))
+    with pytest.raises(DataError, match="holds no operator/"):
+        validate_published(tmp_path, published_runs(tmp_path, "perlmutter"))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    not PERLMUTTER.is_dir(), reason="no ../shared/data/estimate-train-time beside the checkout"
+)
+def test_the_published_table() -> None:
+    found = validate_published(PERLMUTTER, published_runs(PERLMUTTER, ""))
+    assert len(found.trained.manifest.regressors) == 43
+    assert found.mean_abs_published_error == pytest.approx(0.0498, abs=5e-5)
+    assert found.mean_abs_error < 0.055
+    for run in found.runs:
+        assert abs(run.error) < 0.1
+        # A schedule that is simulated takes no longer than its upper envelope.
+        assert run.simulated.step_time_s <= run.closed_form.step_time_s
+        # How far the implied components can be trusted.
+        assert run.implied_step_s == pytest.approx(run.run.measured_s, rel=0.03)
