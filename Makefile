@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve clean
+.PHONY: demo test lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -71,5 +71,18 @@ bench-footprint: $(INSTALLED)
 bench-serve: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_serve.py $(BENCH_SERVE)
 
+# HolisticTraceAnalysis is compared with, never depended on: it gets an environment of its own.
+HTA_VENV := .venv-hta
+TRACES ?= ../shared/data/traces
+
+$(HTA_VENV)/.installed:
+	$(PYTHON) -m venv $(HTA_VENV)
+	$(HTA_VENV)/bin/python -m pip install --quiet --disable-pip-version-check HolisticTraceAnalysis
+	touch $@
+
+# BENCH_PARSE='--write docs/ingesting.md' puts the table into that page.
+bench-parse: $(INSTALLED) $(HTA_VENV)/.installed
+	$(BIN)/python benchmarks/bench_parse.py "$(TRACES)" --hta-python $(HTA_VENV)/bin/python $(BENCH_PARSE)
+
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(HTA_VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -9,6 +9,7 @@ import math
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -130,13 +131,15 @@ def parse_trace(content: bytes, path: Path) -> Trace:
         document = _decoded(content, path)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: not readable as JSON or gzip JSON ({error})") from error
-    events = [e for e in document.traceEvents if e.phase == "X" and not math.isnan(e.duration_us)]
-    for event in events:
-        if math.isnan(event.start_us):
-            raise _no_time(path, event.name, "ts", None)
-    if events and max(event.start_us for event in events) > _LARGEST_US:
+    # What is not a number differs from itself: no duration, no complete event.
+    events = [e for e in document.traceEvents if e.phase == "X" and e.duration_us == e.duration_us]
+    if without := next((event for event in events if event.start_us != event.start_us), None):
+        raise _no_time(path, without.name, "ts", None)
+    # By start, and of those that start together the longest, which holds the others, first.
+    events.sort(key=attrgetter("duration_us"), reverse=True)
+    events.sort(key=attrgetter("start_us"))
+    if events and events[-1].start_us > _LARGEST_US:
         events = [_in_us(event) for event in events]
-    events.sort(key=_by_start)
     properties = _field(document, "deviceProperties", list, [], path)
     return Trace(
         events=tuple(events),
@@ -146,10 +149,6 @@ def parse_trace(content: bytes, path: Path) -> Trace:
         cuda_runtime_version=_field(document, "cuda_runtime_version", int, 0, path),
         hip_runtime_version=_field(document, "hip_runtime_version", int, 0, path),
     )
-
-
-def _by_start(event: Event) -> tuple[float, float]:
-    return event.start_us, -event.duration_us
 
 
 def _in_us(event: Event) -> Event:
