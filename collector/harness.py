@@ -18,6 +18,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from kernelcast.collector.attribution import Work, attribute
 from kernelcast.collector.benches import Bench, Builder, Place
+from kernelcast.collector.cache_state import CacheState
 from kernelcast.collector.kineto import Event, Trace, read_trace
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Direction, Shape
@@ -64,10 +65,11 @@ def measure(
     """
     bench = builder(shape, place)
     bench.prepare()
+    caches = CacheState(place.device)
     started = time.monotonic()
     iteration_s = math.inf
     for _ in range(effort.warm_up_iterations):
-        iterate(bench, place, directions, None)
+        iterate(bench, place, directions, None, caches)
         now = time.monotonic()
         iteration_s, started = min(iteration_s, now - started), now
     size = effort.block_size(iteration_s)
@@ -75,7 +77,7 @@ def measure(
     repetitions: dict[Direction, list[Repetition]] = {direction: [] for direction in directions}
     clock = TraceClock()
     for block in range(1, effort.most_blocks + 1):
-        _one_block(bench, place, repetitions, clock, size)
+        _one_block(bench, place, caches, repetitions, clock, size)
         settled = all(is_settled(r, effort, first=block == 1) for r in repetitions.values())
         if settled or time.monotonic() > deadline:
             break
@@ -137,11 +139,16 @@ def halves_apart(repetitions: Sequence[Repetition]) -> float:
 
 
 def _one_block(
-    bench: Bench, place: Place, repetitions: dict[Direction, list[Repetition]], clock: TraceClock, size: int
+    bench: Bench,
+    place: Place,
+    caches: CacheState,
+    repetitions: dict[Direction, list[Repetition]],
+    clock: TraceClock,
+    size: int,
 ) -> None:
     def iterations() -> None:
         for index in range(size):
-            iterate(bench, place, tuple(repetitions), index)
+            iterate(bench, place, tuple(repetitions), index, caches)
 
     trace = profiled(place.device, iterations)
     work = attribute(trace, MARK)
@@ -176,14 +183,29 @@ def _stream(kernel: Event) -> int:
     return int(kernel.args.get("stream", 0))
 
 
-def iterate(bench: Bench, place: Place, directions: Sequence[Direction], index: int | None) -> None:
-    """One iteration; `index` names the marks, None for a warm-up without marks."""
+def iterate(
+    bench: Bench,
+    place: Place,
+    directions: Sequence[Direction],
+    index: int | None,
+    caches: CacheState | None = None,
+) -> None:
+    """One iteration; `index` names the marks, None for a warm-up without marks.
+
+    With `caches` every pass finds them as in a step, without them as the pass before left them.
+    """
     bench.reset()
+    if caches is not None:
+        caches.as_in_a_step(bench.activations)
+        synchronise(place.device)
     once = Direction.ONCE in directions
     with _mark(Direction.ONCE if once else Direction.FORWARD, index):
         outputs = bench.outputs()
         synchronise(place.device)
     if not once:
+        if caches is not None:
+            caches.as_in_a_step(bench.output_gradients)
+            synchronise(place.device)
         with _mark(Direction.BACKWARD, index):
             bench.backward(outputs)
             synchronise(place.device)

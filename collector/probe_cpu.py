@@ -98,6 +98,15 @@ def cpu_caches() -> tuple[str, ...]:
     return tuple(found)
 
 
+def last_level_cache_bytes() -> int:
+    """Size of the largest cache that a core reaches, 0 where the system does not say."""
+    units = {"K": 1 << 10, "M": 1 << 20}
+    sizes = [line.split()[-1] for line in cpu_caches()]
+    return max(
+        (int(size[:-1]) * units[size[-1]] for size in sizes if size[-1] in units and size[:-1].isdigit()), default=0
+    )
+
+
 def memory_gib() -> int:
     """Physical memory, rounded to GiB: what the kernel keeps for itself varies from boot to boot."""
     return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30)

@@ -19,6 +19,7 @@ from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Duration
 from kernelcast.runtime.predictor import MAX_REMEMBERED, Predictor
 from kernelcast.runtime.shown import shown
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
+from kernelcast.runtime.step.left_out import lacking, left_out_warnings
 from kernelcast.runtime.step.operator_times import Question, ask, total_us
 from kernelcast.runtime.step.stage_times import Times
 from kernelcast.runtime.step.step_times import StepTimes, step_times
@@ -53,6 +54,7 @@ class Estimator:
         self._most_remembered = remembered
         self._provenance = {kind: _provenance(bundle, kind, calibrated) for kind in get_args(TimelineKind)}
         self._levels = bundle.levels
+        self._left_out = lacking(bundle.entries)
         self._lock = threading.Lock()
         self._remembered: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
 
@@ -122,11 +124,19 @@ class Estimator:
         if timeline == "simulate":
             check_simulated(parallelism)
         used, source = (cluster, "asked") if cluster is not None else self._default_cluster(parallelism)
-        parts = decompose(model=model, parallelism=parallelism, cluster=used, bucket_entries=bucket_entries)
+        parts = decompose(
+            model=model,
+            parallelism=parallelism,
+            cluster=used,
+            bucket_entries=bucket_entries,
+            left_out=self._left_out,
+        )
         calibration = self.predictor.calibration_for(timeline)
         needed_by = f"model {model.name}"
         processes = processes_on_a_node(parallelism, used)
-        times = ask(self.predictor.at(processes), parts.distinct_calls(), needed_by=needed_by, calibration=calibration)
+        times = ask(
+            self.predictor.at(processes), parts.distinct_calls(), needed_by=needed_by, calibration=calibration
+        )
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
         times_us = drawn_times(times, draws, calibration)
@@ -145,7 +155,11 @@ class Estimator:
             components=components_of(parts, step, times_us),
             stages=tuple(_stages(parts, step)),
             memory=_memory(self.bundle, model, parallelism, gpu_memory_bytes),
-            warnings=(*self._concurrency(processes), *times.warnings),
+            warnings=(
+                *self._concurrency(processes),
+                *times.warnings,
+                *left_out_warnings(model, parallelism, self._left_out),
+            ),
             model=model,
             parallelism=parallelism,
             cluster=used,

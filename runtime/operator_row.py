@@ -61,7 +61,10 @@ def evaluate(terms: Sequence[Term], workload: Mapping[str, float]) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """One row of the table. `features` are ordered: they are the workload vector, the columns of a regressor."""
+    """One row of the table. `features` are ordered: they are the workload vector, the columns of a regressor.
+
+    A `supplementary` one is left out of the sum where a bundle lacks it.
+    """
 
     name: str
     paper_name: str
@@ -71,6 +74,7 @@ class Operator:
     workload_of: Callable[[Shape], tuple[int, ...]] = field(repr=False)
     costs: Mapping[Direction, Cost] = field(repr=False)
     collective: str = ""
+    supplementary: bool = False
 
     @property
     def directions(self) -> tuple[Direction, ...]:

@@ -1,97 +1,26 @@
 """The operators of a training step: one table that collector, train and runtime share (the paper's Table I).
 
+What a step runs beside them is in supplementary_operators.py.
+
 Standard library only. A row says what an operator is called, which features make up its workload vector and how
 they follow from a `Shape`, and how many FLOPs and elements moved a workload costs. What is measured, fitted and asked
 therefore cannot drift apart.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.operator_kinds import collective, elementwise, linear, optimizer
 from kernelcast.runtime.operator_row import Cost, Direction, Operator, OperatorClass, Term, cost
 from kernelcast.runtime.shape import Shape
+from kernelcast.runtime.supplementary_operators import SUPPLEMENTARY
 
 __all__ = ["OPERATORS", "Cost", "Direction", "Operator", "OperatorClass", "Shape", "Term", "operator"]
 
-_F, _B, _1 = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
-_GEMM = {"m": "rows", "k": "columns in", "n": "columns out"}
+_F, _B = Direction.FORWARD, Direction.BACKWARD
 _HIDDEN = {"b": "samples", "l": "tokens", "d": "elements"}
 _SCORES = {"b": "samples", "heads": "heads", "l_query": "tokens", "l_key": "tokens"}
-_LAYOUT = {"entries": "elements", "nodes": "nodes", "gpus_per_node": "devices"}
-
-
-def _linear(name: str, paper_name: str, title: str, workload: Callable[[Shape], tuple[int, ...]]) -> Operator:
-    # Backward is two products (input and weight gradient), and the weight gradient is added to what is there.
-    return Operator(
-        name=name,
-        paper_name=paper_name,
-        title=title,
-        operator_class=OperatorClass.COMPUTE,
-        features=_GEMM,
-        workload_of=workload,
-        costs={
-            _F: cost(flops="2 m k n", elements="1 m k + 1 k n + 1 m n"),
-            _B: cost(flops="4 m k n", elements="2 m k + 4 k n + 2 m n"),
-        },
-    )
-
-
-def _elementwise(
-    name: str,
-    paper_name: str,
-    title: str,
-    features: Mapping[str, str],
-    workload: Callable[[Shape], tuple[int, ...]],
-    *,
-    forward: tuple[float, float],
-    backward: tuple[float, float],
-) -> Operator:
-    """Memory-bound row whose (FLOPs, elements) per direction are multiples of the product of its features."""
-    product = " ".join(features)
-    costs = {
-        direction: cost(flops=f"{flops} {product}", elements=f"{elements} {product}")
-        for direction, (flops, elements) in ((_F, forward), (_B, backward))
-    }
-    return Operator(
-        name=name,
-        paper_name=paper_name,
-        title=title,
-        operator_class=OperatorClass.MEMORY,
-        features=features,
-        workload_of=workload,
-        costs=costs,
-    )
-
-
-def _collective(
-    name: str, paper_name: str, title: str, collective: str, entries: Callable[[Shape], int], elements: str
-) -> Operator:
-    return Operator(
-        name=name,
-        paper_name=paper_name,
-        title=title,
-        operator_class=OperatorClass.COMMUNICATION,
-        features=_LAYOUT,
-        workload_of=lambda s: (entries(s), s.nodes, s.gpus_per_node),
-        costs={_1: cost(flops="", elements=elements)},
-        collective=collective,
-    )
-
-
-def _optimizer(role: str) -> Operator:
-    # Fused Adam reads parameter, gradient and both moments and writes all but the gradient. The paper's vector is
-    # [mp, d, encoders]; parameters follow from it, and also hold for other vocabularies and MLP widths.
-    return Operator(
-        name=f"optimizer_{role}_stage",
-        paper_name="Optimizer",
-        title=f"fused Adam step over the parameters of the {role} stage",
-        operator_class=OperatorClass.OPTIMIZER,
-        features={"parameters": "elements", "encoders": "encoders"},
-        workload_of=lambda s: (s.stage_parameters, s.stage_encoders),
-        costs={_1: cost(flops="14 parameters", elements="7 parameters")},
-    )
-
 
 _TABLE = (
     Operator(
@@ -107,7 +36,7 @@ _TABLE = (
             _B: cost(flops="1 tokens d + 1 vocabulary d", elements="3 tokens d + 4 vocabulary d"),
         },
     ),
-    _elementwise(
+    elementwise(
         "layer_norm",
         "LayerNorm",
         "layer normalisation with weight and bias",
@@ -116,7 +45,7 @@ _TABLE = (
         forward=(8, 2),
         backward=(14, 4),
     ),
-    _elementwise(
+    elementwise(
         "rms_norm",
         "RMSNorm",
         "root-mean-square normalisation with weight",
@@ -125,17 +54,17 @@ _TABLE = (
         forward=(4, 2),
         backward=(10, 4),
     ),
-    _linear(
+    linear(
         "qkv_linear",
         "Linear1",
         "projection to queries, keys and values",
         lambda s: (
             s.tokens,
             s.hidden_size,
-            (s.attention_heads + 2 * s.kv_heads) * s.head_size // s.tensor_parallel,
+            s.qkv_width // s.tensor_parallel,
         ),
     ),
-    _elementwise(
+    elementwise(
         "rope",
         "RoPE",
         "rotary position embedding of queries and keys",
@@ -169,7 +98,7 @@ _TABLE = (
             ),
         },
     ),
-    _elementwise(
+    elementwise(
         "causal_mask_fill",
         "Fillmask",
         "causal mask filled into the scores",
@@ -178,7 +107,7 @@ _TABLE = (
         forward=(0, 2),
         backward=(0, 2),
     ),
-    _elementwise(
+    elementwise(
         "softmax",
         "Softmax",
         "softmax over the keys, unfused",
@@ -187,7 +116,7 @@ _TABLE = (
         forward=(5, 2),
         backward=(4, 3),
     ),
-    _elementwise(
+    elementwise(
         "fused_causal_softmax",
         "Fused Softmax",
         "scale, causal mask and softmax in one kernel",
@@ -234,19 +163,19 @@ _TABLE = (
             _B: cost(flops="5 b l l heads head_size", elements="8 b l heads head_size"),
         },
     ),
-    _linear(
+    linear(
         "attention_output_linear",
         "Linear2",
         "attention output projection",
         lambda s: (s.tokens, s.attention_width // s.tensor_parallel, s.hidden_size),
     ),
-    _linear(
+    linear(
         "mlp_up_linear",
         "Linear3",
         "MLP up projection",
         lambda s: (s.tokens, s.hidden_size, s.local_mlp_size),
     ),
-    _elementwise(
+    elementwise(
         "gelu",
         "Glue",
         "GeLU activation",
@@ -255,7 +184,7 @@ _TABLE = (
         forward=(8, 2),
         backward=(13, 3),
     ),
-    _elementwise(
+    elementwise(
         "swiglu",
         "SwiGLU",
         "SiLU-gated linear unit over gate and up halves",
@@ -264,19 +193,19 @@ _TABLE = (
         forward=(6, 3),
         backward=(10, 5),
     ),
-    _linear(
+    linear(
         "mlp_gate_up_linear",
         "Linear3 (SwiGLU)",
         "MLP gate and up projections as one product",
         lambda s: (s.tokens, s.hidden_size, 2 * s.local_mlp_size),
     ),
-    _linear(
+    linear(
         "mlp_down_linear",
         "Linear4",
         "MLP down projection",
         lambda s: (s.tokens, s.local_mlp_size, s.hidden_size),
     ),
-    _elementwise(
+    elementwise(
         "residual_add",
         "residual add",
         "residual addition; backward adds the gradients of the two branches",
@@ -285,13 +214,13 @@ _TABLE = (
         forward=(1, 3),
         backward=(1, 3),
     ),
-    _linear(
+    linear(
         "logits_linear",
         "Final_Linear",
         "output projection to the vocabulary",
         lambda s: (s.tokens, s.hidden_size, s.local_vocabulary),
     ),
-    _elementwise(
+    elementwise(
         "cross_entropy",
         "Parallel Cross-entropy",
         "cross-entropy over the local vocabulary shard",
@@ -300,7 +229,7 @@ _TABLE = (
         forward=(5, 3),
         backward=(3, 3),
     ),
-    _collective(
+    collective(
         "mp_all_reduce",
         "MP_All-reduce",
         "activations summed across the tensor-parallel group",
@@ -308,7 +237,7 @@ _TABLE = (
         lambda s: s.tokens * s.hidden_size,
         "2 entries",
     ),
-    _collective(
+    collective(
         "mp_all_gather",
         "MP_All-gather",
         "sequence shards gathered across the tensor-parallel group; entries are one process's shard",
@@ -316,7 +245,7 @@ _TABLE = (
         lambda s: -(-s.tokens * s.hidden_size // s.tensor_parallel),
         "1 entries nodes gpus_per_node",
     ),
-    _collective(
+    collective(
         "mp_reduce_scatter",
         "MP_Reduce-scatter",
         "activations summed and split along the sequence; entries are one process's input",
@@ -324,7 +253,7 @@ _TABLE = (
         lambda s: s.tokens * s.hidden_size,
         "1 entries",
     ),
-    _collective(
+    collective(
         "dp_all_reduce",
         "DP_All-reduce",
         "gradients summed across the data-parallel group",
@@ -332,7 +261,7 @@ _TABLE = (
         lambda s: s.stage_parameters,
         "2 entries",
     ),
-    _collective(
+    collective(
         "dp_all_gather",
         "DP_All-gather",
         "updated parameters gathered across the data-parallel group (ZeRO-1); entries are one process's shard",
@@ -340,7 +269,7 @@ _TABLE = (
         lambda s: -(-s.stage_parameters // s.data_parallel),
         "1 entries nodes gpus_per_node",
     ),
-    _collective(
+    collective(
         "dp_reduce_scatter",
         "DP_Reduce-scatter",
         "gradients summed and split across the data-parallel group; entries are one process's input",
@@ -348,7 +277,7 @@ _TABLE = (
         lambda s: s.stage_parameters,
         "1 entries",
     ),
-    _collective(
+    collective(
         "pp_p2p",
         "PP_P2P",
         "activations or their gradients sent to the neighbouring stage",
@@ -356,9 +285,10 @@ _TABLE = (
         lambda s: s.tokens * s.hidden_size // s.tensor_parallel,
         "1 entries",
     ),
-    _optimizer("first"),
-    _optimizer("middle"),
-    _optimizer("last"),
+    optimizer("first"),
+    optimizer("middle"),
+    optimizer("last"),
+    *SUPPLEMENTARY,
 )
 
 OPERATORS: Mapping[str, Operator] = MappingProxyType({operator.name: operator for operator in _TABLE})

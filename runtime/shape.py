@@ -48,6 +48,16 @@ class Shape:
         return self.attention_heads // self.tensor_parallel
 
     @property
+    def local_kv_heads(self) -> int:
+        """Key-value heads on one device."""
+        return self.kv_heads // self.tensor_parallel
+
+    @property
+    def qkv_width(self) -> int:
+        """Width of queries, keys and values together."""
+        return (self.attention_heads + 2 * self.kv_heads) * self.head_size
+
+    @property
     def local_mlp_size(self) -> int:
         """MLP columns on one device."""
         return self.mlp_size // self.tensor_parallel

@@ -11,6 +11,7 @@ from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parall
 from kernelcast.runtime.models import BUILT_IN, load_model
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
 from kernelcast.runtime.shown import shown
+from kernelcast.runtime.step.left_out import LeftOutWarning
 from kernelcast.runtime.step.timeline_kinds import TimelineKind
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
@@ -281,9 +282,8 @@ def _warnings(found: Walltime, estimate: Estimate, asked_s: float | None) -> lis
     calibration = estimate.provenance.calibration
     if calibration is not None and calibration.reason.startswith("fitted for"):
         lines.append(f"the bundle's calibration is not applied: it was {calibration.reason}")
-    if estimate.warnings:
-        count = len(estimate.warnings)
-        lines.append(
-            f"the prediction goes beyond what was measured in {count} place(s): {estimate.warnings[0]}"
-        )
+    # What the bundle never holds is no matter of this job.
+    beyond = [warning for warning in estimate.warnings if not isinstance(warning, LeftOutWarning)]
+    if beyond:
+        lines.append(f"the prediction goes beyond what was measured in {len(beyond)} place(s): {beyond[0]}")
     return lines

@@ -30,6 +30,7 @@ from kernelcast.runtime.step.blocks import (
 )
 from kernelcast.runtime.step.calls import Calls, Component
 from kernelcast.runtime.step.groups import data_group, pipeline_pair
+from kernelcast.runtime.step.left_out import lacking
 from kernelcast.runtime.step.stage_times import BlockTimes
 from kernelcast.runtime.step.substitutes import substitute
 from kernelcast.runtime.step.update import Role, block_gather, block_scatter, update
@@ -100,6 +101,7 @@ class Pieces:
     ) -> None:
         self.predictor, self.model, self.cluster = predictor, model, cluster
         self.bucket_entries, self.calibration = bucket_entries, calibration
+        self.left_out = lacking(predictor.bundle.entries)
         self.problems: dict[Key, str] = {}
         self._known: dict[PieceKey, tuple[TimeAndWeight, ...]] = {}
         self._kinds = (
@@ -157,7 +159,7 @@ class Pieces:
         )
 
     def _micro_batch(self, parallelism: Parallelism) -> Sequence[Calls]:
-        model, cut = self.model, Cut.of(parallelism, self.cluster)
+        model, cut = self.model, Cut.of(parallelism, self.cluster, self.left_out)
         return (
             encoder_forward.__wrapped__(model, cut),
             end_forward.__wrapped__(model, cut, "first"),
@@ -167,13 +169,13 @@ class Pieces:
         )
 
     def _encoder_backward(self, parallelism: Parallelism) -> Sequence[Calls]:
-        cut = Cut.of(parallelism, self.cluster)
+        cut = Cut.of(parallelism, self.cluster, self.left_out)
         return (encoder_backward.__wrapped__(self.model, cut, parallelism.recompute),)
 
     def _send(self, parallelism: Parallelism) -> Sequence[Calls]:
         if parallelism.pp == 1:
             return ((), ())
-        cut, pair = Cut.of(parallelism, self.cluster), pipeline_pair(parallelism, self.cluster)
+        cut, pair = Cut.of(parallelism, self.cluster, self.left_out), pipeline_pair(parallelism, self.cluster)
         both = (Component.SEND_FORWARD, Component.SEND_BACKWARD)
         return [send(self.model, cut, pair, component) for component in both]
 
@@ -214,6 +216,7 @@ class Pieces:
                 zero=parallelism.zero,
                 group=data_group(parallelism, self.cluster),
                 bucket_entries=self.bucket_entries,
+                left_out=self.left_out,
             )
             return found.gradients, found.optimizer, found.gather
 

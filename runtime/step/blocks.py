@@ -4,6 +4,7 @@ Pure functions of hashable arguments, remembered: the thousands of layouts of a 
 pieces. A piece is a tuple of calls on one device.
 """
 
+from collections import Counter
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, Self
@@ -27,21 +28,24 @@ class Cut:
     """What the pieces of one micro-batch depend on, beside the model: how a layer is cut into devices.
 
     `group` is the tensor-parallel group. With `sequence_parallel`, norms and residuals hold l/mp tokens.
+    `left_out` are supplementary operators that are not called, as the bundle lacks them.
     """
 
     mp: int
     micro_batch: int
     sequence_parallel: bool
     group: Group
+    left_out: frozenset[str] = frozenset()
 
     @classmethod
-    def of(cls, parallelism: Parallelism, cluster: Cluster) -> Self:
+    def of(cls, parallelism: Parallelism, cluster: Cluster, left_out: frozenset[str] = frozenset()) -> Self:
         """The cut of a layout; a tensor-parallel degree of 1 has no sequence to cut."""
         return cls(
             mp=parallelism.mp,
             micro_batch=parallelism.micro_batch,
             sequence_parallel=parallelism.sequence_parallel and parallelism.mp > 1,
             group=tensor_group(parallelism, cluster),
+            left_out=left_out,
         )
 
 
@@ -56,11 +60,13 @@ def encoder_backward(model: ModelConfig, cut: Cut, recompute: Recompute) -> Call
     """Backward calls of one encoder; what recomputation runs again stands after them, as forward calls."""
     part = Component.ENCODER_BACKWARD
     calls = _encoder(model, cut, _B, part)
+    if "qkv_split" not in cut.left_out:
+        calls = (call("qkv_split", _B, piece_shape(model, cut), 1, part), *calls)
     if recompute == "full":
         calls += _encoder(model, cut, _F, part)
     elif recompute == "selective":
         shape = piece_shape(model, cut)
-        calls += tuple(call(name, _F, shape, 1, part) for name in _attention(model))
+        calls += tuple(call(name, _F, shape, 1, part) for name in _attention(model, cut))
     return calls
 
 
@@ -74,7 +80,11 @@ def end_forward(model: ModelConfig, cut: Cut, end: End) -> Calls:
     part, shape = Component.ENDS_FORWARD, piece_shape(model, cut)
     if end == "first":
         sync = "mp_reduce_scatter" if cut.sequence_parallel else "mp_all_reduce"
-        return (call("embedding", _F, shape, 1, part), *_sync(sync, model, cut, 1, part))
+        return (
+            call("embedding", _F, shape, 1, part),
+            *_embedding_mask(model, cut, _F, part),
+            *_sync(sync, model, cut, 1, part),
+        )
     gather = _sync("mp_all_gather", model, cut, 1, part) if cut.sequence_parallel else ()
     return (
         call(model.norm, _F, _along_sequence(model, cut), 1, part),
@@ -93,7 +103,7 @@ def end_backward(model: ModelConfig, cut: Cut, end: End) -> Calls:
     part, shape = Component.ENDS_BACKWARD, piece_shape(model, cut)
     if end == "first":
         gather = _sync("mp_all_gather", model, cut, 1, part) if cut.sequence_parallel else ()
-        return (*gather, call("embedding", _B, shape, 1, part))
+        return (*gather, *_embedding_mask(model, cut, _B, part), call("embedding", _B, shape, 1, part))
     scatter = _sync("mp_reduce_scatter", model, cut, 1, part) if cut.sequence_parallel else ()
     return (
         call(model.norm, _B, _along_sequence(model, cut), 1, part),
@@ -128,9 +138,10 @@ def piece_shape(model: ModelConfig, cut: Cut) -> Shape:
 def _encoder(model: ModelConfig, cut: Cut, direction: Direction, part: Component) -> Calls:
     shape, along = piece_shape(model, cut), _along_sequence(model, cut)
     calls: list[OperatorCall] = []
-    for name, count in _operators(model).items():
+    for name, count in _operators(model, cut).items():
         cut_along_sequence = name in (model.norm, "residual_add")
         calls.append(call(name, direction, along if cut_along_sequence else shape, count, part))
+    calls += _biases(model, cut, direction, part)
     syncs = model.forward_syncs if direction is _F else model.backward_syncs
     if cut.sequence_parallel:
         # Every all-reduce of a region becomes a gather where it begins and a reduce-scatter where it ends.
@@ -141,25 +152,63 @@ def _encoder(model: ModelConfig, cut: Cut, direction: Direction, part: Component
     return tuple(calls)
 
 
-def _operators(model: ModelConfig) -> dict[str, int]:
+def _operators(model: ModelConfig, cut: Cut) -> dict[str, int]:
     """Operators of one encoder with their number, in order of first appearance."""
     operators = {model.norm: 2, "qkv_linear": 1}
     if model.rotary:
-        operators["rope"] = 1
+        operators[_grouped("rope", model, cut)] = 1
     mlp = ("mlp_gate_up_linear", "swiglu") if model.activation == "swiglu" else ("mlp_up_linear", "gelu")
-    operators |= dict.fromkeys((*_attention(model), "attention_output_linear"), 1)
+    operators |= dict.fromkeys((*_attention(model, cut), "attention_output_linear"), 1)
     operators["residual_add"] = 2
     operators |= dict.fromkeys((*mlp, "mlp_down_linear"), 1)
     return operators
 
 
-def _attention(model: ModelConfig) -> tuple[str, ...]:
+def _attention(model: ModelConfig, cut: Cut) -> tuple[str, ...]:
     """What lies between queries and attention output."""
     return {
-        "flash": ("flash_attention",),
+        "flash": (_grouped("flash_attention", model, cut),),
         "fused_softmax": ("attention_scores", "fused_causal_softmax", "attention_values"),
         "unfused": ("attention_scores", "causal_mask_fill", "softmax", "attention_values"),
     }[model.attention]
+
+
+def _grouped(name: str, model: ModelConfig, cut: Cut) -> str:
+    """The operator for fewer key-value heads than query heads, where the model has fewer and the bundle has it."""
+    grouped = f"grouped_{name}"
+    return grouped if model.kv_heads != model.attention_heads and grouped not in cut.left_out else name
+
+
+def _biases(model: ModelConfig, cut: Cut, direction: Direction, part: Component) -> list[OperatorCall]:
+    """Biases of an encoder's linears, equal ones as one call; row-parallel linears' are added to what was summed."""
+    if "bias_add" in cut.left_out or model.biases == "none":
+        return []
+    shape, along = piece_shape(model, cut), _along_sequence(model, cut)
+    tokens, summed_tokens = shape.sequence_length, along.sequence_length
+    sizes: list[tuple[int, int]] = []
+    if model.biases in ("all", "attention", "qkv"):
+        sizes.append((tokens, shape.qkv_width // cut.mp))
+    if model.biases in ("all", "attention"):
+        sizes.append((summed_tokens, model.hidden_size))
+    if model.biases in ("all", "mlp"):
+        up = 2 if model.activation == "swiglu" else 1
+        sizes += [(tokens, up * shape.local_mlp_size), (summed_tokens, model.hidden_size)]
+    return [
+        call(
+            "bias_add",
+            direction,
+            Shape(micro_batch=cut.micro_batch, sequence_length=length, mlp_size=width),
+            count,
+            part,
+        )
+        for (length, width), count in Counter(sizes).items()
+    ]
+
+
+def _embedding_mask(model: ModelConfig, cut: Cut, direction: Direction, part: Component) -> Calls:
+    if cut.mp == 1 or "embedding_mask" in cut.left_out:
+        return ()
+    return (call("embedding_mask", direction, piece_shape(model, cut), 1, part),)
 
 
 def _along_sequence(model: ModelConfig, cut: Cut) -> Shape:

@@ -121,13 +121,18 @@ class Decomposition:
 
 
 def decompose(
-    *, model: ModelConfig, parallelism: Parallelism, cluster: Cluster, bucket_entries: int
+    *,
+    model: ModelConfig,
+    parallelism: Parallelism,
+    cluster: Cluster,
+    bucket_entries: int,
+    left_out: frozenset[str] = frozenset(),
 ) -> Decomposition:
     """Take a training step apart.
 
     Point-to-point transfers are charged to the sender: forward after all but the last chunk, backward after all
     but the first. Data-parallel collectives over more than `bucket_entries` entries become full buckets and
-    a remainder. Degrees of 1 call no collective.
+    a remainder. Degrees of 1 call no collective. Supplementary operators in `left_out` are not called.
 
     Raises:
         UsageError: the model cannot be laid out so.
@@ -135,7 +140,7 @@ def decompose(
     require_integer("bucket_entries", bucket_entries, low=1, high=MAX_SIZE)
     parallelism.check(model)
     counts = encoders_of_chunks(model.encoders, parallelism)
-    cut = Cut.of(parallelism, cluster)
+    cut = Cut.of(parallelism, cluster, left_out)
     layout = _Layout(model, parallelism, cut, data_group(parallelism, cluster), bucket_entries)
     chunks = tuple(
         Chunk(
@@ -209,6 +214,7 @@ class _Layout:
                 zero=self.parallelism.zero,
                 group=self.data_group,
                 bucket_entries=self.bucket_entries,
+                left_out=self.cut.left_out,
             ),
         )
 

@@ -15,12 +15,13 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.predictor import Answer, Predictor
 from kernelcast.runtime.range_warning import RangeWarning
 from kernelcast.runtime.step.calls import OperatorCall
+from kernelcast.runtime.step.left_out import LeftOutWarning
 from kernelcast.runtime.step.substitutes import Substitute, SubstituteWarning, substitute
 
 Vector = tuple[int, ...]
 Question = tuple[Key, Vector]
 """What is asked: operator and direction, and the workload vector."""
-Warnings = RangeWarning | SubstituteWarning | ConcurrencyWarning
+Warnings = RangeWarning | SubstituteWarning | ConcurrencyWarning | LeftOutWarning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -33,7 +33,15 @@ class Update:
 
 @lru_cache(maxsize=_REMEMBERED)
 def update(
-    role: Role, parameters: int, encoders: int, *, dp: int, zero: int, group: Group, bucket_entries: int
+    role: Role,
+    parameters: int,
+    encoders: int,
+    *,
+    dp: int,
+    zero: int,
+    group: Group,
+    bucket_entries: int,
+    left_out: frozenset[str] = frozenset(),
 ) -> Update:
     """The update of a stage with so many parameters and encoders on a device (docs/method.md, A step).
 
@@ -44,14 +52,16 @@ def update(
     | 2 | (scattered during the backward passes) | the shard, ceil(parameters / dp) | all-gather |
     | 3 | (scattered during the backward passes) | the shard | (gathered before every use) |
 
-    A data-parallel degree of 1 calls the optimizer alone.
+    A data-parallel degree of 1 calls the optimizer alone. With the optimizer goes setting the gradients to zero for
+    the next step, of which micro-batches add into them.
     """
     shape = _shape(parameters, encoders, dp, group)
     own = shape
     if zero >= 2:
         # A shard is a smaller stage: as many parameters per encoder, fewer of both.
         own = _shape(-(-parameters // dp), -(-encoders // dp), dp, group)
-    optimizer = (call(f"optimizer_{role}_stage", Direction.ONCE, own, 1, Component.OPTIMIZER),)
+    names = (f"optimizer_{role}_stage", *(() if "gradient_zero" in left_out else ("gradient_zero",)))
+    optimizer = tuple(call(name, Direction.ONCE, own, 1, Component.OPTIMIZER) for name in names)
     gradients: Calls = ()
     gather: Calls = ()
     if dp > 1 and zero < 2:

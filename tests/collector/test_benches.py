@@ -62,7 +62,7 @@ def test_a_linear_is_its_product(name: str, shape: Shape, cpu: Place) -> None:
     m, k, n = OPERATORS[name].workload(shape)
     bench = BENCHES[name](shape, cpu)
     assert sizes(bench.activations) == [(m, k)]
-    assert sizes(bench.parameters) == ([(n, k)] if name == "logits_linear" else [(n, k), (n,)])
+    assert sizes(bench.parameters) == [(n, k)]
     assert sizes(bench.outputs()) == [(m, n)]
 
 

@@ -1,0 +1,72 @@
+"""What a bench is, and where it runs."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from kernelcast.runtime.operators import Shape
+
+
+class UnsupportedError(Exception):
+    """This device cannot run the operator; the message says why and is stored with the sample."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where and in which precision a bench runs."""
+
+    device: torch.device
+    dtype: torch.dtype
+
+    def activation(self, *size: int) -> Tensor:
+        """A random input that asks for a gradient."""
+        return torch.randn(size, device=self.device, dtype=self.dtype).requires_grad_()
+
+    def parameter(self, *size: int) -> Tensor:
+        """A small random weight whose gradient is already there, as in every micro-batch of a step."""
+        weight = (torch.randn(size, device=self.device, dtype=self.dtype) * 0.02).requires_grad_()
+        weight.grad = torch.zeros_like(weight)
+        return weight
+
+    def indices(self, high: int, *size: int) -> Tensor:
+        """Random integers below `high`."""
+        return torch.randint(high, size, device=self.device)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """`forward` returns the outputs; the gradients `output_gradients` then flow back to all inputs.
+
+    Gradients of `activations` are handed on, as to the operator before; those of `parameters` are added to what is
+    there.
+    """
+
+    forward: Callable[[], Tensor | tuple[Tensor, ...]]
+    activations: Sequence[Tensor] = ()
+    parameters: Sequence[Tensor] = ()
+    output_gradients: list[Tensor] = field(default_factory=list)
+
+    def outputs(self) -> tuple[Tensor, ...]:
+        """Run forward once; one output is a tuple of one."""
+        result = self.forward()
+        return result if isinstance(result, tuple) else (result,)
+
+    def backward(self, outputs: tuple[Tensor, ...]) -> None:
+        """Run backward once. Gradients of the outputs are made before any timing: no loss kernel is counted."""
+        torch.autograd.backward(
+            outputs, self.output_gradients or None, inputs=[*self.activations, *self.parameters]
+        )
+
+    def prepare(self) -> None:
+        """Make the gradients of the outputs; a scalar output (the loss) is differentiated as it is."""
+        self.output_gradients.extend(torch.randn_like(out) for out in self.outputs() if out.ndim > 0)
+
+    def reset(self) -> None:
+        """Forget the inputs' gradients, as a step does; the parameters' stay and are added to."""
+        for tensor in self.activations:
+            tensor.grad = None
+
+
+Builder = Callable[[Shape, Place], Bench]
