@@ -14,6 +14,7 @@ VERBS = MappingProxyType(
             "train",
             "Predict steps that the method's authors published, from their data.",
         ),
+        "run": Verb("validate_run", "run", "collector", "Train for real here and compare with predictions."),
     }
 )
 
@@ -24,4 +25,5 @@ def validate() -> None:
 
     \b
     kernelcast validate published Perlmutter
+    kernelcast validate run --bundle here.kcast --db bench.db
     """

@@ -25,9 +25,9 @@ class TrainingJob:
 
     def __post_init__(self) -> None:
         require_trainable(self.model)
-        _require_layout(self.parallelism)
         self.parallelism.check(self.model)
         encoders_of_chunks(self.model.encoders, self.parallelism)
+        _require_layout(self.parallelism)
 
     @property
     def label(self) -> str:

@@ -18,6 +18,8 @@ from kernelcast.collector.training.marks import ENCODER, marked, operator_mark
 from kernelcast.collector.training.recompute import checkpointed
 from kernelcast.collector.training.tensor_parallel import enter, leave
 from kernelcast.collector.vocabulary_parallel import (
+    local_rows,
+    mask_rows,
     vocabulary_parallel_cross_entropy,
     vocabulary_parallel_embedding,
 )
@@ -270,16 +272,25 @@ class Chunk(nn.Module):
         """Token ids [b, l] in the first chunk, else activations [b, l, d] → activations, or logits [b, l, v / mp]."""
         group = self.shard.group
         if self.embedding is not None:
-            with operator_mark("embedding"):
-                x = vocabulary_parallel_embedding(
-                    x, self.embedding, None if group is None else self.first_row
-                )
-            x = leave(x, group)
+            x = leave(self._embedded(x), group)
         for encoder in self.encoders:
             x = checkpointed(encoder, x, self.cosine, self.sine, when=self.recompute == "full")
         if self.norm is not None and self.logits is not None:
             x = self.logits(enter(self.norm(x), group))
         return x
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        """What vocabulary_parallel_embedding does before its sum, its two operators marked."""
+        assert self.embedding is not None
+        if self.shard.group is None:
+            with operator_mark("embedding"):
+                return vocabulary_parallel_embedding(ids, self.embedding, None)
+        with operator_mark("embedding_mask"):
+            local, elsewhere = local_rows(ids, self.first_row, self.embedding.shape[0])
+        with operator_mark("embedding"):
+            x = vocabulary_parallel_embedding(local, self.embedding, None)
+        with operator_mark("embedding_mask"):
+            return mask_rows(x, elsewhere)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
         """Mean cross-entropy of logits [b, l, v / mp] against targets [b, l]."""

@@ -1,0 +1,203 @@
+"""`kernelcast validate run`: trains for real on this machine and compares with what a bundle predicts."""
+
+import json
+import os
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.options import database_option, device_option, dtype_option, json_option, threads_option
+from kernelcast.cli.progress import progress
+from kernelcast.cli.tables import seconds, text_table
+from kernelcast.collector.probe import probe, resolve_device
+from kernelcast.runtime import Estimator
+from kernelcast.store import Database
+from kernelcast.validate.run import RunOptions, predict_jobs, validate_run
+from kernelcast.validate.run_config import RunConfig
+from kernelcast.validate.run_report import ComparedJob, RunReport
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
+
+
+@click.command("run")
+@click.option("--bundle", "bundle_path", required=True, type=_FILE, help="Bundle of regressors (.kcast).")
+@database_option("The database that keeps the steps; made where there is none.")
+@click.option("--config", "config_path", type=_FILE, help="Configurations like validate/here.toml.")
+@click.option(
+    "--repetitions", type=click.IntRange(min=1), default=3, show_default=True, help="Of the whole validation."
+)
+@click.option(
+    "--steps",
+    type=click.IntRange(min=1),
+    default=20,
+    show_default=True,
+    help="Timed steps of a configuration in each repetition.",
+)
+@click.option("--only", multiple=True, metavar="PP-MP-DP", help="Train these layouts alone; may be repeated.")
+@device_option
+@dtype_option
+@threads_option
+@click.option(
+    "--max-processes",
+    type=click.IntRange(min=1),
+    help="Refuse layouts with more.  [default: cores, or devices with CUDA]",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    default=300.0,
+    show_default=True,
+    help="Seconds without a finished turn after which workers are ended.",
+)
+@click.option("--again", is_flag=True, help="Train what the database already holds once more.")
+@click.option("--operators", "with_operators", is_flag=True, help="Every operator's time inside of the step.")
+@json_option
+def run(
+    *,
+    bundle_path: Path,
+    database_path: Path,
+    config_path: Path | None,
+    repetitions: int,
+    steps: int,
+    only: tuple[str, ...],
+    device: str,
+    dtype: str,
+    threads: int,
+    max_processes: int | None,
+    timeout_s: float,
+    again: bool,
+    with_operators: bool,
+    as_json: bool,
+) -> None:
+    """Train models for real in several layouts and print predicted, measured and error of every component.
+
+    Steps are stored as soon as they are measured; what the database holds for this hardware and software is not
+    trained again. Predictions are compared with the fastest step.
+
+    \b
+    kernelcast validate run --bundle here.kcast --db bench.db
+    """
+    place = resolve_device(device)
+    config = RunConfig.load(config_path, dtype=dtype).only(only)
+    most, reason = _most_processes(place.type, max_processes)
+    config.check_processes(most, reason)
+    estimator = Estimator.load(bundle_path)
+    predict_jobs(config, estimator)
+    options = RunOptions(
+        repetitions=repetitions,
+        steps=steps,
+        device=place.type,
+        threads=threads,
+        timeout_s=timeout_s,
+        again=again,
+    )
+    keys = probe(place, threads=threads)
+    with Database.open(database_path, create=True) as database, progress("training") as report:
+        result = validate_run(
+            database, config, estimator, keys, options, lambda p: report(p.done, p.total, p.label)
+        )
+    if as_json:
+        click.echo(json.dumps(result.to_dict(), indent=2))
+        return
+    for job in result.jobs:
+        _show_components(job)
+        if with_operators:
+            _show_operators(job)
+    _show_summary(result)
+
+
+def _most_processes(device_type: str, asked: int | None) -> tuple[int, str]:
+    if asked is not None:
+        return asked, "--max-processes"
+    if device_type == "cuda":
+        import torch
+
+        return torch.cuda.device_count(), "its devices; --max-processes allows more"
+    return os.cpu_count() or 1, "its cores; --max-processes allows more"
+
+
+def _title(job: ComparedJob) -> str:
+    layout = job.job.parallelism
+    return f"{job.job.model.name} {job.job.label}, {layout.micro_batches} × {layout.micro_batch}"
+
+
+def _show_components(job: ComparedJob) -> None:
+    rows = [
+        (
+            name,
+            seconds(predicted_s),
+            seconds(measured_s) if measured_s else "-",
+            f"{predicted_s / measured_s - 1:+.1%}" if measured_s else "-",
+        )
+        for name, predicted_s, measured_s in job.components()
+    ]
+    click.echo(f"\n{_title(job)}")
+    click.echo(text_table(("component", "predicted", "measured", "error"), rows, indent="  "))
+    for warning in job.simulated.warnings:
+        click.echo(f"  note: {warning}")
+
+
+def _show_operators(job: ComparedJob) -> None:
+    rows, rest_s, rest = [], 0.0, 0
+    for one in job.operators():
+        if one.share < _LEAST_SHARE and not one.calls:
+            rest_s, rest = rest_s + one.measured_s, rest + 1
+            continue
+        values = one.to_dict()
+        measured_us, predicted_us = values["measured_us_per_call"], values["predicted_us_per_call"]
+        rows.append(
+            (
+                one.name if one.known else f"({one.name})",
+                one.direction,
+                str(one.calls or "-"),
+                f"{measured_us:.1f}" if measured_us else "-",
+                f"{predicted_us:.1f}" if predicted_us else "-",
+                "-" if one.error is None else f"{one.error:+.1%}",
+                f"{one.share:.2%}",
+                f"{1e3 * (one.predicted_s - one.measured_s):+.2f}",
+            )
+        )
+    heads = (
+        "operator",
+        "direction",
+        "calls",
+        "measured µs",
+        "predicted µs",
+        "error",
+        "share",
+        "ms in the step",
+    )
+    click.echo(text_table(heads, rows, indent="  "))
+    if rest:
+        click.echo(f"  and {rest} kernels of no operator, {1e3 * rest_s:.2f} ms together")
+
+
+def _show_summary(result: RunReport) -> None:
+    rows = [
+        (
+            _title(job),
+            seconds(job.simulated.step_time_s),
+            seconds(job.minimum_s),
+            seconds(job.p10_s),
+            seconds(job.median_s),
+            f"{job.error:+.1%}",
+            f"{job.closed_form_error:+.1%}",
+            f"{job.noise:.1%}",
+        )
+        for job in result.jobs
+    ]
+    heads = ("configuration", "predicted", "minimum", "p10", "median", "error", "closed form", "noise")
+    click.echo("\nstep time, predicted from the operators' times against the fastest real step")
+    click.echo(text_table(heads, rows, indent="  "))
+    click.echo(
+        f"mean of absolute errors {result.mean_abs_error:.1%}, worst {result.worst.error:+.1%} "
+        f"({_title(result.worst)})"
+    )
+    for number, (mean, worst) in enumerate(result.of_repetitions(), start=1):
+        click.echo(f"  repetition {number}: mean {mean:.1%}, worst {worst:.1%}")
+    click.echo(
+        f"noise: fastest steps of rounds differ by up to {max(job.noise for job in result.jobs):.1%}, "
+        f"the reference product by {result.reference_spread:.1%}"
+    )

@@ -1,0 +1,172 @@
+"""Real training steps here beside their predictions: measured, stored, compared (docs/validation.md, Real steps)."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kernelcast.collector.probe import Fingerprints
+from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.measured import MeasuredJob
+from kernelcast.collector.training.steps import Effort, Turn, train_jobs
+from kernelcast.runtime import Cluster, DataError, Estimate, Estimator
+from kernelcast.runtime.errors import UsageError
+from kernelcast.store import Database, MeasuredStep
+from kernelcast.validate.run_config import RunConfig
+from kernelcast.validate.run_report import ComparedJob, RunReport
+from kernelcast.validate.run_steps import known_steps, new_run, step_of, store_predictions
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """Told after every turn: how many of how many in all repetitions, and which layout came last."""
+
+    done: int
+    total: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunOptions:
+    """How much is measured, and where. `steps` are those of one repetition, spread over the configuration's rounds."""
+
+    repetitions: int = 3
+    steps: int = 20
+    device: str = "cpu"
+    threads: int = 1
+    timeout_s: float = 300.0
+    again: bool = False
+
+
+def predict_jobs(config: RunConfig, estimator: Estimator) -> dict[TrainingJob, tuple[Estimate, Estimate]]:
+    """The simulated timeline and the closed form of every configuration, all processes on this one node.
+
+    Raises:
+        UsageError: the bundle was measured in another element type.
+        DataError: the bundle lacks an operator or collective.
+    """
+    dtype = estimator.bundle.manifest.dtype
+    found = {}
+    for job in config.jobs:
+        if job.dtype != dtype:
+            raise UsageError(f"bundle {estimator.bundle.path} was measured in {dtype}, asked is {job.dtype}")
+        simulated, closed = (
+            estimator.predict(
+                model=job.model,
+                parallelism=job.parallelism,
+                cluster=Cluster(gpus_per_node=job.parallelism.world_size),
+                bucket_entries=job.bucket_entries,
+                timeline=timeline,
+            )
+            for timeline in ("simulate", "closed-form")
+        )
+        found[job] = (simulated, closed)
+    return found
+
+
+def validate_run(
+    database: Database,
+    config: RunConfig,
+    estimator: Estimator,
+    keys: Fingerprints,
+    options: RunOptions,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> RunReport:
+    """Train what the database does not hold yet, store it repetition by repetition, and compare with predictions.
+
+    Raises:
+        UsageError, DataError: a configuration cannot be predicted (before anything is trained).
+        DataError: a worker failed or took too long. What was measured until then is stored.
+    """
+    predicted = predict_jobs(config, estimator)
+    known = {} if options.again else dict(known_steps(database, keys, config.jobs, least_steps=options.steps))
+    wanted = [(job, number) for number in range(1, options.repetitions + 1) for job in config.jobs]
+    total = config.rounds * len([one for one in wanted if one not in known])
+    recorder = _Recorder(database, keys, config, total, on_progress)
+    for repetition in range(1, options.repetitions + 1):
+        missing = [job for job in config.jobs if (job, repetition) not in known]
+        if missing:
+            recorder.begin(missing, repetition)
+            try:
+                train_jobs(
+                    missing,
+                    effort=Effort(
+                        rounds=config.rounds,
+                        warm_up_steps=config.warm_up_steps,
+                        steps=-(-options.steps // config.rounds),
+                    ),
+                    seed=config.seed,
+                    device=options.device,
+                    threads=options.threads,
+                    timeout_s=options.timeout_s,
+                    on_turn=recorder.take,
+                )
+            except DataError as error:
+                recorder.keep_unfinished()
+                raise DataError(
+                    f"{error}; {recorder.stored} of {len(wanted)} measurements are stored"
+                ) from error
+            except KeyboardInterrupt:
+                recorder.keep_unfinished()
+                raise
+    known |= recorder.steps
+    compared = []
+    for job in config.jobs:
+        steps = tuple(known[job, number] for number in range(1, options.repetitions + 1))
+        simulated, closed = predicted[job]
+        for step in steps:
+            store_predictions(database, step, (simulated, closed))
+        compared.append(ComparedJob(job=job, simulated=simulated, closed_form=closed, steps=steps))
+    return RunReport(
+        jobs=tuple(compared), hardware=keys.compute.description, software=keys.software.description
+    )
+
+
+class _Recorder:
+    """Gathers the turns of a repetition and stores each job's step after its last one."""
+
+    def __init__(
+        self,
+        database: Database,
+        keys: Fingerprints,
+        config: RunConfig,
+        total: int,
+        on_progress: Callable[[Progress], None],
+    ) -> None:
+        self._database, self._keys, self._config = database, keys, config
+        self._total, self._done, self._on_progress = total, 0, on_progress
+        self._jobs: list[TrainingJob] = []
+        self._repetition = 0
+        self._turns: dict[int, list[Turn]] = {}
+        self.steps: dict[tuple[TrainingJob, int], MeasuredStep] = {}
+
+    @property
+    def stored(self) -> int:
+        """Steps stored so far."""
+        return len(self.steps)
+
+    def begin(self, jobs: list[TrainingJob], repetition: int) -> None:
+        self._jobs, self._repetition, self._turns = jobs, repetition, {}
+
+    def take(self, turn: Turn) -> None:
+        turns = self._turns.setdefault(turn.job, [])
+        turns.append(turn)
+        if len(turns) == self._config.rounds:
+            self._store(turn.job)
+        self._done += 1
+        label = self._jobs[turn.job].label
+        self._on_progress(Progress(done=self._done, total=self._total, label=label))
+
+    def keep_unfinished(self) -> None:
+        """Store what jobs have that did not get all their turns."""
+        for number in list(self._turns):
+            self._store(number)
+
+    def _store(self, number: int) -> None:
+        job, turns = self._jobs[number], self._turns.pop(number)
+        measured = MeasuredJob(job=job, turns=tuple(turns))
+        run = new_run(self._keys, job.parallelism.world_size)
+        times = sorted(measured.reference_us)
+        step = step_of(run, measured, self._repetition, times[len(times) // 10] if times else None)
+        self._database.add_run(run, self._keys.compute, self._keys.fabric, self._keys.software)
+        self._database.add_step(step)
+        if len(turns) == self._config.rounds:
+            self.steps[job, self._repetition] = step

@@ -1,0 +1,118 @@
+"""What `validate run` trains: a TOML file of models and layouts, in the words of a runs file (docs/validation.md)."""
+
+import tomllib
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Self
+
+from kernelcast.collector.training.job import TrainingJob
+from kernelcast.runtime import DataError, UsageError
+from kernelcast.runtime.model import require_integer
+from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.shown import shown, shown_path
+from kernelcast.validate.runs_fields import LAYOUT_FIELDS, layout_of, only_known, whole
+from kernelcast.validate.runs_models import RunModels
+
+_FIELDS = ("rounds", "warm_up_steps", "seed", "models", "defaults", "runs")
+_RUN_FIELDS = ("model", "sequence_length", *LAYOUT_FIELDS, "bucket_entries")
+_MOST = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """The configurations to train, and in how many turns after how many steps of warming up."""
+
+    jobs: tuple[TrainingJob, ...]
+    rounds: int
+    warm_up_steps: int
+    seed: int
+
+    @classmethod
+    def load(cls, path: Path | None, *, dtype: str) -> Self:
+        """Read a configuration; None is the one that ships, here.toml.
+
+        Raises:
+            DataError: the file, or a model's file that it names, is missing, unreadable or not TOML.
+            UsageError: a field is unknown, missing or wrong, or a layout cannot be trained here.
+        """
+        where = f"configuration {shown_path(path) if path else 'here.toml'}"
+        try:
+            if path is None:
+                text = files("kernelcast.validate").joinpath("here.toml").read_text(encoding="utf-8")
+            else:
+                text = path.read_text(encoding="utf-8")
+            document = tomllib.loads(text)
+        except FileNotFoundError as error:
+            raise DataError(f"{where}: no such file, expected configurations to train (TOML)") from error
+        except (OSError, ValueError, RecursionError) as error:
+            raise DataError(f"{where}: not readable as TOML ({str(error).splitlines()[0]})") from error
+        try:
+            return cls._from(document, folder=path.parent if path else Path(), dtype=dtype)
+        except (UsageError, DataError) as error:
+            raise type(error)(f"{where}: {error}") from error
+
+    @classmethod
+    def _from(cls, document: dict[str, Any], *, folder: Path, dtype: str) -> Self:
+        only_known(document, _FIELDS)
+        runs, defaults = document.get("runs"), document.get("defaults", {})
+        if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
+            raise UsageError(f"runs is {shown(runs)}, expected at least one table [[runs]]")
+        if not isinstance(defaults, dict):
+            raise UsageError(f"defaults is {shown(defaults)}, expected a table [defaults]")
+        only_known(defaults, _RUN_FIELDS, prefix="defaults.")
+        require_integer("warm_up_steps", document.get("warm_up_steps", 2), low=0, high=_MOST)
+        require_integer("seed", document.get("seed", 0), low=0, high=_MOST)
+        models = RunModels.of(document.get("models", {}), folder=folder)
+        jobs = [_job(number, run, defaults, models, dtype) for number, run in enumerate(runs, start=1)]
+        if len(set(jobs)) < len(jobs):
+            again = next(job for job in jobs if jobs.count(job) > 1)
+            raise UsageError(f"runs holds {again.model.name} ({again.label}) twice, expected each once")
+        return cls(
+            jobs=tuple(jobs),
+            rounds=whole(document, "rounds", default=2),
+            warm_up_steps=document.get("warm_up_steps", 2),
+            seed=document.get("seed", 0),
+        )
+
+    def only(self, labels: tuple[str, ...]) -> Self:
+        """Configurations of some layouts, named `pp-mp-dp`; none named are all.
+
+        Raises:
+            UsageError: a layout is not in the configuration.
+        """
+        known = list(dict.fromkeys(job.label for job in self.jobs))
+        for label in labels:
+            if label not in known:
+                raise UsageError(f"layout {shown(label)} is not trained here; there are {', '.join(known)}")
+        return replace(self, jobs=tuple(job for job in self.jobs if not labels or job.label in labels))
+
+    def check_processes(self, most: int, reason: str) -> None:
+        """Check that every configuration fits on this machine.
+
+        Raises:
+            UsageError: one needs more than `most` processes; `reason` says where the limit comes from.
+        """
+        for job in self.jobs:
+            if job.parallelism.world_size > most:
+                raise UsageError(
+                    f"{job.model.name} ({job.label}) needs {job.parallelism.world_size} processes, "
+                    f"expected at most {most} ({reason})"
+                )
+
+
+def _job(
+    number: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels, dtype: str
+) -> TrainingJob:
+    try:
+        only_known(run, _RUN_FIELDS)
+        values = {**defaults, **run}
+        model = models.named(values)
+        return TrainingJob(
+            model=model,
+            parallelism=layout_of(values, model),
+            bucket_entries=whole(values, "bucket_entries", default=DEFAULT_BUCKET_ENTRIES),
+            dtype=dtype,
+        )
+    except (UsageError, DataError) as error:
+        raise type(error)(f"run {number}: {error}") from error

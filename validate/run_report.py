@@ -1,0 +1,247 @@
+"""Predicted beside measured, configuration by configuration, and how much of the difference may be noise."""
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from kernelcast.collector.training.job import TrainingJob
+from kernelcast.runtime import Estimate
+from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
+from kernelcast.store import MeasuredStep
+from kernelcast.validate.run_steps import operator_parts, round_minima_s
+from kernelcast.validate.runs_fields import COMPONENT_NAMES
+
+FORMAT = "kernelcast.validation-run/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedOperator:
+    """One operator and direction in a step, all stages together.
+
+    `calls` are the predicted ones (0: the sum does not contain it), `measured_s` the fastest repetition's traced step.
+    """
+
+    name: str
+    direction: str
+    known: bool
+    calls: int
+    predicted_s: float
+    measured_s: float
+    share: float
+
+    @property
+    def error(self) -> float | None:
+        """As a fraction; None where one side has nothing."""
+        return self.predicted_s / self.measured_s - 1 if self.calls and self.measured_s else None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        per_call = 1e6 / self.calls if self.calls else None
+        return {
+            "operator": self.name,
+            "direction": self.direction,
+            "known": self.known,
+            "calls": self.calls,
+            "measured_s": self.measured_s,
+            "predicted_s": self.predicted_s,
+            "measured_us_per_call": self.measured_s * per_call if per_call else None,
+            "predicted_us_per_call": self.predicted_s * per_call if per_call else None,
+            "error": self.error,
+            "share": self.share,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedJob:
+    """One configuration: its estimates, and a stored step for every repetition."""
+
+    job: TrainingJob
+    simulated: Estimate
+    closed_form: Estimate
+    steps: tuple[MeasuredStep, ...]
+
+    @property
+    def minimum_s(self) -> float:
+        """Fastest step of all repetitions: what predictions are compared with."""
+        return min(step.min_s or 0.0 for step in self.steps)
+
+    @property
+    def p10_s(self) -> float:
+        """The quietest repetition's 10th percentile."""
+        return min(step.p10_s or 0.0 for step in self.steps)
+
+    @property
+    def median_s(self) -> float:
+        """The quietest repetition's median."""
+        return min(step.median_s or 0.0 for step in self.steps)
+
+    @property
+    def error(self) -> float:
+        """The simulated timeline against the fastest step, as a fraction; negative is too short."""
+        return self.simulated.step_time_s / self.minimum_s - 1
+
+    @property
+    def closed_form_error(self) -> float:
+        """The closed form likewise."""
+        return self.closed_form.step_time_s / self.minimum_s - 1
+
+    @property
+    def noise(self) -> float:
+        """How far the fastest steps of all rounds and repetitions lie apart, as a fraction of the fastest."""
+        minima = [time for step in self.steps for time in round_minima_s(step)]
+        return max(minima) / min(minima) - 1
+
+    def components(self) -> list[tuple[str, float, float | None]]:
+        """The paper's components: name, predicted and measured seconds (the quietest repetition's), and the step."""
+        predicted = self.simulated.components.to_dict()
+        rows: list[tuple[str, float, float | None]] = []
+        for name in COMPONENT_NAMES:
+            found = [step.components_s[name] for step in self.steps if step.components_s.get(name)]
+            if predicted[name] or found:
+                rows.append((name, predicted[name], min(found, default=None)))
+        return [*rows, ("Overall", self.simulated.step_time_s, self.minimum_s)]
+
+    def operators(self) -> list[ComparedOperator]:
+        """Every operator that a traced step ran or the sum contains, the longest first."""
+        measured: dict[tuple[str, str, bool], float] = {}
+        for step in self.steps:
+            for part in operator_parts(step):
+                key = (part.name, part.direction, part.known)
+                measured[key] = min(part.step_s, measured.get(key, part.step_s))
+        calls: dict[tuple[str, str, bool], int] = defaultdict(int)
+        predicted: dict[tuple[str, str, bool], float] = defaultdict(float)
+        for row in self.simulated.operators:
+            repeats = 1 if row.component in ONCE_PER_UPDATE else self.job.parallelism.micro_batches
+            key = (row.operator, row.direction.value, True)
+            calls[key] += row.count * repeats
+            predicted[key] += row.total_s * repeats
+        everything_s = sum(measured.values()) or 1.0
+        rows = [
+            ComparedOperator(
+                name=key[0],
+                direction=key[1],
+                known=key[2],
+                calls=calls.get(key, 0),
+                predicted_s=predicted.get(key, 0.0),
+                measured_s=measured.get(key, 0.0),
+                share=measured.get(key, 0.0) / everything_s,
+            )
+            for key in dict.fromkeys([*measured, *calls])
+        ]
+        return sorted(rows, key=lambda row: -max(row.measured_s, row.predicted_s))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        layout = self.job.parallelism
+        return {
+            "model": self.job.model.name,
+            "pp": layout.pp,
+            "mp": layout.mp,
+            "dp": layout.dp,
+            "micro_batch": layout.micro_batch,
+            "micro_batches": layout.micro_batches,
+            "schedule": layout.schedule,
+            "virtual_stages": layout.virtual_stages,
+            "zero": layout.zero,
+            "recompute": layout.recompute,
+            "dtype": self.job.dtype,
+            "predicted_s": self.simulated.step_time_s,
+            "closed_form_s": self.closed_form.step_time_s,
+            "measured_s": self.minimum_s,
+            "p10_s": self.p10_s,
+            "median_s": self.median_s,
+            "error": self.error,
+            "closed_form_error": self.closed_form_error,
+            "noise": self.noise,
+            "repetitions": [
+                {
+                    "measured_s": step.min_s,
+                    "p10_s": step.p10_s,
+                    "median_s": step.median_s,
+                    "steps": len(step.repetitions_s),
+                    "error": self.simulated.step_time_s / (step.min_s or 1.0) - 1,
+                    "reference_us": step.reference_us,
+                    "measured_at": step.measured_at,
+                }
+                for step in self.steps
+            ],
+            "components": [
+                {
+                    "name": name,
+                    "predicted_s": predicted_s,
+                    "measured_s": measured_s,
+                    "error": predicted_s / measured_s - 1 if measured_s else None,
+                }
+                for name, predicted_s, measured_s in self.components()
+            ],
+            "operators": [one.to_dict() for one in self.operators()],
+            "warnings": [str(warning) for warning in self.simulated.warnings],
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunReport:
+    """All configurations, and what they come to."""
+
+    jobs: tuple[ComparedJob, ...]
+    hardware: str
+    software: str
+
+    @property
+    def mean_abs_error(self) -> float:
+        """Mean of the absolute errors against the fastest steps, a fraction."""
+        return _mean(abs(one.error) for one in self.jobs)
+
+    @property
+    def worst(self) -> ComparedJob:
+        """The configuration with the largest absolute error."""
+        return max(self.jobs, key=lambda one: abs(one.error))
+
+    @property
+    def reference_spread(self) -> float:
+        """How far the reference product's quiet times (one per configuration and repetition) lie apart."""
+        times = [step.reference_us for one in self.jobs for step in one.steps if step.reference_us]
+        return max(times) / min(times) - 1 if times else 0.0
+
+    def of_repetitions(self) -> list[tuple[float, float]]:
+        """Mean and largest absolute error of every repetition by itself."""
+        found = []
+        for steps in zip(*(one.steps for one in self.jobs), strict=True):
+            errors = [
+                abs(one.simulated.step_time_s / (step.min_s or 1.0) - 1)
+                for one, step in zip(self.jobs, steps, strict=True)
+            ]
+            found.append((_mean(errors), max(errors)))
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, see docs/json.md. Errors are fractions, times seconds."""
+        provenance = self.jobs[0].simulated.provenance
+        return {
+            "format": FORMAT,
+            "hardware": self.hardware,
+            "software": self.software,
+            "kernelcast_version": provenance.kernelcast_version,
+            "bundle": provenance.bundle,
+            "bundle_digest": provenance.bundle_digest,
+            "statistic": provenance.statistic,
+            "measured_at": max(step.measured_at or "" for one in self.jobs for step in one.steps),
+            "mean_abs_error": self.mean_abs_error,
+            "worst_error": self.worst.error,
+            "closed_form_mean_abs_error": _mean(abs(one.closed_form_error) for one in self.jobs),
+            "repetitions": [
+                {"mean_abs_error": mean, "worst_abs_error": worst} for mean, worst in self.of_repetitions()
+            ],
+            "noise": {
+                "steps": _mean(one.noise for one in self.jobs),
+                "largest": max(one.noise for one in self.jobs),
+                "reference": self.reference_spread,
+            },
+            "runs": [one.to_dict() for one in self.jobs],
+        }
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)

@@ -1,0 +1,164 @@
+"""Measured steps of `validate run` in a database: stored as soon as they are measured, and found again."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from typing import Any
+
+from kernelcast.collector.code_digest import code_digest
+from kernelcast.collector.probe import Fingerprints
+from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.measured import MeasuredJob
+from kernelcast.runtime import Estimate
+from kernelcast.store import Database, MeasuredStep, Prediction, Run, Status, utc_now
+from kernelcast.store.canonical import plain_mapping
+
+COMMAND = "validate run"
+_OPERATOR, _KERNEL = "operator", "kernel"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorPart:
+    """Seconds that a traced step spent in an operator and direction (or, not `known`, in a kernel of that name)."""
+
+    name: str
+    direction: str
+    known: bool
+    step_s: float
+
+
+def new_run(keys: Fingerprints, processes: int) -> Run:
+    """The run that measured steps belong to."""
+    return Run(
+        started_at=utc_now(),
+        kernelcast_version=version("kernelcast"),
+        code_digest=code_digest(),
+        command=COMMAND,
+        compute_id=keys.compute.digest,
+        fabric_id=keys.fabric.digest,
+        software_id=keys.software.digest,
+        conditions={"processes_per_node": processes},
+    )
+
+
+def step_of(run: Run, measured: MeasuredJob, repetition: int, reference_us: float | None) -> MeasuredStep:
+    """One repetition of a job as it is stored: components by the paper's names, then every operator's share."""
+    layout = measured.job.parallelism
+    parts = {
+        f"{_OPERATOR if one.known else _KERNEL} {one.operator} {one.direction}": one.step_us / 1e6
+        for one in measured.operator_times()
+        if one.step_us > 0
+    }
+    return MeasuredStep.from_repetitions(
+        run_id=run.id,
+        repetitions_s=measured.steps_s,
+        model=asdict(measured.job.model),
+        pp=layout.pp,
+        mp=layout.mp,
+        dp=layout.dp,
+        micro_batch=layout.micro_batch,
+        micro_batches=layout.micro_batches,
+        schedule="1F1B" if layout.schedule == "1f1b" else layout.schedule,
+        recomputation=layout.recompute != "none",
+        dtype=measured.job.dtype,
+        framework="torch.distributed",
+        options={**_options(measured.job), "repetition": repetition, "rounds": len(measured.turns)},
+        components_s=measured.components_s() | parts,
+        reference_us=reference_us,
+        measured_at=utc_now(),
+    )
+
+
+def _options(job: TrainingJob) -> dict[str, Any]:
+    layout = job.parallelism
+    return {
+        "recompute": layout.recompute,
+        "virtual_stages": layout.virtual_stages,
+        "zero": layout.zero,
+        "encoder_counts": list(job.chunk_encoders),
+        "bucket_entries": job.bucket_entries,
+        "gpus_per_node": layout.world_size,
+    }
+
+
+def known_steps(
+    database: Database, keys: Fingerprints, jobs: Sequence[TrainingJob], *, least_steps: int
+) -> Mapping[tuple[TrainingJob, int], MeasuredStep]:
+    """Steps of this hardware and software that the database holds, by job and repetition, the newest of each.
+
+    A repetition that was cut short, with fewer than `least_steps`, is not one.
+    """
+    runs = {
+        run.id
+        for run in database.run_list()
+        if run.command == COMMAND
+        and (run.compute_id, run.software_id) == (keys.compute.digest, keys.software.digest)
+    }
+    wanted = {job: _identity(asdict(job.model), job.dtype, _layout(job), _options(job)) for job in jobs}
+    found: dict[tuple[TrainingJob, int], MeasuredStep] = {}
+    for step in sorted(database.step_list(), key=lambda one: one.measured_at or ""):
+        if step.run_id not in runs or step.status is not Status.OK or len(step.repetitions_s) < least_steps:
+            continue
+        options = dict(step.options)
+        repetition = options.pop("repetition", 0)
+        options.pop("rounds", None)
+        layout = [step.pp, step.mp, step.dp, step.micro_batch, step.micro_batches, step.schedule.lower()]
+        identity = _identity(step.model, step.dtype, layout, options)
+        for job, one in wanted.items():
+            if one == identity:
+                found[job, repetition] = step
+    return found
+
+
+def _layout(job: TrainingJob) -> list[Any]:
+    layout = job.parallelism
+    return [layout.pp, layout.mp, layout.dp, layout.micro_batch, layout.micro_batches, layout.schedule]
+
+
+def _identity(
+    model: Mapping[str, Any], dtype: str, layout: list[Any], options: Mapping[str, Any]
+) -> dict[str, Any]:
+    return plain_mapping(
+        {"model": dict(model), "dtype": dtype, "layout": layout, "options": dict(options)}, "step"
+    )
+
+
+def store_predictions(database: Database, step: MeasuredStep, estimates: Iterable[Estimate]) -> None:
+    """Keep what was predicted for a stored step."""
+    for estimate in estimates:
+        low_s, high_s = estimate.interval_s or (None, None)
+        database.add_prediction(
+            Prediction(
+                step_id=step.id,
+                bundle_digest=estimate.provenance.bundle_digest,
+                timeline="schedule" if estimate.timeline == "simulate" else "closed form",
+                statistic="quiet_us" if estimate.provenance.statistic.startswith("quiet") else "time_us",
+                predicted_s=estimate.step_time_s,
+                low_s=low_s,
+                high_s=high_s,
+                components_s=estimate.components.to_dict(),
+                kernelcast_version=version("kernelcast"),
+            )
+        )
+
+
+def operator_parts(step: MeasuredStep) -> list[OperatorPart]:
+    """The operators of a stored step, the longest first."""
+    found = []
+    for name, seconds in step.components_s.items():
+        kind, _, rest = name.partition(" ")
+        if kind in (_OPERATOR, _KERNEL) and rest:
+            operator, _, direction = rest.rpartition(" ")
+            found.append(
+                OperatorPart(name=operator, direction=direction, known=kind == _OPERATOR, step_s=seconds)
+            )
+    return sorted(found, key=lambda part: -part.step_s)
+
+
+def round_minima_s(step: MeasuredStep) -> list[float]:
+    """The fastest step of every round of a stored repetition."""
+    rounds = max(1, int(step.options.get("rounds", 1)))
+    each = -(-len(step.repetitions_s) // rounds)
+    return [
+        min(step.repetitions_s[start : start + each]) for start in range(0, len(step.repetitions_s), each)
+    ]
