@@ -140,11 +140,14 @@ def show_collected(done: Collected, database_path: Path) -> None:
             (done.already_there, "already there"),
             (done.unsupported, "not supported here"),
             (done.failed, "failed"),
-            (done.flagged, "flagged (--again flagged measures them once more)"),
         )
         if count
     ]
     click.echo(f"{database_path}: {', '.join(parts)}")
+    if done.flagged:
+        click.echo(
+            f"note: {done.flagged} disturbed or unstable; --again flagged measures those once more", err=True
+        )
     if done.first_failure:
         click.echo(f"first failure: {done.first_failure}", err=True)
     if done.failed and not done.measured and not done.already_there:

@@ -34,9 +34,9 @@ def companion(connection: Connection, place: Place, threads: int, seed: int) -> 
 
     Two answers to each: READY, or why it cannot run; and after STOP "", or why it did not run until then.
     """
-    # Ctrl-C reaches every process of a terminal; the one that measures says when to stop.
+    # Ctrl-C and a scheduler's SIGTERM reach every process of a job; the one that measures says when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if place.device.type == "cuda":
         torch.cuda.set_device(place.device)
     else:

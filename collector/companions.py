@@ -103,12 +103,9 @@ class Companions:
         """End all companions."""
         for process, connection in self._started:
             connection.close()
-            process.terminate()
+            process.kill()  # it holds nothing that could be left half-done
         for process, _ in self._started:
-            process.join(_END_SECONDS)
-            if process.is_alive():
-                process.kill()
-                process.join()
+            process.join()
         self._started = []
 
     def _start(self) -> None:

@@ -13,7 +13,7 @@ from kernelcast.collector.companions import check_processes
 from kernelcast.collector.disturbance import WORTH_AGAIN
 from kernelcast.collector.harness import Effort
 from kernelcast.collector.host_memory import keep_freed_memory
-from kernelcast.collector.interrupts import interrupts_held
+from kernelcast.collector.interrupts import interrupts_held, terminations_interrupt
 from kernelcast.collector.measuring import Measurer
 from kernelcast.collector.plan import Plan, Point, compute_points
 from kernelcast.collector.probe import Fingerprints, probe, resolve_device
@@ -113,9 +113,18 @@ def collect_compute(
         if not todo:
             continue
         run_id = database.add_run(run, keys.compute, None, keys.software)
-        with Measurer(
-            place, dtype=dtype, threads=threads, seed=plan.seed, processes=level, effort=effort, points=todo
-        ) as measurer:
+        with (
+            terminations_interrupt(),
+            Measurer(
+                place,
+                dtype=dtype,
+                threads=threads,
+                seed=plan.seed,
+                processes=level,
+                effort=effort,
+                points=todo,
+            ) as measurer,
+        ):
             for point in todo:
                 with interrupts_held():
                     samples = measurer.measure(point, run_id)

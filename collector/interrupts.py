@@ -1,4 +1,7 @@
-"""Ctrl-C waits for the end of a measurement: a profiler that is interrupted while it collects may crash the process."""
+"""Ctrl-C waits for the end of a measurement: a profiler that is interrupted while it collects may crash the process.
+
+SIGTERM, which a scheduler sends when a job's time is over, is treated in the same way.
+"""
 
 import signal
 import threading
@@ -8,20 +11,31 @@ from types import FrameType
 
 
 @contextmanager
+def terminations_interrupt() -> Iterator[None]:
+    """Let SIGTERM raise KeyboardInterrupt meanwhile, unless somebody else handles it."""
+    # Only the main thread may set handlers, and a caller's own is left alone.
+    ours = threading.current_thread() is threading.main_thread()
+    if not ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@contextmanager
 def interrupts_held() -> Iterator[None]:
-    """Hold a SIGINT back until the block has ended, then raise it; a second one is raised at once.
+    """Hold what would raise KeyboardInterrupt back until the block has ended, then raise it; a second one at once.
 
     Raises:
-        KeyboardInterrupt: SIGINT came meanwhile.
+        KeyboardInterrupt: SIGINT came meanwhile, or SIGTERM within `terminations_interrupt`.
     """
-    # Only the main thread may set handlers, and a caller's own is left alone.
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    usual = signal.getsignal(signal.SIGINT)
-    if usual is not signal.default_int_handler:
-        yield
-        return
+    held = []
+    if threading.current_thread() is threading.main_thread():
+        raising = signal.default_int_handler
+        held = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) is raising]
     came = False
 
     def hold(number: int, frame: FrameType | None) -> None:
@@ -30,10 +44,12 @@ def interrupts_held() -> Iterator[None]:
             signal.default_int_handler(number, frame)
         came = True
 
-    signal.signal(signal.SIGINT, hold)
+    for number in held:
+        signal.signal(number, hold)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, usual)
+        for number in held:
+            signal.signal(number, signal.default_int_handler)
     if came:
         raise KeyboardInterrupt

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from click.testing import CliRunner, Result
 from kernelcast.cli import collect as module
 from kernelcast.cli.collect import collect
 from kernelcast.collector.compute import Collected
+from kernelcast.collector.probe_cpu import available_cores
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.store import Database
 
@@ -30,12 +32,34 @@ def test_compute_says_what_it_did(tmp_path: Path) -> None:
     first = invoke(path, *chosen, "--site", "Example site")
     assert first.exit_code == 0
     assert first.stdout == f"{path}: 2 measured, 2 not supported here\n"
-    assert first.stderr == "operators: 4 of 4\n"
+    assert first.stderr.startswith("operators: 4 of 4\n")
     again = invoke(path, *chosen)
     assert again.output == f"{path}: 0 measured, 4 already there\n"
     with Database.open(path, read_only=True) as database:
         assert {row.operator for row in database.read_samples(status=None)} == set(chosen[1::2])
         assert [run.site for run in database.run_list()] == ["Example site"]
+
+
+@pytest.mark.skipif(available_cores() < 2, reason="one core: no companion fits")
+def test_levels_are_measured_in_turn(tmp_path: Path) -> None:
+    path = tmp_path / "bench.db"
+    both = invoke(path, "--operator", "gelu", "--procs-per-node", "1,2")
+    assert both.exit_code == 0
+    assert both.stdout == f"{path}: 4 measured\n"
+    with Database.open(path, read_only=True) as database:
+        rows = database.read_samples()
+        assert Counter(row.conditions["processes_per_node"] for row in rows) == {1: 4, 2: 4}
+    # Each is known on its own.
+    assert invoke(path, "--operator", "gelu").output == f"{path}: 0 measured, 2 already there\n"
+    more = invoke(path, "--operator", "gelu", "--operator", "rope", "--procs-per-node", "2")
+    assert more.stdout == f"{path}: 2 measured, 2 already there\n"
+
+
+def test_a_note_says_what_was_flagged(capsys: pytest.CaptureFixture[str]) -> None:
+    module.show_collected(Collected(measured=5, flagged=2), Path("bench.db"))
+    said = capsys.readouterr()
+    assert said.out == "bench.db: 5 measured\n"
+    assert said.err == "note: 2 disturbed or unstable; --again flagged measures those once more\n"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +69,26 @@ def test_compute_says_what_it_did(tmp_path: Path) -> None:
         (("--dtype", "int8"), UsageError, "dtype 'int8' is unknown; expected one of float32"),
         (("--device", "npu"), UsageError, "device 'npu' is unknown"),
         (("--operator", "conv"), UsageError, "operator 'conv' cannot be measured alone"),
+        (
+            ("--procs-per-node", "1,"),
+            UsageError,
+            "--procs-per-node is '1,', expected different whole numbers",
+        ),
+        (
+            ("--procs-per-node", "0"),
+            UsageError,
+            "--procs-per-node is '0', expected different whole numbers from 1",
+        ),
+        (
+            ("--procs-per-node", "2,2"),
+            UsageError,
+            "--procs-per-node is '2,2', expected different whole numbers",
+        ),
+        (
+            ("--procs-per-node", "99"),
+            UsageError,
+            "processes per node: found 99 with 1 thread(s) each, expected at",
+        ),
     ],
 )
 def test_errors_name_the_thing(

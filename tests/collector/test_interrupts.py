@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kernelcast.collector.interrupts import interrupts_held
+from kernelcast.collector.interrupts import interrupts_held, terminations_interrupt
 
 
 def interrupt() -> None:
@@ -68,3 +68,32 @@ def test_a_handler_of_the_caller_stays() -> None:
     finally:
         signal.signal(signal.SIGINT, usual)
     assert seen == [signal.SIGINT]
+
+
+def terminate() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_termination_is_an_interrupt() -> None:
+    ended: list[bool] = []
+    with terminations_interrupt():
+        with pytest.raises(KeyboardInterrupt):
+            measure(terminate, lambda: ended.append(True))
+        assert ended
+        with pytest.raises(KeyboardInterrupt):
+            terminate()
+        with pytest.raises(KeyboardInterrupt):
+            measure(interrupt, terminate, ended.clear)
+        assert ended
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_handler_of_somebody_else_stays() -> None:
+    came = []
+    signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    try:
+        with terminations_interrupt():
+            measure(terminate)
+        assert came == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
