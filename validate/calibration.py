@@ -146,8 +146,7 @@ def write_calibrated(path: Path, bundle: Bundle, calibration: Calibration) -> st
     Raises:
         DataError: the file cannot be written.
     """
-    models = {entry.file: bundle.models[entry.key] for entry in bundle.manifest.regressors}
-    return write_bundle(path, replace(bundle.manifest, calibration=calibration), models)
+    return write_bundle(path, replace(bundle.manifest, calibration=calibration), bundle.files)
 
 
 @dataclass(frozen=True, slots=True)

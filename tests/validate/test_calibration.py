@@ -21,10 +21,10 @@ from kernelcast.runtime import (
     read_bundle,
 )
 from kernelcast.runtime.bundle.check import check_bundle
-from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.calibration import CLASSES, Calibration
 from kernelcast.runtime.fingerprint import FabricFingerprint
-from kernelcast.runtime.operators import OPERATORS, OperatorClass
+from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
 from kernelcast.validate.calibration import (
     GROUPS,
     calibrate,
@@ -204,6 +204,18 @@ def test_the_corrected_bundle_predicts_the_steps_and_is_sound(bundle: Bundle, tm
         assert low_s < run.measured_s < high_s
     # Calibrated again, a bundle starts from its models.
     assert fitted(read_bundle(path), measured) == found
+
+
+def test_regressors_of_every_level_are_kept(bundle: Bundle, tmp_path: Path) -> None:
+    [entry] = [one for one in bundle.manifest.regressors if one.key == ("gelu", Direction.FORWARD)]
+    beside = replace(entry, file=entry.file.replace(".onnx", ".2-processes.onnx"), processes_per_node=2)
+    levels = replace(bundle.manifest, regressors=(*bundle.manifest.regressors, beside))
+    write_bundle(tmp_path / "levels.kcast", levels, {**bundle.files, beside.file: bundle.models[entry.key]})
+    two = read_bundle(tmp_path / "levels.kcast")
+    write_calibrated(tmp_path / "corrected.kcast", two, fitted(two, runs(two, [0.1] * 4)))
+    corrected = read_bundle(tmp_path / "corrected.kcast")
+    assert corrected.files == two.files
+    assert corrected.manifest.regressors == two.manifest.regressors
 
 
 def test_what_cannot_be_predicted_names_the_run(bundle: Bundle, make_bundle: Make) -> None:
