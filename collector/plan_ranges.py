@@ -1,0 +1,99 @@
+"""What a plan says: the values that shapes are drawn from, limits on them, and the messages of collectives."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+
+from kernelcast.runtime.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranges:
+    """Values that shapes are drawn from, a tuple each; see docs/plans.md.
+
+    Heads are given by `head_size` or by `attention_heads`, the other one is empty. `mlp_ratio` times the hidden size
+    is the MLP's width; `queries_per_kv_head` above 1 is grouped-query attention.
+    """
+
+    tensor_parallel: tuple[int, ...]
+    micro_batch: tuple[int, ...]
+    sequence_length: tuple[int, ...]
+    hidden_size: tuple[int, ...]
+    head_size: tuple[int, ...] = ()
+    attention_heads: tuple[int, ...] = ()
+    mlp_ratio: tuple[float, ...]
+    vocabulary_size: tuple[int, ...]
+    encoders: tuple[int, ...]
+    queries_per_kv_head: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if bool(self.head_size) == bool(self.attention_heads):
+            found = "both" if self.head_size else "neither"
+            raise UsageError(f"ranges has {found} of head_size and attention_heads, expected one of them")
+
+    def axes(self) -> dict[str, tuple[float, ...]]:
+        """The ranges that are there, by name."""
+        values = {name: getattr(self, name) for name in Ranges.__slots__}
+        return {name: value for name, value in values.items() if value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Messages:
+    """Range of the collectives' message sizes, bytes."""
+
+    smallest_bytes: int
+    largest_bytes: int
+
+    def __post_init__(self) -> None:
+        if self.smallest_bytes > self.largest_bytes:
+            raise UsageError(
+                f"messages.smallest_bytes is {self.smallest_bytes}, "
+                f"expected at most messages.largest_bytes ({self.largest_bytes})"
+            )
+
+    def sizes_bytes(self) -> list[int]:
+        """Powers of two times the smallest size, up to the largest."""
+        sizes = [self.smallest_bytes]
+        while sizes[-1] * 2 <= self.largest_bytes:
+            sizes.append(sizes[-1] * 2)
+        return sizes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectiveRange:
+    """Entries of one collective, and the sizes of the groups that exchange them."""
+
+    entries: tuple[int, ...]
+    processes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """A plan as written, with the name it is stored under.
+
+    `shapes_per_operator` 0 asks for every shape of the ranges. `operators` empty means all. `padded_vocabulary` says
+    that the sizes are tokenizers' own, to be padded to multiples of 128 · mp. A collective that `collectives` names is
+    measured at those entries, the others at the sizes of `messages`, or not at all where there are no messages.
+    """
+
+    name: str
+    shapes_per_operator: int
+    seed: int
+    ranges: Ranges
+    messages: Messages | None = None
+    collectives: Mapping[str, CollectiveRange] = field(default_factory=dict)
+    operators: tuple[str, ...] = ()
+    padded_vocabulary: bool = False
+    most_gflop: float = inf
+    most_tokens: int = 2**40
+    most_elements: int = 2**60
+    most_parameters: int = 2**60
+
+    def entries(self, collective_operator: str, *, processes: int, element_bytes: int) -> list[int]:
+        """Entries at which a group of so many processes measures a collective's operator, ascending."""
+        if self.collectives:
+            own = self.collectives.get(collective_operator)
+            return list(own.entries) if own and processes in own.processes else []
+        if self.messages is None:
+            return []
+        return [size // element_bytes for size in self.messages.sizes_bytes()]
