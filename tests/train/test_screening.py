@@ -72,15 +72,15 @@ def test_operators_of_another_version_are_left_out(database: Database, measure: 
 def test_several_ways_of_measuring_are_never_mixed(database: Database, measure: Measure) -> None:
     measure(database, "gelu", count=2, variant="in-place")
     measure(database, "gelu", count=2)
-    measure(database, "softmax", count=2, conditions={"processes_per_node": 1})
-    measure(database, "softmax", count=2, conditions={"processes_per_node": 2})
+    measure(database, "softmax", count=2, conditions={"power_limit_w": 300})
+    measure(database, "softmax", count=2, conditions={"power_limit_w": 400, "processes_per_node": 2})
     measure(database, "swiglu", count=2, conditions={"processes_per_node": 2})
     found = screened(database)
     assert [(s.operator, s.reason) for s in found.skipped] == [
         ("gelu", "measured in several ways, expected one: {}; in-place {}"),
         (
             "softmax",
-            'measured in several ways, expected one: {"processes_per_node":1}; {"processes_per_node":2}',
+            'measured in several ways, expected one: {"power_limit_w":300}; {"power_limit_w":400}',
         ),
     ]
     assert {row.operator for row in found.rows} == {"swiglu"}
