@@ -5,7 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from kernelcast.cli.main import kernelcast
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism
 from kernelcast.runtime.bundle.check import check_bundle
 from kernelcast.runtime.bundle.difference import compare_bundles
@@ -193,3 +195,14 @@ def test_collectives_have_no_level(levelled: Make) -> None:
         DataError, match="processes_per_node is 2, expected 1 to 65536, and 1 for collectives"
     ):
         replace(entry, processes_per_node=2)
+
+
+def test_the_explanation_in_words_says_the_level(levelled: Make) -> None:
+    bundle = levelled((1, 2))
+    options = ["--bundle", str(bundle), "--model", "llama-2-7b", "--micro-batch", "1", "--micro-batches", "4"]
+    for layout, said in ((["--pp", "2"], True), ([], False)):
+        result = CliRunner().invoke(
+            kernelcast, ["predict", *options, *layout, "--gpus-per-node", "2", "--explain", "swiglu"]
+        )
+        assert result.exit_code == 0, result.output
+        assert ("  measured   with 2 processes of a node at it at once\n" in result.output) is said
