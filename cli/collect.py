@@ -1,5 +1,6 @@
 """`kernelcast collect compute` and `kernelcast collect comm`."""
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,10 +19,14 @@ from kernelcast.cli.options import (
     threads_option,
 )
 from kernelcast.cli.progress import progress
-from kernelcast.collector.comm import World, collect_comm
+from kernelcast.collector.comm import TIMEOUT_S, collect_comm, what_to_exchange
 from kernelcast.collector.compute import Again, Collected, collect_compute, what_to_measure
+from kernelcast.collector.launch import LOST_PEERS, ONE_VOICE, show_workers
+from kernelcast.collector.peers import FirstFailedError, LostPeersError
 from kernelcast.collector.plan import load_plan
-from kernelcast.runtime.errors import DataError, KernelcastError
+from kernelcast.collector.watchdog import INTERRUPTED
+from kernelcast.collector.world import World
+from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
 from kernelcast.store import Database
 
 
@@ -84,22 +89,63 @@ def compute(
     show_collected(done, database_path)
 
 
-@collect.command(short_help="Measure collectives between the processes of torchrun.")
+@collect.command(short_help="Measure collectives between processes of one or more nodes.")
 @database_option("The database; made where there is none.")
 @plan_option
+@click.option(
+    "--procs",
+    type=click.IntRange(min=2, max=1024),
+    help="Start so many processes on this node; without it, torchrun, srun or mpirun starts them.",
+)
+@click.option(
+    "--layouts",
+    "layout_names",
+    default="",
+    metavar="LAYOUT[,LAYOUT...]",
+    help="Groups to measure: NODESxPROCESSES such as 1x2,2x4, or as tensor, data or pipeline parallelism of a size "
+    "forms them, such as mp2,dp4,pp2.  [default: all that the processes can form, in powers of two]",
+)
 @device_option
 @dtype_option
 @threads_option
 @again_option
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=1),
+    default=TIMEOUT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="How long a process waits for the others before it ends.",
+)
 @site_option
 def comm(
-    database_path: Path, plan: str, device: str, dtype: str, threads: int, again: Again, site: str
+    database_path: Path,
+    plan: str,
+    procs: int | None,
+    layout_names: str,
+    device: str,
+    dtype: str,
+    threads: int,
+    again: Again,
+    timeout_s: float,
+    site: str,
 ) -> None:
-    """Measure all-reduce, all-gather, reduce-scatter and point-to-point between the launcher's processes.
+    """Measure all-reduce, all-gather, reduce-scatter, all-to-all and point-to-point in groups of processes.
 
     \b
-    OMP_NUM_THREADS=1 torchrun --nproc-per-node 2 --no-python kernelcast collect comm --db bench.db
+    kernelcast collect comm --procs 2 --db bench.db
+    srun --nodes 2 --ntasks-per-node 4 kernelcast collect comm --db bench.db
+    torchrun --nproc-per-node 2 --no-python kernelcast collect comm --db bench.db
     """
+    if procs is not None:
+        if "RANK" in os.environ or os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+            raise UsageError("--procs starts processes itself, found a launcher; expected one of the two")
+        here = World(rank=0, local_rank=0, size=procs, local_size=procs)
+        # Wrong use starts no processes.
+        what_to_exchange(load_plan(plan), here, device=device, dtype=dtype, layout_names=layout_names)
+        _start(procs, threads)
+        return
     world = World.from_launcher()
     with _one_voice(world), progress("collectives", shown=world.rank == 0) as report:
         done = collect_comm(
@@ -108,20 +154,50 @@ def comm(
             device=device,
             dtype=dtype,
             threads=threads,
+            layout_names=layout_names,
             again=again,
             site=site,
+            timeout_s=timeout_s,
             on_progress=lambda p: report(p.done, p.total, p.operator),
         )
     if world.rank == 0:
         show_collected(done, database_path)
 
 
+def _start(procs: int, threads: int) -> None:
+    """Run this very command in processes of its own, with the options that were given; ends as they do."""
+    context = click.get_current_context()
+    arguments = ["collect", "comm"]
+    for option in context.command.params:
+        if option.name == "procs" or not isinstance(option, click.Option):
+            continue
+        value = context.params[option.name or ""]
+        # One word, so that a value that begins with a dash stays a value; `no` is what --again says when it is absent.
+        if value != option.default and (option.name, value) != ("again", "no"):
+            arguments.append(f"{option.opts[0]}={value}")
+    sys.stdout.flush()
+    sys.exit(show_workers("kernelcast.cli.main", arguments, processes=procs, threads=threads))
+
+
 @contextmanager
 def _one_voice(world: World) -> Iterator[None]:
     """Let one process of a node say what went wrong; the others, which met the same or lost that one, end silently."""
+    launched_here = bool(os.environ.get(ONE_VOICE))
     try:
         yield
-    except (KernelcastError, KeyboardInterrupt):
+    except FirstFailedError:
+        sys.exit(1)
+    except LostPeersError:
+        if launched_here:
+            sys.exit(LOST_PEERS)
+        if world.local_rank == 0:
+            raise
+        sys.exit(1)
+    except KeyboardInterrupt:
+        if launched_here or world.local_rank != 0:
+            sys.exit(INTERRUPTED)
+        raise
+    except KernelcastError:
         if world.local_rank == 0:
             raise
         sys.exit(1)

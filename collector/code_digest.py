@@ -8,21 +8,23 @@ from kernelcast.runtime.fingerprint import DIGEST_HEX_DIGITS
 # What a sample's time depends on; changes elsewhere leave the digest as it is.
 _MEASURING = (
     "attribution.py",
-    "benches.py",
+    "benches/*.py",
     "collectives.py",
-    "comm.py",
+    "comm_timing.py",
     "companion_worker.py",
     "companions.py",
     "harness.py",
     "host_memory.py",
     "kineto.py",
     "layers.py",
+    "layouts.py",
 )
 
 
 def code_digest() -> str:
     """Digest of the source files that decide what is run and timed."""
     digest = hashlib.sha256()
-    for name in _MEASURING:
-        digest.update((Path(__file__).parent / name).read_bytes())
+    for pattern in _MEASURING:
+        for path in sorted(Path(__file__).parent.glob(pattern)):
+            digest.update(path.read_bytes())
     return digest.hexdigest()[:DIGEST_HEX_DIGITS]

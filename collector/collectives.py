@@ -1,10 +1,12 @@
-"""The collectives of runtime/operators.py as torch.distributed calls, on buffers of a given number of entries.
+"""The collectives of runtime/operators.py as torch.distributed calls in one group, on buffers of a number of entries.
 
 `entries` is what one process puts in: the buffer of an all-reduce or a message, its shard of an all-gather, its whole
-input of a reduce-scatter.
+input of a reduce-scatter or an all-to-all.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import torch
@@ -16,44 +18,95 @@ Call = Callable[[], object]
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
+DIVIDED = frozenset({"reduce_scatter", "all_to_all"})
+"""Collectives whose input is split between the processes: as much for each."""
+
+_MEMORY = Path("/proc/meminfo")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Members:
+    """The group that this process is in: its ranks in order, and torch's handle of it."""
+
+    ranks: tuple[int, ...]
+    handle: "dist.ProcessGroup | None"
+
+    @property
+    def size(self) -> int:
+        """Processes in it."""
+        return len(self.ranks)
+
 
 def _buffer(entries: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(entries, device=device, dtype=dtype)
 
 
-def _build_all_reduce(entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+def _build_all_reduce(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
     buffer = _buffer(entries, device, dtype)
-    return lambda: dist.all_reduce(buffer)
+    return lambda: dist.all_reduce(buffer, group=members.handle)
 
 
-def _build_all_gather(entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+def _build_all_gather(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
     shard = _buffer(entries, device, dtype)
-    whole = _buffer(entries * dist.get_world_size(), device, dtype)
-    return lambda: _all_gather(whole, shard)
+    whole = _buffer(entries * members.size, device, dtype)
+    return lambda: _all_gather(whole, shard, group=members.handle)
 
 
-def _build_reduce_scatter(entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+def _build_reduce_scatter(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
     whole = _buffer(entries, device, dtype)
-    shard = _buffer(entries // dist.get_world_size(), device, dtype)
-    return lambda: _reduce_scatter(shard, whole)
+    shard = _buffer(entries // members.size, device, dtype)
+    return lambda: _reduce_scatter(shard, whole, group=members.handle)
 
 
-def _build_point_to_point(entries: int, device: torch.device, dtype: torch.dtype) -> Call:
-    """First process to the last one; those between have nothing to do."""
-    buffer, rank, last = _buffer(entries, device, dtype), dist.get_rank(), dist.get_world_size() - 1
-    if rank == 0:
-        return lambda: dist.send(buffer, last)
-    if rank == last:
-        return lambda: dist.recv(buffer, 0)
-    return lambda: None
+def _build_all_to_all(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+    sent = _buffer(entries, device, dtype)
+    received = _buffer(entries, device, dtype)
+    return lambda: dist.all_to_all_single(received, sent, group=members.handle)
 
 
-COLLECTIVES: Mapping[str, Callable[[int, torch.device, torch.dtype], Call]] = MappingProxyType(
+def _build_point_to_point(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+    """From the first process to the last one."""
+    buffer, rank = _buffer(entries, device, dtype), dist.get_rank()
+    first, last = members.ranks[0], members.ranks[-1]
+    if rank == first:
+        return lambda: dist.send(buffer, last, group=members.handle)
+    return lambda: dist.recv(buffer, first, group=members.handle)
+
+
+COLLECTIVES: Mapping[str, Callable[[Members, int, torch.device, torch.dtype], Call]] = MappingProxyType(
     {
         "all_reduce": _build_all_reduce,
         "all_gather": _build_all_gather,
         "reduce_scatter": _build_reduce_scatter,
+        "all_to_all": _build_all_to_all,
         "point_to_point": _build_point_to_point,
     }
 )
 """Builder of every collective that an operator names."""
+
+
+def check_memory(collective: str, entries: int, size: int, element_bytes: int, *, processes: int) -> None:
+    """Whether this node's memory holds the buffers of `processes` processes, each in a group of `size`, twice.
+
+    gloo makes copies of its own; where memory is short the system would end a process rather than say so.
+
+    Raises:
+        MemoryError: it does not.
+    """
+    whole = entries * (size if collective == "all_gather" else 1)
+    needed = 2 * (entries + whole) * element_bytes * processes
+    free = _free_bytes()
+    if free is not None and needed > free:
+        raise MemoryError(
+            f"{processes} process(es) need {needed / 2**30:.1f} GiB on this node, {free / 2**30:.1f} GiB are free"
+        )
+
+
+def _free_bytes() -> int | None:
+    try:
+        for line in _MEMORY.read_text().splitlines():
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        return None
+    return None

@@ -1,131 +1,87 @@
-"""`collect comm`: times collectives under the real launcher (torchrun); every process calls this, process 0 stores.
+"""`collect comm`: times collectives in the groups that processes of a launcher form; process 0 stores each at once."""
 
-Each repetition starts behind a barrier and is read from every process's trace. Of a collective the shortest of the
-processes' durations counts: that process came last, so its time holds no waiting for the others. Point-to-point counts
-the receiver's, which ends when the data is there.
-"""
-
-import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib.metadata import version
-from typing import TypeVar
+from itertools import zip_longest
 
 import torch
-import torch.distributed as dist
-from torch.profiler import record_function
 
-from kernelcast.collector.attribution import attribute
+from kernelcast.collector.benches import Place
 from kernelcast.collector.code_digest import code_digest
-from kernelcast.collector.collectives import COLLECTIVES
+from kernelcast.collector.collectives import DIVIDED
+from kernelcast.collector.comm_timing import CommPoint, Untimed, time_point, together
 from kernelcast.collector.compute import DTYPES, Again, Collected, Progress, is_known, known_points
-from kernelcast.collector.harness import (
-    BLOCK,
-    Effort,
-    TraceClock,
-    is_stable,
-    profiled,
-    stored_kernels,
-    synchronise,
-)
+from kernelcast.collector.disturbance import Flags, Watch, mean_reference_us, unstable
+from kernelcast.collector.harness import Effort
 from kernelcast.collector.host_memory import keep_freed_memory
+from kernelcast.collector.layouts import DP, MP, PP, Layout, layouts
+from kernelcast.collector.peers import FirstFailedError, Peers, joined
 from kernelcast.collector.plan import Plan
 from kernelcast.collector.probe import probe, resolve_device
+from kernelcast.collector.reference import Reference
+from kernelcast.collector.watchdog import Watchdog
+from kernelcast.collector.world import World
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import OPERATORS, Direction, Operator
-from kernelcast.store import Database, Kernel, PointKey, Repetition, Run, Sample, utc_now
+from kernelcast.store import Database, PointKey, Repetition, Run, Sample, utc_now
 
-_MARK = "kernelcast.comm"
-_LAUNCHER_VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
-T = TypeVar("T")
-
-# One process's duration (µs) and kernels of a repetition.
-_Seen = tuple[float, tuple[Kernel, ...]]
+TIMEOUT_S = 300.0
+"""How long a process waits for the others."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class World:
-    """This process's place among those that the launcher started."""
+def comm_points(plan: Plan, chosen: list[Layout], dtype: str) -> list[CommPoint]:
+    """What a collection measures: the plan's sizes of every collective in the layouts whose kind calls it.
 
-    rank: int
-    local_rank: int
-    size: int
-    local_size: int
+    Operators named mp_… run in mp groups, pp_… in pairs, dp_… and ep_… (experts are spread over data-parallel
+    processes) in dp groups.
 
-    @property
-    def nodes(self) -> int:
-        """Nodes that the processes are on, all alike."""
-        return self.size // self.local_size
-
-    @classmethod
-    def from_launcher(cls) -> "World":
-        """Read torchrun's environment.
-
-        Raises:
-            UsageError: it is not there, there is one process only, or the nodes are not alike.
-        """
-        found = [os.environ.get(name, "") for name in _LAUNCHER_VARIABLES]
-        if not all(value.isdecimal() for value in found):
-            raise UsageError(
-                f"collect comm runs under a launcher, found no {', '.join(_LAUNCHER_VARIABLES)}; expected: "
-                "torchrun --nproc-per-node 2 --no-python kernelcast collect comm --db FILE"
-            )
-        rank, local_rank, size, local_size = map(int, found)
-        if size < 2 or local_size < 1 or size % local_size:
-            raise UsageError(
-                f"collect comm: {size} process(es), {local_size} per node; expected 2 or more, nodes alike"
-            )
-        return cls(rank=rank, local_rank=local_rank, size=size, local_size=local_size)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Point:
-    operator: Operator
-    entries: int
-    vector: tuple[int, int, int]
-
-
-def _points(plan: Plan, world: World, element_bytes: int) -> list[_Point]:
-    smallest = plan.messages.smallest_bytes
-    if smallest < world.size * element_bytes:
-        raise UsageError(
-            f"plan {plan.name}: messages.smallest_bytes is {smallest}, expected at least {world.size * element_bytes}: "
-            f"an element for each of {world.size} processes"
-        )
+    Raises:
+        UsageError: the plan's smallest message holds no element for each process.
+    """
+    element_bytes = DTYPES[dtype].itemsize
     points = []
-    for size in plan.messages.sizes_bytes():
-        for op in OPERATORS.values():
-            # A message has two ends; more processes would measure it again.
-            if op.collective and (op.collective != "point_to_point" or world.size == 2):
-                entries = size // element_bytes
-                if op.collective == "reduce_scatter":
-                    entries -= entries % world.size  # every process gets as much
-                points.append(
-                    _Point(operator=op, entries=entries, vector=(entries, world.nodes, world.local_size))
-                )
+    for layout in chosen:
+        operators = [op for op in OPERATORS.values() if op.collective and _kind(op) == layout.kind]
+        columns = [
+            [
+                CommPoint(operator=op, layout=layout, entries=_divided(op, entries, layout.size))
+                for entries in plan.entries(op.name, processes=layout.size, element_bytes=element_bytes)
+            ]
+            for op in operators
+        ]
+        # The collectives take turns, so that a drift of the machine hits all of them alike.
+        points += [point for row in zip_longest(*columns) for point in row if point is not None]
+    if too_small := [point for point in points if point.entries < point.layout.size]:
+        size = max(point.layout.size for point in too_small)
+        raise UsageError(
+            f"plan {plan.name}: its smallest message is below {size * element_bytes} bytes, expected at least an "
+            f"element for each of {size} processes"
+        )
+    if not points:
+        sizes = ", ".join(sorted({str(layout.size) for layout in chosen}))
+        raise UsageError(f"plan {plan.name}: it has no messages for groups of {sizes} processes")
     return points
 
 
-def collect_comm(
-    open_database: Callable[[], Database],
-    plan: Plan,
-    *,
-    device: str = "auto",
-    dtype: str = "float32",
-    threads: int = 1,
-    again: Again = "no",
-    effort: Effort | None = None,
-    site: str = "",
-    on_progress: Callable[[Progress], None] = lambda progress: None,
-) -> Collected:
-    """Measure the plan's message sizes over all processes; only process 0 opens the database and reports progress.
+def _kind(op: Operator) -> str:
+    """Which groups call it, by the beginning of its name."""
+    prefix = op.name.partition("_")[0]
+    return prefix if prefix in (MP, PP) else DP
+
+
+def _divided(op: Operator, entries: int, processes: int) -> int:
+    return entries - entries % processes if op.collective in DIVIDED else entries
+
+
+def what_to_exchange(
+    plan: Plan, world: World, *, device: str, dtype: str, layout_names: str
+) -> tuple[torch.device, list[CommPoint]]:
+    """Where and what is measured; callers can ask before they start processes.
 
     Raises:
-        UsageError: not under a launcher, or unknown device or dtype.
-        DataError: the database cannot be written (process 0), or another process is gone (the others).
+        UsageError: unknown device or dtype, fewer devices than processes, layouts that cannot be formed.
     """
-    world = World.from_launcher()
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     place = resolve_device(device)
@@ -136,35 +92,77 @@ def collect_comm(
                 "on this node, expected a device for each process"
             )
         place = torch.device("cuda", world.local_rank)
+    return place, comm_points(plan, layouts(layout_names, world), dtype)
+
+
+def collect_comm(
+    open_database: Callable[[], Database],
+    plan: Plan,
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    threads: int = 1,
+    layout_names: str = "",
+    again: Again = "no",
+    effort: Effort | None = None,
+    site: str = "",
+    timeout_s: float = TIMEOUT_S,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Collected:
+    """Measure the plan's message sizes in every layout; only process 0 opens the database and reports progress.
+
+    A process that hears nothing of the others for `timeout_s` says so on standard error and ends.
+
+    Raises:
+        UsageError: not under a launcher, unknown device or dtype, or impossible layouts.
+        DataError: the database cannot be written (process 0).
+        LostPeersError: another process is gone; FirstFailedError where process 0 could not open the database.
+        KeyboardInterrupt: SIGINT or SIGTERM came to one of the processes.
+    """
+    world = World.from_launcher()
+    place, points = what_to_exchange(plan, world, device=device, dtype=dtype, layout_names=layout_names)
+    if place.type == "cuda":
         torch.cuda.set_device(place)
     else:
         keep_freed_memory()
-    points = _points(plan, world, DTYPES[dtype].itemsize)
     torch.set_num_threads(threads)
-    with _process_group("nccl" if place.type == "cuda" else "gloo"):
-        if world.rank == 0:
-            with open_database() as database:
-                recorder = _Recorder(database, plan, place, dtype, threads, again, site)
-                return _measure_all(points, place, dtype, effort or Effort(), recorder, on_progress)
-        return _measure_all(points, place, dtype, effort or Effort(), None, on_progress)
+    with (
+        Watchdog(timeout_s, local_rank=world.local_rank) as watchdog,
+        joined(world, place, timeout_s=timeout_s, watchdog=watchdog) as peers,
+        _recorder(peers, open_database, plan, dtype, threads, again, site) as recorder,
+    ):
+        return _measure_all(points, peers, dtype, effort or Effort(), recorder, on_progress)
 
 
 @contextmanager
-def _process_group(backend: str) -> Iterator[None]:
-    """Join the other processes. Whatever goes wrong among them is one line: all of them see it, few are its cause."""
+def _recorder(
+    peers: Peers,
+    open_database: Callable[[], Database],
+    plan: Plan,
+    dtype: str,
+    threads: int,
+    again: Again,
+    site: str,
+) -> "Iterator[_Recorder | None]":
+    """Process 0's way to the database; where that cannot be opened, the others end as well and say nothing."""
+    if peers.world.rank != 0:
+        if peers.from_first(False):
+            raise FirstFailedError("collect comm: process 0 could not open the database")
+        yield None
+        return
     try:
-        dist.init_process_group(backend)
-        try:
-            yield
-        finally:
-            dist.destroy_process_group()
-    except (RuntimeError, ValueError) as error:
-        first_line = next(iter(str(error).strip().splitlines()), "no reason given")
-        raise DataError(f"collect comm over {backend}: {first_line}") from error
+        database = open_database()
+        recorder = _Recorder(database, plan, peers.place, dtype, threads, again, site)
+    except BaseException:
+        peers.from_first(True)
+        raise
+    with database:
+        peers.from_first(False)
+        yield recorder
 
 
 class _Recorder:
-    """Process 0's way to the database; the run is added with its first sample."""
+    """Adds samples; there is a run for each number of groups that share a node, added with its first sample."""
 
     def __init__(
         self,
@@ -176,112 +174,128 @@ class _Recorder:
         again: Again,
         site: str,
     ) -> None:
+        self._database, self._plan, self._dtype = database, plan, dtype
+        self._again, self._site, self._started_at = again, site, utc_now()
         self._keys = probe(place, threads=threads)
-        self._run = Run(
-            started_at=utc_now(),
-            kernelcast_version=version("kernelcast"),
-            code_digest=code_digest(),
-            command="collect comm",
-            compute_id=self._keys.compute.digest,
-            fabric_id=self._keys.fabric.digest,
-            software_id=self._keys.software.digest,
-            plan=plan.name,
-            site=site,
-        )
-        self._database, self._dtype = database, dtype
-        self.known: set[PointKey] = known_points(database, self._run, again)
+        self._runs: dict[int, Run] = {}
 
-    def store(self, point: _Point, repetitions: list[Repetition], measured_at: str) -> None:
-        sample = Sample.from_repetitions(
-            run_id=self._run.id,
-            operator=point.operator.name,
-            direction=Direction.ONCE,
-            dtype=self._dtype,
-            vector=point.vector,
-            repetitions=repetitions,
-            measured_at=measured_at,
-        )
-        self._database.add_run(self._run, self._keys.compute, self._keys.fabric, self._keys.software)
+    def known(self, points: list[CommPoint]) -> list[bool]:
+        """Of every point, whether the database holds it."""
+        held: dict[int, set[PointKey]] = {}
+        for sharing in {point.layout.groups_per_node for point in points}:
+            held[sharing] = known_points(self._database, self._run(sharing), self._again)
+        return [
+            is_known(point.operator, self._dtype, point.vector, held[point.layout.groups_per_node])
+            for point in points
+        ]
+
+    def _run(self, groups_per_node: int) -> Run:
+        if groups_per_node not in self._runs:
+            # A lone group is what others measure as well (nccl-tests): it has no condition.
+            conditions = {"groups_per_node": groups_per_node} if groups_per_node > 1 else {}
+            self._runs[groups_per_node] = Run(
+                started_at=self._started_at,
+                kernelcast_version=version("kernelcast"),
+                code_digest=code_digest(),
+                command="collect comm",
+                compute_id=self._keys.compute.digest,
+                fabric_id=self._keys.fabric.digest,
+                software_id=self._keys.software.digest,
+                plan=self._plan.name,
+                conditions=conditions,
+                site=self._site,
+            )
+        return self._runs[groups_per_node]
+
+    def store(
+        self,
+        point: CommPoint,
+        found: list[Repetition] | Untimed,
+        *,
+        measured_at: str,
+        reference_us: float,
+        flags: Flags,
+    ) -> Sample:
+        run = self._run(point.layout.groups_per_node)
+        same = {
+            "run_id": run.id,
+            "operator": point.operator.name,
+            "direction": Direction.ONCE,
+            "dtype": self._dtype,
+            "vector": point.vector,
+            "measured_at": measured_at,
+        }
+        if isinstance(found, Untimed):
+            sample = Sample.without_time(**same, status=found.status, reason=found.reason[:500])
+        else:
+            sample = Sample.from_repetitions(
+                **same, repetitions=found, reference_us=reference_us, flags=flags
+            )
+        self._database.add_run(run, self._keys.compute, self._keys.fabric, self._keys.software)
         self._database.add_samples([sample])
+        return sample
 
 
 def _measure_all(
-    points: list[_Point],
-    place: torch.device,
+    points: list[CommPoint],
+    peers: Peers,
     dtype: str,
     effort: Effort,
     recorder: _Recorder | None,
     on_progress: Callable[[Progress], None],
 ) -> Collected:
-    known = _from_first(recorder.known if recorder else set())
-    todo = [point for point in points if not is_known(point.operator, dtype, point.vector, known)]
+    known = peers.from_first(recorder.known(points) if recorder else [])
+    todo = [point for point, is_there in zip(points, known, strict=True) if not is_there]
     collected = Collected(already_there=len(points) - len(todo))
+    if not todo:
+        return collected
+    try:
+        watch = together(peers, lambda: _watch(peers, dtype))
+    except Untimed as error:
+        raise DataError(f"collect comm: {error.reason}") from error
     for done, point in enumerate(todo, start=1):
-        measured_at = utc_now()
-        repetitions = _measure(point, place, DTYPES[dtype], effort)
-        collected.measured += 1
+        measured_at, before = utc_now(), watch.look()
+        found: list[Repetition] | Untimed
+        try:
+            found = time_point(point, peers, DTYPES[dtype], effort)
+        except Untimed as error:
+            found = error
+        after = watch.look()
+        said = peers.gather((watch.flags(before, after), peers.interrupted))
+        noticed = _of_all([flags for flags, _ in said])
         if recorder:
-            recorder.store(point, repetitions, measured_at)
+            flags = noticed if isinstance(found, Untimed) else (*noticed, *unstable(found, effort))
+            sample = recorder.store(
+                point,
+                found,
+                measured_at=measured_at,
+                reference_us=mean_reference_us(before, after),
+                flags=flags,
+            )
+            collected.count([sample])
             on_progress(Progress(done=done, total=len(todo), operator=point.operator.name))
+        else:
+            collected.measured += 1
+        # Together: none is left waiting for one that ended.
+        if done < len(todo) and any(interrupted for _, interrupted in said):
+            raise KeyboardInterrupt
     return collected
 
 
-def _from_first(value: T) -> T:
-    """What process 0 holds, on every process."""
-    box = [value]
-    dist.broadcast_object_list(box, src=0)
-    return box[0]
+def _watch(peers: Peers, dtype: str) -> Watch:
+    """Every process looks at its own node and device."""
+    reference = Reference(peers.place, DTYPES[dtype])
+    reference.saturate()
+    watch = Watch(Place(peers.place, DTYPES[dtype]), reference)
+    for _ in range(5):  # so that the first samples have a best time to be compared with
+        reference.time_us()
+    return watch
 
 
-def _measure(point: _Point, place: torch.device, dtype: torch.dtype, effort: Effort) -> list[Repetition]:
-    """Repetitions as all processes agree on them (the same on every process)."""
-    call = COLLECTIVES[point.operator.collective](point.entries, place, dtype)
-    for _ in range(effort.warm_up_iterations):
-        dist.barrier()
-        call()
-        synchronise(place)
-    repetitions: list[Repetition] = []
-    clock = TraceClock()
-    for _ in range(effort.most_blocks):
-        repetitions.extend(_one_block(point, call, place, clock, len(repetitions)))
-        if is_stable(repetitions, effort.stable_within):
-            break
-    return repetitions
-
-
-def _one_block(
-    point: _Point, call: Callable[[], object], place: torch.device, clock: TraceClock, first_index: int
-) -> list[Repetition]:
-    def iterations() -> None:
-        for index in range(BLOCK):
-            dist.barrier()
-            with record_function(f"{_MARK}#{index}"):
-                call()
-                synchronise(place)
-
-    trace = profiled(place, iterations)
-    own = {work.mark: work for work in attribute(trace, _MARK)}
-    marks = [f"{_MARK}#{index}" for index in range(BLOCK)]
-    seen: list[list[_Seen | None]] = [[] for _ in range(dist.get_world_size())]
-    dist.all_gather_object(
-        seen,
-        [(own[mark].time_us, stored_kernels(own[mark])) if mark in own else None for mark in marks],
-    )
-    repetitions = []
-    for index, mark in enumerate(marks):
-        time_us, kernels = _agreed(point, [rank[index] for rank in seen])
-        start_us = clock.since_first_us(trace, own[mark].start_us) if mark in own else 0.0
-        repetitions.append(
-            Repetition(index=first_index + index, time_us=time_us, start_us=start_us, kernels=kernels)
-        )
-    return repetitions
-
-
-def _agreed(point: _Point, seen: Sequence[_Seen | None]) -> _Seen:
-    """The process whose duration counts; `seen` is what each one's trace holds of a repetition."""
-    if point.operator.collective == "point_to_point":
-        seen = seen[-1:]
-    found = [one for one in seen if one is not None]
-    if not found:
-        raise DataError(f"{point.operator.name}: no process's trace holds its kernels")
-    return min(found, key=lambda one: one[0])
+def _of_all(noticed: list[Flags]) -> Flags:
+    """Each flag once, as the lowest process noticed it."""
+    found: dict[str, str] = {}
+    for flags in noticed:
+        for name, detail in flags:
+            found.setdefault(name, detail)
+    return tuple(found.items())

@@ -1,27 +1,61 @@
-"""torchrun without its own warnings and tracebacks: its workers say what went wrong, it says which signal ended one."""
+"""torchrun without its own warnings and tracebacks: its workers say what went wrong, it says which were lost."""
 
 import logging
+import os
 import signal
 import sys
+import threading
 
 from torch.distributed import run
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
+from kernelcast.collector.launch import LOST_PEERS, ONE_VOICE, PARENT_PIPE
+
+# Of a worker that said itself what was wrong, or left that to another one.
+_SPOKEN = (1, 2, 130)
+
 
 def main() -> None:
     """Take torchrun's arguments; exit with 1 where a worker failed or this process was told to end."""
     logging.disable(logging.CRITICAL)
+    if os.environ.get(PARENT_PIPE):
+        threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         run.main(sys.argv[1:])
     except ChildFailedError as error:
-        _, first = error.get_first_failure()
-        if first.exitcode < 0:
-            name = signal.Signals(-first.exitcode).name
-            print(f"process {first.local_rank} was ended by {name}", file=sys.stderr)
+        statuses = {failure.local_rank: failure.exitcode for failure in error.failures.values()}
+        if words := _cause(statuses):
+            shown = bool(os.environ.get(ONE_VOICE))
+            print(
+                f"kernelcast: error: {words}; what was measured is stored" if shown else words,
+                file=sys.stderr,
+            )
         sys.exit(1)
     except SignalException:
         sys.exit(1)
+
+
+def _cause(statuses: dict[int, int]) -> str:
+    """What ended the workers, from their exit statuses by number; empty where one of them has said it."""
+    for rank, status in sorted(statuses.items()):
+        # SIGTERM is what torchrun ends the others with.
+        if status < 0 and -status != signal.SIGTERM:
+            return f"process {rank} was ended by {signal.Signals(-status).name}"
+    lost = LOST_PEERS in statuses.values()
+    if any(status in _SPOKEN or (lost and status < 0) for status in statuses.values()):
+        return ""
+    for rank, status in sorted(statuses.items()):
+        if status < 0:
+            return f"process {rank} was ended by {signal.Signals(-status).name}"
+        if status != LOST_PEERS:
+            return f"process {rank} ended with exit status {status}"
+    return "the processes lost each other"
+
+
+def _end_with_parent() -> None:
+    os.read(0, 1)
+    os.kill(os.getpid(), signal.SIGTERM)
 
 
 if __name__ == "__main__":

@@ -61,7 +61,14 @@ def elementwise(
 
 
 def collective(
-    name: str, paper_name: str, title: str, collective: str, entries: Callable[[Shape], int], elements: str
+    name: str,
+    paper_name: str,
+    title: str,
+    collective: str,
+    entries: Callable[[Shape], int],
+    elements: str,
+    *,
+    supplementary: bool = False,
 ) -> Operator:
     """One collective over [entries, nodes, gpus_per_node]."""
     return Operator(
@@ -73,6 +80,7 @@ def collective(
         workload_of=lambda s: (entries(s), s.nodes, s.gpus_per_node),
         costs={_1: cost(flops="", elements=elements)},
         collective=collective,
+        supplementary=supplementary,
     )
 
 

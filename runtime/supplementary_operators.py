@@ -4,7 +4,7 @@ A bundle that lacks one of them, such as one of imported data, leaves it out of 
 are then asked as if there were as many key-value heads as query heads.
 """
 
-from kernelcast.runtime.operator_kinds import elementwise
+from kernelcast.runtime.operator_kinds import collective, elementwise
 from kernelcast.runtime.operator_row import Direction, Operator, OperatorClass, cost
 from kernelcast.runtime.shape import Shape
 
@@ -92,6 +92,15 @@ SUPPLEMENTARY = (
         features={"parameters": "elements"},
         workload_of=lambda s: (s.stage_parameters,),
         costs={_1: cost(flops="", elements="1 parameters")},
+        supplementary=True,
+    ),
+    collective(
+        "ep_all_to_all",
+        "",
+        "tokens sent to their experts across the expert-parallel group; entries are one process's input",
+        "all_to_all",
+        lambda s: s.tokens * s.hidden_size,
+        "2 entries",
         supplementary=True,
     ),
 )

@@ -111,7 +111,7 @@ def ring_work(collective: str, processes: Array) -> Array:
         return np.asarray(2 - 2 / p)
     if collective == "all_gather":
         return np.asarray(p - 1)
-    if collective == "reduce_scatter":
+    if collective in ("reduce_scatter", "all_to_all"):
         return np.asarray(1 - 1 / p)
     return np.ones_like(p)
 

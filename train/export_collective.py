@@ -73,7 +73,7 @@ def _ring_work(graph: Graph, collective: str, processes: str) -> str:
         return graph.add("Sub", two, graph.add("Div", two, p))
     if collective == "all_gather":
         return graph.add("Sub", p, one)
-    if collective == "reduce_scatter":
+    if collective in ("reduce_scatter", "all_to_all"):
         return graph.add("Sub", one, graph.add("Div", one, p))
     return one
 

@@ -17,6 +17,9 @@ _LARGEST_PRODUCT = 1e30
 # The condition that a run of compute operators stores; imports, which know nothing of it, count as measured alone.
 _PROCESSES = "processes_per_node"
 
+# Groups of a collective that share a node: as many as its layout leaves room for, so that the vector says it.
+_GROUPS = "groups_per_node"
+
 # nccl-tests measures both ways; torch.distributed reduces in place, and gathers, scatters and sends out of place. Its
 # transfers between more than two processes are rings, in layouts of their own: the vector tells them from pairs.
 _CALLED_VARIANTS = {
@@ -126,7 +129,8 @@ def _why_none(operator: str, direction: Direction, group: Sequence[SampleRow]) -
 
 def _conditions(sample: SampleRow, collective: bool) -> dict[str, Any]:
     """What must be the same in all samples: processes per node are told apart, except of collectives."""
-    return {name: value for name, value in sample.conditions.items() if collective or name != _PROCESSES}
+    apart = _GROUPS if collective else _PROCESSES
+    return {name: value for name, value in sample.conditions.items() if name != apart}
 
 
 def _row(sample: SampleRow, statistic: str, where: str) -> Row:

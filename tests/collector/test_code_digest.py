@@ -11,4 +11,4 @@ def test_it_is_stable_and_covers_files_that_exist() -> None:
     assert len(code_digest()) == 32
     int(code_digest(), 16)
     folder = Path(module.__file__).parent
-    assert all((folder / name).is_file() for name in module._MEASURING)
+    assert all(any(folder.glob(pattern)) for pattern in module._MEASURING)

@@ -1,6 +1,7 @@
 """`collect comm` under the real launcher: real processes, gloo, a few small messages."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -8,45 +9,66 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
-from kernelcast.collector.comm import World, collect_comm
+from kernelcast.cli.collect import collect as collect_group
+from kernelcast.collector.comm import collect_comm
+from kernelcast.collector.launch import ONE_VOICE
 from kernelcast.collector.plan import Plan
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.store import Database, Status
 
 COLLECTIVES = [op.name for op in OPERATORS.values() if op.collective]
-VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 COMM = ("-m", "kernelcast.cli.main", "collect", "comm", "--device", "cpu")
 
-# Process 1 goes away in the middle.
+# What a process does when it comes to its fourth point; the argument after the rank.
 LOST = """
-import os, sys
+import os, signal, sys
+from kernelcast.cli.main import main
 from kernelcast.collector import comm
-from kernelcast.collector.plan import load_plan
-from kernelcast.runtime import DataError
-from kernelcast.store import Database
 
-if comm.World.from_launcher().rank == 1:
-    measure, calls = comm._measure, []
-    def leave(*arguments):
+rank, deed = sys.argv[1:3]
+if os.environ["RANK"] == rank:
+    time_point, calls = comm.time_point, []
+    def do(*arguments):
         calls.append(1)
         if len(calls) == 4:
-            os._exit(3)
-        return measure(*arguments)
-    comm._measure = leave
-try:
-    comm.collect_comm(lambda: Database.open(sys.argv[1], create=True), load_plan(sys.argv[2]), device="cpu")
-except DataError as error:
-    print(f"said: {error}", flush=True)
+            if deed == "raises":
+                raise ArithmeticError("an accident")
+            os.kill(os.getpid(), getattr(signal, deed))
+        return time_point(*arguments)
+    comm.time_point = do
+main(sys.argv[3:])
 """
 
 
-def launch(processes: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
-    command += [f"--nproc-per-node={processes}", *arguments]
+def environment_of_workers() -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if name not in VARIABLES}
-    environment["OMP_NUM_THREADS"] = "1"
+    return environment | {"OMP_NUM_THREADS": "1"}
+
+
+def by_torchrun(processes: int, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone"]
+    return run([*command, f"--nproc-per-node={processes}", *arguments])
+
+
+def by_quiet_launcher(
+    processes: int, script: Path, rank: str, deed: str, path: Path, plan: Path, *more: str
+) -> "subprocess.CompletedProcess[str]":
+    """As --procs does it, of a script that misbehaves."""
+    command = [sys.executable, "-m", "kernelcast.collector.quiet_torchrun", "--standalone"]
+    command += [f"--nproc-per-node={processes}", str(script), rank, deed, *COMM[2:]]
+    return run([*command, "--db", str(path), "--plan", str(plan), *more], **{ONE_VOICE: "1"})
+
+
+def collect(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return run([sys.executable, *COMM, *arguments])
+
+
+def run(command: list[str], **more: str) -> "subprocess.CompletedProcess[str]":
+    environment = environment_of_workers() | more
     launcher = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
@@ -68,9 +90,9 @@ def test_two_processes_measure_and_resume(tmp_path: Path, plan: Plan, plan_file:
     sizes = plan.messages.sizes_bytes()
     points = len(sizes) * len(COLLECTIVES)
     for said in (f"{points} measured", f"0 measured, {points} already there"):
-        done = launch(2, *arguments)
+        done = by_torchrun(2, *arguments)
         assert done.returncode == 0, done.stderr
-        assert done.stdout == f"{path}: {said}\n"
+        assert done.stdout.startswith(f"{path}: {said}")
     assert "collectives:" not in done.stderr  # nothing to do, nothing to report
 
     with Database.open(path, read_only=True) as database:
@@ -86,7 +108,7 @@ def test_two_processes_measure_and_resume(tmp_path: Path, plan: Plan, plan_file:
     for sample in samples:
         assert (sample.status, sample.direction, sample.dtype) == (Status.OK, Direction.ONCE, "float32")
         times = [repetition.time_us for repetition in sample.repetitions]
-        assert len(times) in (10, 20, 30, 40)
+        assert len(times) >= 10
         assert sample.time_us == pytest.approx(sum(sorted(times[:10])[2:7]) / 5, abs=0.001)
         for repetition in sample.repetitions:
             # The kernels are those of the process whose time counts.
@@ -98,91 +120,189 @@ def test_two_processes_measure_and_resume(tmp_path: Path, plan: Plan, plan_file:
             "all_gather": "gloo:all_gather",
             "reduce_scatter": "gloo:",
             "point_to_point": "gloo:recv",
+            "all_to_all": "gloo:",
         }[OPERATORS[sample.operator].collective]
         assert any(name.startswith(expected) for name in names), names
 
 
-def test_three_processes_by_the_command(tmp_path: Path, plan_file: Path) -> None:
+def test_processes_started_by_the_command(tmp_path: Path, plan_file: Path) -> None:
     path = tmp_path / "bench.db"
-    done = launch(3, *COMM, "--db", str(path), "--plan", str(plan_file))
+    done = collect("--procs", "3", "--db", str(path), "--plan", str(plan_file), "--site=-Example-")
     assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{path}: 18 measured\n"  # 3 sizes, and no message between two of three
+    sizes, operators = 3, len(COLLECTIVES)
+    # Groups of two leave one process without work; a message has two ends.
+    points = sizes * (operators + operators - 1)
+    assert done.stdout.startswith(f"{path}: {points} measured")
     assert [line for line in done.stderr.splitlines() if line.startswith("collectives")] == [
-        "collectives: 18 of 18"
+        f"collectives: {points} of {points}"
     ]
     with Database.open(path, read_only=True) as database:
         vectors = {(row.operator, row.vector) for row in database.read_samples()}
+        assert {run.site for run in database.run_list()} == {"-Example-"}
     assert ("dp_all_reduce", (1024, 1, 3)) in vectors
     for group in ("mp", "dp"):
         assert (f"{group}_all_gather", (1024, 1, 3)) in vectors
         assert (f"{group}_reduce_scatter", (1023, 1, 3)) in vectors  # as much for each
-    assert "pp_p2p" not in {name for name, _ in vectors}
+    assert {vector for name, vector in vectors if name == "pp_p2p"} == {(n, 1, 2) for n in (1024, 2048, 4096)}
+
+
+def test_groups_that_share_a_node_are_told_apart_from_lone_ones(tmp_path: Path, plan_file: Path) -> None:
+    path = tmp_path / "bench.db"
+    chosen = ("--procs", "4", "--db", str(path), "--plan", str(plan_file))
+    done = collect(*chosen, "--layouts", "mp2,1x4")
+    assert done.returncode == 0, done.stderr
+    with Database.open(path, read_only=True) as database:
+        found = {
+            (row.operator[:2], row.vector[1:], row.conditions.get("groups_per_node"))
+            for row in database.read_samples()
+        }
+    kinds = {name[:2] for name in COLLECTIVES} - {"pp"}
+    assert found == {("mp", (1, 2), 2)} | {(kind, (1, 4), None) for kind in kinds}
+    # The rest of what these processes can form; what is there is not measured again.
+    done = collect(*chosen)
+    assert done.returncode == 0, done.stderr
+    already = len([name for name in COLLECTIVES if name.startswith("mp")]) + len(COLLECTIVES) - 1
+    new = len([name for name in COLLECTIVES if not name.startswith("mp")])
+    assert done.stdout.startswith(f"{path}: {3 * new} measured, {3 * already} already there")
+
+
+def test_memory_that_is_not_there_is_a_row_and_the_run_goes_on(tmp_path: Path, plan_file: Path) -> None:
+    path, plan = tmp_path / "bench.db", tmp_path / "large.toml"
+    text = plan_file.read_text()
+    plan.write_text(
+        text.replace("largest_bytes = 16384", f"largest_bytes = {2**40}").replace("= 4096", f"= {2**39}")
+    )
+    done = collect("--procs", "2", "--db", str(path), "--plan", str(plan))
+    assert done.returncode == 1
+    with Database.open(path, read_only=True) as database:
+        rows = database.read_samples(status=None)
+    assert len(rows) == 2 * len(COLLECTIVES)
+    assert {row.status for row in rows} == {Status.FAILED}
+    assert (
+        "first failure: mp_all_reduce [137438953472, 1, 2]: process 0: out of memory: 2 process(es) need"
+        in done.stderr
+    )
+    assert done.stderr.splitlines()[-1] == (
+        f"kernelcast: error: {path}: nothing measured, all points failed; their reasons are stored"
+    )
 
 
 def test_one_process_says_what_is_wrong_and_all_end(tmp_path: Path, plan_file: Path) -> None:
     # Process 0 alone opens the database; the other one must not wait for it.
     start, path = time.monotonic(), tmp_path / "none" / "bench.db"
-    done = launch(2, *COMM, "--db", str(path), "--plan", str(plan_file))
+    done = by_torchrun(2, *COMM, "--db", str(path), "--plan", str(plan_file))
     assert done.returncode == 1  # the launcher's own
     assert own_lines(done) == [f"kernelcast: error: {path}: its folder does not exist"]
     assert "[rank" not in done.stderr  # no worker's traceback
     assert time.monotonic() - start < 60
 
 
+@pytest.mark.parametrize(
+    ("deed", "words"),
+    [
+        ("SIGKILL", "process 1 was ended by SIGKILL"),
+        ("raises", "Traceback (most recent call last)"),
+    ],
+)
 def test_a_process_that_is_lost_ends_the_others_and_keeps_what_was_measured(
-    tmp_path: Path, plan_file: Path
+    tmp_path: Path, plan_file: Path, deed: str, words: str
 ) -> None:
     path, script = tmp_path / "bench.db", tmp_path / "lost.py"
     script.write_text(LOST)
-    done = launch(2, str(script), str(path), str(plan_file))
-    said = [line for line in done.stdout.splitlines() if line.startswith("said: ")]
-    assert len(said) <= 1  # the launcher may end process 0 before it can speak
-    assert all(line.startswith("said: collect comm over gloo: ") for line in said)
-    assert "[rank0]: Traceback" not in done.stderr
+    done = by_quiet_launcher(3, script, "1", deed, path, plan_file)
+    assert done.returncode == 1
+    if deed == "SIGKILL":
+        assert done.stderr.splitlines() == [f"kernelcast: error: {words}; what was measured is stored"]
+    else:
+        # What should never happen is shown as it is, by the process that it happened to.
+        assert done.stderr.count(words) == 1
+        assert "ArithmeticError: an accident" in done.stderr
+    assert done.stdout == ""
+    with Database.open(path) as database:
+        assert len(database.read_samples()) == 3
+        assert database.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
+    again = collect("--procs", "3", "--db", str(path), "--plan", str(plan_file))
+    assert again.returncode == 0, again.stderr
+    assert f"{path}: 36 measured, 3 already there" in again.stdout or "3 already there" in again.stdout
+
+
+def test_a_process_that_stops_ends_the_others_at_the_timeout(tmp_path: Path, plan_file: Path) -> None:
+    path, script = tmp_path / "bench.db", tmp_path / "lost.py"
+    script.write_text(LOST)
+    done = by_quiet_launcher(2, script, "1", "SIGSTOP", path, plan_file, "--timeout", "4")
+    assert done.returncode == 1
+    assert done.stderr.splitlines() == [
+        "kernelcast: error: collect comm: nothing was heard from the other processes for 4 s (--timeout); "
+        "what was measured is stored"
+    ]
     with Database.open(path) as database:
         assert len(database.read_samples()) == 3
 
 
+@pytest.mark.parametrize("deed", ["SIGTERM", "SIGINT"])
+def test_a_signal_ends_all_after_the_point(tmp_path: Path, plan_file: Path, deed: str) -> None:
+    path, script = tmp_path / "bench.db", tmp_path / "lost.py"
+    script.write_text(LOST)
+    done = by_torchrun(2, str(script), "0", deed, *COMM[2:], "--db", str(path), "--plan", str(plan_file))
+    assert own_lines(done) == ["kernelcast: interrupted; what was measured is stored"]
+    with Database.open(path) as database:
+        assert len(database.read_samples()) == 4
+
+
+def test_the_command_told_to_end_leaves_no_process(tmp_path: Path, plan_file: Path) -> None:
+    path = tmp_path / "bench.db"
+    command = [sys.executable, *COMM, "--procs", "2", "--db", str(path), "--plan", str(plan_file)]
+    process = subprocess.Popen(
+        [*command, "--again"],
+        env=environment_of_workers(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    deadline = time.monotonic() + 90
+    while not path.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=90)
+    assert (process.returncode, out) == (130, "")
+    assert err.splitlines() == ["kernelcast: interrupted; what was measured is stored"]
+
+
 def environment(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
-    for name, value in zip(VARIABLES, values, strict=True):
+    for name, value in zip(VARIABLES, values, strict=False):
         monkeypatch.setenv(name, value)
 
 
-def test_place_of_a_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    environment(monkeypatch, "5", "1", "8", "4")
-    world = World.from_launcher()
-    assert world == World(rank=5, local_rank=1, size=8, local_size=4)
-    assert world.nodes == 2
-
-
-@pytest.mark.parametrize("missing", VARIABLES)
-def test_outside_a_launcher(monkeypatch: pytest.MonkeyPatch, plan: Plan, missing: str) -> None:
-    environment(monkeypatch, "0", "0", "2", "2")
-    monkeypatch.delenv(missing)
-    with pytest.raises(UsageError, match=r"collect comm runs under a launcher.*expected: torchrun --nproc"):
-        collect_comm(lambda: Database.open("unused.db"), plan)
-
-
 @pytest.mark.parametrize(
-    "values", [("0", "0", "1", "1"), ("0", "0", "3", "2"), ("0", "0", "2", "0"), ("0", "0", "0", "0")]
+    ("arguments", "message"),
+    [
+        (("--layouts", "2x1"), "--layouts: 2x1 cannot be formed, found 1 node(s) with 2 process(es) each"),
+        (("--plan", "none.toml"), "plan none.toml: no such file"),
+        (("--dtype", "int4"), "dtype 'int4' is unknown"),
+    ],
 )
-def test_worlds_that_measure_nothing(monkeypatch: pytest.MonkeyPatch, values: tuple[str, ...]) -> None:
-    environment(monkeypatch, *values)
-    with pytest.raises(UsageError, match=r"process\(es\), \d per node; expected 2 or more, nodes alike"):
-        World.from_launcher()
+def test_wrong_use_starts_no_processes(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    done = collect("--procs", "2", "--db", str(tmp_path / "x.db"), *arguments)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"kernelcast: error: {message}")
+    assert len(done.stderr.splitlines()) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("rank", ["", "first", "-1"])
-def test_a_rank_that_is_no_number(monkeypatch: pytest.MonkeyPatch, rank: str) -> None:
-    environment(monkeypatch, rank, "0", "2", "2")
-    with pytest.raises(UsageError, match="runs under a launcher"):
-        World.from_launcher()
+def test_two_launchers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("RANK", "0")
+    chosen = ["comm", "--procs", "2", "--db", str(tmp_path / "x.db")]
+    result = CliRunner().invoke(collect_group, chosen)
+    assert isinstance(result.exception, UsageError)
+    assert (
+        str(result.exception) == "--procs starts processes itself, found a launcher; expected one of the two"
+    )
 
 
 def test_messages_too_small_for_the_processes(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
     environment(monkeypatch, "0", "0", "2048", "2")
     with pytest.raises(
-        UsageError, match=r"messages\.smallest_bytes is 4096, expected at least 8192: an element"
+        UsageError, match="smallest message is below 8192 bytes, expected at least an element for each"
     ):
         collect_comm(lambda: Database.open("unused.db"), plan, device="cpu")
 

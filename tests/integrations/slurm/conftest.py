@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
@@ -58,9 +59,13 @@ class Submitted:
 
 @dataclass(kw_only=True)
 class Slurm:
-    """A running Slurm. `folder` holds all of it; `etc` is its /etc/slurm, `server_etc` one without cli_filter."""
+    """A running Slurm. `folder` holds all of it; `etc` is its /etc/slurm, `server_etc` one without cli_filter.
+
+    `nodes` are names of nodes that all are this host, each with a slurmd of its own; empty for the host itself.
+    """
 
     folder: Path
+    nodes: tuple[str, ...] = ()
     daemons: "list[subprocess.Popen[bytes]]" = field(default_factory=list)
 
     @property
@@ -148,14 +153,18 @@ class Slurm:
         self._daemon("munged", "--foreground", "--force", *own)
         self._until(lambda: (munge / "socket").exists(), bool)
         self._daemon("slurmctld", "-D", "-f", str(self.etc / "slurm.conf"))
-        self._daemon("slurmd", "-D", "-f", str(self.etc / "slurm.conf"))
+        for name in self.nodes or ("",):
+            chosen = ("-N", name) if name else ()
+            self._daemon("slurmd", "-D", "-f", str(self.etc / "slurm.conf"), *chosen)
         self._until(
             lambda: self.run("sinfo", "--noheader", "--format=%T").out.strip(), lambda state: state == "idle"
         )
 
     def stop(self) -> None:
         """Cancel what runs and stop the daemons that `start` started, by their process ids."""
-        if len(self.daemons) == 3 and all(daemon.poll() is None for daemon in self.daemons):
+        if len(self.daemons) == 2 + max(1, len(self.nodes)) and all(
+            daemon.poll() is None for daemon in self.daemons
+        ):
             self.run("scancel", "--user=root")
             self._until(lambda: self.run("squeue", "--noheader").out, lambda listed: not listed, must=False)
         for daemon in reversed(self.daemons):
@@ -168,7 +177,7 @@ class Slurm:
                 daemon.wait()
 
     def _daemon(self, *command: str) -> None:
-        log = self.folder / "log" / f"{command[0]}.out"
+        log = self.folder / "log" / f"{command[0]}-{len(self.daemons)}.out"
         with log.open("wb") as out:
             # They end with this process, however that ends.
             self.daemons.append(
@@ -280,9 +289,27 @@ def _missing() -> Sequence[str]:
     return [name for name in NEEDED if shutil.which(name) is None]
 
 
-@pytest.fixture(scope="session")
-def running_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
-    """One Slurm for all tests."""
+def _multiply(folder: Path, names: Sequence[str]) -> None:
+    """Make several nodes of this host's one, which no resolver knows, and leave the predictor out."""
+    path = folder / "etc" / "slurm.conf"
+    kept = [
+        line
+        for line in path.read_text().splitlines()
+        if not line.startswith(("NodeName=", "SlurmdPort=", "GresTypes=", "CliFilter", "JobSubmit"))
+    ]
+    text = "\n".join(kept)
+    for name in ("state/slurmd", "log/slurmd.log", "run/slurmd.pid"):
+        text = text.replace(f"{folder}/{name}\n", f"{folder}/{name}-%n\n")
+    for name, port in zip(names, _free_ports(len(names)), strict=True):
+        text += f"\nNodeName={name} NodeHostname={socket.gethostname().split('.')[0]} NodeAddr=127.0.0.1 "
+        text += f"Port={port} CPUs={os.cpu_count()} State=UNKNOWN"
+        (folder / "state" / f"slurmd-{name}").mkdir()
+    path.write_text(text + "\n")
+    (folder / "etc" / "gres.conf").unlink()
+
+
+@contextmanager
+def _running(*nodes: str) -> Iterator[Slurm]:
     if os.geteuid() != 0 or _missing():
         pytest.skip(
             f"needs root and {', '.join(_missing()) or 'nothing else'} (make test-slurm installs them)"
@@ -291,14 +318,30 @@ def running_slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     folder = Path(
         subprocess.check_output(["mktemp", "-d", "/tmp/kernelcast-slurm-XXXXXX"], text=True).strip()
     )
-    slurm = Slurm(folder=folder)
+    slurm = Slurm(folder=folder, nodes=nodes)
     try:
         _configure(folder)
+        if nodes:
+            _multiply(folder, nodes)
         slurm.start()
         yield slurm
     finally:
         slurm.stop()
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def running_slurm() -> Iterator[Slurm]:
+    """One Slurm for all tests."""
+    with _running() as slurm:
+        yield slurm
+
+
+@pytest.fixture(scope="module")
+def two_node_slurm() -> Iterator[Slurm]:
+    """A Slurm of two nodes, far1 and far2, both this host."""
+    with _running("far1", "far2") as slurm:
+        yield slurm
 
 
 @pytest.fixture

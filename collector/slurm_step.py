@@ -1,0 +1,105 @@
+"""What srun tells the processes of a job step: how many are on each node, and where they can meet."""
+
+import re
+import socket
+import subprocess
+from collections.abc import Mapping
+
+from kernelcast.runtime.errors import UsageError
+
+# `4(x2)`, `3`: so many tasks on each of so many nodes.
+_TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
+# `gpu07,gpu09`, `gpu[07-09,12]`: what is before the first comma or bracket, and the first number in the bracket.
+_SIMPLE_LIST = re.compile(r"([^\[\],]+)(?:\[(\d+)[^\[\]]*\])?(?:,.*)?")
+
+# Ports between those that need root and those that Linux gives to connections by itself (from 32768).
+_FIRST_PORT, _PORTS = 12_000, 16_000
+_SCONTROL_SECONDS = 20.0
+
+
+def tasks_per_node(environment: Mapping[str, str], size: int) -> int:
+    """Tasks on each node of the step, all alike; `size` is how many there are altogether.
+
+    Raises:
+        UsageError: nodes with different numbers of tasks, or nothing readable.
+    """
+    text = environment.get("SLURM_STEP_TASKS_PER_NODE") or environment.get("SLURM_TASKS_PER_NODE", "")
+    counts: list[int] = []
+    for part in text.split(","):
+        found = _TASKS.fullmatch(part.strip())
+        if found is None or len(counts) > size:
+            raise UsageError(
+                f"collect comm: SLURM_STEP_TASKS_PER_NODE is {text!r}, expected such as 4 or 4(x2)"
+            )
+        counts += [int(found[1])] * min(int(found[2] or 1), size + 1)
+    if len(set(counts)) > 1 or sum(counts) != size:
+        raise UsageError(
+            f"collect comm: {size} processes as {text} per node; expected 2 or more, nodes alike "
+            "(srun --ntasks-per-node)"
+        )
+    return counts[0]
+
+
+def rendezvous(environment: Mapping[str, str], *, nodes: int) -> str:
+    """Where the step's processes meet, as torch's init_method; MASTER_ADDR and MASTER_PORT go first where they are set.
+
+    Raises:
+        UsageError: the first node's name is no address here.
+    """
+    address = environment.get("MASTER_ADDR", "")
+    if not address:
+        address = "127.0.0.1" if nodes == 1 else _address(first_host(_node_list(environment)))
+    port = environment.get("MASTER_PORT") or str(_port(environment))
+    return f"tcp://{address}:{port}"
+
+
+def _node_list(environment: Mapping[str, str]) -> str:
+    return environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST", "")
+
+
+def first_host(node_list: str) -> str:
+    """First of Slurm's node list, `gpu07` of `gpu[07-09]`; scontrol is asked about lists of more than one bracket."""
+    found = _SIMPLE_LIST.fullmatch(node_list)
+    # What follows the bracket belongs to the name: rack[1-2]node3.
+    if found is not None and (found[2] is None or re.match(r".*?\](,|$)", node_list)):
+        return found[1] + (found[2] or "")
+    hosts = _scontrol("show", "hostnames", node_list).split()
+    if not hosts:
+        raise UsageError(
+            f"collect comm: SLURM_STEP_NODELIST is {node_list!r}, expected a node; MASTER_ADDR sets it"
+        )
+    return hosts[0]
+
+
+def _address(host: str) -> str:
+    """The host itself where its name is known, else the address that Slurm has for it."""
+    try:
+        socket.getaddrinfo(host, None)
+    except OSError:
+        found = re.search(r"\bNodeAddr=(\S+)", _scontrol("show", "node", host))
+        if found is None:
+            raise UsageError(
+                f"collect comm: the name of node {host!r} is unknown here; expected MASTER_ADDR, the first node's "
+                "address"
+            ) from None
+        return found[1]
+    return host
+
+
+def _scontrol(*arguments: str) -> str:
+    try:
+        done = subprocess.run(
+            ["scontrol", *arguments], capture_output=True, text=True, timeout=_SCONTROL_SECONDS, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout
+
+
+def _port(environment: Mapping[str, str]) -> int:
+    """One that steps beside this one do not get: jobs that run at once have numbers near each other."""
+    job, step = (
+        int(text) if (text := environment.get(name, "")).isdecimal() else 0
+        for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")
+    )
+    return _FIRST_PORT + (job * 7 + step) % _PORTS
