@@ -2,7 +2,7 @@
 
 Times are in µs, as the format says whatever `displayTimeUnit` is; `ts` has sub-microsecond decimals. Files whose time
 stamps can only be nanoseconds of Unix time are brought to µs. Only complete events (`"ph": "X"`) have a duration and
-are kept. Their arguments, nine tenths of a file, stay text until somebody asks for them.
+are kept. Their arguments, up to half of a file, stay text until somebody asks for them.
 """
 
 import math

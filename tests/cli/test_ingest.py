@@ -1,0 +1,102 @@
+"""`kernelcast ingest`: what it prints, what it stores, how it fails; and docs/ingesting.md, run as it is written."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from kernelcast.cli.main import main
+from kernelcast.store import Database
+
+ROOT = Path(__file__).parent.parent.parent
+PAGE = ROOT / "docs" / "ingesting.md"
+TRACES = ROOT / "tests" / "data" / "traces"
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> str:
+    """What the command prints: standard output, or standard error where it fails."""
+    with pytest.raises(SystemExit) as caught:
+        main(list(map(str, arguments)))
+    printed = capsys.readouterr()
+    assert caught.value.code == status, printed.err
+    return printed.err if status else printed.out
+
+
+def test_a_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    database = tmp_path / "bench.db"
+    lines = run(capsys, "ingest", TRACES / "cuda.json", "--db", database).splitlines()
+    assert lines[0].split() == ["trace", "device", "rank", "events", "kernels", "kernels", "ms", "attributed",
+                                "%", "recognised", "%"]  # fmt: skip
+    assert lines[2].split() == ["cuda.json", "Example", "GPU", "3", "17", "7", "0.322", "85.4", "0.0"]
+    assert "not recognised: 7 kinds of kernels, of which take most time" in lines
+    assert any(line.split()[:2] == ["-", "slow_tail"] for line in lines)
+    assert lines[-1] == f"{database}: 1 trace(s) of 1 run(s) added, 0 samples"
+    [line] = run(capsys, "ingest", TRACES / "cuda.json", "--db", database).splitlines()
+    assert line == f"{database}: 0 trace(s) of 0 run(s) added, 0 samples, 1 already there"
+
+
+def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = (
+        "ingest",
+        TRACES / "cuda.json",
+        "--db",
+        tmp_path / "bench.db",
+        "--json",
+        "--site",
+        "Example site",
+    )
+    document = json.loads(run(capsys, *arguments))
+    assert document["format"] == "kernelcast.ingested/1"
+    [trace] = document["traces"]
+    assert (trace["file"], trace["rank"], trace["kernels"], trace["added"]) == ("cuda.json", 3, 7, True)
+    assert trace["unrecognised"][0]["kernel"] == "slow_tail"
+    assert json.loads(run(capsys, *arguments))["traces"] == [{"file": "cuda.json", "added": False}]
+    with Database.open(tmp_path / "bench.db") as database:
+        assert [found.site for found in database.run_list()] == ["Example site"]
+
+
+def test_what_is_no_trace_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    bad, database = tmp_path / "bad.json", tmp_path / "bench.db"
+    bad.write_text('{"traceEvents": [')
+    error = run(capsys, "ingest", TRACES / "cuda.json", bad, "--db", database, status=1)
+    assert error.startswith(f"kernelcast: error: {bad}: not readable as JSON")
+    assert error.count("\n") == 1
+    assert not database.exists()
+    big = run(
+        capsys, "ingest", TRACES / "cuda.json", "--db", database, "--max-size-gib", "0.000001", status=1
+    )
+    assert "more than 1073 bytes of JSON" in big
+
+
+def test_the_page_runs_as_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    page = PAGE.read_text(encoding="utf-8")
+    [recording] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    subprocess.run([sys.executable, "-c", recording], check=True, capture_output=True, timeout=120)
+    blocks = re.findall(r"```\n(kernelcast .*?)```", page, re.DOTALL)
+    assert len(blocks) == 5
+    printed = {}
+    for block in blocks:
+        for line in re.split(r"\n(?=kernelcast )", block.strip()):
+            arguments = shlex.split(line)[1:]
+            if "rank*.json.gz" in arguments:
+                place = arguments.index("rank*.json.gz")
+                arguments[place : place + 1] = sorted(map(str, Path().glob("rank*.json.gz")))
+            printed[line] = run(capsys, *arguments)
+    first = next(text for line, text in printed.items() if line.startswith("kernelcast ingest"))
+    for operator, occurrences in (
+        ("qkv_linear", 6),
+        ("logits_linear", 3),
+        ("layer_norm", 12),
+        ("flash_attention", 6),
+    ):
+        for direction in ("forward", "backward"):
+            assert re.search(rf"^{operator} +{direction} +float32 +1 +{occurrences}$", first, re.MULTILINE)
+    slowest = next(text for line, text in printed.items() if "operator_time" in line)
+    assert "linear" in slowest
