@@ -6,6 +6,7 @@ when the other end of the pipe does, whatever that process died of.
 
 import signal
 from dataclasses import dataclass
+from itertools import cycle
 from multiprocessing.connection import Connection
 
 import torch
@@ -19,6 +20,9 @@ from kernelcast.runtime.operators import OPERATORS, Shape
 READY = "ready"
 STOP = "stop"
 _WARM_UP_ITERATIONS = 10
+_MOST_COPIES = 16
+"""Small operators stay within the cache; they move little in any case."""
+_BESIDE_THE_CACHE_BYTES = 48 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +57,13 @@ def companion(connection: Connection, place: Place, threads: int, seed: int) -> 
 def _serve(connection: Connection, task: Task, place: Place) -> None:
     reason = ""
     try:
-        bench = _warm(task, place)
+        benches = cycle(_warm(task, place))
     except Exception as error:
         reason = verdict(error)[1] or "no reason given"
     connection.send(reason or READY)
     try:
         while not reason and not connection.poll():
-            iterate(bench, place, OPERATORS[task.operator].directions, None)
+            iterate(next(benches), place, OPERATORS[task.operator].directions, None)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:
@@ -68,9 +72,27 @@ def _serve(connection: Connection, task: Task, place: Place) -> None:
     connection.send(reason)
 
 
-def _warm(task: Task, place: Place) -> Bench:
-    bench = BENCHES[task.operator](task.shape, place)
-    bench.prepare()
+def _warm(task: Task, place: Place) -> list[Bench]:
+    """The operator with tensors of its own several times over: on a CPU it finds them in memory, as in a step.
+
+    One that found all of them in its cache would leave the memory to the process that measures.
+    """
+    builder, directions = BENCHES[task.operator], OPERATORS[task.operator].directions
+    benches = [_prepared(builder(task.shape, place))]
     for _ in range(_WARM_UP_ITERATIONS):
-        iterate(bench, place, OPERATORS[task.operator].directions, None)
+        iterate(benches[0], place, directions, None)
+    if place.device.type == "cpu":
+        copies = min(_MOST_COPIES, -(-_BESIDE_THE_CACHE_BYTES // max(1, _size_bytes(benches[0]))))
+        benches += [_prepared(builder(task.shape, place)) for _ in range(copies - 1)]
+    return benches
+
+
+def _prepared(bench: Bench) -> Bench:
+    bench.prepare()
     return bench
+
+
+def _size_bytes(bench: Bench) -> int:
+    """Of inputs, parameters and the outputs' gradients, and as much again for what is made of them."""
+    tensors = (*bench.activations, *bench.parameters, *bench.output_gradients)
+    return 2 * sum(tensor.numel() * tensor.element_size() for tensor in tensors)
