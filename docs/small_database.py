@@ -1,4 +1,4 @@
-"""Cut a measured database down to the few samples behind docs/sql.md (tests/data/small.db, below 300 kB).
+"""Cut a measured database down to the few samples behind docs/sql.md (tests/data/small.db, below 350 kB).
 
 Made from what a real machine measured, by these commands (plan and configuration: docs/small/):
 
@@ -7,7 +7,11 @@ Made from what a real machine measured, by these commands (plan and configuratio
     kernelcast collect compute --plan tiny-plan.toml --db measured.db --threads 2 --operator qkv_linear --operator gelu
     MKL_CBWR=COMPATIBLE \\
     kernelcast collect compute --plan tiny-plan.toml --db measured.db --operator qkv_linear --operator gelu
+    kernelcast ingest rank0.json.gz --db measured.db
     python ../small_database.py measured.db ../../tests/data/small.db
+
+rank0.json.gz is what the program in docs/ingesting.md records with one block of width 32, two samples of 32 tokens and
+one step (`active=1`).
 
 One thread and two are two kinds of hardware to kernelcast, and MKL_CBWR (which kernels the mathematics library may
 use) is part of the software's fingerprint: so the database has two of each. Rows are copied, none is changed.
@@ -23,7 +27,7 @@ from kernelcast.store.copying import Selection, copy_content
 from kernelcast.store.database_file import unfinished_file
 from kernelcast.store.foreign import foreign_database
 
-# Two workloads of what was measured several times over, one of a few others, and all failures.
+# Two workloads of what was measured several times over, one of a few others, all failures, and what a trace held.
 SAMPLES = """
     sample.id IN (
         SELECT id FROM (
@@ -33,6 +37,7 @@ SAMPLES = """
             OR (operator IN ('layer_norm', 'flash_attention', 'mp_all_reduce') AND place = 1)
             OR status <> 'ok'
     )
+    OR run_id IN (SELECT run_id FROM trace)
 """
 
 

@@ -76,7 +76,7 @@ class ComputeFingerprint(_Digested):
     @property
     def description(self) -> str:
         """One readable line."""
-        if self.kind == "cpu":
+        if self.kind == "cpu" and self.cores:
             return f"{self.device_name}, {self.cores} cores, {self.threads} thread(s) per process"
         return f"{self.device_name}, {self.memory_gib} GiB" if self.memory_gib else self.device_name
 

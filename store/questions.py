@@ -126,6 +126,20 @@ QUESTIONS = (
         """,
     ),
     Question(
+        name="doubtful_sample",
+        title="Which measurements are doubtful, and why?",
+        explanation="""
+            What was noticed beside a measurement: repetitions that never became stable, other processes, throttled
+            clocks; in a real run kernels of other streams, and times in which none of its own ran.
+        """,
+        sql="""
+            SELECT operator, direction, vector, flag, detail, round(time_us, 1) AS time_us, spread_percent
+            FROM doubtful_sample
+            ORDER BY operator, direction, vector, flag
+            LIMIT 10
+        """,
+    ),
+    Question(
         name="failure",
         title="What could not be measured, and why?",
         explanation="""
@@ -137,6 +151,33 @@ QUESTIONS = (
             GROUP BY operator, direction, vector, status, reason
             ORDER BY operator, direction, vector
             LIMIT 10
+        """,
+    ),
+    Question(
+        name="real_run",
+        title="Which traces of real runs are here, and how much of them was recognised?",
+        explanation="""
+            One row per trace, which is one process of a run (see ingesting.md). Percentages are of the kernels' time:
+            what could be tied to an operator of the host, and what is held as samples.
+        """,
+        sql="""
+            SELECT hardware, rank, world_size, span_ms, kernels, kernels_ms, attributed_percent, recognised_percent,
+                samples_of_the_run
+            FROM real_run
+            ORDER BY measured_at, rank
+        """,
+    ),
+    Question(
+        name="unrecognised",
+        title="What ran in real runs that no operator here stands for?",
+        explanation="""
+            Kernels that no sample holds, per operator of the host that launched them, most time first.
+        """,
+        sql="""
+            SELECT host_operator, kernel, launches, total_us, percent_of_trace, reason
+            FROM unrecognised
+            ORDER BY total_us DESC
+            LIMIT 8
         """,
     ),
     Question(

@@ -8,7 +8,7 @@ from kernelcast.collector.ingest.arguments import arguments_of, whole
 from kernelcast.collector.kineto import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Trace
 from kernelcast.runtime.fingerprint import ComputeFingerprint, SoftwareFingerprint
 
-UNKNOWN_DEVICE = "unknown"
+_UNKNOWN_CPU, _UNKNOWN_GPU = "unknown CPU", "unknown GPU"
 _YEAR_2000_NS = 946_684_800 * 10**9
 _YEAR_2200_NS = 7_258_118_400 * 10**9
 
@@ -20,7 +20,7 @@ def compute_of(trace: Trace) -> ComputeFingerprint:
     )
     on_device = bool(used) or bool(trace.device_properties) or bool(trace.of_category(*LAUNCH_CATEGORIES))
     if not on_device and trace.distributed.get("backend") != "nccl":
-        return ComputeFingerprint(kind="cpu", device_name=UNKNOWN_DEVICE)
+        return ComputeFingerprint(kind="cpu", device_name=_UNKNOWN_CPU)
     number = used.most_common(1)[0][0] if used else None
     listed = {entry.get("id"): entry for entry in trace.device_properties}
     device = listed.get(number) or next(iter(trace.device_properties), {})
@@ -29,7 +29,7 @@ def compute_of(trace: Trace) -> ComputeFingerprint:
     major, minor = whole(device.get("computeMajor")), whole(device.get("computeMinor"))
     return ComputeFingerprint(
         kind="rocm" if is_rocm else "cuda",
-        device_name=name or UNKNOWN_DEVICE,
+        device_name=name or _UNKNOWN_GPU,
         compute_capability="" if major is None or minor is None else f"{major}.{minor}",
         multiprocessors=whole(device.get("numSms")) or 0,
         memory_gib=round((whole(device.get("totalGlobalMem")) or 0) / 2**30),

@@ -31,7 +31,7 @@ def test_the_page_is_what_the_database_answers(generator: ModuleType) -> None:
 
 
 def test_the_small_database_is_small_sound_and_anonymous() -> None:
-    assert SMALL.stat().st_size <= 300_000
+    assert SMALL.stat().st_size <= 350_000
     assert check_database(SMALL) == []
     with Database.open(SMALL, read_only=True) as database:
         assert database.row_counts()["run_note"] == 0
@@ -49,7 +49,7 @@ def test_every_view_has_a_question() -> None:
     asked = " ".join(question.sql for question in QUESTIONS)
     with Database.open(SMALL, read_only=True) as database:
         views = [row["name"] for row in database.query("SELECT name FROM sqlite_master WHERE type = 'view'")]
-    assert [view for view in views if view not in asked][:1] == ["point_time"]  # a step of the two after it
+    assert [view for view in views if view not in asked] == ["point_time"]  # a step of the two after it
 
 
 def test_duckdb_reads_the_parquet_files_as_the_page_says(generator: ModuleType, tmp_path: Path) -> None:
