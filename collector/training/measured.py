@@ -136,6 +136,9 @@ class _Traces:
                         calls + max(map(len, steps)) / len(ranks),
                         time_us + quiet_us([sum(step) for step in steps]) / len(ranks),
                     )
+        message_us, messages = self._message_us(), self._messages()
+        if message_us is not None:
+            found["pp_p2p", "once", True] = (messages, messages * message_us)
         return sorted(
             (
                 OperatorTime(operator=name, direction=direction, known=known, calls=calls, step_us=step_us)
@@ -225,6 +228,11 @@ class _Traces:
             return 0.0
         times = [t for step in self._transfers(rank, "mp_all_reduce") for t in step]
         return quiet_us(times) if times else 0.0
+
+    def _messages(self) -> float:
+        """Messages of one step, both ways, per tensor- and data-parallel rank."""
+        layout = self._job.parallelism
+        return 2.0 * layout.micro_batches * (layout.chunks - 1)
 
     def _message_us(self) -> float | None:
         """Quiet time of a message between two stages, of those that a waiting receiver got: sent → it is there.

@@ -1,0 +1,194 @@
+"""Real training steps in real processes: few, small ones; and jobs that fail."""
+
+import os
+import signal
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.measured import measured_jobs
+from kernelcast.collector.training.steps import Effort, Turn, train_jobs
+from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
+from kernelcast.runtime.step.decomposition import decompose
+
+ALONE = Parallelism(pp=1, mp=1, dp=1, micro_batch=1, micro_batches=3)
+MODEL = ModelConfig(
+    name="tiny",
+    hidden_size=32,
+    sequence_length=16,
+    attention_heads=4,
+    encoders=3,
+    vocabulary_size=200,
+    forward_syncs=2,
+    backward_syncs=2,
+)
+SHORT = Effort(rounds=1, warm_up_steps=1, steps=3)
+
+
+def workers() -> set[int]:
+    """Processes that train here for this test, by what they were started with."""
+    found = set()
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if f"KERNELCAST_TEST={os.getpid()}".encode() in entry.read_bytes():
+                found.add(int(entry.parent.name))
+        except OSError:
+            continue
+    return found - {os.getpid()}
+
+
+@pytest.fixture(autouse=True)
+def marked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers inherit a variable by which the test finds them again."""
+    monkeypatch.setenv("KERNELCAST_TEST", str(os.getpid()))
+
+
+def test_jobs_take_turns_and_their_operators_are_those_of_the_prediction() -> None:
+    layouts = [ALONE, replace(ALONE, pp=2), replace(ALONE, mp=2), replace(ALONE, dp=2)]
+    jobs = [TrainingJob(model=MODEL, parallelism=layout) for layout in layouts]
+    seen: list[tuple[int, int]] = []
+    turns = train_jobs(
+        jobs,
+        effort=Effort(rounds=2, warm_up_steps=1, steps=2),
+        seed=7,
+        timeout_s=100,
+        on_turn=lambda turn: seen.append((turn.round, turn.job)),
+    )
+    assert seen == [(turn, job) for turn in range(2) for job in range(4)]
+    assert workers() == set()
+    for job, measured in zip(jobs, measured_jobs(jobs, turns), strict=True):
+        assert len(measured.steps_s) == len(measured.reference_us) == 4
+        assert 0 < measured.minimum_s <= measured.quiet_s <= measured.median_s <= max(measured.steps_s) < 60
+        assert len(measured.traces) == job.parallelism.world_size
+        check_operators(job, measured.operator_times())
+        components = measured.components_s()
+        expected = {"Encoder_Fwd", "Encoder_Bwd", "Stage_Fwd_Max", "Stage_Bwd_Max", "Max_Update"}
+        layout = job.parallelism
+        expected |= {"MP_Allreduce"} if layout.mp > 1 else set()
+        expected |= {"DP_Allreduce", "DP_Allgather"} if layout.dp > 1 else set()
+        assert expected <= set(components) <= expected | ({"PP_P2P"} if layout.pp > 1 else set())
+        assert all(seconds > 0 for seconds in components.values())
+        assert components["Encoder_Fwd"] < components["Stage_Fwd_Max"]
+        assert components["Encoder_Bwd"] < components["Stage_Bwd_Max"]
+
+
+def check_operators(job: TrainingJob, found: list[object]) -> None:
+    """Forward calls as many as the decomposition has; backward and once no other operators; hardly any others."""
+    parts = decompose(
+        model=job.model,
+        parallelism=job.parallelism,
+        cluster=Cluster(gpus_per_node=job.parallelism.world_size),
+        bucket_entries=job.bucket_entries,
+    )
+    calls: Counter[tuple[str, str]] = Counter()
+    for stage in parts.stages:
+        for call in parts.calls(stage):
+            repeats = 1 if call.component in ONCE_PER_UPDATE else job.parallelism.micro_batches
+            calls[call.operator, call.direction.value] += call.count * repeats
+    known = {(o.operator, o.direction): o for o in found if o.known}  # type: ignore[attr-defined]
+    for key, count in calls.items():
+        if key[0] == "pp_p2p":
+            continue
+        assert key in known, (job.label, key)
+        assert known[key].step_us > 0  # type: ignore[attr-defined]
+        if key[1] == "forward" and key[0] != "embedding_mask":  # two pieces there, ids before and rows after
+            assert known[key].calls == count, (job.label, key)  # type: ignore[attr-defined]
+    # What torch.distributed does on the main thread is no operator; a transfer is measured where it arrives.
+    work = [o for o in found if not o.operator.startswith(("idle", "c10d"))]  # type: ignore[attr-defined]
+    others = sum(o.step_us for o in work if not o.known)  # type: ignore[attr-defined]
+    assert others < 0.25 * sum(o.step_us for o in work)  # type: ignore[attr-defined]
+
+
+def test_an_exception_is_one_line_and_leaves_nobody() -> None:
+    # Heads of 7 elements cannot be rotated.
+    model = replace(MODEL, head_size=7, rotary=False)
+    job = TrainingJob(model=model, parallelism=replace(ALONE, pp=2))
+    object.__setattr__(job.model, "rotary", True)  # past all checks
+    with pytest.raises(UsageError):
+        TrainingJob(model=job.model, parallelism=ALONE)
+    with pytest.raises(DataError) as caught:
+        train_jobs([job], effort=SHORT, seed=1, timeout_s=60)
+    message = str(caught.value)
+    assert message.startswith("kernelcast.collector.training.worker: exit status 1 on 2 process(es): ")
+    assert "rotary position embedding needs an even number" in message
+    assert "\n" not in message
+    assert workers() == set()
+
+
+def test_a_killed_rank_ends_the_others_and_keeps_what_was_measured() -> None:
+    job = TrainingJob(model=MODEL, parallelism=replace(ALONE, mp=2))
+    kept: list[Turn] = []
+
+    def kill(turn: Turn) -> None:
+        kept.append(turn)
+        if len(kept) == 1:
+            os.kill(rank_process("1"), signal.SIGKILL)
+
+    start = time.monotonic()
+    with pytest.raises(DataError, match=r"process 1 was ended by SIGKILL|by peer"):
+        train_jobs(
+            [job], effort=Effort(rounds=10_000, warm_up_steps=0, steps=3), seed=1, timeout_s=60, on_turn=kill
+        )
+    assert time.monotonic() - start < 60
+    assert kept
+    assert all(len(turn.steps_s) == 3 for turn in kept)
+    assert workers() == set()
+
+
+def rank_process(rank: str) -> int:
+    for pid in workers():
+        names = dict(
+            entry.partition(b"=")[::2] for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        )
+        if names.get(b"RANK") == rank.encode():
+            return pid
+    raise AssertionError(f"no worker of rank {rank}")
+
+
+def test_a_timeout_ends_everybody() -> None:
+    job = TrainingJob(model=MODEL, parallelism=ALONE)
+    start = time.monotonic()
+    with pytest.raises(DataError, match=r"training.worker: no result after 6 s on 1 process\(es\)$"):
+        train_jobs([job], effort=Effort(rounds=1, steps=10**9), seed=1, timeout_s=6)
+    assert time.monotonic() - start < 50
+    assert workers() == set()
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "message"),
+    [
+        ({}, {"mp": 3}, r"mp is 3, expected a divisor of attention_heads \(4\) of model tiny"),
+        ({"kv_heads": 1}, {"mp": 2}, r"mp is 2, expected a divisor of kv_heads \(1\)"),
+        ({}, {"pp": 3, "micro_batches": 2}, "micro_batches is 2, real steps over 3 pipeline stages need 3"),
+        ({}, {"zero": 2}, "zero is 2, real steps train 0 or 1 only"),
+        ({}, {"schedule": "zero_bubble"}, "schedule is zero_bubble, real steps train gpipe, 1f1b or"),
+        ({}, {"mp": 2, "sequence_parallel": True}, "sequence_parallel is true, real steps train false only"),
+        ({"attention": "fused_softmax"}, {}, "model tiny: attention is 'fused_softmax', real steps train"),
+        ({"tied_embeddings": True}, {}, "model tiny: tied_embeddings is true, real steps train false only"),
+        ({"learned_positions": 64}, {}, "model tiny: learned_positions is 64, real steps train 0 only"),
+    ],
+)
+def test_what_is_not_trained_is_named(
+    model: dict[str, object], layout: dict[str, object], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        TrainingJob(
+            model=replace(MODEL, **model),  # type: ignore[arg-type]
+            parallelism=replace(ALONE, **layout),  # type: ignore[arg-type]
+        )
+
+
+def test_a_job_survives_json() -> None:
+    job = TrainingJob(
+        model=MODEL,
+        parallelism=replace(ALONE, pp=2, encoder_counts=(1, 2)),
+        bucket_entries=99,
+        dtype="bfloat16",
+    )
+    assert TrainingJob.from_dict(job.to_dict()) == job
+    assert (job.label, job.chunk_encoders, job.vocabulary_size) == ("2-1-1", (1, 2), 256)
