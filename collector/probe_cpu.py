@@ -103,7 +103,8 @@ def last_level_cache_bytes() -> int:
     units = {"K": 1 << 10, "M": 1 << 20}
     sizes = [line.split()[-1] for line in cpu_caches()]
     return max(
-        (int(size[:-1]) * units[size[-1]] for size in sizes if size[-1] in units and size[:-1].isdigit()), default=0
+        (int(size[:-1]) * units[size[-1]] for size in sizes if size[-1] in units and size[:-1].isdigit()),
+        default=0,
     )
 
 

@@ -144,6 +144,72 @@ def test_what_a_cpu_lacks_says_so(shape: Shape, cpu: Place) -> None:
         BENCHES["fused_causal_softmax"](shape, cpu)
 
 
+DTYPES = (torch.bfloat16, torch.float16)
+
+
+@pytest.mark.parametrize("name", RUNNABLE)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_runs_in_16_bit(name: str, dtype: torch.dtype, shape: Shape) -> None:
+    bench = BENCHES[name](shape, Place(torch.device("cpu"), dtype))
+    bench.prepare()
+    outputs = bench.outputs()
+    assert all(output.isfinite().all() for output in outputs)
+    if Direction.BACKWARD in OPERATORS[name].directions:
+        bench.backward(outputs)
+        for tensor in [*bench.activations, *bench.parameters]:
+            assert tensor.grad is not None
+            assert tensor.grad.dtype == dtype
+
+
+def test_a_bias_is_added_and_its_gradient_summed(shape: Shape, cpu: Place) -> None:
+    bench = BENCHES["bias_add"](shape, cpu)
+    rows, columns = OPERATORS["bias_add"].workload(shape)
+    (x,), (bias,) = bench.activations, bench.parameters
+    assert sizes([x, bias]) == [(rows, columns), (columns,)]
+    bench.prepare()
+    (out,) = bench.outputs()
+    assert torch.equal(out, x + bias)
+    bench.backward((out,))
+    assert bias.grad is not None
+    torch.testing.assert_close(bias.grad, bench.output_gradients[0].sum(0))
+
+
+def test_queries_keys_and_values_are_views_whose_gradients_lie_side_by_side(cpu: Place) -> None:
+    shape = Shape(micro_batch=2, sequence_length=3, hidden_size=32, attention_heads=4, kv_heads=2)
+    bench = BENCHES["qkv_split"](shape, cpu)
+    (fused,) = bench.activations
+    assert (fused.shape[0] * fused.shape[1], fused.shape[2]) == OPERATORS["qkv_split"].workload(shape)
+    bench.prepare()
+    outputs = bench.outputs()
+    assert sizes(outputs) == [(2, 3, 4, 8), (2, 3, 2, 8), (2, 3, 2, 8)]
+    assert all(out.data_ptr() >= fused.data_ptr() and out._base is not None for out in outputs)
+    bench.backward(outputs)
+    assert fused.grad is not None
+    assert torch.equal(fused.grad, torch.cat([g.flatten(2) for g in bench.output_gradients], dim=-1))
+
+
+def test_fewer_keys_and_values_serve_groups_of_queries(cpu: Place) -> None:
+    shape = Shape(micro_batch=2, sequence_length=6, hidden_size=32, attention_heads=4, kv_heads=2)
+    bench = BENCHES["grouped_flash_attention"](shape, cpu)
+    query, key, value = bench.activations
+    assert OPERATORS["grouped_flash_attention"].workload(shape) == (2, 6, 4, 2, 8)
+    assert sizes([query, key, value]) == [(2, 6, 4, 8), (2, 6, 2, 8), (2, 6, 2, 8)]
+    scores = torch.einsum("bqhd,bkhd->bhqk", query, key.repeat_interleave(2, 2)) / 8**0.5
+    scores = scores.masked_fill(torch.ones(6, 6).triu(1).bool(), float("-inf"))
+    expected = torch.einsum("bhqk,bkhd->bqhd", scores.softmax(-1), value.repeat_interleave(2, 2)).flatten(2)
+    torch.testing.assert_close(bench.outputs(), (expected,))
+    assert sizes(BENCHES["grouped_rope"](shape, cpu).activations) == [(2, 6, 4, 8), (2, 6, 2, 8)]
+
+
+def test_rows_of_other_shards_are_masked(shape: Shape, cpu: Place) -> None:
+    bench = BENCHES["embedding_mask"](shape, cpu)
+    (x,) = bench.activations
+    (out,) = bench.outputs()
+    masked = (out == 0).all(-1)
+    assert masked.any()
+    assert torch.equal(out[~masked], x[~masked])
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("name", ALONE)
