@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from kernelcast.cli.collect_budget import budget_option, measure_within, target_option
+from kernelcast.cli.collect_plan import plan as plan_command
 from kernelcast.cli.options import (
     again_option,
     database_option,
@@ -50,6 +52,8 @@ def collect() -> None:
     "--operator", "operators", multiple=True, help="Only this operator; may be given several times."
 )
 @again_option
+@budget_option
+@target_option
 @site_option
 def compute(
     database_path: Path,
@@ -60,6 +64,8 @@ def compute(
     processes: tuple[int, ...],
     operators: tuple[str, ...],
     again: Again,
+    budget_s: float | None,
+    target: float | None,
     site: str,
 ) -> None:
     """Measure every compute operator, forward and backward, on one device.
@@ -67,8 +73,25 @@ def compute(
     \b
     kernelcast collect compute --plan quick --db bench.db
     kernelcast collect compute --plan quick --db bench.db --procs-per-node 1,2
+    kernelcast collect compute --plan quick --db bench.db --budget 10m --target 5%
     """
     chosen = load_plan(plan)
+    if budget_s is not None or target is not None:
+        if again != "no" or processes != (1,):
+            raise UsageError("--budget and --target go with neither --again nor --procs-per-node")
+        measured = measure_within(
+            database_path,
+            chosen,
+            budget_s=budget_s,
+            target=target,
+            device=device,
+            dtype=dtype,
+            threads=threads,
+            operators=operators,
+            site=site,
+        )
+        show_collected(measured, database_path)
+        return
     # Wrong use makes no database.
     what_to_measure(
         chosen, device=device, dtype=dtype, operators=operators, threads=threads, processes=processes
@@ -87,6 +110,9 @@ def compute(
             on_progress=lambda p: report(p.done, p.total, p.operator),
         )
     show_collected(done, database_path)
+
+
+collect.add_command(plan_command)
 
 
 @collect.command(short_help="Measure collectives between processes of one or more nodes.")

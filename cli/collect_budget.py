@@ -1,0 +1,122 @@
+"""`kernelcast collect compute --budget`: what helps most first, until the time is up or the error is small enough."""
+
+import math
+import re
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.progress import progress
+from kernelcast.cli.tables import text_table
+from kernelcast.collector.compute import Collected
+from kernelcast.collector.plan import Plan, planned_operators
+from kernelcast.collector.probe import resolve_device
+from kernelcast.runtime.errors import UsageError
+from kernelcast.store import Database
+from kernelcast.walltime.durations import read_duration
+
+_LONGEST_S = 30 * 24 * 3600
+
+
+def seconds(text: str) -> float:
+    """Seconds of a duration such as `90s`, `10m` or `1h30m`.
+
+    Raises:
+        UsageError: something else.
+    """
+    value = read_duration(text.strip()) or 0.0
+    if not 0 < value <= _LONGEST_S:
+        raise UsageError(
+            f"--budget is {text!r:.40}, expected a duration up to 30 days such as 90s, 10m or 1h30m"
+        )
+    return value
+
+
+def share(text: str) -> float:
+    """A fraction of a percentage such as `5%`, or of a number such as `0.05`.
+
+    Raises:
+        UsageError: something else, or not between 0 and 1.
+    """
+    found = re.fullmatch(r"([0-9]{1,3}(?:\.[0-9]{1,6})?|\.[0-9]{1,6})(%?)", text.strip(), re.ASCII)
+    value = float(found[1]) / (100 if found[2] else 1) if found else 0.0
+    if not 0 < value < 1:
+        raise UsageError(f"--target is {text!r:.40}, expected an error below 100 % such as 5% or 0.05")
+    return value
+
+
+budget_option = click.option(
+    "--budget",
+    "budget_s",
+    metavar="TIME",
+    callback=lambda context, parameter, value: None if value is None else seconds(value),
+    help="Measure what helps most first, of all shapes of the plan's ranges, for so long: 90s, 10m, 1h30m.",
+)
+target_option = click.option(
+    "--target",
+    metavar="ERROR",
+    callback=lambda context, parameter, value: None if value is None else share(value),
+    help="The same until the estimated error of every operator is below this, such as 5%; with --budget, or without.",
+)
+
+
+def measure_within(
+    database_path: Path,
+    plan: Plan,
+    *,
+    budget_s: float | None,
+    target: float | None,
+    device: str,
+    dtype: str,
+    threads: int,
+    operators: tuple[str, ...],
+    site: str,
+) -> Collected:
+    """Measure within the budget, show how far it is, and what was reached.
+
+    Raises:
+        UsageError: a package of `kernelcast[train]` is missing, or what `collect_within` raises.
+    """
+    try:
+        from kernelcast.sampling.collect import BudgetProgress, check_dtype, collect_within
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("kernelcast"):
+            raise
+        raise UsageError(
+            f"collect compute --budget needs the package {error.name}, which is not installed; "
+            "expected: pip install 'kernelcast[collector,train]'"
+        ) from error
+    # Wrong use makes no database.
+    check_dtype(dtype)
+    resolve_device(device)
+    planned_operators(plan, operators)
+    given_s = math.inf if budget_s is None else budget_s
+    with Database.open(database_path, create=True) as database, progress("seconds") as report:
+
+        def show(now: BudgetProgress) -> None:
+            shown = _percent(now.error)
+            what = f"{now.operator}: error {shown}, mean of all {_percent(now.mean_error)}"
+            # Without a budget nobody knows the end.
+            total = now.elapsed_s + 1 if budget_s is None else budget_s
+            report(min(int(now.elapsed_s), int(total)), max(int(total), 1), what)
+
+        reached = collect_within(
+            database,
+            plan,
+            budget_s=given_s,
+            target=target or 0.0,
+            device=device,
+            dtype=dtype,
+            threads=threads,
+            operators=operators,
+            site=site,
+            on_progress=show,
+        )
+    rows = [(name, str(known), _percent(error)) for name, error, known in reached.errors]
+    click.echo(text_table(["operator", "workloads", "estimated error"], rows))
+    click.echo(f"mean estimated error {_percent(reached.mean_error)} after {reached.elapsed_s:.0f} s")
+    return reached.collected
+
+
+def _percent(error: float | None) -> str:
+    return "-" if error is None else f"{100 * error:.1f} %"

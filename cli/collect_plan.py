@@ -1,0 +1,99 @@
+"""`kernelcast collect plan`: what a plan would measure, before anything runs."""
+
+import json
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.options import (
+    device_option,
+    dtype_option,
+    json_option,
+    plan_option,
+    processes_option,
+    threads_option,
+)
+from kernelcast.cli.tables import text_table
+from kernelcast.runtime.errors import UsageError
+
+_NUMBERS = ("points", "fitting", "measured", "to_measure")
+
+
+@click.command(short_help="Say what a plan would measure, and how long it takes.")
+@plan_option
+@click.option(
+    "--db",
+    "database_path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="A database that may hold some of it already; it is only read.",
+)
+@device_option
+@dtype_option
+@threads_option
+@processes_option
+@click.option(
+    "--operator", "operators", multiple=True, help="Only this operator; may be given several times."
+)
+@click.option(
+    "--memory",
+    "memory_gib",
+    type=click.FloatRange(min=0, min_open=True, max=1e6),
+    help="Memory of the device, GiB, instead of this one's.",
+)
+@json_option
+def plan(
+    plan: str,
+    database_path: Path | None,
+    device: str,
+    dtype: str,
+    threads: int,
+    processes: tuple[int, ...],
+    operators: tuple[str, ...],
+    memory_gib: float | None,
+    as_json: bool,
+) -> None:
+    """Say how many workloads a plan means, which fit in memory, which are there already, and how long the rest takes.
+
+    Measures nothing but a few probe kernels, and makes no database.
+
+    \b
+    kernelcast collect plan --plan paper
+    kernelcast collect plan --plan quick --db bench.db --json
+    """
+    try:
+        from kernelcast.sampling.preview import preview
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("kernelcast"):
+            raise
+        raise UsageError(
+            f"collect plan needs the package {error.name}, which is not installed; "
+            "expected: pip install 'kernelcast[collector,train]'"
+        ) from error
+    found = preview(
+        plan,
+        database_path=database_path,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        processes=processes,
+        operators=operators,
+        memory_bytes=int(memory_gib * 2**30) if memory_gib else 0,
+    )
+    document = found.to_dict()
+    if as_json:
+        click.echo(json.dumps(document, indent=2))
+        return
+    rows = [
+        (row.operator, *(f"{getattr(row, name):,}" for name in _NUMBERS), _span(row.seconds))
+        for row in found.rows
+    ]
+    totals = [sum(getattr(row, name) for row in found.rows) for name in _NUMBERS]
+    rows.append(("total", *(f"{total:,}" for total in totals), _span(found.seconds)))
+    click.echo(text_table(["operator", "points", "fit", "measured", "to measure", "time"], rows))
+    click.echo(f"memory: {found.memory_bytes / 2**30:.1f} GiB; time estimated from {found.source}")
+
+
+def _span(value: float) -> str:
+    if value < 90:
+        return f"{value:.0f} s"
+    return f"{value / 60:.0f} min" if value < 5400 else f"{value / 3600:.1f} h"

@@ -1,0 +1,61 @@
+"""Measures points that are chosen one by one, from what was measured before: `collect compute --budget`."""
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import torch
+
+from kernelcast.collector.benches import Place
+from kernelcast.collector.compute import Collected
+from kernelcast.collector.harness import Effort
+from kernelcast.collector.host_memory import keep_freed_memory
+from kernelcast.collector.interrupts import interrupts_held
+from kernelcast.collector.measuring import Measurer
+from kernelcast.collector.plan import Point
+from kernelcast.collector.probe import Fingerprints
+from kernelcast.store import Database, Run, Sample
+
+
+class Chooser(Protocol):
+    """What says which point is next, and is told what came of it."""
+
+    def next(self) -> Point | None:
+        """The next point; None ends the collection."""
+
+    def tell(self, point: Point, samples: Sequence[Sample]) -> None:
+        """The samples of the point handed out last."""
+
+
+def collect_chosen(
+    database: Database,
+    chooser: Chooser,
+    run: Run,
+    keys: Fingerprints,
+    place: Place,
+    *,
+    dtype: str,
+    threads: int = 1,
+    seed: int = 0,
+    effort: Effort | None = None,
+    on_progress: Callable[[Point], None] = lambda point: None,
+) -> Collected:
+    """Measure what the chooser asks for until it ends; each sample is stored before the next point is asked for."""
+    if place.device.type == "cpu":
+        keep_freed_memory()
+    torch.set_num_threads(threads)
+    torch.manual_seed(seed)
+    collected = Collected()
+    point = chooser.next()
+    if point is None:
+        return collected
+    run_id = database.add_run(run, keys.compute, None, keys.software)
+    with Measurer(place, dtype=dtype, threads=threads, seed=seed, effort=effort) as measurer:
+        while point is not None:
+            with interrupts_held():
+                samples = measurer.measure(point, run_id)
+                database.add_samples(samples)
+            collected.count(samples)
+            chooser.tell(point, samples)
+            on_progress(point)
+            point = chooser.next()
+    return collected

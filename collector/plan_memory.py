@@ -1,0 +1,34 @@
+"""How much memory a point needs, estimated from the operator's tensors, and how much there is."""
+
+from pathlib import Path
+
+import torch
+
+from kernelcast.collector.plan import Point
+
+_OF_A_STAGE_16_BIT = 5 * 4 + 2 * 2
+"""Bytes per parameter of mixed precision: weight and gradient in 16 bit, their float32 copies, both moments, and what
+the step casts."""
+
+
+def point_bytes(point: Point, element_bytes: int) -> int:
+    """Bytes of the tensors that measuring a point holds at once, at most.
+
+    What forward and backward read and write: every tensor counts once per pass that uses it, an upper estimate.
+    """
+    op = point.operator
+    if "parameters" in op.features and op.name != "gradient_zero":
+        # Parameter, gradient and both moments.
+        per_parameter = 4 * element_bytes if element_bytes >= 4 else _OF_A_STAGE_16_BIT
+        return point.vector[0] * per_parameter
+    return int(sum(op.moved_bytes(direction, point.vector, element_bytes) for direction in op.directions))
+
+
+def device_memory_bytes(device: torch.device) -> int:
+    """Memory of a GPU, or what this machine has available for a CPU's processes."""
+    if device.type == "cuda":
+        return int(torch.cuda.get_device_properties(device).total_memory)
+    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return int(line.split()[1]) * 1024
+    raise OSError("/proc/meminfo names no MemAvailable")

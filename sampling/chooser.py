@@ -1,0 +1,176 @@
+"""Measures what helps most first: which operator, and which of its workloads, is worth the next seconds.
+
+The state is what was measured: a chooser that is made from a database goes on where an interrupted one was.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kernelcast.collector.plan import Plan, Point, distinct_points, planned_operators
+from kernelcast.collector.plan_memory import point_bytes
+from kernelcast.runtime.operators import Direction, Operator
+from kernelcast.sampling.committee import best_member
+from kernelcast.sampling.cost import Cost, Times
+from kernelcast.sampling.design import FIRST_ROWS, next_workloads
+from kernelcast.sampling.known import tables_of
+from kernelcast.store import Sample, Status
+from kernelcast.train.dataset import Array
+
+BATCH = 4
+"""Points between two refits of an operator's committee."""
+
+MOST_CANDIDATES = 1200
+_FEWEST_FOR_AN_ERROR = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class OperatorState:
+    """One operator's candidates and what is known of them. `error` is cross-validated, None before there are rows."""
+
+    op: Operator
+    points: list[Point]
+    workloads: Array
+    seconds: Array
+    times: Times
+    tried: set[int] = field(default_factory=set)
+    queue: list[int] = field(default_factory=list)
+    error: float | None = None
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether every candidate was tried."""
+        return not self.queue and len(self.tried) >= len(self.points)
+
+    @property
+    def known(self) -> int:
+        """Workloads with a time, of the plan or not."""
+        return min(len(self.times.get((self.op.name, d), {})) for d in self.op.directions)
+
+
+class Chooser:
+    """Hands out points until every operator's error is under `target`, none is left, or the budget is used up.
+
+    Args:
+        plan: candidates are the shapes of its ranges.
+        cost: what measuring takes.
+        times: what is known already.
+        budget_s: seconds from now.
+        target: cross-validated mean relative error, a fraction, at which an operator is done.
+        memory_bytes: candidates that need more are left out.
+
+    Raises:
+        UsageError: an operator is unknown, or the plan has no shape for one.
+    """
+
+    def __init__(
+        self,
+        plan: Plan,
+        operators: tuple[str, ...],
+        *,
+        cost: Cost,
+        times: Times,
+        budget_s: float,
+        target: float,
+        memory_bytes: int,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock, self._started = clock, clock()
+        self._deadline, self.target, self._seed = self._started + budget_s, target, plan.seed
+        self._rng = np.random.default_rng(plan.seed)
+        self.states = {
+            op.name: _state(plan, op, cost, times, memory_bytes) for op in planned_operators(plan, operators)
+        }
+        for state in self.states.values():
+            self._learn(state)
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since this chooser was made."""
+        return self._clock() - self._started
+
+    @property
+    def mean_error(self) -> float | None:
+        """Mean of the operators' errors; None before there is one for each that has candidates."""
+        errors = [state.error for state in self.states.values() if state.error is not None]
+        waiting = any(s.error is None and not s.is_exhausted for s in self.states.values())
+        return None if waiting or not errors else float(np.mean(errors))
+
+    def next(self) -> Point | None:
+        """The next point to measure; None when there is no more to do or no more time."""
+        open_states = [s for s in self.states.values() if not s.is_exhausted and not self._is_done(s)]
+        while open_states:
+            state = max(open_states, key=self._worth)
+            if not state.queue:
+                self._choose(state)
+            if not state.queue:
+                open_states.remove(state)
+                continue
+            number = state.queue[0]
+            if self._clock() + state.seconds[number] > self._deadline:
+                return None
+            state.queue.pop(0)
+            state.tried.add(number)
+            return state.points[number]
+        return None
+
+    def tell(self, point: Point, samples: Sequence[Sample]) -> None:
+        """What measuring a point gave."""
+        state = self.states[point.operator.name]
+        for sample in samples:
+            time_us = sample.quiet_us if sample.quiet_us is not None else sample.time_us
+            if sample.status is Status.OK and time_us is not None:
+                found = state.times.setdefault((sample.operator, Direction(sample.direction)), {})
+                found[sample.vector] = time_us
+            elif sample.status is Status.UNSUPPORTED:
+                state.tried |= set(range(len(state.points)))  # no shape of it is
+                state.queue.clear()
+        if not state.queue:
+            self._learn(state)
+
+    def _is_done(self, state: OperatorState) -> bool:
+        return state.error is not None and state.error < self.target and not state.queue
+
+    def _worth(self, state: OperatorState) -> float:
+        """Expected gain per second: first the space is filled, evenly; then error × its share that a batch removes."""
+        if state.error is None:  # in turns, so that a drift of the machine hits all alike
+            return 1e9 / (1 + len(state.tried))
+        return self._gain(state)
+
+    def _gain(self, state: OperatorState) -> float:
+        assert state.error is not None
+        remaining = [n for n in range(len(state.points)) if n not in state.tried]
+        seconds = float(np.mean(state.seconds[remaining])) if remaining else 1.0
+        # Errors fall about as one over the root of the rows.
+        return (state.error - self.target) / (2 * state.known * seconds)
+
+    def _choose(self, state: OperatorState) -> None:
+        vectors = [point.vector for point in state.points]
+        tables = tables_of(state.op, state.times, vectors)
+        count = max(BATCH, FIRST_ROWS - len(state.tried))
+        state.queue = next_workloads(
+            state.workloads, tables, sorted(state.tried), count, self._rng, seconds=state.seconds
+        )
+
+    def _learn(self, state: OperatorState) -> None:
+        directions = [state.times.get((state.op.name, d), {}) for d in state.op.directions]
+        vectors = sorted(set(directions[0]).intersection(*directions[1:]))
+        tables = tables_of(state.op, state.times, vectors)
+        if tables and len(tables[0]) >= _FEWEST_FOR_AN_ERROR:
+            state.error = float(np.mean([best_member(table, self._seed)[1] for table in tables]))
+
+
+def _state(plan: Plan, op: Operator, cost: Cost, times: Times, memory_bytes: int) -> OperatorState:
+    fitting = [p for p in distinct_points(plan, op) if point_bytes(p, cost.element_bytes) <= memory_bytes]
+    points = fitting[:MOST_CANDIDATES]  # they are in random order
+    known = [set(times.get((op.name, direction), {})) for direction in op.directions]
+    return OperatorState(
+        op=op,
+        points=points,
+        workloads=np.array([point.vector for point in points], dtype=np.float64),
+        seconds=np.array(cost.seconds(op, [point.vector for point in points])) if points else np.zeros(0),
+        times={(op.name, d): dict(times.get((op.name, d), {})) for d in op.directions},
+        tried={n for n, point in enumerate(points) if all(point.vector in found for found in known)},
+    )

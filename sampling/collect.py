@@ -1,0 +1,116 @@
+"""`collect compute --budget`: the chooser and the collector together."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from kernelcast.collector.benches import Place
+from kernelcast.collector.chosen import collect_chosen
+from kernelcast.collector.compute import DTYPES, Collected, compute_run
+from kernelcast.collector.harness import Effort
+from kernelcast.collector.host_memory import keep_freed_memory
+from kernelcast.collector.plan import Plan
+from kernelcast.collector.plan_memory import device_memory_bytes
+from kernelcast.collector.probe import probe, resolve_device
+from kernelcast.runtime.errors import UsageError
+from kernelcast.sampling.chooser import Chooser
+from kernelcast.sampling.cost import cost_of_measuring
+from kernelcast.sampling.known import known_times
+from kernelcast.store import Database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reached:
+    """What a budget bought: `errors` are (operator, cross-validated error or None, workloads known)."""
+
+    collected: Collected
+    errors: tuple[tuple[str, float | None, int], ...]
+    mean_error: float | None
+    elapsed_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BudgetProgress:
+    """Told after every point: seconds used and given, the operator measured last and its error."""
+
+    elapsed_s: float
+    budget_s: float
+    operator: str
+    error: float | None
+    mean_error: float | None
+
+
+def collect_within(
+    database: Database,
+    plan: Plan,
+    *,
+    budget_s: float,
+    target: float = 0.0,
+    device: str = "auto",
+    dtype: str = "float32",
+    threads: int = 1,
+    operators: tuple[str, ...] = (),
+    memory_bytes: int = 0,
+    effort: Effort | None = None,
+    site: str = "",
+    on_progress: Callable[[BudgetProgress], None] = lambda progress: None,
+) -> Reached:
+    """Measure what helps most within a budget of seconds; `target` ends an operator early. See `Chooser`.
+
+    Raises:
+        UsageError: unknown device, dtype or operator, or the plan has no shape for one.
+    """
+    check_dtype(dtype)
+    place = Place(resolve_device(device), DTYPES[dtype])
+    if place.device.type == "cpu":
+        keep_freed_memory()  # part of the software's fingerprint
+    torch.set_num_threads(threads)
+    keys = probe(place.device, threads=threads)
+    run = compute_run(keys, plan, site=site)
+    times = known_times(database, run, dtype)
+    chooser = Chooser(
+        plan,
+        operators,
+        cost=cost_of_measuring(place, times),
+        times=times,
+        budget_s=budget_s,
+        target=target,
+        memory_bytes=memory_bytes or device_memory_bytes(place.device),
+    )
+    collected = collect_chosen(
+        database,
+        chooser,
+        run,
+        keys,
+        place,
+        dtype=dtype,
+        threads=threads,
+        seed=plan.seed,
+        effort=effort,
+        on_progress=lambda point: on_progress(
+            BudgetProgress(
+                elapsed_s=chooser.elapsed_s,
+                budget_s=budget_s,
+                operator=point.operator.name,
+                error=chooser.states[point.operator.name].error,
+                mean_error=chooser.mean_error,
+            )
+        ),
+    )
+    return Reached(
+        collected=collected,
+        errors=tuple((name, state.error, state.known) for name, state in chooser.states.items()),
+        mean_error=chooser.mean_error,
+        elapsed_s=chooser.elapsed_s,
+    )
+
+
+def check_dtype(dtype: str) -> None:
+    """Whether a dtype can be measured.
+
+    Raises:
+        UsageError: it is unknown.
+    """
+    if dtype not in DTYPES:
+        raise UsageError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")

@@ -1,0 +1,78 @@
+"""Which of an operator's workloads to measure next: far from those measured, and where the committee disagrees."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.random import Generator
+
+from kernelcast.sampling.committee import disagreement, part
+from kernelcast.train.dataset import Array, Table
+
+FIRST_ROWS = 12
+"""Workloads that fill the space before a committee is asked."""
+
+_DISAGREEMENT_FLOOR = 1e-3  # where all agree, distance decides
+
+
+def positions(workloads: Array) -> Array:
+    """Workloads as points: logarithms of the features that vary, each scaled to a standard deviation of 1."""
+    logs = np.log(np.maximum(workloads, 1.0))
+    logs = logs[:, logs.std(axis=0) > 0]
+    if not logs.shape[1]:
+        return np.zeros((len(workloads), 1))
+    scaled: Array = (logs - logs.mean(axis=0)) / logs.std(axis=0)
+    return scaled
+
+
+def space_filling(
+    points: Array, measured: Sequence[int], count: int, *, weights: Array | None = None
+) -> list[int]:
+    """Numbers of so many points, each the farthest from all measured and chosen so far; `weights` stretch distances.
+
+    Without anything measured the first one is the point nearest to the middle.
+    """
+    chosen: list[int] = []
+    taken = set(measured)
+    if not taken:
+        chosen.append(int(np.argmin(((points - points.mean(axis=0)) ** 2).sum(axis=1))))
+        taken.add(chosen[0])
+    distance = np.full(len(points), np.inf)
+    for number in taken:
+        distance = np.minimum(distance, ((points - points[number]) ** 2).sum(axis=1) ** 0.5)
+    scale = np.ones(len(points)) if weights is None else weights
+    while len(chosen) < count and len(taken) < len(points):
+        score = scale * distance
+        score[list(taken)] = -1.0
+        best = int(np.argmax(score))
+        chosen.append(best)
+        taken.add(best)
+        distance = np.minimum(distance, ((points - points[best]) ** 2).sum(axis=1) ** 0.5)
+    return chosen[:count]
+
+
+def next_workloads(
+    workloads: Array,
+    tables: Sequence[Table],
+    measured: Sequence[int],
+    count: int,
+    rng: Generator,
+    *,
+    seconds: Array | None = None,
+) -> list[int]:
+    """Numbers of the workloads [rows, features] to measure next.
+
+    `tables` hold what is known, one per direction; `measured` are numbers of the workloads known. The gain of one is
+    the disagreement of the committee there, over all directions, times its distance to what is measured; divided by
+    the `seconds` [rows] that measuring takes, where they are given.
+    """
+    points = positions(workloads)
+    if len(measured) < FIRST_ROWS or not tables:
+        return space_filling(points, measured, count)
+    gain = sum(disagreement(table, workloads, rng) for table in tables) / len(tables)
+    gain = np.maximum(gain, _DISAGREEMENT_FLOOR)
+    return space_filling(points, measured, count, weights=gain if seconds is None else gain / seconds)
+
+
+def subset(tables: Sequence[Table], rows: Sequence[int]) -> list[Table]:
+    """The same rows of several tables."""
+    return [part(table, rows) for table in tables]

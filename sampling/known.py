@@ -1,0 +1,44 @@
+"""What a database knows already of this hardware, software and dtype, as the chooser and the cost model need it."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from kernelcast.runtime.operators import Operator
+from kernelcast.sampling.cost import Times
+from kernelcast.store import Database, Run
+from kernelcast.train.dataset import Table
+
+
+def known_times(database: Database, run: Run, dtype: str) -> Times:
+    """Shortest quiet time of every workload measured under the conditions of `run`, µs."""
+    rows = database.read_samples(
+        compute_id=run.compute_id, software_id=run.software_id, dtype=dtype, conditions=run.conditions
+    )
+    times: Times = {}
+    for row in rows:
+        time_us = row.quiet_us if row.quiet_us is not None else row.time_us
+        if time_us is None:
+            continue
+        found = times.setdefault((row.operator, row.direction), {})
+        found[row.vector] = min(time_us, found.get(row.vector, time_us))
+    return times
+
+
+def tables_of(op: Operator, times: Times, vectors: Sequence[tuple[int, ...]]) -> list[Table]:
+    """A table per direction of what is known of an operator, over the same workloads: those known in all directions."""
+    per_direction: list[Mapping[tuple[int, ...], float]] = [
+        times.get((op.name, direction), {}) for direction in op.directions
+    ]
+    complete = [vector for vector in vectors if all(vector in found for found in per_direction)]
+    if not complete:
+        return []
+    return [
+        Table(
+            operator=op.name,
+            direction=direction,
+            workloads=np.array(complete, dtype=np.float64),
+            times_us=np.array([found[vector] for vector in complete]),
+        )
+        for direction, found in zip(op.directions, per_direction, strict=True)
+    ]

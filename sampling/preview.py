@@ -1,0 +1,121 @@
+"""What a plan would measure: points per operator, which fit, which are there, and how long the rest takes."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kernelcast.collector.compute import compute_run, is_known, measured, what_to_measure
+from kernelcast.collector.host_memory import keep_freed_memory
+from kernelcast.collector.plan import Point, load_plan
+from kernelcast.collector.plan_memory import device_memory_bytes, point_bytes
+from kernelcast.collector.probe import probe
+from kernelcast.sampling.cost import Times, cost_of_measuring, total_seconds
+from kernelcast.sampling.known import known_times
+from kernelcast.store import Database, PointKey
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlannedOperator:
+    """One operator: points, those that fit in memory, those measured, those left, and the seconds that these take."""
+
+    operator: str
+    points: int
+    fitting: int
+    measured: int
+    to_measure: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """A plan on this device. `source` says what the seconds are estimated from."""
+
+    plan: str
+    device: str
+    dtype: str
+    memory_bytes: int
+    source: str
+    rows: tuple[PlannedOperator, ...]
+
+    @property
+    def seconds(self) -> float:
+        """All of the time."""
+        return sum(row.seconds for row in self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON; docs/plans.md explains it."""
+        plain = {name: getattr(self, name) for name in ("plan", "device", "dtype", "memory_bytes", "source")}
+        operators = [asdict(row) | {"seconds": round(row.seconds, 1)} for row in self.rows]
+        return {"format": 1, **plain, "seconds": round(self.seconds, 1), "operators": operators}
+
+
+def preview(
+    plan_name: str,
+    *,
+    database_path: Path | None = None,
+    device: str = "auto",
+    dtype: str = "float32",
+    threads: int = 1,
+    processes: Sequence[int] = (1,),
+    operators: tuple[str, ...] = (),
+    memory_bytes: int = 0,
+) -> Preview:
+    """What `collect compute` with the same arguments would measure; each level of `processes` counts.
+
+    Raises:
+        UsageError, DataError: as `collect compute` would.
+    """
+    plan = load_plan(plan_name)
+    place, points = what_to_measure(
+        plan, device=device, dtype=dtype, operators=operators, threads=threads, processes=processes
+    )
+    if place.device.type == "cpu":
+        keep_freed_memory()  # part of the software's fingerprint
+    torch.set_num_threads(threads)
+    keys = probe(place.device, threads=threads)
+    times: Times = {}
+    known: list[set[PointKey]] = [set() for _ in processes]
+    if database_path is not None:
+        with Database.open(database_path, read_only=True) as database:
+            runs = [compute_run(keys, plan, site="", processes=level) for level in processes]
+            known = [measured(database, run) for run in runs]
+            times = known_times(database, runs[0], dtype)
+    cost = cost_of_measuring(place, times)
+    memory = memory_bytes or device_memory_bytes(place.device)
+    by_operator: dict[str, list[Point]] = {}
+    for point in points:
+        by_operator.setdefault(point.operator.name, []).append(point)
+    rows = []
+    for name, own in by_operator.items():
+        # So many processes share a CPU's memory; each has a GPU of its own.
+        fitting = there = 0
+        todo: list[Point] = []
+        for level, level_known in zip(processes, known, strict=True):
+            beside = level if place.device.type == "cpu" else 1
+            for point in own:
+                fits = point_bytes(point, place.dtype.itemsize) * beside <= memory
+                is_there = is_known(point.operator, dtype, point.vector, level_known)
+                fitting, there = fitting + fits, there + is_there
+                if fits and not is_there:
+                    todo.append(point)
+        rows.append(
+            PlannedOperator(
+                operator=name,
+                points=len(own) * len(processes),
+                fitting=fitting,
+                measured=there,
+                to_measure=len(todo),
+                seconds=total_seconds(cost, todo),
+            )
+        )
+    return Preview(
+        plan=plan.name,
+        device=str(place.device),
+        dtype=dtype,
+        memory_bytes=memory,
+        source=cost.source,
+        rows=tuple(rows),
+    )
