@@ -1,0 +1,184 @@
+"""Real steps beside predictions: what is configured, stored, found again and added up."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from kernelcast.collector.plan import compute_points, load_plan
+from kernelcast.collector.probe import probe
+from kernelcast.runtime import Cluster, DataError, Estimator, UsageError
+from kernelcast.runtime.step.decomposition import decompose
+from kernelcast.store import Database
+from kernelcast.validate import run as run_module
+from kernelcast.validate.run import RunOptions, validate_run
+from kernelcast.validate.run_config import RunConfig
+
+SMALL = """
+rounds = 2
+warm_up_steps = 1
+seed = 3
+[models.tiny]
+hidden_size = 32
+sequence_length = 16
+attention_heads = 4
+encoders = 3
+vocabulary_size = 200
+[defaults]
+model = "tiny"
+mp = 1
+dp = 1
+micro_batch = 1
+micro_batches = 2
+[[runs]]
+pp = 1
+[[runs]]
+pp = 2
+"""
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> RunConfig:
+    return load(tmp_path, SMALL)
+
+
+def load(folder: Path, text: str) -> RunConfig:
+    path = folder / "runs.toml"
+    path.write_text(text)
+    return RunConfig.load(path, dtype="float32")
+
+
+def test_what_ships_was_not_measured_alone() -> None:
+    jobs = RunConfig.load(None, dtype="float32").jobs
+    assert len(jobs) >= 12
+    assert {job.label for job in jobs} == {"1-1-1", "2-1-1", "1-2-1", "1-1-2"}
+    assert {job.model.norm for job in jobs} == {"layer_norm", "rms_norm"}
+    measured = {(point.operator.name, point.vector) for point in compute_points(load_plan("validate"))}
+    measured_operators = {name for name, _ in measured}
+    asked = set()
+    for job in jobs:
+        parts = decompose(
+            model=job.model,
+            parallelism=job.parallelism,
+            cluster=Cluster(gpus_per_node=2),
+            bucket_entries=job.bucket_entries,
+        )
+        asked |= {(call.operator, call.vector) for call in parts.distinct_calls()}
+    assert not asked & measured
+    collectives = {"mp_all_reduce", "dp_all_reduce", "pp_p2p"}
+    assert {name for name, _ in asked} - collectives <= measured_operators
+
+
+def test_steps_are_stored_and_found_again(
+    config: RunConfig, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    estimator, keys = Estimator.load(make_bundle()), probe(torch.device("cpu"), threads=1)
+    options = RunOptions(repetitions=2, steps=4, timeout_s=100)
+    seen = []
+    with Database.open(tmp_path / "bench.db", create=True) as database:
+        report = validate_run(
+            database, config, estimator, keys, options, lambda p: seen.append((p.done, p.total))
+        )
+        assert seen == [(done, 8) for done in range(1, 9)]
+        steps, predictions = database.step_list(), database.prediction_list()
+        assert len(steps) == 4
+        assert len(predictions) == 8
+        assert all(len(step.repetitions_s) == 4 for step in steps)
+        assert {run.command for run in database.run_list()} == {"validate run"}
+
+        def never(*args: object, **options: object) -> None:
+            raise AssertionError("trained again")
+
+        monkeypatch.setattr(run_module, "train_jobs", never)
+        again = validate_run(database, config, estimator, keys, options)
+        assert again.to_dict() == report.to_dict()
+        with pytest.raises(AssertionError, match="trained again"):
+            validate_run(database, config, estimator, keys, RunOptions(repetitions=3, steps=4))
+        with pytest.raises(AssertionError, match="trained again"):
+            validate_run(database, config, estimator, keys, RunOptions(repetitions=2, steps=4, again=True))
+    check_report(report.to_dict())
+
+
+def check_report(found: dict[str, Any]) -> None:
+    errors = []
+    for one in found["runs"]:
+        assert one["error"] == pytest.approx(one["predicted_s"] / one["measured_s"] - 1)
+        assert one["measured_s"] == min(r["measured_s"] for r in one["repetitions"])
+        assert 0 < one["measured_s"] <= one["p10_s"] <= one["median_s"]
+        errors.append(abs(one["error"]))
+        components = {c["name"]: c for c in one["components"]}
+        assert components["Overall"]["measured_s"] == one["measured_s"]
+        assert components["Encoder_Fwd"]["measured_s"] > 0
+        operators = {(o["operator"], o["direction"]): o for o in one["operators"]}
+        qkv = operators["qkv_linear", "backward"]
+        assert qkv["calls"] == 6  # 3 encoders, 2 micro-batches
+        assert qkv["predicted_us_per_call"] == pytest.approx(20.0)
+        assert qkv["measured_us_per_call"] == pytest.approx(qkv["measured_s"] / 6 * 1e6)
+        assert sum(o["share"] for o in one["operators"]) == pytest.approx(1)
+    assert found["mean_abs_error"] == pytest.approx(sum(errors) / len(errors))
+    assert abs(found["worst_error"]) == pytest.approx(max(errors))
+    assert len(found["repetitions"]) == 2
+    assert found["noise"]["largest"] >= found["noise"]["steps"] >= 0
+
+
+def test_a_failure_keeps_what_was_measured(
+    config: RunConfig, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train = run_module.train_jobs
+
+    def fail(*args: Any, **options: Any) -> None:
+        train(*args, **options)
+        raise DataError("worker: gone")
+
+    monkeypatch.setattr(run_module, "train_jobs", fail)
+    keys = probe(torch.device("cpu"), threads=1)
+    with Database.open(tmp_path / "bench.db", create=True) as database:
+        with pytest.raises(DataError, match=r"^worker: gone; 2 of 4 measurements are stored$"):
+            validate_run(
+                database, config, Estimator.load(make_bundle()), keys, RunOptions(repetitions=2, steps=2)
+            )
+        assert len(database.step_list()) == 2
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('model = "tiny"', 'model = "huge"', "run 1: model 'huge' is unknown"),
+        ("pp = 2", "pp = 2\nmp = 3", r"run 2: mp is 3, expected a divisor of attention_heads \(4\)"),
+        ("pp = 2", "pp = 2\nzero = 3", "run 2: zero is 3, real steps train 0 or 1 only"),
+        ("pp = 2", "pp = 1", r"runs holds tiny \(1-1-1\) twice"),
+        ("pp = 2", "stages = 2", "run 2: stages is unknown; known are model"),
+        ("rounds = 2", "rounds = 0", "rounds is 0, expected a whole number from 1"),
+        ("rounds = 2", "turns = 2", "turns is unknown; known are rounds"),
+        ("rounds = 2", "rounds = ", "not readable as TOML"),
+    ],
+)
+def test_a_slip_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:
+    assert old in SMALL
+    with pytest.raises((UsageError, DataError), match=message) as caught:
+        load(tmp_path, SMALL.replace(old, new))
+    assert "runs.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_layouts_are_chosen_by_name_and_limited_to_the_machine(config: RunConfig) -> None:
+    assert [job.label for job in config.only(("2-1-1",)).jobs] == ["2-1-1"]
+    with pytest.raises(UsageError, match="layout '9-9-9' is not trained here; there are 1-1-1, 2-1-1"):
+        config.only(("9-9-9",))
+    config.check_processes(2, "its cores")
+    with pytest.raises(
+        UsageError, match=r"tiny \(2-1-1\) needs 2 processes, expected at most 1 \(its cores\)"
+    ):
+        config.check_processes(1, "its cores")
+
+
+def test_a_bundle_of_another_element_type_is_refused(
+    make_bundle: Callable[..., Path], tmp_path: Path
+) -> None:
+    path = tmp_path / "runs.toml"
+    path.write_text(SMALL)
+    config = RunConfig.load(path, dtype="bfloat16")
+    with pytest.raises(UsageError, match="was measured in float32, asked is bfloat16"):
+        run_module.predict_jobs(config, Estimator.load(make_bundle()))
