@@ -2,17 +2,15 @@
 
 import os
 import re
-import signal
 import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import FrameType, MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import IO
 
+from kernelcast.collector.interrupts import terminations_interrupt
 from kernelcast.runtime.errors import DataError
 
 PARENT_PIPE = "KERNELCAST_PARENT_PIPE"
@@ -66,26 +64,9 @@ def show_workers(module: str, arguments: Sequence[str], *, processes: int, threa
     Raises:
         KeyboardInterrupt: SIGINT or SIGTERM came; the workers are ended.
     """
-    with _terminated_as_interrupted():
+    with terminations_interrupt():
         status = _launch(module, arguments, processes, threads, None, None, more={ONE_VOICE: "1"})
     return 1 if status is None else status
-
-
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """SIGTERM raises KeyboardInterrupt meanwhile, so that workers do not outlive this process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def interrupt(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    usual = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, usual)
 
 
 def _launch(

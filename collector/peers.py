@@ -1,7 +1,7 @@
 """The processes of a collection as one: what they agree on, the groups they form, and how they part."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import TypeVar
 
@@ -121,9 +121,13 @@ def joined(world: World, place: torch.device, *, timeout_s: float, watchdog: Wat
         # Nobody closes its connections while others still read from them: gloo's threads end the process then.
         peers.barrier()
         peers.barrier()
-    finally:
-        with _losses(place):
+    except BaseException:
+        # What went wrong first is what counts.
+        with suppress(RuntimeError, ValueError):
             dist.destroy_process_group()
+        raise
+    with _losses(place):
+        dist.destroy_process_group()
 
 
 @contextmanager
