@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import orjson
+import msgspec
 from torch.profiler import ProfilerActivity, profile
 
 from kernelcast.runtime.errors import DataError
@@ -31,7 +31,7 @@ def peak_bytes(work: Callable[[], object]) -> int:
     with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
         path = Path(folder, "trace.json")
         profiler.export_chrome_trace(str(path))
-        events = orjson.loads(path.read_bytes())["traceEvents"]
+        events = msgspec.json.decode(path.read_bytes())["traceEvents"]
     found = [e for e in events if e.get("name") == _MEMORY_EVENT and e["args"]["Device Type"] == _CPU]
     if not found:
         raise DataError("trace has no memory events, expected some: nothing was allocated")

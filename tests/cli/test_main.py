@@ -29,7 +29,7 @@ LOADED = """
 import sys
 from kernelcast.cli.main import kernelcast
 kernelcast.main(sys.argv[1:], standalone_mode=False)
-heavy = {"torch", "numpy", "onnxruntime", "sklearn", "xgboost", "rich", "sqlite_utils", "sqlite3", "orjson"}
+heavy = {"torch", "numpy", "onnxruntime", "sklearn", "xgboost", "rich", "sqlite_utils", "sqlite3", "msgspec"}
 print("loaded:", *sorted(heavy & set(sys.modules)))
 """
 
@@ -142,7 +142,7 @@ def test_an_error_of_ours_that_nobody_expected_keeps_its_traceback(monkeypatch: 
         ("rich", ["collect", "compute", "--db", "x.db"], "collect", "collector"),
         ("sqlite_utils", ["collect", "compute", "--db", "x.db"], "collect", "collector"),
         ("sklearn", ["train", "--db", "x.db", "-o", "x.kcast"], "train", "train"),
-        ("orjson", ["demo"], "demo", "all"),
+        ("msgspec", ["demo"], "demo", "all"),
     ],
 )
 def test_a_missing_package_names_the_extra(
@@ -158,7 +158,7 @@ def test_a_missing_package_names_the_extra(
 
 
 def test_predict_needs_no_extra() -> None:
-    for package in ("torch", "sqlite_utils", "sklearn", "rich", "orjson"):
+    for package in ("torch", "sqlite_utils", "sklearn", "rich", "msgspec"):
         assert run(sys.executable, "-c", WITHOUT, package, "predict", "--help").returncode == 0
 
 

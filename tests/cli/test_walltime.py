@@ -215,7 +215,7 @@ def test_the_base_install_is_enough() -> None:
         "try:\n"
         "    main(['walltime', 'train.sbatch', '--format', 'slurm'])\n"
         "finally:\n"
-        "    heavy = {'torch', 'sklearn', 'xgboost', 'rich', 'sqlite_utils', 'sqlite3', 'orjson', 'pandas'}\n"
+        "    heavy = {'torch', 'sklearn', 'xgboost', 'rich', 'sqlite_utils', 'sqlite3', 'msgspec', 'pandas'}\n"
         "    print('loaded:', *sorted(heavy & set(sys.modules)))\n"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
