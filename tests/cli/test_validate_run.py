@@ -1,0 +1,92 @@
+"""`kernelcast validate run`: the command trains for real and prints what it found; wrong use is one line."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernelcast.cli.main import main
+
+CONFIG = """
+rounds = 1
+warm_up_steps = 1
+[models.tiny]
+hidden_size = 32
+sequence_length = 16
+attention_heads = 4
+encoders = 3
+vocabulary_size = 200
+[defaults]
+model = "tiny"
+pp = 1
+mp = 1
+dp = 1
+micro_batch = 1
+micro_batches = 2
+[[runs]]
+[[runs]]
+mp = 2
+"""
+
+
+@pytest.fixture
+def arguments(tmp_path: Path, make_bundle: Callable[..., Path]) -> list[str]:
+    path = tmp_path / "mine.toml"
+    path.write_text(CONFIG)
+    return [
+        "validate", "run", "--bundle", str(make_bundle()), "--db", str(tmp_path / "steps.db"),
+        "--config", str(path), "--device", "cpu", "--repetitions", "1", "--steps", "3",
+    ]  # fmt: skip
+
+
+def run(arguments: list[str]) -> int:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert isinstance(stopped.value.code, int)
+    return stopped.value.code
+
+
+def test_components_operators_and_summary(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([*arguments, "--operators", "--max-processes", "2"]) == 0
+    out = capsys.readouterr().out
+    for word in ("tiny 1-1-1, 2 × 1", "tiny 1-2-1, 2 × 1", "Encoder_Bwd", "MP_Allreduce", "Overall"):
+        assert word in out
+    assert "qkv_linear" in out
+    assert "idle passes" in out
+    assert "mean of absolute errors" in out
+    assert "repetition 1: mean" in out
+    assert "the reference product by" in out
+    # The same again comes from the database: the same steps, as JSON.
+    assert run([*arguments, "--json", "--max-processes", "2"]) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert document["format"] == "kernelcast.validation-run/1"
+    assert [one["mp"] for one in document["runs"]] == [1, 2]
+    assert printed.err == ""
+
+
+@pytest.mark.parametrize(
+    ("more", "code", "message"),
+    [
+        (["--max-processes", "1"], 2, "tiny (1-2-1) needs 2 processes, expected at most 1 (--max-processes)"),
+        (["--only", "4-1-1"], 2, "layout '4-1-1' is not trained here; there are 1-1-1, 1-2-1"),
+        (["--dtype", "bfloat16"], 2, "was measured in float32, asked is bfloat16"),
+        (["--config", "missing.toml"], 1, "configuration missing.toml: no such file"),
+        (["--bundle", "missing.kcast"], 1, "missing.kcast"),
+    ],
+)
+def test_wrong_use_is_one_line_before_anything_is_made(
+    arguments: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+    code: int,
+    message: str,
+) -> None:
+    assert run([*arguments, "--max-processes", "2", *more]) == code
+    printed = capsys.readouterr()
+    assert message in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert not (tmp_path / "steps.db").exists()
