@@ -1,8 +1,8 @@
 """The operators of the host as a tree, and which of them launched a kernel.
 
 A kernel's launch is the runtime call with its correlation id. Its operator is the one that the kernel's External id
-names, where that operator was running on the launching thread's clock when the launch happened (older profilers write
-the correlation id there), else the innermost operator around the launch on the launching thread. Backward operators
+names, where that operator was running on the launching thread when the launch happened (older profilers write the
+correlation id there), else the innermost operator around the launch on the launching thread. Backward operators
 run on autograd's threads: the Sequence number that they share with the forward operator, and the node's name, tie the
 two.
 """
@@ -70,16 +70,20 @@ class HostOperators:
         """Index of the innermost call that launched a kernel, or None."""
         correlation = whole(arguments.correlation)
         launch = None if correlation is None else self._launches.get(correlation)
-        named = self._by_external_id.get(whole(arguments.external_id) or -1)
+        external_id = whole(arguments.external_id)
+        named = None
+        if external_id is not None and external_id != correlation:  # else it is the correlation id again
+            named = self._by_external_id.get(external_id)
         if launch is None:
-            # Without a launch only an id that is no correlation id names a call, which began before its kernel.
-            is_call = named is not None and arguments.external_id != arguments.correlation
-            return named if is_call and self.calls[named or 0].event.start_us <= kernel.start_us else None
+            return named if named is not None and self._event(named).start_us <= kernel.start_us else None
         if named is not None:
-            event = self.calls[named].event
-            if event.start_us <= launch.start_us <= event.end_us:
+            event = self._event(named)
+            if event.thread == launch.thread and event.start_us <= launch.start_us <= event.end_us:
                 return named
         return self._around(launch.thread, launch.start_us)
+
+    def _event(self, index: int) -> Event:
+        return self.calls[index].event
 
     def _around(self, thread: str, moment_us: float) -> int | None:
         starts, indexes = self._by_thread.get(thread, ([], []))

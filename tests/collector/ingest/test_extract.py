@@ -70,6 +70,18 @@ def test_kernels_are_found_by_launch_whatever_their_external_id(step: Any, make_
     assert found(extract(make_trace(step.events), gpus_per_node=8)) == expected
 
 
+def test_an_external_id_of_a_call_on_another_thread_is_a_coincidence(
+    step: Any, make_trace: TraceMaker
+) -> None:
+    expected = found(extract(make_trace(step.events), gpus_per_node=8))
+    step.host("cpu_op", "aten::gelu", 900, 5000, 3, {"External id": 77_777, "Input Dims": [[9, 9, 9]],
+                                                     "Input type": ["float"]})  # fmt: skip
+    for event in step.events:
+        if event["cat"] == "kernel":
+            event["args"]["External id"] = 77_777
+    assert found(extract(make_trace(step.events), gpus_per_node=8)) == expected
+
+
 def test_without_launches_the_external_id_names_the_call(step: Any, make_trace: TraceMaker) -> None:
     expected = found(extract(make_trace(step.events), gpus_per_node=8))
     events = [event for event in step.events if event["cat"] != "cuda_runtime"]
