@@ -11,13 +11,14 @@ from kernelcast.train.dataset import Array, Table
 FIRST_ROWS = 12
 """Workloads that fill the space before a committee is asked."""
 
+_CONSTANT = 1e-9  # the standard deviation of equal logarithms is hardly ever 0
 _DISAGREEMENT_FLOOR = 1e-3  # where all agree, distance decides
 
 
 def positions(workloads: Array) -> Array:
     """Workloads as points: logarithms of the features that vary, each scaled to a standard deviation of 1."""
     logs = np.log(np.maximum(workloads, 1.0))
-    logs = logs[:, logs.std(axis=0) > 0]
+    logs = logs[:, logs.std(axis=0) > _CONSTANT]
     if not logs.shape[1]:
         return np.zeros((len(workloads), 1))
     scaled: Array = (logs - logs.mean(axis=0)) / logs.std(axis=0)

@@ -1,0 +1,99 @@
+"""`kernelcast collect plan` and `collect compute --budget`: what they print, and what they leave alone."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from kernelcast.cli.collect import collect
+from kernelcast.cli.collect_budget import seconds, share
+from kernelcast.runtime import DataError, UsageError
+from kernelcast.store import Database
+
+PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
+TWO = ("--operator", "gelu", "--operator", "layer_norm")
+
+
+def invoke(verb: str, *arguments: str) -> Result:
+    options = ["--plan", str(PLAN), "--device", "cpu"]
+    return CliRunner().invoke(collect, [verb, *options, *arguments])
+
+
+def test_a_plan_in_numbers(tmp_path: Path) -> None:
+    found = invoke("plan", *TWO)
+    assert found.exit_code == 0
+    header, _, *rows, total, last = found.stdout.splitlines()
+    assert header.split() == ["operator", "points", "fit", "measured", "to", "measure", "time"]
+    assert [row.split()[:5] for row in rows] == [[name, "2", "2", "0", "2"] for name in TWO[3::-2]]
+    assert total.split()[:5] == ["total", "4", "4", "0", "4"]
+    assert re.fullmatch(
+        r"memory: [\d.]+ GiB; time estimated from probe kernels: [\d,]+ GFLOP/s, [\d,.]+ GB/s", last
+    )
+    assert not list(tmp_path.iterdir())
+
+
+def test_what_is_measured_already(tmp_path: Path) -> None:
+    path = tmp_path / "bench.db"
+    assert invoke("compute", "--db", str(path), "--operator", "gelu").exit_code == 0
+    before = path.read_bytes()
+    document = json.loads(invoke("plan", *TWO, "--db", str(path), "--json").stdout)
+    assert document["format"] == 1
+    assert (document["plan"], document["device"], document["dtype"]) == ("tiny", "cpu", "float32")
+    counts = {o["operator"]: (o["points"], o["measured"], o["to_measure"]) for o in document["operators"]}
+    assert counts == {"gelu": (2, 2, 0), "layer_norm": (2, 0, 2)}
+    assert document["seconds"] == pytest.approx(sum(o["seconds"] for o in document["operators"]), abs=0.2)
+    assert document["operators"][0]["seconds"] > 0
+    assert path.read_bytes() == before
+
+
+def test_memory_that_is_too_small() -> None:
+    document = json.loads(invoke("plan", *TWO, "--memory", "0.000001", "--json").stdout)
+    assert document["memory_bytes"] == 1073
+    assert all(o["fitting"] == o["to_measure"] == o["seconds"] == 0 for o in document["operators"])
+
+
+def test_a_database_that_is_not_there_is_not_made(tmp_path: Path) -> None:
+    path = tmp_path / "none.db"
+    assert isinstance(invoke("plan", *TWO, "--db", str(path)).exception, DataError)
+    assert not path.exists()
+
+
+def test_a_budget_measures_and_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "bench.db"
+    first = invoke("compute", "--db", str(path), *TWO, "--target", "99%")
+    assert first.exit_code == 0, first.output
+    assert first.stdout.splitlines()[0].split() == ["operator", "workloads", "estimated", "error"]
+    assert "20 measured" in first.stdout
+    assert re.search(r"mean estimated error [\d.]+ % after \d+ s", first.stdout)
+    again = invoke("compute", "--db", str(path), *TWO, "--budget", "1h")
+    assert "0 measured" in again.stdout  # all 8 and 12 shapes are there
+    with Database.open(path, read_only=True) as database:
+        assert len({(row.operator, row.vector) for row in database.read_samples()}) == 20
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--budget", "soon"), "--budget is 'soon', expected a duration"),
+        (("--budget", "0s"), "--budget is '0s', expected a duration"),
+        (("--budget", "31d"), "--budget is '31d', expected a duration"),
+        (("--target", "0"), "--target is '0', expected an error below 100 %"),
+        (("--target", "100%"), "--target is '100%', expected an error below 100 %"),
+        (("--budget", "1m", "--again"), "--budget and --target go with neither --again nor --procs-per-node"),
+        (("--budget", "1m", "--dtype", "int8"), "dtype 'int8' is unknown"),
+        (("--budget", "1m", "--operator", "conv"), "operator 'conv' cannot be measured alone"),
+    ],
+)
+def test_wrong_use_makes_no_database(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:
+    path = tmp_path / "bench.db"
+    found = invoke("compute", "--db", str(path), *arguments)
+    assert isinstance(found.exception, UsageError)
+    assert str(found.exception).startswith(message)
+    assert not path.exists()
+
+
+def test_durations_and_shares() -> None:
+    assert [seconds(text) for text in ("90s", "10m", "1.5h", "1h30m")] == [90, 600, 5400, 5400]
+    assert [share(text) for text in ("5%", "0.05", "12.5%")] == pytest.approx([0.05, 0.05, 0.125])

@@ -1,0 +1,148 @@
+"""The chooser against an oracle that answers at once: what it asks for, and when it ends."""
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernelcast.collector.plan import Plan, Point, load_plan
+from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.sampling.chooser import BATCH, Chooser
+from kernelcast.sampling.cost import Cost, Times
+from kernelcast.sampling.design import FIRST_ROWS
+from kernelcast.store import Repetition, Sample, Status
+
+COST = Cost(source="test", overhead_s=1.0, flops_per_s=1e12, bytes_per_s=1e12, element_bytes=4, fitted={})
+OPS = ("gelu", "layer_norm")
+
+
+class Machine:
+    """A clock, and operators that take 5 µs and 1 ns per element; noisy where wanted."""
+
+    def __init__(self, noise: float = 0.0) -> None:
+        self.now, self.asked = 0.0, list[Point]()
+        self._noise, self._rng = noise, np.random.default_rng(0)
+
+    def clock(self) -> float:
+        return self.now
+
+    def measure(self, point: Point) -> list[Sample]:
+        self.now += 1.0
+        self.asked.append(point)
+        time_us = (5 + 1e-3 * float(np.prod(point.vector))) * float(np.exp(self._rng.normal(0, self._noise)))
+        return [
+            Sample.from_repetitions(
+                run_id="r",
+                operator=point.operator.name,
+                direction=direction,
+                dtype="float32",
+                vector=point.vector,
+                repetitions=[Repetition(index=0, time_us=time_us, start_us=0.0, kernels=())],
+            )
+            for direction in point.operator.directions
+        ]
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return load_plan("quick")
+
+
+def chooser(plan: Plan, machine: Machine, times: Times | None = None, **changes: float) -> Chooser:
+    options = {"budget_s": 60.5, "target": 0.0, "memory_bytes": 2**40} | changes
+    return Chooser(plan, OPS, cost=COST, times=times or {}, clock=machine.clock, **options)  # type: ignore[arg-type]
+
+
+def run(chosen: Chooser, machine: Machine, most: int = 10_000) -> None:
+    for _ in range(most):
+        point = chosen.next()
+        if point is None:
+            return
+        chosen.tell(point, machine.measure(point))
+
+
+def test_space_is_filled_first_and_the_budget_ends_it(plan: Plan) -> None:
+    machine = Machine(noise=0.1)
+    chosen = chooser(plan, machine)
+    run(chosen, machine)
+    assert machine.now == 60  # another one of a second would not have fitted
+    first = Counter(point.operator.name for point in machine.asked[: 2 * FIRST_ROWS])
+    assert first == dict.fromkeys(OPS, FIRST_ROWS)
+    assert len({(p.operator.name, p.vector) for p in machine.asked}) == 60
+    assert chosen.mean_error is not None
+    assert 0.02 < chosen.mean_error < 0.3
+    assert sum(state.known for state in chosen.states.values()) == 60
+
+
+def test_a_target_ends_what_is_good_enough(plan: Plan) -> None:
+    machine = Machine()
+    chosen = chooser(plan, machine, budget_s=float("inf"), target=0.05)
+    run(chosen, machine)
+    assert len(machine.asked) < 2 * (FIRST_ROWS + 10 * BATCH)
+    assert all(state.error is not None and state.error < 0.05 for state in chosen.states.values())
+
+
+def test_an_interrupted_one_goes_on_from_what_is_known(plan: Plan) -> None:
+    machine = Machine(noise=0.1)
+    before = chooser(plan, machine)
+    run(before, machine, most=40)
+    times = {key: dict(found) for state in before.states.values() for key, found in state.times.items()}
+    asked = {(point.operator.name, point.vector) for point in machine.asked}
+    machine.asked.clear()
+    after = chooser(plan, machine, times)
+    assert {n: s.known for n, s in after.states.items()} == {n: s.known for n, s in before.states.items()}
+    run(after, machine, most=20)
+    assert len(machine.asked) == 20
+    assert not asked & {(point.operator.name, point.vector) for point in machine.asked}
+
+
+def test_what_does_not_fit_is_no_candidate(plan: Plan) -> None:
+    machine = Machine()
+    chosen = chooser(plan, machine, memory_bytes=2**20, budget_s=20.5)
+    run(chosen, machine)
+    for point in machine.asked:
+        assert (
+            4 * sum(point.operator.moved_bytes(d, point.vector, 1) for d in point.operator.directions)
+            <= 2**20
+        )
+    assert machine.asked
+
+
+def test_an_operator_that_is_not_supported_is_tried_once(plan: Plan) -> None:
+    machine = Machine()
+    chosen = chooser(plan, machine, budget_s=30.5)
+    tried = 0
+    while (point := chosen.next()) is not None:
+        samples = machine.measure(point)
+        if point.operator.name == "gelu":
+            tried += 1
+            samples = [
+                Sample.without_time(
+                    run_id="r", operator="gelu", direction=direction, dtype="float32", vector=point.vector,
+                    status=Status.UNSUPPORTED, reason="no kernel",
+                )
+                for direction in point.operator.directions
+            ]  # fmt: skip
+        chosen.tell(point, samples)
+    assert tried == 1
+    assert chosen.states["layer_norm"].known == 29
+    assert chosen.mean_error == chosen.states["layer_norm"].error
+
+
+def test_every_candidate_is_measured_where_there_is_time() -> None:
+    plan = load_plan(str(Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"))
+    machine = Machine()
+    chosen = chooser(plan, machine, budget_s=float("inf"))
+    run(chosen, machine)
+    assert Counter(point.operator.name for point in machine.asked)["layer_norm"] == 8
+    assert all(state.is_exhausted for state in chosen.states.values())
+
+
+def test_cost_follows_the_roofline() -> None:
+    linear = OPERATORS["mlp_up_linear"]
+    small, large = COST.seconds(linear, [(64, 64, 64), (8192, 8192, 8192)])
+    assert small == pytest.approx(1.0, abs=1e-3)
+    # 2 and 4 · m k n FLOPs at 1e12/s, forty calls of them.
+    assert large == pytest.approx(1 + 40 * 6 * 8192**3 / 1e12)
+    assert Direction.FORWARD in linear.directions
