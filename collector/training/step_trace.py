@@ -115,6 +115,7 @@ class _Walker:
         self._main = main
         self._makers: dict[int, Owner] = {}
         self._count = 0
+        self._met: set[int] = set()
         self.passes: dict[int, Event] = {}
         self.encoders: dict[int, Event] = {}
         # (start, end, owner) of every work event by thread, for launches.
@@ -161,6 +162,9 @@ class _Walker:
             self.passes[number] = event
             direction = "backward" if event.name == BACKWARD else "forward"
             return Owner(in_pass=number, direction=direction), False
+        if event.name == ENCODER and owner.encoder >= 0:
+            # Run again in the backward pass of an encoder, it is part of that.
+            return owner, parent.is_work
         if event.name == ENCODER:
             self.encoders[number] = event
             return replace(owner, encoder=number), parent.is_work
@@ -187,8 +191,11 @@ class _Walker:
             self._makers[sequence] = owner
         if event.name.startswith(_COLLECTIVE_CALL) and owner.known and owner.name not in _COLLECTIVE_MARKS:
             return replace(owner, name=f"{owner.name}_all_reduce", direction="once")
-        if parent.is_node and event.name in _ADDS and owner.name in _NORMS:
-            # Two gradients of the residual stream meet where the norm's arrives.
+        is_sum = parent.is_node and event.name in _ADDS and owner.name in _NORMS and owner.encoder >= 0
+        if is_sum and owner.call not in self._met:
+            # Two gradients of the residual stream meet where the norm's arrives. Further sums are the norm's own: on a
+            # CPU, RMSNorm is made of several nodes.
+            self._met.add(owner.call)
             return replace(owner, name="residual_add")
         if not owner.known and owner.name == OTHER:
             return replace(owner, name=event.name)
