@@ -1,5 +1,6 @@
 """`collect comm`: times collectives in the groups that processes of a launcher form; process 0 stores each at once."""
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -15,6 +16,7 @@ from kernelcast.collector.compute import DTYPES, Again, Collected, Progress, is_
 from kernelcast.collector.disturbance import Flags, Watch, mean_reference_us, unstable
 from kernelcast.collector.harness import Effort
 from kernelcast.collector.host_memory import keep_freed_memory
+from kernelcast.collector.launch import ONE_VOICE
 from kernelcast.collector.layouts import DP, MP, PP, Layout, layouts
 from kernelcast.collector.peers import FirstFailedError, Peers, joined
 from kernelcast.collector.plan import Plan
@@ -127,7 +129,7 @@ def collect_comm(
         keep_freed_memory()
     torch.set_num_threads(threads)
     with (
-        Watchdog(timeout_s, local_rank=world.local_rank) as watchdog,
+        Watchdog(timeout_s, local_rank=world.local_rank, silent=bool(os.environ.get(ONE_VOICE))) as watchdog,
         joined(world, place, timeout_s=timeout_s, watchdog=watchdog) as peers,
         _recorder(peers, open_database, plan, dtype, threads, again, site) as recorder,
     ):
@@ -217,19 +219,28 @@ class _Recorder:
         flags: Flags,
     ) -> Sample:
         run = self._run(point.layout.groups_per_node)
-        same = {
-            "run_id": run.id,
-            "operator": point.operator.name,
-            "direction": Direction.ONCE,
-            "dtype": self._dtype,
-            "vector": point.vector,
-            "measured_at": measured_at,
-        }
         if isinstance(found, Untimed):
-            sample = Sample.without_time(**same, status=found.status, reason=found.reason[:500])
+            sample = Sample.without_time(
+                run_id=run.id,
+                operator=point.operator.name,
+                direction=Direction.ONCE,
+                dtype=self._dtype,
+                vector=point.vector,
+                status=found.status,
+                reason=found.reason[:500],
+                measured_at=measured_at,
+            )
         else:
             sample = Sample.from_repetitions(
-                **same, repetitions=found, reference_us=reference_us, flags=flags
+                run_id=run.id,
+                operator=point.operator.name,
+                direction=Direction.ONCE,
+                dtype=self._dtype,
+                vector=point.vector,
+                repetitions=found,
+                reference_us=reference_us,
+                measured_at=measured_at,
+                flags=flags,
             )
         self._database.add_run(run, self._keys.compute, self._keys.fabric, self._keys.software)
         self._database.add_samples([sample])

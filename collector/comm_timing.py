@@ -100,7 +100,7 @@ def together(peers: Peers, work: Callable[[], T]) -> T:
     for rank, found in enumerate(peers.gather(failure)):
         if found is not None:
             status, reason = found
-            raise Untimed(status, f"process {rank}: {reason}")
+            raise Untimed(status, f"{reason[:400]} (process {rank})")
     return done
 
 

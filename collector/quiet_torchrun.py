@@ -25,7 +25,7 @@ def main() -> None:
         run.main(sys.argv[1:])
     except ChildFailedError as error:
         statuses = {failure.local_rank: failure.exitcode for failure in error.failures.values()}
-        if words := _cause(statuses):
+        if words := cause_of(statuses):
             shown = bool(os.environ.get(ONE_VOICE))
             print(
                 f"kernelcast: error: {words}; what was measured is stored" if shown else words,
@@ -36,7 +36,7 @@ def main() -> None:
         sys.exit(1)
 
 
-def _cause(statuses: dict[int, int]) -> str:
+def cause_of(statuses: dict[int, int]) -> str:
     """What ended the workers, from their exit statuses by number; empty where one of them has said it."""
     for rank, status in sorted(statuses.items()):
         # SIGTERM is what torchrun ends the others with.

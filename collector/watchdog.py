@@ -26,7 +26,7 @@ class Watchdog:
     """Use it in a with statement, in every process; `heard` puts the end off by `timeout_s` again.
 
     SIGINT and SIGTERM are noted in `interrupted`, which the measuring asks between points; where it does not get that
-    far within seconds, or at a second signal, the process is ended. `silent` ones do not say why.
+    far within seconds, or at a second signal, the process is ended. A `silent` one does not say that it was a signal.
     """
 
     def __init__(self, timeout_s: float, *, local_rank: int, silent: bool = False) -> None:

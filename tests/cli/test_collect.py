@@ -142,9 +142,8 @@ def test_comm_outside_a_launcher_is_one_line(tmp_path: Path) -> None:
     assert done.returncode == 2
     assert done.stdout == ""
     assert done.stderr == (
-        "kernelcast: error: collect comm runs under a launcher, "
-        "found no RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE; expected: "
-        "torchrun --nproc-per-node 2 --no-python kernelcast collect comm --db FILE\n"
+        "kernelcast: error: collect comm runs in several processes, found one and no launcher; expected "
+        "kernelcast collect comm --procs 2 --db FILE, or torchrun or srun in front of it\n"
     )
     assert list(tmp_path.iterdir()) == []
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.collector.launch import run_workers, show_workers
+from kernelcast.collector.launch import LOST_PEERS, run_workers, show_workers
+from kernelcast.collector.quiet_torchrun import cause_of
 from kernelcast.runtime import DataError
 
 
@@ -48,7 +49,7 @@ def test_last_words_are_one_line(workers: Path, program: str, words: str) -> Non
 
 def test_output_is_shown_as_it_comes(workers: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (workers / "shows.py").write_text(
-        "import sys; print('result'); print('note', file=sys.stderr); sys.exit(5)"
+        "import sys; print('result'); print('note', file=sys.stderr); sys.exit(1)"
     )
     assert show_workers("shows", [], processes=1, threads=1) == 1
     out, err = capfd.readouterr()
@@ -56,7 +57,8 @@ def test_output_is_shown_as_it_comes(workers: Path, capfd: pytest.CaptureFixture
     assert err == "note\n"
 
 
-def test_an_interrupt_ends_the_workers(workers: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_whatever_ends_the_command_ends_the_workers(workers: Path, number: signal.Signals) -> None:
     # torchrun has its workers in sessions of their own: the terminal's interrupt does not reach them.
     (workers / "waits.py").write_text(
         "import os, pathlib, sys, time\n"
@@ -75,8 +77,34 @@ def test_an_interrupt_ends_the_workers(workers: Path) -> None:
     while not (pid_file.exists() and pid_file.read_text()) and time.monotonic() < deadline:
         time.sleep(0.05)
     worker = int(pid_file.read_text())
-    os.killpg(parent.pid, signal.SIGINT)
+    os.killpg(parent.pid, number)
     err = parent.communicate(timeout=60)[1]
-    assert err.splitlines()[-1] == "KeyboardInterrupt"
+    if number != signal.SIGKILL:  # which leaves no time to say anything
+        assert err.splitlines()[-1] == "KeyboardInterrupt"
     assert "elastic" not in err
-    assert not Path(f"/proc/{worker}").exists() or "zombie" in Path(f"/proc/{worker}/status").read_text()
+    while is_running(worker) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not is_running(worker)
+
+
+def is_running(process: int) -> bool:
+    status = Path(f"/proc/{process}/status")
+    return status.exists() and "zombie" not in status.read_text()
+
+
+@pytest.mark.parametrize(
+    ("statuses", "cause"),
+    [
+        ({0: LOST_PEERS, 1: -9}, "process 1 was ended by SIGKILL"),
+        ({0: 1, 1: -9}, "process 1 was ended by SIGKILL"),
+        ({0: LOST_PEERS, 1: -6, 2: LOST_PEERS}, "process 1 was ended by SIGABRT"),
+        ({0: -15}, "process 0 was ended by SIGTERM"),
+        ({0: 1, 1: 1}, ""),  # one of them has said it
+        ({0: 2, 1: LOST_PEERS}, ""),
+        ({0: -15, 1: LOST_PEERS}, ""),  # torchrun ended the first one after it had spoken
+        ({0: LOST_PEERS, 1: 3}, "process 1 ended with exit status 3"),
+        ({0: LOST_PEERS, 1: LOST_PEERS}, "the processes lost each other"),
+    ],
+)
+def test_what_is_said_of_workers_that_ended(statuses: dict[int, int], cause: str) -> None:
+    assert cause_of(statuses) == cause
