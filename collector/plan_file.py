@@ -162,7 +162,7 @@ def _spelled_out(key: str, value: dict[str, Any]) -> tuple[int, ...]:
     first, last = value["from"], value["to"]
     if first > last or value.get("times") == 1:
         raise UsageError(f"{key} is {value!r:.80}, expected from at most to, and times above 1")
-    numbers = []
+    numbers: list[int] = []
     while first <= last and len(numbers) <= _MOST_VALUES:
         numbers.append(first)
         first = first * value["times"] if "times" in value else first + value["step"]
