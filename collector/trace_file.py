@@ -2,7 +2,6 @@
 
 import gzip
 from pathlib import Path
-from typing import BinaryIO
 
 from kernelcast.runtime.errors import DataError
 
@@ -31,7 +30,7 @@ def trace_bytes(path: Path, *, max_bytes: int = MAX_TRACE_BYTES) -> bytes:
             return _unpacked(path, unpacked, path.stat().st_size, max_bytes)
 
 
-def _unpacked(path: Path, unpacked: BinaryIO, packed_bytes: int, max_bytes: int) -> bytes:
+def _unpacked(path: Path, unpacked: gzip.GzipFile, packed_bytes: int, max_bytes: int) -> bytes:
     content = bytearray()
     while chunk := unpacked.read(min(_CHUNK_BYTES, max_bytes + 1 - len(content))):
         content += chunk
