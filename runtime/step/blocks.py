@@ -19,6 +19,7 @@ from kernelcast.runtime.step.groups import Group, tensor_group
 _F, _B, _1 = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
 # A search of tens of thousands of layouts asks for some dozens of each kind; a server keeps as many as it is let.
 _REMEMBERED = 1 << 11
+_LOSS_SYNCS = 3
 
 End = Literal["first", "last"]
 
@@ -75,7 +76,8 @@ def end_forward(model: ModelConfig, cut: Cut, end: End) -> Calls:
     """Forward calls of an end: "first" is the embedding, "last" norm, logits and loss.
 
     The embedding's partial rows are summed across the tensor-parallel group. With sequence parallelism that
-    is a reduce-scatter, and what the logits read is gathered.
+    is a reduce-scatter, and what the logits read is gathered. The loss combines maxima, sums of exponentials and
+    the targets' logits of the vocabulary's shards, an entry per token each.
     """
     part, shape = Component.ENDS_FORWARD, piece_shape(model, cut)
     if end == "first":
@@ -91,6 +93,7 @@ def end_forward(model: ModelConfig, cut: Cut, end: End) -> Calls:
         *gather,
         call("logits_linear", _F, shape, 1, part),
         call("cross_entropy", _F, shape, 1, part),
+        *_sync("mp_all_reduce", model, cut, _LOSS_SYNCS, part, width=1),
     )
 
 
@@ -98,13 +101,14 @@ def end_forward(model: ModelConfig, cut: Cut, end: End) -> Calls:
 def end_backward(model: ModelConfig, cut: Cut, end: End) -> Calls:
     """Backward calls of an end; with sequence parallelism the collectives of `end_forward` turned round.
 
-    Without it there is none: the paper's composition has no collective in the backward pass of the ends.
+    Without it the gradients of what the logits read are summed across the tensor-parallel group, as those of every
+    other column-parallel linear. (The paper's composition has no collective here.)
     """
     part, shape = Component.ENDS_BACKWARD, piece_shape(model, cut)
     if end == "first":
         gather = _sync("mp_all_gather", model, cut, 1, part) if cut.sequence_parallel else ()
         return (*gather, *_embedding_mask(model, cut, _B, part), call("embedding", _B, shape, 1, part))
-    scatter = _sync("mp_reduce_scatter", model, cut, 1, part) if cut.sequence_parallel else ()
+    scatter = _sync("mp_reduce_scatter" if cut.sequence_parallel else "mp_all_reduce", model, cut, 1, part)
     return (
         call(model.norm, _B, _along_sequence(model, cut), 1, part),
         call("logits_linear", _B, shape, 1, part),
@@ -216,17 +220,20 @@ def _along_sequence(model: ModelConfig, cut: Cut) -> Shape:
     return Shape(micro_batch=cut.micro_batch, sequence_length=tokens, hidden_size=model.hidden_size)
 
 
-def _sync(name: str, model: ModelConfig, cut: Cut, count: int, part: Component) -> Calls:
+def _sync(
+    name: str, model: ModelConfig, cut: Cut, count: int, part: Component, *, width: int | None = None
+) -> Calls:
+    """Collectives over `width` entries per token, the hidden size unless given."""
     if cut.mp == 1 or count == 0:
         return ()
-    return (call(name, _1, _on(model, cut, cut.group), count, part),)
+    return (call(name, _1, _on(model, cut, cut.group, width), count, part),)
 
 
-def _on(model: ModelConfig, cut: Cut, group: Group) -> Shape:
+def _on(model: ModelConfig, cut: Cut, group: Group, width: int | None = None) -> Shape:
     return Shape(
         micro_batch=cut.micro_batch,
         sequence_length=model.sequence_length,
-        hidden_size=model.hidden_size,
+        hidden_size=width or model.hidden_size,
         tensor_parallel=cut.mp,
         nodes=group.nodes,
         gpus_per_node=group.gpus_per_node,

@@ -53,8 +53,14 @@ def taken_apart(
 
 
 def vectors(parts: Decomposition) -> dict[str, tuple[int, ...]]:
-    """Operator → vector of those whose vector is the same wherever they are called."""
-    every = {(call.operator, call.vector) for stage in parts.stages for call in parts.calls(stage)}
+    """Operator → vector of those whose vector is the same wherever they are called, but for the loss's all-reduces."""
+    loss = set(parts.last.forward)
+    every = {
+        (call.operator, call.vector)
+        for stage in parts.stages
+        for call in parts.calls(stage)
+        if call.operator != "mp_all_reduce" or call not in loss
+    }
     return {operator: vector for operator, vector in every if not operator.startswith(("dp_", "optimizer"))}
 
 
@@ -145,8 +151,15 @@ def test_calls_of_each_stage() -> None:
     assert counts(parts, 0, Component.ENDS_BACKWARD) == {("embedding", "backward"): 1}
     assert counts(parts, 1, Component.ENDS_FORWARD, Component.ENDS_BACKWARD) == {}
     last = ("layer_norm", "logits_linear", "cross_entropy")
-    assert counts(parts, 3, Component.ENDS_FORWARD) == {(name, "forward"): 1 for name in last}
-    assert counts(parts, 3, Component.ENDS_BACKWARD) == {(name, "backward"): 1 for name in last}
+    # The loss combines three entries per token; the logits' input gradients are summed.
+    all_reduce = ("mp_all_reduce", "once")
+    assert counts(parts, 3, Component.ENDS_FORWARD) == {(name, "forward"): 1 for name in last} | {
+        all_reduce: 3
+    }
+    assert counts(parts, 3, Component.ENDS_BACKWARD) == {(name, "backward"): 1 for name in last} | {
+        all_reduce: 1
+    }
+    assert operator_vectors(parts.last.forward, "mp_all_reduce") == [("mp_all_reduce", (4 * 2048, 1, 4), 3)]
 
 
 def test_sends_are_charged_to_the_sender() -> None:
@@ -259,7 +272,8 @@ def test_sequence_parallelism_by_hand() -> None:
     assert operator_vectors(parts.encoder.forward, "gelu") == [("gelu", (4, 2048, 6144), 1)]
     assert operator_vectors(parts.first.forward, *collectives) == [(*scatter, 1)]
     assert operator_vectors(parts.first.backward, *collectives) == [(*gather, 1)]
-    assert operator_vectors(parts.last.forward, *collectives) == [(*gather, 1)]
+    loss = ("mp_all_reduce", (4 * 2048, 1, 4), 3)
+    assert operator_vectors(parts.last.forward, *collectives) == [(*gather, 1), loss]
     assert operator_vectors(parts.last.backward, *collectives) == [(*scatter, 1)]
 
 
