@@ -126,7 +126,7 @@ def _explain(
 ) -> Explanation:
     (name, direction), vector = asked
     entries = bundle.at(estimate.processes_per_node).entries
-    found = substitute(name, vector, entries)
+    found = substitute(name, vector, entries, direction)
     entry = entries[(name if found is None else found.source, direction)]
     source_vector = vector if found is None else found.vector(vector)
     ranges = zip(OPERATORS[entry.operator].features.items(), source_vector, entry.training_range, strict=True)

@@ -284,7 +284,7 @@ class Pieces:
         entries = self.predictor.bundle.entries
         if key in entries:
             return self._times_us(key, vectors)
-        stand_ins = {vector: substitute(operator, vector, entries) for vector in vectors}
+        stand_ins = {vector: substitute(operator, vector, entries, direction) for vector in vectors}
         answers = dict.fromkeys(vectors, math.nan)
         for instead in dict.fromkeys(stand_ins.values()):
             if instead is None:

@@ -8,6 +8,7 @@ from kernelcast.runtime.bundle.regressor_entry import Key
 from kernelcast.runtime.model import ModelConfig
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.parallelism import Parallelism
+from kernelcast.runtime.step.substitutes import is_answered_alike
 
 UNGROUPED = {"grouped_rope": "rope", "grouped_flash_attention": "flash_attention"}
 """What is asked where a grouped operator is left out, as if there were as many key-value heads as query heads."""
@@ -31,11 +32,13 @@ class LeftOutWarning:
 
 
 def lacking(entries: Collection[Key]) -> frozenset[str]:
-    """Supplementary operators without a regressor for every direction among `entries`."""
+    """Supplementary operators without a regressor for every direction among `entries`, or another that answers."""
     return frozenset(
         row.name
         for row in OPERATORS.values()
-        if row.supplementary and not all((row.name, direction) in entries for direction in row.directions)
+        if row.supplementary
+        and not all((row.name, direction) in entries for direction in row.directions)
+        and not is_answered_alike(row, entries)
     )
 
 

@@ -16,7 +16,7 @@ from kernelcast.runtime.predictor import Answer, Predictor
 from kernelcast.runtime.range_warning import RangeWarning
 from kernelcast.runtime.step.calls import OperatorCall
 from kernelcast.runtime.step.left_out import LeftOutWarning
-from kernelcast.runtime.step.substitutes import Substitute, SubstituteWarning, substitute
+from kernelcast.runtime.step.substitutes import SubstituteWarning, substitute
 
 Vector = tuple[int, ...]
 Question = tuple[Key, Vector]
@@ -64,27 +64,24 @@ def ask(
         DataError: the bundle lacks an operator, and nothing stands in for it; the message says `needed_by`.
     """
     asked: dict[Key, _Asked] = {}
-    stand_ins: dict[Substitute, None] = {}
+    stand_ins: dict[SubstituteWarning, None] = {}
     for key, vector in dict.fromkeys(map(question, calls)):
         source, source_vector, factor = key, vector, 1.0
         if key not in predictor.bundle.entries:
-            found = substitute(key[0], vector, predictor.bundle.entries)
+            found = substitute(key[0], vector, predictor.bundle.entries, key[1])
             if found is None:
                 raise DataError(
                     f"bundle {predictor.bundle.path} has no regressor for {key[0]} ({key[1]}), "
                     f"which {needed_by} needs"
                 )
-            stand_ins[found] = None
+            stand_ins[SubstituteWarning.of(found, key[1])] = None
             source, source_vector, factor = (found.source, key[1]), found.vector(vector), found.factor
         to_ask = asked.setdefault(source, _Asked())
         to_ask.vectors[source_vector] = None
         to_ask.questions.append(((key, vector), source_vector, factor * factor_of(calibration, key[0])))
     answers: dict[Question, Answer] = {}
     sources: dict[Question, Key] = {}
-    warnings: list[Warnings] = [
-        SubstituteWarning(operator=found.operator, source=found.source, factor=found.factor)
-        for found in stand_ins
-    ]
+    warnings: list[Warnings] = list(stand_ins)
     for source, to_ask in asked.items():
         vectors = list(to_ask.vectors)
         times = predictor.answers_of(*source, vectors)

@@ -9,6 +9,7 @@ import pytest
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism
 from kernelcast.runtime.bundle.file import RegressorEntry
 from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.step.left_out import lacking
 from kernelcast.runtime.step.substitutes import substitute
 
 Make = Callable[..., Path]
@@ -118,3 +119,57 @@ def test_the_nearest_training_answers(regressor: Callable[..., RegressorEntry]) 
     # A layout that was measured goes before one that was not.
     measured, elsewhere = entry("mp_all_reduce", 500, 1000, (1, 4)), entry("dp_all_gather", 10, 1000, (2, 2))
     assert source(elsewhere, measured) == "mp_all_reduce 0.5"
+
+
+ALIKE = ("bias_add", "qkv_split", "embedding_mask")
+
+
+def test_elementwise_operators_take_as_long_as_a_residual_addition_that_moves_as_much(
+    make_bundle: Make,
+) -> None:
+    # Whatever is asked of the bundle's residual addition takes 30 µs: it moves 3 elements, and a bias 2 (backward 1),
+    # for each one of the product. The workloads in its trained range are all of one element.
+    path = make_bundle({"residual_add": 30.0}, without=ALIKE, largest=1.0)
+    estimate = ask(path, micro_batch=1)
+    rows = {
+        (row.operator, row.direction, row.vector): row.time_us
+        for row in estimate.operators
+        if row.operator in ALIKE
+    }
+    assert rows["bias_add", Direction.FORWARD, (4, 8)] == pytest.approx(30 * 32 * 2 / 3)
+    assert rows["bias_add", Direction.BACKWARD, (4, 8)] == pytest.approx(30 * 32 * 1 / 3)
+    assert rows["qkv_split", Direction.BACKWARD, (4, 24)] == pytest.approx(30 * 96 * 2 / 3)
+
+
+def test_what_answers_for_them_is_said(make_bundle: Make) -> None:
+    estimate = ask(make_bundle(without=ALIKE), mp=2)
+    said = [message for message in messages(estimate) if message.startswith(ALIKE)]
+    assert "bias_add (forward): not in the bundle, answered by residual_add moving as much memory" in said
+    assert len(said) == len(set(said)) == 5
+    [warning] = [w for w in estimate.warnings if str(w).startswith("qkv_split")]
+    assert warning.to_dict() == {
+        "operator": "qkv_split",
+        "direction": "backward",
+        "kind": "substitute",
+        "source": "residual_add",
+        "factor": 1.0,
+        "message": str(warning),
+    }
+
+
+def test_the_workload_asked_instead_moves_as_much(make_bundle: Make) -> None:
+    entries = Estimator.load(make_bundle(without=ALIKE, largest=10_000.0)).bundle.entries
+    for asked in ((8192, 4608), (3, 5), (1, 1), (9_999, 9_999)):
+        found = substitute("bias_add", asked, entries, Direction.FORWARD)
+        assert found is not None
+        b, l, d = found.vector(asked)  # noqa: E741
+        assert found.factor * 3 * b * l * d == pytest.approx(2 * asked[0] * asked[1])
+        assert 0.3 < found.factor < 1.5  # near: the workloads are whole numbers
+        assert all(1 <= size <= 10_000 for size in (b, l, d))
+
+
+def test_without_a_residual_addition_they_are_left_out(make_bundle: Make) -> None:
+    entries = Estimator.load(make_bundle(without=[*ALIKE, "residual_add"])).bundle.entries
+    assert substitute("bias_add", (8, 8), entries, Direction.FORWARD) is None
+    assert set(ALIKE) <= lacking(entries)
+    assert not set(ALIKE) & lacking(Estimator.load(make_bundle(without=ALIKE)).bundle.entries)
