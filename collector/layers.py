@@ -26,7 +26,9 @@ def split_qkv(qkv: Tensor, *, heads: int, kv_heads: int) -> tuple[Tensor, Tensor
     Backward is one kernel, the three gradients put side by side.
     """
     head_size = qkv.shape[-1] // (heads + 2 * kv_heads)
-    query, key, value = qkv.split([heads * head_size, kv_heads * head_size, kv_heads * head_size], dim=-1)
+    query, key, value = torch.split(
+        qkv, [heads * head_size, kv_heads * head_size, kv_heads * head_size], dim=-1
+    )
     return (
         query.unflatten(-1, (heads, head_size)),
         key.unflatten(-1, (kv_heads, head_size)),

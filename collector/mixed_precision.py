@@ -30,6 +30,10 @@ class MasterAdamW:
             self.optimizer.step()
             return
         with torch.no_grad():
-            torch._foreach_copy_([m.grad for m in self.masters], [p.grad for p in self.parameters])
+            torch._foreach_copy_(_gradients(self.masters), _gradients(self.parameters))
             self.optimizer.step()
             torch._foreach_copy_(self.parameters, self.masters)
+
+
+def _gradients(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [tensor.grad for tensor in tensors if tensor.grad is not None]
