@@ -26,13 +26,12 @@ def split_qkv(qkv: Tensor, *, heads: int, kv_heads: int) -> tuple[Tensor, Tensor
     Backward is one kernel, the three gradients put side by side.
     """
     head_size = qkv.shape[-1] // (heads + 2 * kv_heads)
-    query, key, value = torch.split(
-        qkv, [heads * head_size, kv_heads * head_size, kv_heads * head_size], dim=-1
-    )
+    widths = [heads * head_size, kv_heads * head_size, kv_heads * head_size]
+    query, key, value = torch.split_with_sizes(qkv, widths, dim=-1)
     return (
-        query.unflatten(-1, (heads, head_size)),
-        key.unflatten(-1, (kv_heads, head_size)),
-        value.unflatten(-1, (kv_heads, head_size)),
+        query.view(*query.shape[:2], heads, head_size),
+        key.view(*key.shape[:2], kv_heads, head_size),
+        value.view(*value.shape[:2], kv_heads, head_size),
     )
 
 
