@@ -172,9 +172,10 @@ def _decoded(content: bytes, path: Path) -> _Document:
         document = msgspec.json.decode(content)
     if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
         raise DataError(f"{path}: no list 'traceEvents' found, expected a Kineto trace")
-    fields = {name: document.get(name) for name in _Document.__struct_fields__}
-    events = [_event(raw, path) for raw in document["traceEvents"] if _is_complete(raw)]
-    return _Document(**{**fields, "traceEvents": events})
+    found = _Document([_event(raw, path) for raw in document["traceEvents"] if _is_complete(raw)])
+    for name in _Document.__struct_fields__[1:]:
+        setattr(found, name, document.get(name))
+    return found
 
 
 def _is_complete(raw: object) -> bool:

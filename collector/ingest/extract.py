@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from kernelcast.collector.ingest.arguments import Arguments, arguments_of, whole
 from kernelcast.collector.ingest.collectives import COMMUNICATION_CALL, collective, gloo_collective
@@ -142,8 +143,7 @@ class _Work:
             stream = threads.setdefault(call.event.thread, len(threads))
             if own_us[index] >= RESOLUTION_US:
                 self._add(_piece_of(call.event, own_us[index], stream, index), *self._place(index))
-        groups = trace.distributed.get("pg_config")
-        only = groups[0].get("ranks") if _is_only_group(groups) else []
+        only = _only_group(trace.distributed.get("pg_config"))
         for number, event in enumerate(trace.of_category(ANNOTATION_CATEGORY)):
             if event.name.startswith("gloo:"):
                 stream = threads.setdefault(event.thread, len(threads))
@@ -226,11 +226,12 @@ def _piece_of(event: Event, own_us: float, stream: int, call: int | None) -> Pie
     return Piece(event.name, event.category, event.start_us, own_us, event.end_us, stream, call)
 
 
-def _is_only_group(groups: object) -> bool:
+def _only_group(groups: Any) -> Sequence[int]:
+    """Ranks of the only group that a trace lists; none where it lists several, or none."""
     if not isinstance(groups, list) or len(groups) != 1 or not isinstance(groups[0], dict):
-        return False
+        return ()
     ranks = groups[0].get("ranks")
-    return isinstance(ranks, list) and all(type(rank) is int for rank in ranks)
+    return ranks if isinstance(ranks, list) and all(type(rank) is int for rank in ranks) else ()
 
 
 class _Streams:
