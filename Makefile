@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse clean
+.PHONY: demo test validate validate-published validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -57,6 +57,27 @@ bench-store: $(INSTALLED)
 
 # The method's authors' data files: where they lie is set by PUBLISHED=FOLDER, what is done by BENCH_TRAIN=--write.
 PUBLISHED ?= ../shared/data/estimate-train-time/Perlmutter
+
+# Predicted beside measured steps: results into docs/validation/, and docs/validation.md of them. Takes minutes of
+# training; what was trained is kept, and taken over where nothing has changed.
+VALIDATED := $(VENV)/validated
+KEEP := $(BIN)/python docs/generate_validation.py keep
+
+validate: validate-published validate-page
+
+validate-published: $(INSTALLED)
+	@mkdir -p $(VALIDATED)
+	@if [ -d "$(PUBLISHED)" ]; then set -ex; \
+	  $(KEEP) published validate published "$(PUBLISHED)" --json -o $(VALIDATED)/published.kcast \
+	    $$(test -f $(VALIDATED)/published.kcast && echo --bundle $(VALIDATED)/published.kcast); \
+	  for timeline in closed-form simulate; do \
+	    $(KEEP) calibration-$$timeline calibrate --bundle $(VALIDATED)/published.kcast \
+	      --runs validate/perlmutter.toml --timeline $$timeline --json; \
+	  done; \
+	else echo "$(PUBLISHED): no such folder, the published table stays as it is"; fi
+
+validate-page: $(INSTALLED)
+	$(BIN)/python docs/generate_validation.py
 
 bench-train: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_train.py "$(PUBLISHED)" $(BENCH_TRAIN)
