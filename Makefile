@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse clean
+.PHONY: demo test validate validate-published validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -81,6 +81,10 @@ validate-page: $(INSTALLED)
 
 bench-train: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_train.py "$(PUBLISHED)" $(BENCH_TRAIN)
+
+# Adaptive against random sampling; writes docs/sampling.json, docs/sampling.png and the table in docs/plans.md.
+bench-sampling: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_sampling.py "$(PUBLISHED)" $(BENCH_SAMPLING)
 
 bench-runtime: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_runtime.py --write docs/performance.md

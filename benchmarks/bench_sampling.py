@@ -1,0 +1,197 @@
+"""Adaptive against random sampling, with the method's authors' A100 data as the oracle (`make bench-sampling`).
+
+A quarter of an operator's workloads is held out for good; of the rest, both ways choose which to measure. After so
+many measurements the committee's best member (chosen by cross-validation on what was measured) predicts those held
+out. Errors are means over the directions and the seeds. Writes docs/sampling.json, docs/sampling.png and the table in
+docs/plans.md; `--table` writes the latter two from the JSON alone.
+"""
+
+import argparse
+import json
+import re
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kernelcast.runtime.operators import OPERATORS
+from kernelcast.sampling.committee import best_member
+from kernelcast.sampling.design import next_workloads, subset
+from kernelcast.store import Database
+from kernelcast.store.importers import read_estimate_train_time, store_parsed
+from kernelcast.train.dataset import Row, Table, tables
+from kernelcast.train.regressor import fit
+from kernelcast.train.selection import relative_errors
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+OPERATORS_SHOWN = (
+    "qkv_linear", "flash_attention", "fused_causal_softmax", "layer_norm", "cross_entropy", "dp_all_gather",
+)  # fmt: skip
+SIZES = (12, 16, 24, 32, 48, 64, 96)
+MOST_CANDIDATES = 1200
+MOST_HELD_OUT = 500
+BATCH = 4
+START, END = "<!-- made by make bench-sampling -->", "<!-- end -->"
+
+
+def published(folder: Path) -> list[Table]:
+    """The authors' tables."""
+    with tempfile.TemporaryDirectory() as scratch, Database.open(Path(scratch, "a.db"), create=True) as db:
+        store_parsed(db, read_estimate_train_time([folder]))
+        rows = [
+            Row(operator=s.operator, direction=s.direction, vector=s.vector, time_us=s.time_us)
+            for s in db.read_samples()
+            if s.operator in OPERATORS_SHOWN and s.time_us is not None
+        ]
+    return tables(rows, statistic="middle_five")
+
+
+def error(known: list[Table], held_out: list[Table], seed: int) -> float:
+    """Mean relative error on the held-out rows, over the directions."""
+    errors = []
+    for table, unseen in zip(known, held_out, strict=True):
+        member, _ = best_member(table, seed)
+        predicted = fit(member, table, seed).predict_us(unseen.workloads)
+        errors.append(float(relative_errors(predicted, unseen.times_us).mean()))
+    return float(np.mean(errors))
+
+
+def curve(
+    pool: list[Table], held_out: list[Table], *, adaptive: bool, sizes: list[int], seed: int
+) -> list[float]:
+    """Errors after so many measurements, chosen by one of the ways."""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(pool[0])).tolist()
+    # Seeds differ in where the design starts; the command starts in the middle.
+    chosen = order[: 1 if adaptive else sizes[0]]
+    errors = []
+    for size in sizes:
+        while len(chosen) < size:
+            count = min(BATCH, size - len(chosen)) if len(chosen) >= sizes[0] else size - len(chosen)
+            if adaptive:
+                chosen += next_workloads(pool[0].workloads, subset(pool, chosen), chosen, count, rng)
+            else:
+                chosen = order[:size]
+        errors.append(error(subset(pool, chosen), held_out, seed))
+    return errors
+
+
+def compare(parts: list[Table], seeds: list[int]) -> dict[str, Any]:
+    """Both curves of one operator."""
+    rng = np.random.default_rng(99)
+    order = rng.permutation(len(parts[0]))
+    most = min(len(order) // 4, MOST_HELD_OUT)
+    held_out = subset(parts, order[:most])
+    pool = subset(parts, order[most:][:MOST_CANDIDATES])
+    sizes = [size for size in SIZES if size <= 0.65 * len(pool[0])]
+    found: dict[str, Any] = {"workloads": len(order), "held_out": most, "sizes": sizes}
+    for way in ("random", "adaptive"):
+        curves = [curve(pool, held_out, adaptive=way == "adaptive", sizes=sizes, seed=seed) for seed in seeds]
+        found[way] = [round(float(e), 5) for e in np.mean(curves, axis=0)]
+    return found
+
+
+def needed(found: dict[str, Any]) -> float | None:
+    """Measurements from which on adaptive sampling is as good as random at its end, interpolated; None: never."""
+    goal, sizes, errors = found["random"][-1], found["sizes"], found["adaptive"]
+    worse = [number for number, value in enumerate(errors) if value > goal]
+    if not worse:
+        return float(sizes[0])
+    last = worse[-1]
+    if last == len(errors) - 1:
+        return None
+    share = (errors[last] - goal) / (errors[last] - errors[last + 1])
+    return float(sizes[last] + share * (sizes[last + 1] - sizes[last]))
+
+
+def table_text(document: dict[str, Any]) -> str:
+    """The table of docs/plans.md."""
+    lines = [
+        f"Means over {len(document['seeds'])} seeds; {document['reached_half']} of {len(document['operators'])} "
+        "operators reach random's last error with at most half of its measurements.",
+        "",
+        "| operator | measurements | random | adaptive | adaptive is as good after |",
+        "|---|---|---|---|---|",
+    ]
+    for name, found in document["operators"].items():
+        after = needed(found)
+        said = (
+            "not within as many"
+            if after is None
+            else f"{after:.0f} ({100 * after / found['sizes'][-1]:.0f} %)"
+        )
+        lines.append(
+            f"| {name} | {found['sizes'][-1]} | {100 * found['random'][-1]:.1f} % | "
+            f"{100 * found['adaptive'][-1]:.1f} % | {said} |"
+        )
+    return "\n".join(lines)
+
+
+def write_page(document: dict[str, Any]) -> None:
+    """Put the table into docs/plans.md."""
+    page = DOCS / "plans.md"
+    text = page.read_text(encoding="utf-8")
+    pattern = re.compile(f"{re.escape(START)}.*?{re.escape(END)}", re.S)
+    page.write_text(pattern.sub(lambda m: f"{START}\n{table_text(document)}\n{END}", text), encoding="utf-8")
+
+
+def draw(document: dict[str, Any]) -> None:
+    """docs/sampling.png: a panel per operator, error against measurements."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot as plt
+
+    figure, panels = plt.subplots(2, 3, figsize=(11, 6.2), constrained_layout=True)
+    for panel, (name, found) in zip(panels.flat, document["operators"].items(), strict=True):
+        for way, colour, marker in (("random", "#888888", "o"), ("adaptive", "#1f6fb4", "s")):
+            panel.plot(
+                found["sizes"], [100 * e for e in found[way]], marker, ls="-", color=colour, label=way, ms=4
+            )
+        panel.axhline(100 * found["random"][-1], color="#888888", lw=0.8, ls=":")
+        panel.set_xscale("log")
+        panel.set_xticks(found["sizes"], [str(size) for size in found["sizes"]])
+        panel.minorticks_off()
+        panel.set_yscale("log")
+        low, high = panel.get_ylim()
+        ticks = [t for t in (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200) if low <= t <= high]
+        panel.set_yticks(ticks, [f"{t} %" for t in ticks])
+        panel.minorticks_off()
+        panel.set_title(OPERATORS[name].title, fontsize=9)
+        panel.grid(alpha=0.25)
+    panels.flat[0].legend(frameon=False)
+    figure.supxlabel("measurements")
+    figure.supylabel("error on held-out workloads")
+    figure.savefig(DOCS / "sampling.png", dpi=110)
+
+
+def main() -> None:
+    """Run the comparison, or only write the page anew."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path, nargs="?")
+    parser.add_argument("--seeds", type=int, default=6)
+    parser.add_argument("--table", action="store_true", help="only write docs/plans.md and the picture")
+    arguments = parser.parse_args()
+    record = DOCS / "sampling.json"
+    if not arguments.table:
+        # Seeds below 100 were looked at while the sampler was made.
+        seeds = list(range(101, 101 + arguments.seeds))
+        everything = published(arguments.folder)
+        operators = {}
+        for name in OPERATORS_SHOWN:
+            operators[name] = compare([t for t in everything if t.operator == name], seeds)
+            print(name, operators[name], flush=True)
+        half = sum(
+            (after := needed(f)) is not None and after <= f["sizes"][-1] / 2 for f in operators.values()
+        )
+        document = {"seeds": seeds, "reached_half": half, "operators": operators}
+        record.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    document = json.loads(record.read_text(encoding="utf-8"))
+    draw(document)
+    write_page(document)
+    print(table_text(document))
+
+
+if __name__ == "__main__":
+    main()
