@@ -1,0 +1,247 @@
+"""Write docs/validation.md from the results in docs/validation/, and put results there (`make validate`).
+
+    python docs/generate_validation.py                           # the page
+    python docs/generate_validation.py keep NAME COMMAND…        # runs kernelcast COMMAND, which has --json, first
+
+A kept result is what the command printed, with the day, the machine, the command and the version of kernelcast.
+"""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+RESULTS = ROOT / "docs" / "validation"
+PAGE = ROOT / "docs" / "validation.md"
+TEXT = RESULTS / "page.md"
+# Where in page.md each kind of result goes, by the format that it names.
+PLACES = {
+    "kernelcast.published_validation/1": "published",
+    "kernelcast.calibration/1": "calibration",
+    "kernelcast.validation-run/1": "real steps",
+}
+
+
+def page(results: Path = RESULTS) -> str:
+    """The whole page."""
+    text = (results / "page.md").read_text(encoding="utf-8")
+    sections: dict[str, list[str]] = {place: [] for place in PLACES.values()}
+    for path in sorted(results.glob("*.json")):
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        place = PLACES[kept["result"]["format"]]
+        sections[place] += [*_heading(kept), *_TABLES[place](kept["result"])]
+    for place, lines in sections.items():
+        text = text.replace(f"<!-- {place} -->\n", "\n".join([*lines, ""]) if lines else _NOTHING)
+    return text
+
+
+_NOTHING = "No result is kept in docs/validation/ yet.\n"
+
+
+def _heading(kept: dict[str, Any]) -> Iterator[str]:
+    yield f"`{kept['command']}`  "
+    yield f"{kept['date']}, kernelcast {kept['version']}, on {kept['machine']}"
+    yield ""
+
+
+def _published(result: dict[str, Any]) -> Iterator[str]:
+    """Steps, then components, of `validate published --json`."""
+    yield f"{result['site']} ({result['hardware']}); measured: {result['source']}."
+    yield ""
+    heads = ("model (pp-mp-dp)", "measured", "closed form", "error", "simulated", "error", "published error")
+    rows = [
+        (
+            run["label"],
+            f"{run['measured_s']:.3f} s",
+            f"{run['predicted_s']:.3f} s",
+            signed(run["error"]),
+            f"{run['simulated_s']:.3f} s",
+            signed(run["simulated_error"]),
+            signed(run["published_error"]),
+        )
+        for run in result["runs"]
+    ]
+    mean = (
+        "mean of absolute errors",
+        "",
+        "",
+        share(result["mean_abs_error"]),
+        "",
+        share(result["mean_abs_simulated_error"]),
+        share(result["mean_abs_published_error"]),
+    )
+    yield from table(heads, [*rows, mean])
+    if any(run["implied_step_s"] is not None for run in result["runs"]):
+        yield ""
+        yield "Errors of components, closed form; in brackets the published prediction's:"
+        yield ""
+        yield from _components(result["runs"])
+
+
+def _components(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
+    names = [component["name"] for component in runs[0]["components"]]
+    rows = []
+    for index, name in enumerate(names):
+        found = [run["components"][index] for run in runs]
+        rows.append((name, *(f"{signed(c['error'])} ({signed(c['published_error'])})" for c in found)))
+    steps = [
+        signed(run["implied_step_s"] / run["measured_s"] - 1) if run["implied_step_s"] else "–"
+        for run in runs
+    ]
+    rows.append(("step of the implied components", *steps))
+    yield from table(("component", *(run["label"] for run in runs)), rows)
+
+
+def _calibration(result: dict[str, Any]) -> Iterator[str]:
+    """Errors before and after, of `calibrate --json`."""
+    calibration, means = result["calibration"], result["mean_abs_error"]
+    yield f"Timeline {calibration['timeline']}, {calibration['parameters']} parameter(s):"
+    yield ""
+    rows = [
+        (
+            run["label"],
+            f"{run['measured_s']:.3f} s",
+            signed(run["error_before"]),
+            signed(run["error_left_out"]),
+            signed(run["error_after"]),
+        )
+        for run in calibration["runs"]
+    ]
+    means_row = (
+        "mean of absolute errors",
+        "",
+        *(share(means[name]) for name in ("before", "left_out", "after")),
+    )
+    yield from table(("step", "measured", "before", "left out", "fitted"), [*rows, means_row])
+    listed = ", ".join(f"{n}: {share(error)}" for n, error in result["left_out_by_parameters"].items())
+    factors = ", ".join(f"{one['class']} {one['factor']:.3f}" for one in result["classes"])
+    yield ""
+    yield f"Left out, by number of parameters: {listed}. Factors: {factors}."
+    yield ""
+
+
+def _real_steps(result: dict[str, Any]) -> Iterator[str]:
+    """Steps, noise, then components, of `validate run --json`."""
+    noise = result["noise"]
+    yield f"{result['hardware']}; {result['software']}. Predicted from {result['statistic']} times of operators."
+    yield ""
+    heads = (
+        "model", "pp-mp-dp", "b × m", "ZeRO, recompute", "predicted", "fastest", "10th percentile", "median", "error",
+    )  # fmt: skip
+    rows = [
+        (
+            *_configuration(run),
+            *(milliseconds(run[name]) for name in ("predicted_s", "measured_s", "p10_s", "median_s")),
+            signed(run["error"]),
+        )
+        for run in result["runs"]
+    ]
+    yield from table(heads, rows)
+    yield ""
+    yield (
+        f"Mean of absolute errors {share(result['mean_abs_error'])} (closed form "
+        f"{share(result['closed_form_mean_abs_error'])}), worst {signed(result['worst_error'])}. "
+        "Of each repetition (mean, worst): "
+        + "; ".join(
+            f"{share(one['mean_abs_error'])}, {share(one['worst_abs_error'])}"
+            for one in result["repetitions"]
+        )
+        + ". The machine's own noise: the fastest steps of the rounds of one configuration lie "
+        f"{share(noise['steps'])} apart on average, {share(noise['largest'])} at most; a reference product's quiet "
+        f"times {share(noise['reference'])}."
+    )
+    yield ""
+    yield "Errors of components:"
+    yield ""
+    names = list(dict.fromkeys(one["name"] for run in result["runs"] for one in run["components"]))
+    rows = []
+    for run in result["runs"]:
+        errors = {one["name"]: one["error"] for one in run["components"]}
+        rows.append((*_configuration(run), *(signed(errors.get(name)) for name in names)))
+    yield from table((*heads[:4], *names), rows)
+    yield ""
+
+
+def _configuration(run: dict[str, Any]) -> tuple[str, ...]:
+    degrees = f"{run['pp']}-{run['mp']}-{run['dp']}"
+    return (
+        run["model"],
+        degrees,
+        f"{run['micro_batch']} × {run['micro_batches']}",
+        f"{run['zero']}, {run['recompute']}",
+    )
+
+
+_TABLES = {"published": _published, "calibration": _calibration, "real steps": _real_steps}
+
+
+def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    """A Markdown table, columns padded so that it reads as plain text too."""
+    widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
+    for row in [heads, ["-" * width for width in widths], *rows]:
+        yield f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |"
+
+
+def milliseconds(value_s: float) -> str:
+    """`12.3 ms`."""
+    return f"{1e3 * value_s:.1f} ms"
+
+
+def signed(error: float | None) -> str:
+    """`+1.23 %`, a dash where it is not known."""
+    return "–" if error is None else f"{100 * error:+.2f} %"
+
+
+def share(error: float | None) -> str:
+    """`1.23 %`, a dash where it is not known."""
+    return "–" if error is None else f"{100 * error:.2f} %"
+
+
+def keep(name: str, arguments: Sequence[str]) -> Path:
+    """Run a kernelcast command, and keep what it prints (JSON) with where it comes from."""
+    command = [sys.executable, "-m", "kernelcast.cli.main", *arguments]
+    printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+    result = json.loads(printed)
+    for run in result.get("runs", []):
+        run.pop("operators", None)  # thousands of lines, which the page does not show
+    if "bundle" in result:
+        result["bundle"] = Path(result["bundle"]).name
+    # Folders of this machine say nothing to a reader.
+    shown = [Path(word).name if "/" in word else word for word in arguments]
+    kept = {
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": " ".join(["kernelcast", *shown]),
+        "version": version("kernelcast"),
+        "machine": _machine(),
+        "result": result,
+    }
+    path = RESULTS / f"{name}.json"
+    path.write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    return path
+
+
+def _machine() -> str:
+    from kernelcast.collector.probe import probe, resolve_device
+
+    return probe(resolve_device("cpu"), threads=1).compute.description
+
+
+def main(arguments: Sequence[str]) -> None:
+    """See the module's docstring."""
+    match arguments:
+        case ["keep", name, *command] if command:
+            print(keep(name, command).relative_to(ROOT))
+        case []:
+            PAGE.write_text(page(), encoding="utf-8")
+            print(PAGE.relative_to(ROOT))
+        case _:
+            sys.exit(__doc__)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
