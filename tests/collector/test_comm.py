@@ -1,6 +1,7 @@
 """`collect comm` under the real launcher: real processes, gloo, a few small messages."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -73,7 +74,7 @@ def run(command: list[str], **more: str) -> "subprocess.CompletedProcess[str]":
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        out, err = launcher.communicate(timeout=100)
+        out, err = launcher.communicate(timeout=200)
     finally:
         launcher.terminate()  # and not kill: it ends its workers
         launcher.wait()
@@ -133,9 +134,9 @@ def test_processes_started_by_the_command(tmp_path: Path, plan_file: Path) -> No
     # Groups of two leave one process without work; a message has two ends.
     points = sizes * (operators + operators - 1)
     assert done.stdout.startswith(f"{path}: {points} measured")
-    assert [line for line in done.stderr.splitlines() if line.startswith("collectives")] == [
-        f"collectives: {points} of {points}"
-    ]
+    # On a busy machine there are lines before the last one.
+    lines = [line for line in done.stderr.splitlines() if line.startswith("collectives")]
+    assert lines[-1] == f"collectives: {points} of {points}"
     with Database.open(path, read_only=True) as database:
         vectors = {(row.operator, row.vector) for row in database.read_samples()}
         assert {run.site for run in database.run_list()} == {"-Example-"}
@@ -178,8 +179,10 @@ def test_memory_that_is_not_there_is_a_row_and_the_run_goes_on(tmp_path: Path, p
         rows = database.read_samples(status=None)
     assert len(rows) == 2 * len(COLLECTIVES)
     assert {row.status for row in rows} == {Status.FAILED}
-    assert (
-        "first failure: mp_all_reduce [137438953472, 1, 2]: out of memory: 2 process(es) need" in done.stderr
+    assert re.search(
+        r"first failure: \w+ \[137438953472, 1, 2\]: out of memory: 2 process\(es\) need .* \(process 0\)$",
+        done.stderr,
+        re.MULTILINE,
     )
     assert done.stderr.splitlines()[-1] == (
         f"kernelcast: error: {path}: nothing measured, all points failed; their reasons are stored"
@@ -222,7 +225,7 @@ def test_a_process_that_is_lost_ends_the_others_and_keeps_what_was_measured(
         assert database.query("PRAGMA integrity_check") == [{"integrity_check": "ok"}]
     again = collect("--procs", "3", "--db", str(path), "--plan", str(plan_file))
     assert again.returncode == 0, again.stderr
-    assert f"{path}: 36 measured, 3 already there" in again.stdout or "3 already there" in again.stdout
+    assert again.stdout.startswith(f"{path}: {3 * (2 * len(COLLECTIVES) - 1) - 3} measured, 3 already there")
 
 
 def test_a_process_that_stops_ends_the_others_at_the_timeout(tmp_path: Path, plan_file: Path) -> None:
