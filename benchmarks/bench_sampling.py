@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 
-from kernelcast.runtime.operators import OPERATORS
 from kernelcast.sampling.committee import best_member
 from kernelcast.sampling.design import next_workloads, subset
 from kernelcast.store import Database
@@ -158,7 +157,7 @@ def draw(document: dict[str, Any]) -> None:
         ticks = [t for t in (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200) if low <= t <= high]
         panel.set_yticks(ticks, [f"{t} %" for t in ticks])
         panel.minorticks_off()
-        panel.set_title(OPERATORS[name].title, fontsize=9)
+        panel.set_title(name, fontsize=10)
         panel.grid(alpha=0.25)
     panels.flat[0].legend(frameon=False)
     figure.supxlabel("measurements")
