@@ -3,10 +3,11 @@
 Its members are the forms that `train` tries, with few trees, so that asking them costs far less than a measurement.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+import numpy.typing as npt
 from numpy.random import Generator
 
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
@@ -18,8 +19,18 @@ _FOLDS = 5
 # A prediction far outside the samples may be any number; its logarithm must stay one.
 _LEAST_US, _MOST_US = 1e-3, 1e12
 
-_TREES = {"n_estimators": 27, "max_depth": 4, "learning_rate": 0.3, "subsample": 0.8}
-_STUMPS = {"n_estimators": 20, "max_depth": 1, "learning_rate": 0.3, "min_child_weight": 3}
+_TREES: Mapping[str, int | float | str] = {
+    "n_estimators": 27,
+    "max_depth": 4,
+    "learning_rate": 0.3,
+    "subsample": 0.8,
+}
+_STUMPS: Mapping[str, int | float | str] = {
+    "n_estimators": 20,
+    "max_depth": 1,
+    "learning_rate": 0.3,
+    "min_child_weight": 3,
+}
 
 _COMPUTE = tuple(
     Candidate(algorithm="xgboost", form=form, hyperparameters=trees)
@@ -48,7 +59,7 @@ def members(operator: str) -> tuple[Candidate, ...]:
     return _COLLECTIVE if is_collective else _COMPUTE
 
 
-def part(table: Table, rows: Array | Sequence[int]) -> Table:
+def part(table: Table, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_] | Sequence[int]) -> Table:
     """Some rows of a table, by number or by a mask."""
     return replace(table, workloads=table.workloads[rows], times_us=table.times_us[rows])
 
