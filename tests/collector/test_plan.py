@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from kernelcast.collector.plan import (
     planned_operators,
 )
 from kernelcast.runtime import DataError, KernelcastError, UsageError
-from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
+from kernelcast.runtime.operators import OPERATORS, OperatorClass
 
 COMPUTE = [op.name for op in OPERATORS.values() if op.operator_class is not OperatorClass.COMMUNICATION]
 
@@ -173,9 +174,7 @@ class TestThePaperPlan:
         assert (8, 2048, 8, 96) in expected  # GPT-20B: h 64, d 6144, mp 8
 
     def test_linears_norms_and_the_vocabulary(self, paper: Plan) -> None:
-        assert self.vectors(paper, "layer_norm") == {
-            (b, l, d) for b in self.B for l in self.L for d in self.D
-        }  # noqa: E741
+        assert self.vectors(paper, "layer_norm") == set(product(self.B, self.L, self.D))
         tokens = {b * l for b in self.B for l in self.L}  # noqa: E741
         up = {(m, d, 4 * d // mp) for m in tokens for d in self.D for mp in self.MP}
         assert self.vectors(paper, "mlp_up_linear") == up
