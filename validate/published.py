@@ -27,6 +27,8 @@ from kernelcast.validate.runs import RunsFile
 FORMAT = "kernelcast.published_validation/1"
 STATISTIC = "middle_five"
 """The only one that the authors' data has."""
+SITES = ("perlmutter",)
+"""Whose published steps come with kernelcast, as runs files beside this one."""
 
 Progress = Callable[[int, int, str], None]
 
@@ -91,12 +93,6 @@ class Published:
         }
 
 
-def shipped_runs() -> tuple[str, ...]:
-    """Names of the runs files that come with kernelcast, each a site's published steps."""
-    here = files("kernelcast.validate").iterdir()
-    return tuple(sorted(entry.name.removesuffix(".toml") for entry in here if entry.name.endswith(".toml")))
-
-
 def published_runs(directory: Path, given: str) -> RunsFile:
     """The runs file `given`: a path or the name of one that ships; empty is the one called like the folder.
 
@@ -104,14 +100,13 @@ def published_runs(directory: Path, given: str) -> RunsFile:
         UsageError: no such name, or none is called like the folder; a field is wrong.
         DataError: a file that cannot be read.
     """
-    known = ", ".join(shipped_runs())
     name = given or directory.resolve().name.lower()
-    if name in shipped_runs():
+    if name in SITES:
         return RunsFile.read(Path(str(files("kernelcast.validate").joinpath(f"{name}.toml"))))
     if not given:
         raise UsageError(
             f"{shown_path(directory)}: no measured steps are known of a site of that name, expected one of "
-            f"{known}, or --runs FILE"
+            f"{', '.join(SITES)}, or --runs FILE"
         )
     return RunsFile.read(Path(given))
 

@@ -8,7 +8,7 @@ import pytest
 
 from kernelcast.runtime import DataError, UsageError, read_bundle
 from kernelcast.store import Database
-from kernelcast.validate.published import published_runs, shipped_runs, validate_published
+from kernelcast.validate.published import SITES, published_runs, validate_published
 from kernelcast.validate.runs import RunsFile
 
 PERLMUTTER = Path(__file__).resolve().parents[3] / "shared" / "data" / "estimate-train-time" / "Perlmutter"
@@ -64,7 +64,7 @@ def test_a_site_is_imported_trained_on_and_its_steps_predicted(
 
 
 def test_the_steps_that_ship_are_those_of_the_paper() -> None:
-    assert shipped_runs() == ("perlmutter",)
+    assert SITES == ("perlmutter",)
     file = published_runs(Path("Perlmutter"), "")
     assert file.digest == published_runs(Path(), "perlmutter").digest
     assert [
