@@ -41,6 +41,7 @@ class SampleRow:
     software_id: str
     conditions: Mapping[str, Any]
     source_kind: str
+    mean_us: float | None = None  # over all repetitions; None where they are not known
     flags: tuple[tuple[str, str], ...] = ()  # what makes it doubtful: flag and detail
 
 
@@ -66,6 +67,7 @@ def read_sample_rows(connection: sqlite3.Connection, **wanted: Any) -> list[Samp
         " sample.vector, sample.status, sample.reason, sample.time_us, sample.quiet_us, sample.spread,"
         " sample.repetition_count, sample.flops, sample.moved_bytes, sample.reference_us, sample.measured_at,"
         " run.compute_id, run.fabric_id, run.software_id, run.conditions, source.kind,"
+        " (SELECT avg(time_us) FROM repetition WHERE sample_number = sample.number),"
         " (SELECT json_group_array(json_array(flag, detail)) FROM"
         " (SELECT flag, detail FROM sample_flag WHERE sample_number = sample.number ORDER BY flag))"
         " FROM sample JOIN run ON run.id = sample.run_id JOIN source ON source.id = run.source_id"

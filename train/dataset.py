@@ -7,7 +7,7 @@ from statistics import median_low
 import numpy as np
 import numpy.typing as npt
 
-from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
 
 Array = npt.NDArray[np.float64]
 STATISTICS = ("quiet", "middle_five")
@@ -64,7 +64,7 @@ def tables(rows: Iterable[Row], *, statistic: str) -> list[Table]:
     """Group rows into tables, operators and workloads sorted, so that the order of the rows does not matter.
 
     A workload that was measured several times counts once: its quiet time is the lowest of the quiet ones (what
-    disturbs only adds), its middle-five time the median. Where quiet ones contradict each other (`CONFLICT`), the
+    disturbs only adds), its middle-five time, or a collective's mean, the median. Where quiet ones contradict each other (`CONFLICT`), the
     lowest may be a measurement gone wrong: the middle one counts, of an even number the lower one.
     """
     grouped = _grouped(rows)
@@ -73,7 +73,9 @@ def tables(rows: Iterable[Row], *, statistic: str) -> list[Table]:
             operator=operator,
             direction=direction,
             workloads=np.array(sorted(workloads), dtype=np.float64),
-            times_us=np.array([_agreed_us(workloads[v], statistic) for v in sorted(workloads)]),
+            times_us=np.array(
+                [_agreed_us(workloads[v], lowest=_lowest_counts(operator, statistic)) for v in sorted(workloads)]
+            ),
             processes_per_node=processes,
         )
         for (operator, direction, processes), workloads in sorted(grouped.items())
@@ -108,7 +110,13 @@ def _grouped(rows: Iterable[Row]) -> dict[TableKey, dict[tuple[int, ...], list[f
     return grouped
 
 
-def _agreed_us(times_us: Sequence[float], statistic: str) -> float:
-    if statistic == "quiet":
+def _lowest_counts(operator: str, statistic: str) -> bool:
+    known = OPERATORS.get(operator)
+    collective = known is not None and known.operator_class is OperatorClass.COMMUNICATION
+    return statistic == "quiet" and not collective
+
+
+def _agreed_us(times_us: Sequence[float], *, lowest: bool) -> float:
+    if lowest:
         return min(times_us) if max(times_us) <= CONFLICT * min(times_us) else median_low(times_us)
     return float(np.median(times_us))
