@@ -64,8 +64,8 @@ def tables(rows: Iterable[Row], *, statistic: str) -> list[Table]:
     """Group rows into tables, operators and workloads sorted, so that the order of the rows does not matter.
 
     A workload that was measured several times counts once: its quiet time is the lowest of the quiet ones (what
-    disturbs only adds), its middle-five time, or a collective's mean, the median. Where quiet ones contradict each other (`CONFLICT`), the
-    lowest may be a measurement gone wrong: the middle one counts, of an even number the lower one.
+    disturbs only adds), its middle-five time, or a collective's mean, the median. Where quiet ones contradict each
+    other (`CONFLICT`), the lowest may be a measurement gone wrong: the middle one counts, of an even number the lower.
     """
     grouped = _grouped(rows)
     return [
