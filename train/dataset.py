@@ -74,7 +74,10 @@ def tables(rows: Iterable[Row], *, statistic: str) -> list[Table]:
             direction=direction,
             workloads=np.array(sorted(workloads), dtype=np.float64),
             times_us=np.array(
-                [_agreed_us(workloads[v], lowest=_lowest_counts(operator, statistic)) for v in sorted(workloads)]
+                [
+                    _agreed_us(workloads[v], lowest=_lowest_counts(operator, statistic))
+                    for v in sorted(workloads)
+                ]
             ),
             processes_per_node=processes,
         )
