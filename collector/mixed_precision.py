@@ -1,6 +1,7 @@
 """The optimizer that trains: fused AdamW, in 16 bit over float32 master weights (arXiv 1710.03740, section 3.1)."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -8,21 +9,35 @@ from torch import Tensor
 LEARNING_RATE = 1e-4
 
 
+def fused_adamw(parameters: list[Tensor], learning_rate: float) -> torch.optim.Optimizer:
+    """The optimizer of float32 parameters."""
+    return torch.optim.AdamW(parameters, lr=learning_rate, fused=True)
+
+
 class MasterAdamW:
     """Fused AdamW over parameters that are all float32, or all 16-bit with float32 copies to which updates are added.
 
-    In 16 bit a step casts the gradients into the copies', updates these, and casts the weights back.
+    In 16 bit a step casts the gradients into the copies', undoes the scale of the loss, updates the copies, and casts
+    the weights back. `make` gives the optimizer of the copies, which may share the work with other processes.
     """
 
-    def __init__(self, parameters: Iterable[Tensor], *, learning_rate: float = LEARNING_RATE) -> None:
+    def __init__(
+        self,
+        parameters: Iterable[Tensor],
+        *,
+        learning_rate: float = LEARNING_RATE,
+        loss_scale: float = 1.0,
+        make: Callable[[list[Tensor], float], Any] = fused_adamw,
+    ) -> None:
         self.parameters = list(parameters)
         self.masters = [
             p if p.dtype == torch.float32 else p.detach().float().requires_grad_() for p in self.parameters
         ]
         self._is_mixed = any(m is not p for m, p in zip(self.masters, self.parameters, strict=True))
+        self._loss_scale = loss_scale
         for master in self.masters if self._is_mixed else ():
             master.grad = torch.zeros_like(master)
-        self.optimizer = torch.optim.AdamW(self.masters, lr=learning_rate, fused=True)
+        self.optimizer = make(self.masters, learning_rate)
 
     def step(self) -> None:
         """Update all parameters; every one must have a gradient."""
@@ -30,7 +45,10 @@ class MasterAdamW:
             self.optimizer.step()
             return
         with torch.no_grad():
-            torch._foreach_copy_(_gradients(self.masters), _gradients(self.parameters))
+            gradients = _gradients(self.masters)
+            torch._foreach_copy_(gradients, _gradients(self.parameters))
+            if self._loss_scale != 1.0:
+                torch._foreach_div_(gradients, self._loss_scale)
             self.optimizer.step()
             torch._foreach_copy_(self.parameters, self.masters)
 

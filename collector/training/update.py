@@ -5,6 +5,7 @@ micro-batch adds to them, and a bucket is a slice of the buffer.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import torch
@@ -12,9 +13,8 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
+from kernelcast.collector.mixed_precision import MasterAdamW, fused_adamw
 from kernelcast.collector.training.marks import operator_mark
-
-LEARNING_RATE = 1e-4
 
 
 class Gradients:
@@ -54,7 +54,7 @@ class _Zero1(ZeroRedundancyOptimizer):
 
 
 class Optimizer:
-    """Fused AdamW over the parameters; of 16-bit parameters over float32 copies, which are then cast back."""
+    """Fused AdamW as `MasterAdamW`; with `shards_over` the update is shared by a group (ZeRO-1)."""
 
     def __init__(
         self,
@@ -64,38 +64,22 @@ class Optimizer:
         shards_over: dist.ProcessGroup | None,
         loss_scale: float,
     ) -> None:
-        self._operator, self._loss_scale = operator, loss_scale
-        self._parameters = list(parameters)
-        self._has_masters = self._parameters[0].dtype != torch.float32
-        self._stepped: list[Tensor] = list(self._parameters)
-        if self._has_masters:
-            self._stepped = [p.detach().float().requires_grad_() for p in self._parameters]
-        options: dict[str, Any] = {"lr": LEARNING_RATE, "fused": True}
-        self._optimizer: Any
-        if shards_over is None:
-            self._optimizer = torch.optim.AdamW(self._stepped, **options)
-        else:
-            self._optimizer = _Zero1(
-                self._stepped,
-                torch.optim.AdamW,
-                process_group=shards_over,
-                parameters_as_bucket_view=True,
-                **options,
-            )
+        self._operator = operator
+        make = fused_adamw if shards_over is None else partial(_sharded_adamw, group=shards_over)
+        self._optimizer = MasterAdamW(parameters, loss_scale=loss_scale, make=make)
 
     def step(self) -> None:
         """One update from the gradients as they are."""
         with operator_mark(self._operator):
-            if self._has_masters:
-                self._take_gradients()
             self._optimizer.step()
-            if self._has_masters:
-                torch._foreach_copy_([p.detach() for p in self._parameters], self._stepped)
 
-    def _take_gradients(self) -> None:
-        with torch.no_grad():
-            for master, parameter in zip(self._stepped, self._parameters, strict=True):
-                assert parameter.grad is not None
-                master.grad = parameter.grad.float()
-                if self._loss_scale != 1.0:
-                    master.grad.div_(self._loss_scale)
+
+def _sharded_adamw(parameters: list[Tensor], learning_rate: float, *, group: dist.ProcessGroup) -> Any:
+    return _Zero1(
+        parameters,
+        torch.optim.AdamW,
+        process_group=group,
+        parameters_as_bucket_view=True,
+        lr=learning_rate,
+        fused=True,
+    )

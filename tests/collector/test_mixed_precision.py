@@ -29,3 +29,14 @@ def test_small_updates_add_up_in_the_masters(dtype: torch.dtype) -> None:
     torch.testing.assert_close(optimizer.masters[0], exact)
     assert torch.equal(weight, exact.to(dtype))
     assert (weight != 1).all()  # each update alone is less than 1 has digits for
+
+
+def test_a_scaled_loss_gives_the_same_update() -> None:
+    plain = torch.ones(4, dtype=torch.float16).requires_grad_()
+    scaled = plain.detach().clone().requires_grad_()
+    plain.grad, scaled.grad = torch.full((4,), 0.5).half(), torch.full((4,), 512.0).half()
+    first, second = MasterAdamW([plain]), MasterAdamW([scaled], loss_scale=1024.0)
+    first.step()
+    second.step()
+    torch.testing.assert_close(first.masters, second.masters)
+    assert not torch.equal(second.masters[0], torch.ones(4))
