@@ -10,6 +10,7 @@ from kernelcast.collector.companions import CompanionError, Companions
 from kernelcast.collector.disturbance import Flags, Watch, mean_reference_us, unstable
 from kernelcast.collector.harness import Effort, measure, warm_up
 from kernelcast.collector.plan import Point
+from kernelcast.collector.plan_memory import memory_of_each_bytes, point_bytes
 from kernelcast.collector.reference import Reference
 from kernelcast.collector.verdict import verdict
 from kernelcast.runtime.operators import Direction
@@ -19,7 +20,9 @@ from kernelcast.store import Repetition, Sample, Status, utc_now
 class Measurer:
     """Measures points on one place, beside `processes` − 1 companions; close it, or use it in a with statement.
 
-    The first point of an operator is preceded by ten iterations on the largest of its shapes among `points`.
+    The first point of an operator is preceded by ten iterations on the largest of its shapes among `points`. Points
+    whose tensors need more than `memory_bytes` (0: what each process has here) are never built: where a CPU's memory
+    is short, the system would end this process rather than say so.
 
     Raises:
         UsageError: more processes than devices or cores.
@@ -35,11 +38,13 @@ class Measurer:
         processes: int = 1,
         effort: Effort | None = None,
         points: Iterable[Point] = (),
+        memory_bytes: int = 0,
     ) -> None:
         self._place, self._dtype = place, dtype
+        self._memory_bytes = memory_bytes or memory_of_each_bytes(place.device, processes)
         self._effort = effort or Effort()
         self._companions = Companions(processes, place, threads=threads, seed=seed)
-        self._cold = _largest(points)
+        self._cold = _largest(point for point in points if not self._lacks_memory(point))
         self._reference = Reference(place.device, place.dtype)
         self._reference.saturate()
         self._watch = Watch(place, self._reference)
@@ -58,6 +63,8 @@ class Measurer:
         """A sample per direction: times, or the reason why there are none. Raises nothing that an operator raises."""
         operator = point.operator
         builder, directions = BENCHES[operator.name], operator.directions
+        if lack := self._lacks_memory(point):
+            return self._without_time(point, run_id, Status.FAILED, lack, utc_now())
         self._warm_up(operator.name)
         measured_at, before = utc_now(), self._watch.look()
         try:
@@ -74,6 +81,14 @@ class Measurer:
             self._sample(point, run_id, direction, found, reference_us, measured_at, noticed)
             for direction, found in repetitions.items()
         ]
+
+    def _lacks_memory(self, point: Point) -> str:
+        """Why a point is not built, empty where there is memory for it."""
+        needed = point_bytes(point, self._place.dtype.itemsize)
+        if needed <= self._memory_bytes:
+            return ""
+        there = self._memory_bytes / 2**30
+        return f"out of memory: its tensors need up to {needed / 2**30:.1f} GiB, each process has {there:.1f} GiB here"
 
     def _warm_up(self, operator: str) -> None:
         point = self._cold.pop(operator, None)

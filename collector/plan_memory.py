@@ -24,6 +24,11 @@ def point_bytes(point: Point, element_bytes: int) -> int:
     return int(sum(op.moved_bytes(direction, point.vector, element_bytes) for direction in op.directions))
 
 
+def memory_of_each_bytes(device: torch.device, processes: int) -> int:
+    """Memory for each of so many processes of a node: a CPU's share theirs, of GPUs each has its own."""
+    return device_memory_bytes(device) // (processes if device.type == "cpu" else 1)
+
+
 def device_memory_bytes(device: torch.device) -> int:
     """Memory of a GPU, or what this machine has available for a CPU's processes."""
     if device.type == "cuda":

@@ -13,6 +13,7 @@ from kernelcast.collector.benches import BENCHES, Bench, Builder, Place
 from kernelcast.collector.compute import Collected, Progress, collect_compute
 from kernelcast.collector.harness import Effort
 from kernelcast.collector.plan import Plan, compute_points
+from kernelcast.collector.plan_memory import memory_of_each_bytes, point_bytes
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass, Shape
 from kernelcast.store import Database, Sample, Status
@@ -179,6 +180,35 @@ def test_real_memory_that_runs_out_is_a_row(
     assert done.failed == 1
     assert "out of memory: " in done.first_failure
     assert "\n" not in done.first_failure
+
+
+def test_what_exceeds_the_memory_is_a_row_and_never_built(
+    database: Database, plan: Plan, quick: Effort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    points = compute_points(plan, ("qkv_linear",))
+    needed = sorted(point_bytes(point, 4) for point in points)
+    assert needed[0] < needed[-1]
+    monkeypatch.setattr("kernelcast.collector.plan_memory.device_memory_bytes", lambda device: needed[-1] - 1)
+    built: list[Shape] = []
+
+    def build(shape: Shape, place: Place) -> Bench:
+        built.append(shape)
+        return BENCHES["qkv_linear"](shape, place)
+
+    monkeypatch.setattr(module, "BENCHES", {**BENCHES, "qkv_linear": build})
+    done = collect_compute(database, plan, operators=("qkv_linear",), effort=quick, device="cpu")
+    kept = [point for point in points if point_bytes(point, 4) < needed[-1]]
+    assert (done.measured, done.failed) == (len(kept), len(points) - len(kept))
+    assert {OPERATORS["qkv_linear"].workload(shape) for shape in built} == {point.vector for point in kept}
+    assert (
+        "out of memory: its tensors need up to 0.0 GiB, each process has 0.0 GiB here" in done.first_failure
+    )
+
+
+def test_processes_of_a_cpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kernelcast.collector.plan_memory.device_memory_bytes", lambda device: 100)
+    assert memory_of_each_bytes(torch.device("cpu"), 4) == 25
+    assert memory_of_each_bytes(torch.device("cuda"), 4) == 100
 
 
 def test_an_interrupt_keeps_what_was_measured(database: Database, plan: Plan, quick: Effort) -> None:
