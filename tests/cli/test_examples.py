@@ -27,7 +27,8 @@ def examples(page: Path) -> Iterator[tuple[int, str]]:
         if line.lstrip().startswith("```"):
             fenced = not fenced
         call = re.search(
-            r"(?:^|&& |--no-python |--kill-on-bad-exit=1 |bin/)kernelcast ([a-z-].*)", line.replace("\\@", " ").strip()
+            r"(?:^|&& |--no-python |--kill-on-bad-exit=1 |bin/)kernelcast ([a-z-].*)",
+            line.replace("\\@", " ").strip(),
         )
         if call and (fenced or line.startswith("    ")) and "…" not in line and "..." not in line:
             yield number, re.split(r" [|>;&]|\)$| # ", call[1] + " ")[0]
