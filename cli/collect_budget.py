@@ -100,6 +100,13 @@ def measure_within(
             total = now.elapsed_s + 1 if budget_s is None else budget_s
             report(min(int(now.elapsed_s), int(total)), max(int(total), 1), what)
 
+        def short(needed_s: float) -> None:
+            click.echo(
+                f"note: in {given_s:.0f} s one operator is finished after the other; for all of them to have the "
+                f"workloads that train needs, expected about {math.ceil(needed_s)} s",
+                err=True,
+            )
+
         reached = collect_within(
             database,
             plan,
@@ -111,6 +118,7 @@ def measure_within(
             operators=operators,
             site=site,
             on_progress=show,
+            on_short=short,
         )
     rows = [(name, str(known), _percent(error)) for name, error, known in reached.errors]
     click.echo(text_table(["operator", "workloads", "estimated error"], rows))

@@ -23,7 +23,8 @@ BATCH = 4
 """Points between two refits of an operator's committee."""
 
 MOST_CANDIDATES = 1200
-_FEWEST_FOR_AN_ERROR = 8
+FEWEST_FOR_AN_ERROR = 8
+"""Workloads of an operator below which its error is not estimated; `train` needs as many."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,6 +50,13 @@ class OperatorState:
         """Workloads with a time, of the plan or not."""
         return min(len(self.times.get((self.op.name, d), {})) for d in self.op.directions)
 
+    @property
+    def needed_s(self) -> float:
+        """Seconds until so much is known that there is an error."""
+        left = [n for n in range(len(self.points)) if n not in self.tried]
+        missing = min(len(left), max(0, FEWEST_FOR_AN_ERROR - self.known))
+        return missing * float(np.mean(self.seconds[left])) if missing else 0.0
+
 
 class Chooser:
     """Hands out points until every operator's error is under `target`, none is left, or the budget is used up.
@@ -57,7 +65,8 @@ class Chooser:
         plan: candidates are the shapes of its ranges.
         cost: what measuring takes.
         times: what is known already.
-        budget_s: seconds from now.
+        budget_s: seconds from now; where they are fewer than `needed_s` (until each operator has an error), one
+            operator is finished after the other.
         target: cross-validated mean relative error, a fraction, at which an operator is done.
         memory_bytes: candidates that need more are left out.
 
@@ -85,6 +94,9 @@ class Chooser:
         }
         for state in self.states.values():
             self._learn(state)
+        self.needed_s = sum(state.needed_s for state in self.states.values())
+        # Some operators known well are of more use than none.
+        self._one_by_one = self.needed_s > budget_s
 
     @property
     def elapsed_s(self) -> float:
@@ -136,7 +148,8 @@ class Chooser:
     def _worth(self, state: OperatorState) -> float:
         """Expected gain per second: first the space is filled, evenly; then error × its share that a batch removes."""
         if state.error is None:  # in turns, so that a drift of the machine hits all alike
-            return 1e9 / (1 + len(state.tried))
+            tries = 1 + len(state.tried)
+            return 1e9 * tries if self._one_by_one else 1e9 / tries
         return self._gain(state)
 
     def _gain(self, state: OperatorState) -> float:
@@ -158,7 +171,7 @@ class Chooser:
         directions = [state.times.get((state.op.name, d), {}) for d in state.op.directions]
         vectors = sorted(set(directions[0]).intersection(*directions[1:]))
         tables = tables_of(state.op, state.times, vectors)
-        if tables and len(tables[0]) >= _FEWEST_FOR_AN_ERROR:
+        if tables and len(tables[0]) >= FEWEST_FOR_AN_ERROR:
             state.error = float(np.mean([best_member(table, self._seed)[1] for table in tables]))
 
 

@@ -55,8 +55,12 @@ def collect_within(
     effort: Effort | None = None,
     site: str = "",
     on_progress: Callable[[BudgetProgress], None] = lambda progress: None,
+    on_short: Callable[[float], None] = lambda needed_s: None,
 ) -> Reached:
     """Measure what helps most within a budget of seconds; `target` ends an operator early. See `Chooser`.
+
+    `on_short` is told, before anything is measured, how many seconds it takes until each operator has the workloads
+    that `train` needs, where that is more than the budget.
 
     Raises:
         UsageError: unknown device, dtype or operator, or the plan has no shape for one.
@@ -78,6 +82,8 @@ def collect_within(
         target=target,
         memory_bytes=memory_bytes or device_memory_bytes(place.device),
     )
+    if chooser.needed_s > budget_s:
+        on_short(chooser.needed_s)
     collected = collect_chosen(
         database,
         chooser,

@@ -73,6 +73,16 @@ def test_a_budget_measures_and_goes_on(tmp_path: Path) -> None:
         assert len({(row.operator, row.vector) for row in database.read_samples()}) == 20
 
 
+def test_a_budget_too_small_says_what_is_needed(tmp_path: Path) -> None:
+    found = invoke("compute", "--db", str(tmp_path / "bench.db"), *TWO, "--budget", "0.01s")
+    assert found.exit_code == 0
+    assert re.search(
+        r"^note: in 0 s one operator is finished after the other; .* train needs, expected about \d+ s$",
+        found.stderr,
+        re.MULTILINE,
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -8,7 +8,7 @@ import pytest
 
 from kernelcast.collector.plan import Plan, Point, load_plan
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.sampling.chooser import BATCH, Chooser
+from kernelcast.sampling.chooser import BATCH, FEWEST_FOR_AN_ERROR, Chooser
 from kernelcast.sampling.cost import Cost, Times
 from kernelcast.sampling.design import FIRST_ROWS
 from kernelcast.store import Repetition, Sample, Status
@@ -73,6 +73,18 @@ def test_space_is_filled_first_and_the_budget_ends_it(plan: Plan) -> None:
     assert chosen.mean_error is not None
     assert 0.02 < chosen.mean_error < 0.3
     assert sum(state.known for state in chosen.states.values()) == 60
+
+
+def test_a_budget_too_small_for_all_finishes_one_operator(plan: Plan) -> None:
+    machine = Machine(noise=0.1)
+    chosen = chooser(plan, machine, budget_s=FIRST_ROWS + 0.5)
+    assert chosen.needed_s == pytest.approx(2 * FEWEST_FOR_AN_ERROR, rel=0.1)
+    run(chosen, machine)
+    assert sorted(state.known for state in chosen.states.values()) == [0, FIRST_ROWS]
+    assert sum(state.error is not None for state in chosen.states.values()) == 1
+    times = {key: dict(found) for state in chosen.states.values() for key, found in state.times.items()}
+    after = chooser(plan, machine, times)
+    assert after.needed_s == pytest.approx(FEWEST_FOR_AN_ERROR, rel=0.1)
 
 
 def test_a_target_ends_what_is_good_enough(plan: Plan) -> None:
