@@ -9,6 +9,7 @@ import click
 from kernelcast.cli.options import database_option, device_option, dtype_option, json_option, threads_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import seconds, text_table
+from kernelcast.collector.interrupts import terminations_interrupt
 from kernelcast.collector.probe import probe, resolve_device
 from kernelcast.runtime import Estimator
 from kernelcast.store import Database
@@ -94,7 +95,11 @@ def run(
         again=again,
     )
     keys = probe(place, threads=threads)
-    with Database.open(database_path, create=True) as database, progress("training") as report:
+    with (
+        terminations_interrupt(),
+        Database.open(database_path, create=True) as database,
+        progress("training") as report,
+    ):
         result = validate_run(
             database, config, estimator, keys, options, lambda p: report(p.done, p.total, p.label)
         )

@@ -21,7 +21,6 @@ def rank_trace(trace: Trace, *, stage: int) -> dict[str, Any]:
     - `messages`: [`send` or `recv`, start, end] of point-to-point transfers between CPUs, Unix µs
     """
     work = attribute_step(trace)
-    base_us = trace.base_time_ns / 1000
     return {
         "stage": stage,
         "steps": [step.duration_us for step in work.steps],
@@ -29,12 +28,22 @@ def rank_trace(trace: Trace, *, stage: int) -> dict[str, Any]:
         **_passes(work),
         **_encoders(work),
         "idle": _idle(work),
-        "messages": [
-            [event.name.removeprefix("gloo:"), base_us + event.start_us, base_us + event.end_us]
-            for event in trace.of_category(ANNOTATION_CATEGORY)
-            if event.name in ("gloo:send", "gloo:recv")
-        ],
+        "messages": _messages(trace),
     }
+
+
+def _messages(trace: Trace) -> list[list[Any]]:
+    """Gloo's own event ends when the message is through; it began with the call, which already hands data over."""
+    called_us: dict[str, float] = {}
+    found = []
+    for event in trace.events:
+        if event.name in ("c10d::send", "c10d::recv_"):
+            called_us[event.name.removeprefix("c10d::").rstrip("_")] = event.start_us
+        elif event.category == ANNOTATION_CATEGORY and event.name in ("gloo:send", "gloo:recv"):
+            kind = event.name.removeprefix("gloo:")
+            found.append([kind, called_us.get(kind, event.start_us), event.end_us])
+    base_us = trace.base_time_ns / 1000
+    return [[kind, base_us + start_us, base_us + end_us] for kind, start_us, end_us in found]
 
 
 def _operators(work: TracedWork) -> list[list[Any]]:
