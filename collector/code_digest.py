@@ -9,15 +9,25 @@ from kernelcast.runtime.fingerprint import DIGEST_HEX_DIGITS
 _MEASURING = (
     "attribution.py",
     "benches/*.py",
+    "cache_state.py",
     "collectives.py",
     "comm_timing.py",
     "companion_worker.py",
     "companions.py",
+    "disturbance.py",
     "harness.py",
     "host_memory.py",
     "kineto.py",
     "layers.py",
     "layouts.py",
+    "measuring.py",
+    "mixed_precision.py",
+    "peers.py",
+    "reference.py",
+    "stage_parameters.py",
+    "trace_file.py",
+    "training/*.py",
+    "vocabulary_parallel.py",
 )
 
 

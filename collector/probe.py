@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernelcast.collector.host_memory import SETTING, keeps_freed_memory
+from kernelcast.collector import cache_state, host_memory
 from kernelcast.collector.probe_cpu import (
     available_cores,
     cpu_caches,
@@ -114,11 +114,13 @@ def _software(device: torch.device) -> SoftwareFingerprint:
             cuda=torch.version.cuda or torch.version.hip or "",
             cudnn=str(cudnn or ""),
             nccl=".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
-            environment=environment,
+            environment=(*environment, cache_state.SETTING),
         )
-    kept = (SETTING,) if keeps_freed_memory() else ()
+    kept = (host_memory.SETTING,) if host_memory.keeps_freed_memory() else ()
     return SoftwareFingerprint(
-        torch=torch.__version__, cpu_libraries=_cpu_libraries(), environment=(*environment, *kept)
+        torch=torch.__version__,
+        cpu_libraries=_cpu_libraries(),
+        environment=(*environment, cache_state.SETTING, *kept),
     )
 
 

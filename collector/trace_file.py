@@ -18,7 +18,7 @@ def trace_bytes(path: Path, *, max_bytes: int = MAX_TRACE_BYTES) -> bytes:
     """The file's content, unpacked where it is gzip.
 
     Raises:
-        DataError: more than `max_bytes`, or packed as no trace is.
+        DataError: empty, more than `max_bytes`, or packed as no trace is.
         OSError, EOFError, zlib.error: the file cannot be read or unpacked.
     """
     with path.open("rb") as file:
@@ -42,4 +42,6 @@ def _unpacked(path: Path, unpacked: gzip.GzipFile, packed_bytes: int, max_bytes:
 def _checked(path: Path, content: bytes, max_bytes: int) -> bytes:
     if len(content) > max_bytes:
         raise DataError(f"{path}: more than {max_bytes} bytes of JSON, expected at most that many")
+    if not content:
+        raise DataError(f"{path}: empty, expected a Kineto trace")
     return content

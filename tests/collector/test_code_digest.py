@@ -1,5 +1,7 @@
 """The digest of the measuring code."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import kernelcast.collector.code_digest as module
@@ -12,3 +14,25 @@ def test_it_is_stable_and_covers_files_that_exist() -> None:
     int(code_digest(), 16)
     folder = Path(module.__file__).parent
     assert all(any(folder.glob(pattern)) for pattern in module._MEASURING)
+
+
+# Imported where something is measured, without a say in what is timed.
+ELSEWHERE = {
+    "nvml", "plan", "plan_file", "plan_memory", "plan_ranges", "probe_cpu",
+    "slurm_step", "verdict", "watchdog", "world",
+}  # fmt: skip
+PROGRAM = """
+import sys
+import kernelcast.collector.comm_timing, kernelcast.collector.companion_worker
+import kernelcast.collector.measuring, kernelcast.collector.training.worker
+print(*(m.__file__ for name, m in sys.modules.items() if name.startswith("kernelcast.collector.")), sep="\\n")
+"""
+
+
+def test_whatever_measuring_imports_is_covered() -> None:
+    done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, check=True)
+    folder = Path(module.__file__).parent
+    covered = {path for pattern in module._MEASURING for path in folder.glob(pattern)}
+    imported = {Path(line) for line in done.stdout.splitlines()}
+    assert folder / "harness.py" in imported
+    assert {path.stem for path in imported - covered} == ELSEWHERE

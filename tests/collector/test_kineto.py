@@ -73,7 +73,7 @@ def event(**fields: object) -> dict[str, list[dict[str, object]]]:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "not readable as JSON or gzip JSON"),
+        (b"", "empty, expected a Kineto trace"),
         (b"\x00\xff rubbish", "not readable as JSON or gzip JSON"),
         (b'{"traceEvents": [', "not readable as JSON or gzip JSON"),
         (b"[" * 5000, "recursion depth"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from kernelcast.collector import cache_state
 from kernelcast.collector.host_memory import SETTING, keeps_freed_memory
 from kernelcast.collector.probe import probe, resolve_device
 from kernelcast.collector.probe_gpu import driver_version, gpu_links
@@ -85,7 +86,7 @@ def test_what_a_cpu_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.fabric.gpus_per_node == found.compute.cores
     assert found.software.torch == torch.__version__
     kept = (SETTING,) if keeps_freed_memory() else ()
-    assert found.software.environment == ("MKL_CBWR=COMPATIBLE", *kept)
+    assert found.software.environment == ("MKL_CBWR=COMPATIBLE", cache_state.SETTING, *kept)
 
 
 def test_threads_are_part_of_a_cpu() -> None:

@@ -116,7 +116,7 @@ BOMB = gzip.compress(b"[" + b" " * 80_000_000)
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "not readable as JSON or gzip JSON"),
+        (b"", "empty, expected a Kineto trace"),
         (b'{"nodes": [], "schema": "1.0.1"}', "no list 'traceEvents' found, expected a Kineto trace"),
         (b"[1, 2]", "no list 'traceEvents' found, expected a Kineto trace"),
         (b'{"traceEvents": []}', "holds no event with a duration, expected a trace of a run"),
