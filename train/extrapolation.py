@@ -1,6 +1,5 @@
 """How well a way to fit does beyond what it was fitted on: the largest quarter of each feature is held out in turn."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,12 +34,3 @@ def largest_quarters(workloads: Array) -> tuple[Quarter, ...]:
         known = found.get(rows.tobytes())
         found[rows.tobytes()] = Quarter(features=(*(known.features if known else ()), feature), rows=rows)
     return tuple(found.values())
-
-
-def untested_features(names: Sequence[str], workloads: Array) -> tuple[str, ...]:
-    """Features with too few distinct values to hold any out."""
-    return tuple(
-        name
-        for name, values in zip(names, workloads.T, strict=True)
-        if len(np.unique(values)) < FEWEST_VALUES
-    )

@@ -35,13 +35,13 @@ def rank_trace(trace: Trace, *, stage: int) -> dict[str, Any]:
 def _messages(trace: Trace) -> list[list[Any]]:
     """Gloo's own event ends when the message is through; it began with the call, which already hands data over."""
     called_us: dict[str, float] = {}
-    found = []
+    found: list[tuple[str, float, float]] = []
     for event in trace.events:
         if event.name in ("c10d::send", "c10d::recv_"):
             called_us[event.name.removeprefix("c10d::").rstrip("_")] = event.start_us
         elif event.category == ANNOTATION_CATEGORY and event.name in ("gloo:send", "gloo:recv"):
             kind = event.name.removeprefix("gloo:")
-            found.append([kind, called_us.get(kind, event.start_us), event.end_us])
+            found.append((kind, called_us.get(kind, event.start_us), event.end_us))
     base_us = trace.base_time_ns / 1000
     return [[kind, base_us + start_us, base_us + end_us] for kind, start_us, end_us in found]
 

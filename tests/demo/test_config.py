@@ -61,8 +61,16 @@ def test_a_copy_of_it_is_the_same(tmp_path: Path) -> None:
         ("encoders = 7", "layers = 7", "model.layers is unknown; known are name, hidden_size"),
         ("encoders = 7", 'encoders = "7"', "model.encoders is '7', expected"),
         ("attention_heads = 4", "attention_heads = 3", "model.hidden_size is 256, expected a multiple of"),
-        ("attention_heads = 4", "attention_heads = 4\ntied_embeddings = true", "model small-gpt: tied_embeddings"),
-        ('"flash"', '"fused_softmax"', "model small-gpt: attention is 'fused_softmax', real steps train 'flash'"),
+        (
+            "attention_heads = 4",
+            "attention_heads = 4\ntied_embeddings = true",
+            "model small-gpt: tied_embeddings",
+        ),
+        (
+            '"flash"',
+            '"fused_softmax"',
+            "model small-gpt: attention is 'fused_softmax', real steps train 'flash'",
+        ),
     ],
 )
 def test_a_slip_is_named(tmp_path: Path, old: str, new: str, message: str) -> None:

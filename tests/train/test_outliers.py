@@ -5,7 +5,7 @@ import pytest
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.train.dataset import Table
-from kernelcast.train.extrapolation import largest_quarters, untested_features
+from kernelcast.train.extrapolation import largest_quarters
 from kernelcast.train.outliers import outliers
 
 
@@ -50,7 +50,6 @@ def test_quarters() -> None:
     assert np.flatnonzero(second.rows).tolist() == [0, 1, 2, 3]
     assert third.features == (3,)
     assert np.flatnonzero(third.rows).tolist() == [3, 7, 11, 15]
-    assert untested_features("abcde", workloads) == ("e",)
 
 
 def test_a_largest_value_of_most_rows_is_held_out_alone() -> None:
