@@ -1,4 +1,4 @@
-"""Operators that a step runs and the paper's Table I does not list, found by attributing the kernels of real steps.
+"""Operators that a step runs and the paper's Table I does not list (docs/method.md, Operators).
 
 A bundle that lacks one of them, such as one of imported data, leaves it out of the sum and says so; the grouped ones
 are then asked as if there were as many key-value heads as query heads.
