@@ -36,10 +36,16 @@ def page(results: Path = RESULTS) -> str:
         place = PLACES[kept["result"]["format"]]
         sections[place] += [*_heading(kept), *_TABLES[place](kept["result"])]
     for place, lines in sections.items():
-        text = text.replace(f"<!-- {place} -->\n", "\n".join([*lines, ""]) if lines else _NOTHING)
+        found = "\n".join(lines).rstrip("\n") + "\n" if lines else _NOTHING
+        text = text.replace(f"<!-- {place} -->\n", found)
     return text
 
 
+# In the order of the paper's Table IX, the step last.
+_COMPONENTS = (
+    "Encoder_Fwd", "Encoder_Bwd", "Stage_Fwd_Max", "Stage_Bwd_Max", "DP_Allreduce", "DP_Allgather", "Max_Update",
+    "MP_Allreduce", "PP_P2P", "Overall",
+)  # fmt: skip
 _NOTHING = "No result is kept in docs/validation/ yet.\n"
 
 
@@ -128,16 +134,22 @@ def _calibration(result: dict[str, Any]) -> Iterator[str]:
 def _real_steps(result: dict[str, Any]) -> Iterator[str]:
     """Steps, noise, then components, of `validate run --json`."""
     noise = result["noise"]
-    yield f"{result['hardware']}; {result['software']}. Predicted from {result['statistic']} times of operators."
+    yield (
+        f"{result['hardware']}; {result['software']}; steps measured until {result['measured_at'][:10]}. "
+        f"Predicted from {result['statistic']} times of operators."
+    )
     yield ""
     heads = (
         "model", "pp-mp-dp", "b × m", "ZeRO, recompute", "predicted", "fastest", "10th percentile", "median", "error",
+        "90 % interval", "noise",
     )  # fmt: skip
     rows = [
         (
             *_configuration(run),
             *(milliseconds(run[name]) for name in ("predicted_s", "measured_s", "p10_s", "median_s")),
             signed(run["error"]),
+            _interval(run),
+            share(run["noise"]),
         )
         for run in result["runs"]
     ]
@@ -151,20 +163,30 @@ def _real_steps(result: dict[str, Any]) -> Iterator[str]:
             f"{share(one['mean_abs_error'])}, {share(one['worst_abs_error'])}"
             for one in result["repetitions"]
         )
-        + ". The machine's own noise: the fastest steps of the rounds of one configuration lie "
+        + f". Inside of the predicted interval: {result.get('inside', '–')} of {len(rows)}. "
+        "The machine's own noise: the fastest steps of the rounds of one configuration lie "
         f"{share(noise['steps'])} apart on average, {share(noise['largest'])} at most; a reference product's quiet "
         f"times {share(noise['reference'])}."
     )
     yield ""
     yield "Errors of components:"
     yield ""
-    names = list(dict.fromkeys(one["name"] for run in result["runs"] for one in run["components"]))
+    there = {one["name"] for run in result["runs"] for one in run["components"]}
+    names = [name for name in _COMPONENTS if name in there]
     rows = []
     for run in result["runs"]:
         errors = {one["name"]: one["error"] for one in run["components"]}
         rows.append((*_configuration(run), *(signed(errors.get(name)) for name in names)))
     yield from table((*heads[:4], *names), rows)
     yield ""
+
+
+def _interval(run: dict[str, Any]) -> str:
+    """The predicted interval, and whether the fastest step lies in it."""
+    if run.get("interval_s") is None:  # a result of before there were intervals
+        return "–"
+    low_s, high_s = run["interval_s"]
+    return f"{1e3 * low_s:.1f} to {1e3 * high_s:.1f} ms, {'inside' if run['inside'] else 'outside'}"
 
 
 def _configuration(run: dict[str, Any]) -> tuple[str, ...]:
