@@ -42,7 +42,7 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
 @click.option(
     "--max-processes",
     type=click.IntRange(min=1),
-    help="Refuse layouts with more.  [default: cores, or devices with CUDA]",
+    help="Refuse layouts with more.  [default: cores / threads, or devices with CUDA]",
 )
 @click.option(
     "--timeout",
@@ -82,7 +82,7 @@ def run(
     """
     place = resolve_device(device)
     config = RunConfig.load(config_path, dtype=dtype).only(only)
-    most, reason = _most_processes(place.type, max_processes)
+    most, reason = _most_processes(place.type, max_processes, threads)
     config.check_processes(most, reason)
     estimator = Estimator.load(bundle_path)
     predict_jobs(config, estimator)
@@ -113,14 +113,16 @@ def run(
     _show_summary(result)
 
 
-def _most_processes(device_type: str, asked: int | None) -> tuple[int, str]:
+def _most_processes(device_type: str, asked: int | None, threads: int) -> tuple[int, str]:
     if asked is not None:
         return asked, "--max-processes"
     if device_type == "cuda":
         import torch
 
         return torch.cuda.device_count(), "its devices; --max-processes allows more"
-    return os.cpu_count() or 1, "its cores; --max-processes allows more"
+    cores = os.cpu_count() or 1
+    share = "" if threads == 1 else f", {threads} threads each"
+    return cores // threads, f"its cores{share}; --max-processes allows more"
 
 
 def _title(job: ComparedJob) -> str:
@@ -189,11 +191,14 @@ def _show_summary(result: RunReport) -> None:
             seconds(job.median_s),
             f"{job.error:+.1%}",
             f"{job.closed_form_error:+.1%}",
-            f"{job.noise:.1%}",
+            {True: "inside", False: "outside", None: "-"}[job.inside],
+            "-" if job.noise is None else f"{job.noise:.1%}",
         )
         for job in result.jobs
     ]
-    heads = ("configuration", "predicted", "minimum", "p10", "median", "error", "closed form", "noise")
+    heads = (
+        "configuration", "predicted", "minimum", "p10", "median", "error", "closed form", "interval", "noise",
+    )  # fmt: skip
     click.echo("\nstep time, predicted from the operators' times against the fastest real step")
     click.echo(text_table(heads, rows, indent="  "))
     click.echo(
@@ -202,7 +207,10 @@ def _show_summary(result: RunReport) -> None:
     )
     for number, (mean, worst) in enumerate(result.of_repetitions(), start=1):
         click.echo(f"  repetition {number}: mean {mean:.1%}, worst {worst:.1%}")
+    click.echo(f"inside of the predicted 90 % interval: {result.inside} of {len(result.jobs)} fastest steps")
+    noise = f"differ by up to {max(result.noises):.1%}" if result.noises else "cannot be compared, one each"
     click.echo(
-        f"noise: fastest steps of rounds differ by up to {max(job.noise for job in result.jobs):.1%}, "
-        f"the reference product by {result.reference_spread:.1%}"
+        f"noise: fastest steps of rounds {noise}, the reference product by {result.reference_spread:.1%}"
     )
+    if not result.same_hardware:
+        click.echo(f"note: the bundle was measured on other hardware than this, {result.hardware}")

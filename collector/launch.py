@@ -25,6 +25,8 @@ LOST_PEERS = 75
 _LAST_LINES = 3
 # `[rank0]: ValueError: …` at the start of a line is the end of a worker's traceback.
 _ERROR_LINE = re.compile(r"(\[rank\d+\]: )?(?P<error>[\w.]*(Error|Exception): \S.*)")
+# What quiet_torchrun says of a worker that could not say anything itself.
+_ENDED_LINE = re.compile(r"process \d+ (was ended by|ended with) ")
 
 # torchrun puts every worker into a session of its own and, told to end, kills after 30 s those that do not obey.
 _GRACE_S = 40
@@ -143,5 +145,6 @@ def _last_words(output: str) -> str:
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [found["error"] for line in lines if (found := _ERROR_LINE.match(line))]
     # A worker that lost another says so too; the one that failed first says why.
-    causes = [error for error in errors if "by peer" not in error] or lines
+    causes = [error for error in errors if "by peer" not in error]
+    causes = causes or [line for line in lines if _ENDED_LINE.match(line)] or lines
     return " | ".join(dict.fromkeys(causes[-_LAST_LINES:]))[:500] or "no output"

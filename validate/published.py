@@ -98,11 +98,14 @@ def published_runs(directory: Path, given: str) -> RunsFile:
 
     Raises:
         UsageError: no such name, or none is called like the folder; a field is wrong.
-        DataError: a file that cannot be read.
+        DataError: no such folder, or a file that cannot be read.
     """
     name = given or directory.resolve().name.lower()
     if name in SITES:
         return RunsFile.read(Path(str(files("kernelcast.validate").joinpath(f"{name}.toml"))))
+    if not given and not directory.is_dir():
+        found = "not a folder" if directory.exists() else "no such folder"
+        raise DataError(f"{shown_path(directory)}: {found}; expected one with operator/ and nccl/ in it")
     if not given:
         raise UsageError(
             f"{shown_path(directory)}: no measured steps are known of a site of that name, expected one of "

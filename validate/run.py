@@ -48,16 +48,19 @@ def predict_jobs(config: RunConfig, estimator: Estimator) -> dict[TrainingJob, t
     for job in config.jobs:
         if job.dtype != dtype:
             raise UsageError(f"bundle {estimator.bundle.path} was measured in {dtype}, asked is {job.dtype}")
-        simulated, closed = (
-            estimator.predict(
-                model=job.model,
-                parallelism=job.parallelism,
-                cluster=Cluster(gpus_per_node=job.parallelism.world_size),
-                bucket_entries=job.bucket_entries,
-                timeline=timeline,
+        try:
+            simulated, closed = (
+                estimator.predict(
+                    model=job.model,
+                    parallelism=job.parallelism,
+                    cluster=Cluster(gpus_per_node=job.parallelism.world_size),
+                    bucket_entries=job.bucket_entries,
+                    timeline=timeline,
+                )
+                for timeline in ("simulate", "closed-form")
             )
-            for timeline in ("simulate", "closed-form")
-        )
+        except (UsageError, DataError) as error:
+            raise type(error)(f"{job.model.name} ({job.label}): {error}") from error
         found[job] = (simulated, closed)
     return found
 
@@ -116,7 +119,10 @@ def validate_run(
             store_predictions(database, step, (simulated, closed))
         compared.append(ComparedJob(job=job, simulated=simulated, closed_form=closed, steps=steps))
     return RunReport(
-        jobs=tuple(compared), hardware=keys.compute.description, software=keys.software.description
+        jobs=tuple(compared),
+        hardware=keys.compute.description,
+        software=keys.software.description,
+        same_hardware=keys.compute.digest in {one.digest for one in estimator.bundle.manifest.compute},
     )
 
 

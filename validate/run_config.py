@@ -94,9 +94,10 @@ class RunConfig:
             UsageError: one needs more than `most` processes; `reason` says where the limit comes from.
         """
         for job in self.jobs:
-            if job.parallelism.world_size > most:
+            needed = job.parallelism.world_size
+            if needed > most:
                 raise UsageError(
-                    f"{job.model.name} ({job.label}) needs {job.parallelism.world_size} processes, "
+                    f"{job.model.name} ({job.label}) needs {needed} process{'es' if needed > 1 else ''}, "
                     f"expected at most {most} ({reason})"
                 )
 

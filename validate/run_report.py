@@ -87,10 +87,21 @@ class ComparedJob:
         return self.closed_form.step_time_s / self.minimum_s - 1
 
     @property
-    def noise(self) -> float:
-        """How far the fastest steps of all rounds and repetitions lie apart, as a fraction of the fastest."""
+    def inside(self) -> bool | None:
+        """Whether the fastest step lies in the simulated timeline's 90 % interval; None where it has none."""
+        if self.simulated.interval_s is None:
+            return None
+        low_s, high_s = self.simulated.interval_s
+        return low_s <= self.minimum_s <= high_s
+
+    @property
+    def noise(self) -> float | None:
+        """How far the fastest steps of all rounds and repetitions lie apart, as a fraction of the fastest.
+
+        None where there was but one round.
+        """
         minima = [time for step in self.steps for time in round_minima_s(step)]
-        return max(minima) / min(minima) - 1
+        return max(minima) / min(minima) - 1 if len(minima) > 1 else None
 
     def components(self) -> list[tuple[str, float, float | None]]:
         """The paper's components: name, predicted and measured seconds (the quietest repetition's), and the step."""
@@ -153,6 +164,8 @@ class ComparedJob:
             "median_s": self.median_s,
             "error": self.error,
             "closed_form_error": self.closed_form_error,
+            "interval_s": None if self.simulated.interval_s is None else list(self.simulated.interval_s),
+            "inside": self.inside,
             "noise": self.noise,
             "repetitions": [
                 {
@@ -182,11 +195,12 @@ class ComparedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """All configurations, and what they come to."""
+    """All configurations, and what they come to. `same_hardware`: the bundle was measured on what trained."""
 
     jobs: tuple[ComparedJob, ...]
     hardware: str
     software: str
+    same_hardware: bool
 
     @property
     def mean_abs_error(self) -> float:
@@ -197,6 +211,16 @@ class RunReport:
     def worst(self) -> ComparedJob:
         """The configuration with the largest absolute error."""
         return max(self.jobs, key=lambda one: abs(one.error))
+
+    @property
+    def inside(self) -> int:
+        """Configurations whose fastest step lies in the predicted interval."""
+        return sum(one.inside is True for one in self.jobs)
+
+    @property
+    def noises(self) -> list[float]:
+        """The noise of every configuration that has several rounds."""
+        return [one.noise for one in self.jobs if one.noise is not None]
 
     @property
     def reference_spread(self) -> float:
@@ -222,6 +246,7 @@ class RunReport:
             "format": FORMAT,
             "hardware": self.hardware,
             "software": self.software,
+            "same_hardware": self.same_hardware,
             "kernelcast_version": provenance.kernelcast_version,
             "bundle": provenance.bundle,
             "bundle_digest": provenance.bundle_digest,
@@ -230,12 +255,13 @@ class RunReport:
             "mean_abs_error": self.mean_abs_error,
             "worst_error": self.worst.error,
             "closed_form_mean_abs_error": _mean(abs(one.closed_form_error) for one in self.jobs),
+            "inside": self.inside,
             "repetitions": [
                 {"mean_abs_error": mean, "worst_abs_error": worst} for mean, worst in self.of_repetitions()
             ],
             "noise": {
-                "steps": _mean(one.noise for one in self.jobs),
-                "largest": max(one.noise for one in self.jobs),
+                "steps": _mean(self.noises) if self.noises else None,
+                "largest": max(self.noises, default=None),
                 "reference": self.reference_spread,
             },
             "runs": [one.to_dict() for one in self.jobs],

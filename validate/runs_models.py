@@ -64,7 +64,7 @@ class RunModels:
         of_file = f"; of this file: {', '.join(self.tables)}" if self.tables else ""
         raise UsageError(
             f"model {shown(name)} is unknown; built in are {', '.join(BUILT_IN)}{of_file}; "
-            "the path of a .toml or .json file, from the runs file's folder, works too"
+            "the path of a .toml or .json file, from the file's folder, works too"
         )
 
 

@@ -56,13 +56,17 @@ def test_components_operators_and_summary(arguments: list[str], capsys: pytest.C
     assert "idle passes" in out
     assert "mean of absolute errors" in out
     assert "repetition 1: mean" in out
-    assert "the reference product by" in out
+    assert "fastest steps of rounds cannot be compared, one each, the reference product by" in out
+    assert "inside of the predicted 90 % interval: " in out
+    assert "note: the bundle was measured on other hardware than this, " in out
     # The same again comes from the database: the same steps, as JSON.
     assert run([*arguments, "--json", "--max-processes", "2"]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
     assert document["format"] == "kernelcast.validation-run/1"
     assert [one["mp"] for one in document["runs"]] == [1, 2]
+    assert document["same_hardware"] is False
+    assert document["noise"]["largest"] is None
     assert printed.err == ""
 
 
@@ -70,6 +74,7 @@ def test_components_operators_and_summary(arguments: list[str], capsys: pytest.C
     ("more", "code", "message"),
     [
         (["--max-processes", "1"], 2, "tiny (1-2-1) needs 2 processes, expected at most 1 (--max-processes)"),
+        (["--threads", "100000"], 2, "expected at most 0 (its cores, 100000 threads each; --max-processes"),
         (["--only", "4-1-1"], 2, "layout '4-1-1' is not trained here; there are 1-1-1, 1-2-1"),
         (["--dtype", "bfloat16"], 2, "was measured in float32, asked is bfloat16"),
         (["--config", "missing.toml"], 1, "configuration missing.toml: no such file"),
@@ -84,9 +89,20 @@ def test_wrong_use_is_one_line_before_anything_is_made(
     code: int,
     message: str,
 ) -> None:
-    assert run([*arguments, "--max-processes", "2", *more]) == code
+    limit = [] if "--threads" in more else ["--max-processes", "2"]
+    assert run([*arguments, *limit, *more]) == code
     printed = capsys.readouterr()
     assert message in printed.err
     assert printed.err.count("\n") == 1
     assert printed.out == ""
     assert not (tmp_path / "steps.db").exists()
+
+
+def test_a_collective_that_the_bundle_lacks_is_named_with_its_configuration(
+    arguments: list[str], make_bundle: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    poor = make_bundle(without=["mp_all_reduce", "dp_all_reduce"], name="poor.kcast")
+    assert run([*arguments, "--bundle", str(poor), "--max-processes", "2"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "tiny (1-2-1): bundle " in line
+    assert "mp_all_reduce" in line

@@ -37,6 +37,12 @@ def test_arguments_threads_and_every_process(workers: Path) -> None:
         ("raise ValueError('the first reason')", "ValueError: the first reason"),
         ("import sys; sys.exit('only words')", "only words"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "process 0 was ended by SIGKILL"),
+        # What those say who lost a killed worker is not the reason.
+        (
+            "import os, signal; print('[rank1]: RuntimeError: Connection reset by peer', flush=True)\n"
+            "os.kill(os.getpid(), signal.SIGKILL)",
+            "process 0 was ended by SIGKILL",
+        ),
     ],
 )
 def test_last_words_are_one_line(workers: Path, program: str, words: str) -> None:

@@ -108,6 +108,8 @@ def check_report(found: dict[str, Any]) -> None:
         assert one["measured_s"] == min(r["measured_s"] for r in one["repetitions"])
         assert 0 < one["measured_s"] <= one["p10_s"] <= one["median_s"]
         errors.append(abs(one["error"]))
+        low_s, high_s = one["interval_s"]
+        assert one["inside"] is (low_s <= one["measured_s"] <= high_s)
         components = {c["name"]: c for c in one["components"]}
         assert components["Overall"]["measured_s"] == one["measured_s"]
         assert components["Encoder_Fwd"]["measured_s"] > 0
@@ -119,6 +121,7 @@ def check_report(found: dict[str, Any]) -> None:
         assert sum(o["share"] for o in one["operators"]) == pytest.approx(1)
     assert found["mean_abs_error"] == pytest.approx(sum(errors) / len(errors))
     assert abs(found["worst_error"]) == pytest.approx(max(errors))
+    assert found["inside"] == sum(one["inside"] for one in found["runs"])
     assert len(found["repetitions"]) == 2
     assert found["noise"]["largest"] >= found["noise"]["steps"] >= 0
 
