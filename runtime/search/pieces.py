@@ -32,7 +32,7 @@ from kernelcast.runtime.step.calls import Calls, Component
 from kernelcast.runtime.step.groups import data_group, pipeline_pair
 from kernelcast.runtime.step.left_out import lacking
 from kernelcast.runtime.step.stage_times import BlockTimes
-from kernelcast.runtime.step.substitutes import substitute
+from kernelcast.runtime.step.substitutes import Substitute, substitute
 from kernelcast.runtime.step.update import Role, block_gather, block_scatter, update
 
 Times = NDArray[np.float64]
@@ -284,18 +284,18 @@ class Pieces:
         entries = self.predictor.bundle.entries
         if key in entries:
             return self._times_us(key, vectors)
-        stand_ins = {vector: substitute(operator, vector, entries, direction) for vector in vectors}
         answers = dict.fromkeys(vectors, math.nan)
-        for instead in dict.fromkeys(stand_ins.values()):
+        served: dict[str, dict[Vector, Substitute]] = {}
+        for vector in vectors:
+            instead = substitute(operator, vector, entries, direction)
             if instead is None:
                 self.problems[key] = f"no regressor for {operator} ({direction})"
-                continue
-            served = [vector for vector, found in stand_ins.items() if found == instead]
-            sent = [instead.vector(vector) for vector in served]
-            times_us = self._times_us((instead.source, direction), sent)
-            answers |= {
-                vector: instead.factor * times_us[other] for vector, other in zip(served, sent, strict=True)
-            }
+            else:
+                served.setdefault(instead.source, {})[vector] = instead
+        for source, stand_ins in served.items():
+            sent = {vector: instead.vector(vector) for vector, instead in stand_ins.items()}
+            times_us = self._times_us((source, direction), list(dict.fromkeys(sent.values())))
+            answers |= {vector: stand_ins[vector].factor * times_us[other] for vector, other in sent.items()}
         return answers
 
     def _times_us(self, key: Key, vectors: list[Vector]) -> dict[Vector, float]:

@@ -99,6 +99,13 @@ def test_a_sample_row_says_what_it_was_measured_on(
     assert row.source_kind == "collector"
 
 
+def test_a_sample_row_has_the_mean_of_its_repetitions(database: Database, make_sample: SampleMaker) -> None:
+    known, imported = make_sample(rows=1), replace(make_sample(rows=2), repetitions=())
+    database.add_samples([known, imported])
+    means = {row.sample_id: row.mean_us for row in database.read_samples()}
+    assert means == {known.id: pytest.approx(14.5), imported.id: None}
+
+
 def test_flags_come_back(database: Database, make_sample: SampleMaker) -> None:
     flags = (("other processes", "2 on the device"), ("unstable", "spread 31 %"))
     doubtful = replace(make_sample(rows=1), flags=flags)

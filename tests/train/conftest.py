@@ -8,7 +8,7 @@ import pytest
 
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.store import Database, Run, Sample
+from kernelcast.store import Database, Repetition, Run, Sample
 from kernelcast.train import selection
 from kernelcast.train.dataset import Table
 from kernelcast.train.regressor import Candidate
@@ -111,7 +111,7 @@ def measure(
     """Store samples of the made-up device: `measure(database, "gelu", Direction.FORWARD, 20)`.
 
     Quiet times are the device's, middle-five times a tenth longer. `times_us` gives vectors and quiet times instead;
-    `quiet` false leaves quiet times out, as an import does.
+    `quiet` false leaves quiet times out, as an import does. `repetitions_us` are kept with every sample.
     """
     given = compute, fabric, software
 
@@ -124,6 +124,7 @@ def measure(
         times_us: Mapping[Vector, float] | None = None,
         seed: int = 0,
         quiet: bool = True,
+        repetitions_us: Sequence[float] = (),
         dtype: str = "float32",
         variant: str = "",
         conditions: Mapping[str, int] | None = None,
@@ -158,8 +159,9 @@ def measure(
                 time_us=1.1 * max(time_us, 1.0),
                 quiet_us=time_us if quiet else None,
                 statistic="middle five of ten",
-                repetition_count=10,
+                repetition_count=len(repetitions_us) or 10,
                 measured_at=measured_at,
+                repetitions=tuple(Repetition(index=i, time_us=t) for i, t in enumerate(repetitions_us)),
             )
             for vector, time_us in times_us.items()
         ]

@@ -1,6 +1,7 @@
 """A search answers exactly what `Estimator.predict` does, for every layout, and keeps the right ones."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from onnx import TensorProto, helper
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig
 from kernelcast.runtime.memory import stage_memory
-from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.predictor import Predictor
 from kernelcast.runtime.search import NumberSet, Question, SearchResult, Space, search
 from kernelcast.runtime.search.grouping import groups
@@ -93,6 +94,37 @@ def test_every_time_is_the_one_that_predict_gives(
                 expected = predicted_us(other, question, layout)
                 assert times[position] == pytest.approx(expected, rel=1e-9)
         assert seen == len(layouts)
+
+
+SUPPLEMENTARY = tuple(row.name for row in OPERATORS.values() if row.supplementary)
+
+
+@pytest.mark.parametrize("timeline", ["simulate", "closed-form"])
+@pytest.mark.parametrize("without", [SUPPLEMENTARY, ("bias_add", "grouped_rope", "gradient_zero")])
+def test_a_bundle_without_supplementary_operators_is_searched_as_it_predicts(
+    make_varied: Callable[..., Path], without: tuple[str, ...], timeline: TimelineKind
+) -> None:
+    """Biases and masks are answered by residual additions, grouped attention by ungrouped, the rest is left out."""
+    given = Estimator.load(make_varied(without=without))
+    model = replace(TINY, kv_heads=4)
+    space = Space(model=model, gpus=(4,), global_batch=4, gpus_per_node=2)
+    result = search(given, Question(space=space, top=10_000, timeline=timeline, prune=False))
+    assert len(result.top) == len(list(space.layouts())) > 20
+    assert {one.parallelism.mp for one in result.top} == {1, 2}
+    # The ranking comes from times for many layouts at once, its answers from estimates made one by one.
+    pieces = Pieces(given.predictor, model, Cluster(gpus_per_node=2), 10**9)
+    for layouts, _ in space.blocks():
+        for group in groups(model, pieces, layouts):
+            whole = np.ones(len(group.rows), dtype=bool)
+            times = group.closed_form_us() if timeline == "closed-form" else group.simulated_us(whole)
+            expected = [
+                predicted_us(given, Question(space=space, timeline=timeline, bucket_entries=10**9), layout)
+                for layout in (layouts.parallelism(int(row)) for row in group.rows)
+            ]
+            assert times == pytest.approx(expected, rel=1e-9)
+    for one in result.top:
+        said = {type(warning).__name__ for warning in one.estimate.warnings}
+        assert said == {"SubstituteWarning", "LeftOutWarning"}
 
 
 def plain(result: SearchResult) -> tuple[Any, ...]:
