@@ -84,7 +84,7 @@ def test_json(bundle: Path, model_file: Path) -> None:
     assert values["format"] == "kernelcast.search/1"
     assert set(values) == {
         "format", "seconds", "layouts", "out_of_memory", "unanswered", "evaluated", "simulated", "pruned",
-        "invalid", "problems", "best", "top", "front", "smallest", "asked",
+        "invalid", "problems", "best", "top", "front", "smallest", "asked", "provenance",
     }  # fmt: skip
     assert values["layouts"] == values["out_of_memory"] + values["evaluated"]
     assert values["evaluated"] == values["simulated"] + values["pruned"]
