@@ -115,6 +115,7 @@ def test_search(start: Start, bundle: Path) -> None:
     found = reply.json
     assert found.pop("seconds") > 0
     del expected["seconds"]
+    expected["provenance"]["bundle"] = bundle.name
     assert found == expected
     assert len(found["top"]) == 3
 

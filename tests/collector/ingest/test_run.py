@@ -110,7 +110,7 @@ def test_stating_the_nodes_size_decides_the_layout(make_file: FileMaker, db: Pat
     assert {s.vector for s in one.samples if s.operator == "dp_all_reduce"} == {(4096, 2, 1)}
 
 
-BOMB = gzip.compress(b"[" + b" " * 80_000_000)
+BOMB = gzip.compress(b"[" + b" " * 80_000_000, mtime=0)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ BOMB = gzip.compress(b"[" + b" " * 80_000_000)
         (b"[1, 2]", "no list 'traceEvents' found, expected a Kineto trace"),
         (b'{"traceEvents": []}', "holds no event with a duration, expected a trace of a run"),
         (b'{"traceEvents": [{"ph": "X", "na', "not readable as JSON or gzip JSON"),
-        (gzip.compress(b'{"traceEvents": []}')[:-9], "not readable as JSON or gzip JSON"),
+        (gzip.compress(b'{"traceEvents": []}', mtime=0)[:-9], "not readable as JSON or gzip JSON"),
         (BOMB, "unpacks to more than 200 times its size, expected a trace"),
         (None, "no such file, expected a Kineto trace"),
     ],
