@@ -6,6 +6,7 @@ process came last. A message between stages counts from its start until its rece
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import fmean
 from typing import Any
 
 from kernelcast.collector.training.job import TrainingJob
@@ -182,7 +183,7 @@ class _Traces:
         found_us["Max_Update"] = sum(largest)
         if layout.mp > 1:
             times = [t for step in self._transfers(0, "mp_all_reduce") for t in step]
-            found_us["MP_Allreduce"] = quiet_us(times) if times else 0.0
+            found_us["MP_Allreduce"] = fmean(times) if times else 0.0
         if message_us is not None:
             found_us["PP_P2P"] = message_us
         return {name: time_us / _US_PER_S for name, time_us in found_us.items()}
@@ -227,7 +228,7 @@ class _Traces:
         if self._job.parallelism.mp == 1:
             return 0.0
         times = [t for step in self._transfers(rank, "mp_all_reduce") for t in step]
-        return quiet_us(times) if times else 0.0
+        return fmean(times) if times else 0.0
 
     def _messages(self) -> float:
         """Messages of one step, both ways, per tensor- and data-parallel rank."""
@@ -235,7 +236,9 @@ class _Traces:
         return 2.0 * layout.micro_batches * (layout.chunks - 1)
 
     def _message_us(self) -> float | None:
-        """Quiet time of a message between two stages, of those that a waiting receiver got: sent → it is there.
+        """Mean time of a message between two stages, of those that a waiting receiver got: sent → it is there.
+
+        The mean, as of all exchanges (docs/method.md, Measuring).
 
         None where a trace does not say which messages belong together: on GPUs, and with more than two stages.
         """
@@ -245,7 +248,7 @@ class _Traces:
         times: list[float] = []
         for first in range(per_stage):
             times += self._between(first, first + per_stage) + self._between(first + per_stage, first)
-        return quiet_us(times) if times else None
+        return fmean(times) if times else None
 
     def _between(self, sender: int, receiver: int) -> list[float]:
         sends = [m for m in self._ranks[sender]["messages"] if m[0] == "send"]
