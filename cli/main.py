@@ -73,9 +73,15 @@ class MainGroup(LazyGroup):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the verb; what it printed is out when it ends."""
-        with noticing_readers():
-            status = super().invoke(ctx)
-            _flush()
+        try:
+            with noticing_readers():
+                status = super().invoke(ctx)
+                _flush()
+        except KeyboardInterrupt as error:
+            # Of a KeyboardInterrupt, click ends a line that nobody began unless a terminal shows ^C there.
+            if sys.stderr.isatty():
+                raise
+            raise click.Abort from error
         return status
 
 

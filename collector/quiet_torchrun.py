@@ -12,6 +12,9 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
 from kernelcast.collector.launch import LOST_PEERS, ONE_VOICE, PARENT_PIPE
 
+# torchrun waits 30 s after its SIGTERM; timestamps are whole seconds.
+_TORCHRUN_GRACE_S = 25
+
 # Of a worker that said itself what was wrong, or left that to another one.
 _SPOKEN = (1, 2, 130)
 
@@ -24,8 +27,7 @@ def main() -> None:
     try:
         run.main(sys.argv[1:])
     except ChildFailedError as error:
-        statuses = {failure.local_rank: failure.exitcode for failure in error.failures.values()}
-        if words := cause_of(statuses):
+        if words := cause_of(_own_statuses(error)):
             shown = bool(os.environ.get(ONE_VOICE))
             print(
                 f"kernelcast: error: {words}; what was measured is stored" if shown else words,
@@ -34,6 +36,17 @@ def main() -> None:
         sys.exit(1)
     except SignalException:
         sys.exit(1)
+
+
+def _own_statuses(error: ChildFailedError) -> dict[int, int]:
+    """Exit statuses by worker, without those that torchrun killed because they did not obey its SIGTERM."""
+    failures = error.failures.values()
+    killing_s = min(failure.timestamp for failure in failures) + _TORCHRUN_GRACE_S
+    return {
+        failure.local_rank: failure.exitcode
+        for failure in failures
+        if failure.exitcode != -signal.SIGKILL or failure.timestamp < killing_s
+    }
 
 
 def cause_of(statuses: dict[int, int]) -> str:
