@@ -13,6 +13,7 @@ from kernelcast.collector.code_digest import code_digest
 from kernelcast.collector.collectives import DIVIDED
 from kernelcast.collector.comm_timing import CommPoint, Untimed, time_point, together
 from kernelcast.collector.compute import DTYPES, Again, Collected, Progress, is_known, known_points
+from kernelcast.collector.core_binding import bind, own_cores
 from kernelcast.collector.disturbance import Flags, Watch, mean_reference_us, unstable
 from kernelcast.collector.harness import Effort
 from kernelcast.collector.host_memory import keep_freed_memory
@@ -20,7 +21,7 @@ from kernelcast.collector.launch import ONE_VOICE
 from kernelcast.collector.layouts import DP, MP, PP, Layout, layouts
 from kernelcast.collector.peers import FirstFailedError, Peers, joined
 from kernelcast.collector.plan import Plan
-from kernelcast.collector.probe import probe, resolve_device
+from kernelcast.collector.probe import Fingerprints, probe, resolve_device
 from kernelcast.collector.reference import Reference
 from kernelcast.collector.watchdog import Watchdog
 from kernelcast.collector.world import World
@@ -123,15 +124,19 @@ def collect_comm(
     """
     world = World.from_launcher()
     place, points = what_to_exchange(plan, world, device=device, dtype=dtype, layout_names=layout_names)
+    keys = probe(
+        place, threads=threads
+    )  # before this process has cores of its own, which are not all there are
     if place.type == "cuda":
         torch.cuda.set_device(place)
     else:
+        bind(own_cores(world.local_rank, world.local_size, threads=threads))
         keep_freed_memory()
     torch.set_num_threads(threads)
     with (
         Watchdog(timeout_s, local_rank=world.local_rank, silent=bool(os.environ.get(ONE_VOICE))) as watchdog,
         joined(world, place, timeout_s=timeout_s, watchdog=watchdog) as peers,
-        _recorder(peers, open_database, plan, dtype, threads, again, site) as recorder,
+        _recorder(peers, open_database, plan, keys, dtype, again, site) as recorder,
     ):
         return _measure_all(points, peers, dtype, effort or Effort(), recorder, on_progress)
 
@@ -141,8 +146,8 @@ def _recorder(
     peers: Peers,
     open_database: Callable[[], Database],
     plan: Plan,
+    keys: Fingerprints,
     dtype: str,
-    threads: int,
     again: Again,
     site: str,
 ) -> "Iterator[_Recorder | None]":
@@ -154,7 +159,7 @@ def _recorder(
         return
     try:
         database = open_database()
-        recorder = _Recorder(database, plan, peers.place, dtype, threads, again, site)
+        recorder = _Recorder(database, plan, keys, dtype, again, site)
     except BaseException:
         peers.from_first(True)
         raise
@@ -170,15 +175,13 @@ class _Recorder:
         self,
         database: Database,
         plan: Plan,
-        place: torch.device,
+        keys: Fingerprints,
         dtype: str,
-        threads: int,
         again: Again,
         site: str,
     ) -> None:
-        self._database, self._plan, self._dtype = database, plan, dtype
+        self._database, self._plan, self._keys, self._dtype = database, plan, keys, dtype
         self._again, self._site, self._started_at = again, site, utc_now()
-        self._keys = probe(place, threads=threads)
         self._runs: dict[int, Run] = {}
 
     def known(self, points: list[CommPoint]) -> list[bool]:

@@ -12,6 +12,7 @@ from multiprocessing.connection import Connection
 import torch
 
 from kernelcast.collector.benches import BENCHES, Bench, Place
+from kernelcast.collector.core_binding import bind
 from kernelcast.collector.harness import iterate
 from kernelcast.collector.host_memory import keep_freed_memory
 from kernelcast.collector.verdict import verdict
@@ -33,7 +34,7 @@ class Task:
     shape: Shape
 
 
-def companion(connection: Connection, place: Place, threads: int, seed: int) -> None:
+def companion(connection: Connection, place: Place, cores: tuple[int, ...], threads: int, seed: int) -> None:
     """Serve tasks until the pipe ends.
 
     Two answers to each: READY, or why it cannot run; and after STOP "", or why it did not run until then.
@@ -41,6 +42,7 @@ def companion(connection: Connection, place: Place, threads: int, seed: int) -> 
     # Ctrl-C and a scheduler's SIGTERM reach every process of a job; the one that measures says when to stop.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    bind(cores)
     if place.device.type == "cuda":
         torch.cuda.set_device(place.device)
     else:

@@ -1,7 +1,7 @@
 """Processes that run what is being measured beside it: operators are measured under the concurrency of a real job.
 
 Processes of one node share its memory bus, caches and power, so that an operator takes longer beside others than alone.
-A companion runs the same operator at the same shape, with as many threads, pinned to nothing: as another rank does.
+A companion runs the same operator at the same shape, with as many threads, on other cores: as another rank does.
 """
 
 import multiprocessing
@@ -16,6 +16,7 @@ import torch
 
 from kernelcast.collector.benches import Place
 from kernelcast.collector.companion_worker import READY, STOP, Task, companion
+from kernelcast.collector.core_binding import own_cores
 from kernelcast.collector.probe_cpu import available_cores
 from kernelcast.runtime.errors import UsageError
 
@@ -63,8 +64,15 @@ class Companions:
     def __init__(self, processes: int, place: Place, *, threads: int, seed: int) -> None:
         check_processes(processes, place, threads=threads)
         self.processes = processes
+        on_cpu = place.device.type == "cpu"
         self._settings = [
-            (_place_of(number, place), threads, seed + number) for number in range(1, processes)
+            (
+                _place_of(number, place),
+                own_cores(number, processes, threads=threads) if on_cpu else (),
+                threads,
+                seed + number,
+            )
+            for number in range(1, processes)
         ]
         self._started: list[tuple[BaseProcess, Connection]] = []
 

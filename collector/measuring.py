@@ -7,6 +7,7 @@ from typing import Self
 from kernelcast.collector.benches import BENCHES, Place
 from kernelcast.collector.companion_worker import Task
 from kernelcast.collector.companions import CompanionError, Companions
+from kernelcast.collector.core_binding import bound, own_cores
 from kernelcast.collector.disturbance import Flags, Watch, mean_reference_us, unstable
 from kernelcast.collector.harness import Effort, measure, warm_up
 from kernelcast.collector.plan import Point
@@ -44,12 +45,14 @@ class Measurer:
         self._memory_bytes = memory_bytes or memory_of_each_bytes(place.device, processes)
         self._effort = effort or Effort()
         self._companions = Companions(processes, place, threads=threads, seed=seed)
+        self._cores = own_cores(0, processes, threads=threads) if place.device.type == "cpu" else ()
         self._cold = _largest(point for point in points if not self._lacks_memory(point))
-        self._reference = Reference(place.device, place.dtype)
-        self._reference.saturate()
-        self._watch = Watch(place, self._reference)
-        for _ in range(5):  # so that the first samples have a best time to be compared with
-            self._reference.time_us()
+        with bound(self._cores):  # and so are the threads that torch starts with the first product
+            self._reference = Reference(place.device, place.dtype)
+            self._reference.saturate()
+            self._watch = Watch(place, self._reference)
+            for _ in range(5):  # so that the first samples have a best time to be compared with
+                self._reference.time_us()
 
     def __enter__(self) -> Self:
         return self
@@ -61,6 +64,10 @@ class Measurer:
 
     def measure(self, point: Point, run_id: str) -> list[Sample]:
         """A sample per direction: times, or the reason why there are none. Raises nothing that an operator raises."""
+        with bound(self._cores):
+            return self._measure(point, run_id)
+
+    def _measure(self, point: Point, run_id: str) -> list[Sample]:
         operator = point.operator
         builder, directions = BENCHES[operator.name], operator.directions
         if lack := self._lacks_memory(point):

@@ -11,13 +11,16 @@ _OF_A_STAGE_16_BIT = 5 * 4 + 2 * 2
 the step casts."""
 
 
+_ON_THE_BUFFER = ("gradient_clip", "gradient_zero")  # which touch the gradients alone
+
+
 def point_bytes(point: Point, element_bytes: int) -> int:
     """Bytes of the tensors that measuring a point holds at once, at most.
 
     What forward and backward read and write: every tensor counts once per pass that uses it, an upper estimate.
     """
     op = point.operator
-    if "parameters" in op.features and op.name != "gradient_zero":
+    if "parameters" in op.features and op.name not in _ON_THE_BUFFER:
         # Parameter, gradient and both moments.
         per_parameter = 4 * element_bytes if element_bytes >= 4 else _OF_A_STAGE_16_BIT
         return point.vector[0] * per_parameter

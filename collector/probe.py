@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernelcast.collector import cache_state, host_memory
+from kernelcast.collector import cache_state, core_binding, host_memory
 from kernelcast.collector.probe_cpu import (
     available_cores,
     cpu_caches,
@@ -117,6 +117,7 @@ def _software(device: torch.device) -> SoftwareFingerprint:
             environment=(*environment, cache_state.SETTING),
         )
     kept = (host_memory.SETTING,) if host_memory.keeps_freed_memory() else ()
+    kept += (core_binding.SETTING,) if core_binding.can_bind() else ()
     return SoftwareFingerprint(
         torch=torch.__version__,
         cpu_libraries=_cpu_libraries(),

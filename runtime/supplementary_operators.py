@@ -94,6 +94,16 @@ SUPPLEMENTARY = (
         costs={_1: cost(flops="", elements="1 parameters")},
         supplementary=True,
     ),
+    Operator(
+        name="gradient_clip",
+        paper_name="",
+        title="L2 norm of a stage's gradients, which are then scaled",
+        operator_class=OperatorClass.OPTIMIZER,
+        features={"parameters": "elements"},
+        workload_of=lambda s: (s.stage_parameters,),
+        costs={_1: cost(flops="3 parameters", elements="3 parameters")},
+        supplementary=True,
+    ),
     collective(
         "ep_all_to_all",
         "",

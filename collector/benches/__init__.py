@@ -43,6 +43,7 @@ BENCHES: Mapping[str, Builder] = MappingProxyType(
         "grouped_rope": attention.grouped_rope,
         "grouped_flash_attention": attention.grouped_flash_attention,
         "gradient_zero": optimizer.gradient_zero,
+        "gradient_clip": optimizer.gradient_clip,
     }
 )
 """Builder of every operator that one device runs alone; collectives are in comm.py."""

@@ -40,7 +40,7 @@ class Bench:
     """`forward` returns the outputs; the gradients `output_gradients` then flow back to all inputs.
 
     Gradients of `activations` are handed on, as to the operator before; those of `parameters` are added to what is
-    there.
+    there. Both are then in `.grad`.
     """
 
     forward: Callable[[], Tensor | tuple[Tensor, ...]]
@@ -55,9 +55,16 @@ class Bench:
 
     def backward(self, outputs: tuple[Tensor, ...]) -> None:
         """Run backward once. Gradients of the outputs are made before any timing: no loss kernel is counted."""
-        torch.autograd.backward(
-            outputs, self.output_gradients or None, inputs=[*self.activations, *self.parameters]
+        # Not torch.autograd.backward: into a leaf's `.grad` it copies a gradient that somebody else holds as well, such
+        # as the one that an addition hands on to both of its inputs; in a model no leaf is there and nothing is copied.
+        found = torch.autograd.grad(
+            outputs, [*self.activations, *self.parameters], self.output_gradients or None
         )
+        for activation, gradient in zip(self.activations, found, strict=False):
+            activation.grad = gradient
+        for parameter, gradient in zip(self.parameters, found[len(self.activations) :], strict=True):
+            assert parameter.grad is not None
+            parameter.grad += gradient
 
     def prepare(self) -> None:
         """Make the gradients of the outputs; a scalar output (the loss) is differentiated as it is."""

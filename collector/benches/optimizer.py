@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from kernelcast.collector.benches.bench import Bench, Builder, Place
+from kernelcast.collector.clipping import clip_to_norm, squared_norm
 from kernelcast.collector.mixed_precision import MasterAdamW
 from kernelcast.collector.stage_parameters import stage_parameter_shapes
 from kernelcast.runtime.operators import Shape
@@ -31,6 +32,17 @@ def gradient_zero(s: Shape, place: Place) -> Bench:
 
     def forward() -> tuple[Tensor, ...]:
         buffer.zero_()
+        return ()
+
+    return Bench(forward)
+
+
+def gradient_clip(s: Shape, place: Place) -> Bench:
+    """The norm of a stage's gradients and their scaling; ranks exchange one number in between, which is not counted."""
+    buffer = torch.zeros(s.stage_parameters, device=place.device, dtype=place.dtype)
+
+    def forward() -> tuple[Tensor, ...]:
+        clip_to_norm(buffer, squared_norm(buffer))
         return ()
 
     return Bench(forward)

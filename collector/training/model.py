@@ -268,6 +268,16 @@ class Chunk(nn.Module):
         self.register_buffer("sine", sine, persistent=False)
         self.first_row = rows.start
 
+    @property
+    def replicated(self) -> list[nn.Parameter]:
+        """Parameters that every device of the tensor-parallel group has whole."""
+        found = [p for module in self.modules() if isinstance(module, _Norm) for p in module.parameters()]
+        return found + [
+            module.bias
+            for module in self.modules()
+            if isinstance(module, _RowParallel) and module.bias is not None
+        ]
+
     def forward(self, x: Tensor) -> Tensor:
         """Token ids [b, l] in the first chunk, else activations [b, l, d] → activations, or logits [b, l, v / mp]."""
         group = self.shard.group

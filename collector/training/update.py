@@ -1,4 +1,4 @@
-"""The end of a step: gradients summed over the data-parallel group in buckets, and the optimizer.
+"""The end of a step: gradients summed over the data-parallel group in buckets, clipped, and the optimizer.
 
 All gradients of a rank lie in one flat buffer that is zeroed once per step, as Megatron-LM keeps them: every
 micro-batch adds to them, and a bucket is a slice of the buffer.
@@ -13,15 +13,18 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
+from kernelcast.collector.clipping import MOST_NORM, clip_to_norm, squared_norm
 from kernelcast.collector.mixed_precision import MasterAdamW, fused_adamw
 from kernelcast.collector.training.marks import operator_mark
 
 
 class Gradients:
-    """The flat buffer of all gradients, in the parameters' dtype."""
+    """The flat buffer of all gradients, in the parameters' dtype; last in it those of `replicated` parameters."""
 
-    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
-        chosen = list(parameters)
+    def __init__(self, parameters: Iterable[nn.Parameter], replicated: Iterable[nn.Parameter] = ()) -> None:
+        last = {id(p) for p in replicated}
+        chosen = sorted(parameters, key=lambda p: id(p) in last)
+        self._sharded_entries = sum(p.numel() for p in chosen if id(p) not in last)
         self.buffer = torch.zeros(
             sum(p.numel() for p in chosen), dtype=chosen[0].dtype, device=chosen[0].device
         )
@@ -43,6 +46,26 @@ class Gradients:
         for bucket in torch.split(self.buffer, bucket_entries):
             with operator_mark("dp_all_reduce"):
                 dist.all_reduce(bucket, group=group)
+
+    def clip(
+        self,
+        group: dist.ProcessGroup | None,
+        *,
+        copies: int,
+        counts_replicated: bool,
+        most_norm: float = MOST_NORM,
+    ) -> None:
+        """Scale the gradients so that their L2 norm over the whole model is at most `most_norm`.
+
+        `group` are all processes of the layout (None: this one alone), of which `copies` hold the same gradients. Of
+        those that share a layer, one counts the parameters that all of them have.
+        """
+        with operator_mark("gradient_clip"):
+            own = self.buffer if counts_replicated else self.buffer[: self._sharded_entries]
+            squared = squared_norm(own)
+            if group is not None:
+                dist.all_reduce(squared, group=group)
+            clip_to_norm(self.buffer, squared / copies, most_norm=most_norm)
 
 
 class _Zero1(ZeroRedundancyOptimizer):

@@ -1,8 +1,8 @@
 """One rank of real training jobs: builds each, times its steps, traces some. Started by steps.py under torchrun.
 
-A step is: gradients zeroed, `micro_batches` forward and backward passes, gradients summed over the data-parallel group,
-optimizer. Its time is a wall clock from a barrier to the end of the slowest rank. The jobs take turns in rounds, and
-process 0 writes a line for each turn as soon as it is over.
+A step is: gradients zeroed, `micro_batches` forward and backward passes, gradients summed over the data-parallel group
+and clipped, optimizer. Its time is a wall clock from a barrier to the end of the slowest rank. The jobs take turns in
+rounds, and process 0 writes a line for each turn as soon as it is over.
 """
 
 import gc
@@ -19,6 +19,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from kernelcast.collector.clipping import MOST_NORM
+from kernelcast.collector.core_binding import bind, own_cores
 from kernelcast.collector.harness import profiled, synchronise
 from kernelcast.collector.host_memory import keep_freed_memory
 from kernelcast.collector.reference import Reference
@@ -58,8 +60,8 @@ class Trainer:
             for index in range(groups.stage, layout.chunks, layout.pp)
         ]
         parameters = [p for chunk in self.chunks for p in chunk.parameters()]
-        self.gradients = Gradients(parameters)
-        scale = _FLOAT16_LOSS_SCALE if dtype == torch.float16 else 1.0
+        self.gradients = Gradients(parameters, [p for chunk in self.chunks for p in chunk.replicated])
+        self._loss_scale = scale = _FLOAT16_LOSS_SCALE if dtype == torch.float16 else 1.0
         role = "last" if groups.stage == layout.pp - 1 else "first" if groups.stage == 0 else "middle"
         self._optimizer = Optimizer(
             parameters,
@@ -100,10 +102,21 @@ class Trainer:
         self.gradients.all_reduce(self._groups.data, self._job.bucket_entries)
         return loss
 
+    def clip(self, most_norm: float = MOST_NORM) -> None:
+        """Clip the summed gradients to a norm, before which the scale of the loss does not count."""
+        layout = self._job.parallelism
+        self.gradients.clip(
+            self._groups.world if layout.world_size > 1 else None,
+            copies=layout.dp,
+            counts_replicated=self._groups.tensor_index == 0,
+            most_norm=most_norm * self._loss_scale,
+        )
+
     def step(self) -> None:
         """One whole step."""
         with marked(STEP):
             self.passes()
+            self.clip()
             self._optimizer.step()
             synchronise(self._device)
 
@@ -203,6 +216,8 @@ def main() -> None:
     request = json.loads(Path(sys.argv[1]).read_text())
     torch.set_num_threads(request["threads"])
     if request["device"] == "cpu":
+        number, processes = (int(os.environ[name]) for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"))
+        bind(own_cores(number, processes, threads=request["threads"]))
         keep_freed_memory()
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
     with Path(sys.argv[2]).open("a") as lines, _process_group(request["backend"]):

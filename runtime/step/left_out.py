@@ -56,6 +56,7 @@ def left_out_warnings(
         "grouped_rope": grouped and model.rotary,
         "grouped_flash_attention": grouped and model.attention == "flash",
         "gradient_zero": True,
+        "gradient_clip": True,
     }
     found = tuple(name for name, is_called in called.items() if is_called and name in left_out)
     return (LeftOutWarning(operators=found),) if found else ()

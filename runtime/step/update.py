@@ -52,16 +52,18 @@ def update(
     | 2 | (scattered during the backward passes) | the shard, ceil(parameters / dp) | all-gather |
     | 3 | (scattered during the backward passes) | the shard | (gathered before every use) |
 
-    A data-parallel degree of 1 calls the optimizer alone. With the optimizer goes setting the gradients to zero for
-    the next step, of which micro-batches add into them.
+    A data-parallel degree of 1 calls the optimizer alone. With the optimizer go clipping the gradients before it, and
+    setting them to zero after it, for the micro-batches of the next step to add into.
     """
     shape = _shape(parameters, encoders, dp, group)
     own = shape
     if zero >= 2:
         # A shard is a smaller stage: as many parameters per encoder, fewer of both.
         own = _shape(-(-parameters // dp), -(-encoders // dp), dp, group)
-    names = (f"optimizer_{role}_stage", *(() if "gradient_zero" in left_out else ("gradient_zero",)))
-    optimizer = tuple(call(name, Direction.ONCE, own, 1, Component.OPTIMIZER) for name in names)
+    names = ("gradient_clip", f"optimizer_{role}_stage", "gradient_zero")
+    optimizer = tuple(
+        call(name, Direction.ONCE, own, 1, Component.OPTIMIZER) for name in names if name not in left_out
+    )
     gradients: Calls = ()
     gather: Calls = ()
     if dp > 1 and zero < 2:

@@ -2,10 +2,12 @@
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelcast.collector.benches import BENCHES, Bench, Place, UnsupportedError
 from kernelcast.collector.collectives import COLLECTIVES
@@ -172,6 +174,30 @@ def test_a_bias_is_added_and_its_gradient_summed(shape: Shape, cpu: Place) -> No
     bench.backward((out,))
     assert bias.grad is not None
     torch.testing.assert_close(bias.grad, bench.output_gradients[0].sum(0))
+
+
+class _Calls(TorchDispatchMode):
+    """Notes the tensor functions that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(("name", "kernels"), [("residual_add", ["add"]), ("bias_add", ["sum", "add_"])])
+def test_gradients_are_handed_on_without_a_copy(
+    name: str, kernels: list[str], shape: Shape, cpu: Place
+) -> None:
+    bench = BENCHES[name](shape, cpu)
+    bench.prepare()
+    outputs = bench.outputs()
+    with _Calls() as calls:
+        bench.backward(outputs)
+    assert [call for call in calls.names if call not in ("view", "view_as", "detach", "squeeze")] == kernels
 
 
 def test_queries_keys_and_values_are_views_whose_gradients_lie_side_by_side(cpu: Place) -> None:

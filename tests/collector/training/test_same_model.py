@@ -1,4 +1,4 @@
-"""However a model is laid out, real steps train the same: losses, gradients and updated weights of one process."""
+"""However a model is laid out, real steps train the same: losses, gradients, clipped or not, and updated weights."""
 
 import json
 from pathlib import Path
@@ -42,6 +42,8 @@ from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.worker import Trainer
 from kernelcast.runtime import ModelConfig, Parallelism
 
+NORM = 0.25  # well below what these gradients have
+
 def own(name, whole, model, index, parts):
     def rows(block): return block.chunk(parts)[index]
     if parts == 1: return whole
@@ -67,10 +69,14 @@ def differences(model, options, cache, rank):
     dist.all_reduce(loss, group=groups.world)
     found = {"loss": [float(loss) / layout.mp, expected]}
     known = {}
-    for what in ("gradients", "weights"):
+    for what in ("gradients", "clipped", "weights"):
+        if what == "clipped":
+            trainer.clip(NORM), whole.clip(NORM)
+            squares = torch.stack([p.grad.square().sum() for p in whole.chunks[0].parameters()])
+            found["norm"] = float(squares.sum().sqrt())
         if what == "weights":
             trainer._optimizer.step(), whole._optimizer.step()
-        values = {n: p.grad if what == "gradients" else p for n, p in whole.chunks[0].named_parameters()}
+        values = {n: p if what == "weights" else p.grad for n, p in whole.chunks[0].named_parameters()}
         worst, compared = 0.0, 0
         for chunk, number in zip(trainer.chunks, range(groups.stage, layout.chunks, layout.pp)):
             before = sum(trainer._job.chunk_encoders[:number])
@@ -80,7 +86,7 @@ def differences(model, options, cache, rank):
                     index, _, rest = tail.partition(".")
                     name = f"encoders.{before + int(index)}.{rest}"
                 expected = own(name, values[name], model, groups.tensor_index, layout.mp)
-                mine = parameter.grad if what == "gradients" else parameter
+                mine = parameter if what == "weights" else parameter.grad
                 worst = max(worst, float((mine - expected).abs().max() / expected.abs().max().clamp_min(1e-12)))
                 compared += mine.numel()
         found[what] = worst
@@ -116,5 +122,7 @@ def test_every_layout_trains_the_same_model(tmp_path: Path, monkeypatch: pytest.
             assert one["loss"][0] == pytest.approx(one["loss"][1], rel=1e-5), label
             assert one["loss"][1] == pytest.approx(5.55, abs=0.3), label  # ln 256: it knows nothing yet
             assert one["gradients"] < 2e-4, label
+            assert one["norm"] == pytest.approx(0.25, rel=1e-4), label
+            assert one["clipped"] < 2e-4, label
             assert one["weights"] < 2e-4, label
             assert one["compared"] > 3000, label

@@ -59,6 +59,7 @@ def test_gpt() -> None:
     assert called(found) == {
         **{("bias_add", direction, size): count for direction in (F, B) for size, count in biases.items()},
         ("qkv_split", B, (12, 24)): 2,
+        ("gradient_clip", ONCE, (parameters,)): 1,
         ("gradient_zero", ONCE, (parameters,)): 1,
     }
 
@@ -78,7 +79,7 @@ def test_sequence_parallelism_adds_summed_biases_to_its_tokens_only() -> None:
 def test_llama_has_no_biases_and_grouped_attention() -> None:
     found = called(parts(LLAMA))
     assert {name for name, _, _ in found} == {
-        "qkv_split", "grouped_rope", "grouped_flash_attention", "gradient_zero",
+        "qkv_split", "grouped_rope", "grouped_flash_attention", "gradient_clip", "gradient_zero",
     }  # fmt: skip
     assert found["grouped_flash_attention", F, (3, 4, 4, 2, 2)] == 2
     assert found["qkv_split", B, (12, 16)] == 2
