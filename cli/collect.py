@@ -21,13 +21,13 @@ from kernelcast.cli.options import (
     threads_option,
 )
 from kernelcast.cli.progress import progress
-from kernelcast.collector.comm import TIMEOUT_S, collect_comm, what_to_exchange
+from kernelcast.collector.communication.comm import TIMEOUT_S, collect_comm, what_to_exchange
+from kernelcast.collector.communication.peers import FirstFailedError, LostPeersError
+from kernelcast.collector.communication.watchdog import INTERRUPTED
+from kernelcast.collector.communication.world import World
 from kernelcast.collector.compute import Again, Collected, collect_compute, what_to_measure
 from kernelcast.collector.launch import LOST_PEERS, ONE_VOICE, show_workers
-from kernelcast.collector.peers import FirstFailedError, LostPeersError
-from kernelcast.collector.plan import load_plan
-from kernelcast.collector.watchdog import INTERRUPTED
-from kernelcast.collector.world import World
+from kernelcast.collector.plans.plan import load_plan
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
 from kernelcast.store import Database
 

@@ -9,8 +9,8 @@ import click
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.collector.compute import Collected
-from kernelcast.collector.plan import Plan, planned_operators
-from kernelcast.collector.probe import resolve_device
+from kernelcast.collector.machine.probe import resolve_device
+from kernelcast.collector.plans.plan import Plan, planned_operators
 from kernelcast.runtime.errors import UsageError
 from kernelcast.store import Database
 from kernelcast.walltime.durations import read_duration

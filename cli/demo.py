@@ -12,8 +12,8 @@ from kernelcast.cli.tables import seconds, text_table
 from kernelcast.cli.train import show_training
 from kernelcast.collector.compute import DTYPE, Again, collect_compute
 from kernelcast.collector.launch import show_workers
-from kernelcast.collector.plan import load_plan
-from kernelcast.collector.probe import probe, resolve_device
+from kernelcast.collector.machine.probe import probe, resolve_device
+from kernelcast.collector.plans.plan import load_plan
 from kernelcast.demo.config import DemoConfig
 from kernelcast.demo.loop import THREADS, Comparison, predict_layouts, store_comparisons, train_layouts
 from kernelcast.runtime.errors import DataError

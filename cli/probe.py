@@ -6,8 +6,8 @@ from typing import Any
 import click
 
 from kernelcast.cli.options import device_option, threads_option
-from kernelcast.collector.probe import probe as probe_machine
-from kernelcast.collector.probe import resolve_device
+from kernelcast.collector.machine.probe import probe as probe_machine
+from kernelcast.collector.machine.probe import resolve_device
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 
 FORMAT = "kernelcast.fingerprints/1"

@@ -10,7 +10,7 @@ from kernelcast.cli.options import database_option, device_option, dtype_option,
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import seconds, text_table
 from kernelcast.collector.interrupts import terminations_interrupt
-from kernelcast.collector.probe import probe, resolve_device
+from kernelcast.collector.machine.probe import probe, resolve_device
 from kernelcast.runtime import Estimator
 from kernelcast.store import Database
 from kernelcast.validate.run import RunOptions, predict_jobs, validate_run

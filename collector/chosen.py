@@ -7,12 +7,12 @@ import torch
 
 from kernelcast.collector.benches import Place
 from kernelcast.collector.compute import Collected
-from kernelcast.collector.harness import Effort
-from kernelcast.collector.host_memory import keep_freed_memory
 from kernelcast.collector.interrupts import interrupts_held
-from kernelcast.collector.measuring import Measurer
-from kernelcast.collector.plan import Point
-from kernelcast.collector.probe import Fingerprints
+from kernelcast.collector.machine.probe import Fingerprints
+from kernelcast.collector.measuring.harness import Effort
+from kernelcast.collector.measuring.host_memory import keep_freed_memory
+from kernelcast.collector.measuring.measurer import Measurer
+from kernelcast.collector.plans.plan import Point
 from kernelcast.store import Database, Run, Sample
 
 

@@ -7,29 +7,17 @@ from kernelcast.runtime.fingerprint import DIGEST_HEX_DIGITS
 
 # What a sample's time depends on; changes elsewhere leave the digest as it is.
 _MEASURING = (
-    "attribution.py",
     "benches/*.py",
-    "cache_state.py",
-    "clipping.py",
-    "collectives.py",
-    "comm_timing.py",
-    "companion_worker.py",
-    "companions.py",
-    "core_binding.py",
-    "disturbance.py",
-    "harness.py",
-    "host_memory.py",
-    "kineto.py",
-    "layers.py",
-    "layouts.py",
-    "measuring.py",
-    "mixed_precision.py",
-    "peers.py",
-    "reference.py",
-    "stage_parameters.py",
-    "trace_file.py",
+    "communication/collectives.py",
+    "communication/layouts.py",
+    "communication/peers.py",
+    "communication/timing.py",
+    "layers/*.py",
+    "measuring/*.py",
+    "traces/attribution.py",
+    "traces/kineto.py",
+    "traces/trace_file.py",
     "training/*.py",
-    "vocabulary_parallel.py",
 )
 
 

@@ -9,14 +9,14 @@ import torch
 
 from kernelcast.collector.benches import Place
 from kernelcast.collector.code_digest import code_digest
-from kernelcast.collector.companions import check_processes
-from kernelcast.collector.disturbance import WORTH_AGAIN
-from kernelcast.collector.harness import Effort
-from kernelcast.collector.host_memory import keep_freed_memory
 from kernelcast.collector.interrupts import interrupts_held, terminations_interrupt
-from kernelcast.collector.measuring import Measurer
-from kernelcast.collector.plan import Plan, Point, compute_points
-from kernelcast.collector.probe import Fingerprints, probe, resolve_device
+from kernelcast.collector.machine.probe import Fingerprints, probe, resolve_device
+from kernelcast.collector.measuring.companions import check_processes
+from kernelcast.collector.measuring.disturbance import WORTH_AGAIN
+from kernelcast.collector.measuring.harness import Effort
+from kernelcast.collector.measuring.host_memory import keep_freed_memory
+from kernelcast.collector.measuring.measurer import Measurer
+from kernelcast.collector.plans.plan import Plan, Point, compute_points
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Operator
 from kernelcast.store import Database, PointKey, Run, Sample, Status, utc_now

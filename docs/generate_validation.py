@@ -248,7 +248,7 @@ def keep(name: str, arguments: Sequence[str]) -> Path:
 
 
 def _machine() -> str:
-    from kernelcast.collector.probe import probe, resolve_device
+    from kernelcast.collector.machine.probe import probe, resolve_device
 
     return probe(resolve_device("cpu"), threads=1).compute.description
 

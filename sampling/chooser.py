@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kernelcast.collector.plan import Plan, Point, distinct_points, planned_operators
-from kernelcast.collector.plan_memory import point_bytes
+from kernelcast.collector.plans.plan import Plan, Point, distinct_points, planned_operators
+from kernelcast.collector.plans.plan_memory import point_bytes
 from kernelcast.runtime.operators import Direction, Operator
 from kernelcast.sampling.committee import best_member
 from kernelcast.sampling.cost import Cost, Times

@@ -8,11 +8,11 @@ import torch
 from kernelcast.collector.benches import Place
 from kernelcast.collector.chosen import collect_chosen
 from kernelcast.collector.compute import DTYPES, Collected, compute_run
-from kernelcast.collector.harness import Effort
-from kernelcast.collector.host_memory import keep_freed_memory
-from kernelcast.collector.plan import Plan
-from kernelcast.collector.plan_memory import device_memory_bytes
-from kernelcast.collector.probe import probe, resolve_device
+from kernelcast.collector.machine.probe import probe, resolve_device
+from kernelcast.collector.measuring.harness import Effort
+from kernelcast.collector.measuring.host_memory import keep_freed_memory
+from kernelcast.collector.plans.plan import Plan
+from kernelcast.collector.plans.plan_memory import device_memory_bytes
 from kernelcast.runtime.errors import UsageError
 from kernelcast.sampling.chooser import Chooser
 from kernelcast.sampling.cost import cost_of_measuring

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from kernelcast.collector.benches import BENCHES, Place
-from kernelcast.collector.harness import Effort, measure
-from kernelcast.collector.plan import Point
+from kernelcast.collector.measuring.harness import Effort, measure
+from kernelcast.collector.plans.plan import Point
 from kernelcast.runtime.operators import OPERATORS, Direction, Operator, Shape
 from kernelcast.train.baseline import Baseline, fit_baseline
 

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 
 from kernelcast.collector.compute import compute_run, is_known, measured, what_to_measure
-from kernelcast.collector.host_memory import keep_freed_memory
-from kernelcast.collector.plan import Point, load_plan
-from kernelcast.collector.plan_memory import device_memory_bytes, point_bytes
-from kernelcast.collector.probe import probe
+from kernelcast.collector.machine.probe import probe
+from kernelcast.collector.measuring.host_memory import keep_freed_memory
+from kernelcast.collector.plans.plan import Point, load_plan
+from kernelcast.collector.plans.plan_memory import device_memory_bytes, point_bytes
 from kernelcast.sampling.cost import Times, cost_of_measuring, total_seconds
 from kernelcast.sampling.known import known_times
 from kernelcast.store import Database, PointKey

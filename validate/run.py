@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from kernelcast.collector.probe import Fingerprints
+from kernelcast.collector.machine.probe import Fingerprints
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.measured import MeasuredJob
 from kernelcast.collector.training.steps import Effort, Turn, train_jobs

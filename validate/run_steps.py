@@ -6,7 +6,7 @@ from importlib.metadata import version
 from typing import Any
 
 from kernelcast.collector.code_digest import code_digest
-from kernelcast.collector.probe import Fingerprints
+from kernelcast.collector.machine.probe import Fingerprints
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.measured import MeasuredJob
 from kernelcast.runtime import Estimate

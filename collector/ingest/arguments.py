@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from kernelcast.collector.kineto import Event
+from kernelcast.collector.traces.kineto import Event
 
 
 class Arguments(msgspec.Struct, frozen=True, gc=False, rename={

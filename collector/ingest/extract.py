@@ -16,7 +16,7 @@ from kernelcast.collector.ingest.collectives import COMMUNICATION_CALL, collecti
 from kernelcast.collector.ingest.host import HostOperators
 from kernelcast.collector.ingest.points import NO_OPERATOR, Point, Unclear
 from kernelcast.collector.ingest.recognise import RECOGNISED, Surroundings, recognised
-from kernelcast.collector.kineto import (
+from kernelcast.collector.traces.kineto import (
     ANNOTATION_CATEGORY,
     DEVICE_CATEGORIES,
     RESOLUTION_US,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kernelcast.collector.ingest.arguments import Arguments, arguments_of, whole
-from kernelcast.collector.kineto import HOST_OPERATOR_CATEGORY, LAUNCH_CATEGORIES, Event, Trace
+from kernelcast.collector.traces.kineto import HOST_OPERATOR_CATEGORY, LAUNCH_CATEGORIES, Event, Trace
 
 NODE_PREFIX = "autograd::engine::evaluate_function: "
 _RECOMPUTATION = "CheckpointFunction"  # forward operators run again inside of it

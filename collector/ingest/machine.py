@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from kernelcast.collector.ingest.arguments import arguments_of, whole
-from kernelcast.collector.kineto import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Trace
+from kernelcast.collector.traces.kineto import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Trace
 from kernelcast.runtime.fingerprint import ComputeFingerprint, SoftwareFingerprint
 
 _UNKNOWN_CPU, _UNKNOWN_GPU = "unknown CPU", "unknown GPU"

@@ -15,8 +15,8 @@ from kernelcast.collector.ingest.machine import (
     recorded_at,
     software_of,
 )
-from kernelcast.collector.kineto import Trace, read_trace
-from kernelcast.collector.trace_file import MAX_TRACE_BYTES
+from kernelcast.collector.traces.kineto import Trace, read_trace
+from kernelcast.collector.traces.trace_file import MAX_TRACE_BYTES
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.store import (

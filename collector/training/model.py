@@ -13,16 +13,23 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelcast.collector.layers import add_bias, causal_attention, rotary_tables, rotate, split_qkv, swiglu
-from kernelcast.collector.training.marks import ENCODER, marked, operator_mark
-from kernelcast.collector.training.recompute import checkpointed
-from kernelcast.collector.training.tensor_parallel import enter, leave
-from kernelcast.collector.vocabulary_parallel import (
+from kernelcast.collector.layers.encoder_layers import (
+    add_bias,
+    causal_attention,
+    rotary_tables,
+    rotate,
+    split_qkv,
+    swiglu,
+)
+from kernelcast.collector.layers.vocabulary_parallel import (
     local_rows,
     mask_rows,
     vocabulary_parallel_cross_entropy,
     vocabulary_parallel_embedding,
 )
+from kernelcast.collector.training.marks import ENCODER, marked, operator_mark
+from kernelcast.collector.training.recompute import checkpointed
+from kernelcast.collector.training.tensor_parallel import enter, leave
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.parallelism import Recompute
 

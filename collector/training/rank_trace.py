@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import Any
 
-from kernelcast.collector.kineto import ANNOTATION_CATEGORY, Trace
+from kernelcast.collector.traces.kineto import ANNOTATION_CATEGORY, Trace
 from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS
 from kernelcast.collector.training.step_trace import Piece, TracedWork, attribute_step
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from kernelcast.collector.kineto import (
+from kernelcast.collector.traces.kineto import (
     ANNOTATION_CATEGORY,
     DEVICE_CATEGORIES,
     HOST_OPERATOR_CATEGORY,

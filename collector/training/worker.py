@@ -19,11 +19,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kernelcast.collector.clipping import MOST_NORM
-from kernelcast.collector.core_binding import bind, own_cores
-from kernelcast.collector.harness import profiled, synchronise
-from kernelcast.collector.host_memory import keep_freed_memory
-from kernelcast.collector.reference import Reference
+from kernelcast.collector.layers.clipping import MOST_NORM
+from kernelcast.collector.measuring.core_binding import bind, own_cores
+from kernelcast.collector.measuring.harness import profiled, synchronise
+from kernelcast.collector.measuring.host_memory import keep_freed_memory
+from kernelcast.collector.measuring.reference import Reference
 from kernelcast.collector.training.groups import GroupCache, Groups
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.marks import STEP, marked, marks_shown

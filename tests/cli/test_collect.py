@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from kernelcast.cli import collect as module
 from kernelcast.cli.collect import collect
 from kernelcast.collector.compute import Collected
-from kernelcast.collector.probe_cpu import available_cores
+from kernelcast.collector.machine.probe_cpu import available_cores
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.store import Database
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from kernelcast.collector.benches import Place
-from kernelcast.collector.harness import Effort
-from kernelcast.collector.plan import Plan, load_plan
+from kernelcast.collector.measuring.harness import Effort
+from kernelcast.collector.plans.plan import Plan, load_plan
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.operators import Shape
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from kernelcast.collector.benches import BENCHES, Bench, Place, UnsupportedError
-from kernelcast.collector.collectives import COLLECTIVES
+from kernelcast.collector.communication.collectives import COLLECTIVES
 from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass, Shape
 
 ALONE = [op.name for op in OPERATORS.values() if op.operator_class is not OperatorClass.COMMUNICATION]

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelcast.collector import measuring as module
 from kernelcast.collector.benches import BENCHES, Bench, Builder, Place
 from kernelcast.collector.compute import Collected, Progress, collect_compute
-from kernelcast.collector.harness import Effort
-from kernelcast.collector.plan import Plan, compute_points
-from kernelcast.collector.plan_memory import memory_of_each_bytes, point_bytes
+from kernelcast.collector.measuring import measurer as module
+from kernelcast.collector.measuring.harness import Effort
+from kernelcast.collector.plans.plan import Plan, compute_points
+from kernelcast.collector.plans.plan_memory import memory_of_each_bytes, point_bytes
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass, Shape
 from kernelcast.store import Database, Sample, Status
@@ -188,7 +188,9 @@ def test_what_exceeds_the_memory_is_a_row_and_never_built(
     points = compute_points(plan, ("qkv_linear",))
     needed = sorted(point_bytes(point, 4) for point in points)
     assert needed[0] < needed[-1]
-    monkeypatch.setattr("kernelcast.collector.plan_memory.device_memory_bytes", lambda device: needed[-1] - 1)
+    monkeypatch.setattr(
+        "kernelcast.collector.plans.plan_memory.device_memory_bytes", lambda device: needed[-1] - 1
+    )
     built: list[Shape] = []
 
     def build(shape: Shape, place: Place) -> Bench:
@@ -206,7 +208,7 @@ def test_what_exceeds_the_memory_is_a_row_and_never_built(
 
 
 def test_processes_of_a_cpu_share_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("kernelcast.collector.plan_memory.device_memory_bytes", lambda device: 100)
+    monkeypatch.setattr("kernelcast.collector.plans.plan_memory.device_memory_bytes", lambda device: 100)
     assert memory_of_each_bytes(torch.device("cpu"), 4) == 25
     assert memory_of_each_bytes(torch.device("cuda"), 4) == 100
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from kernelcast.collector.probe import probe
+from kernelcast.collector.machine.probe import probe
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.measured import MeasuredJob
 from kernelcast.collector.training.steps import Turn

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kernelcast.collector.plan import Plan, Point, load_plan
+from kernelcast.collector.plans.plan import Plan, Point, load_plan
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.sampling.chooser import BATCH, FEWEST_FOR_AN_ERROR, Chooser
 from kernelcast.sampling.cost import Cost, Times

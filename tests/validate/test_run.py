@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from kernelcast.collector.plan import compute_points, load_plan
-from kernelcast.collector.probe import probe
+from kernelcast.collector.machine.probe import probe
+from kernelcast.collector.plans.plan import compute_points, load_plan
 from kernelcast.runtime import Cluster, DataError, Estimator, UsageError
 from kernelcast.runtime.step.decomposition import decompose
 from kernelcast.store import Database

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from kernelcast.collector.kineto import Trace, parse_trace
+from kernelcast.collector.traces.kineto import Trace, parse_trace
 
 Events = list[dict[str, Any]]
 TraceMaker = Callable[..., Trace]

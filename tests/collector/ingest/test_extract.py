@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from kernelcast.collector.ingest.extract import Extracted, extract
-from kernelcast.collector.kineto import Trace
+from kernelcast.collector.traces.kineto import Trace
 
 TraceMaker = Callable[..., Trace]
 

@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from kernelcast.collector.harness import profiled
+from kernelcast.collector.measuring.harness import profiled
 from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS, STEP, marked, marks_shown
 from kernelcast.collector.training.model import Chunk, Shard
 from kernelcast.collector.training.rank_trace import rank_trace

@@ -1,0 +1,315 @@
+"""`collect comm`: times collectives in the groups that processes of a launcher form; process 0 stores each at once."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.metadata import version
+from itertools import zip_longest
+
+import torch
+
+from kernelcast.collector.benches import Place
+from kernelcast.collector.code_digest import code_digest
+from kernelcast.collector.communication.collectives import DIVIDED
+from kernelcast.collector.communication.layouts import DP, MP, PP, Layout, layouts
+from kernelcast.collector.communication.peers import FirstFailedError, Peers, joined
+from kernelcast.collector.communication.timing import CommPoint, Untimed, time_point, together
+from kernelcast.collector.communication.watchdog import Watchdog
+from kernelcast.collector.communication.world import World
+from kernelcast.collector.compute import DTYPES, Again, Collected, Progress, is_known, known_points
+from kernelcast.collector.launch import ONE_VOICE
+from kernelcast.collector.machine.probe import Fingerprints, probe, resolve_device
+from kernelcast.collector.measuring.core_binding import bind, own_cores
+from kernelcast.collector.measuring.disturbance import Flags, Watch, mean_reference_us, unstable
+from kernelcast.collector.measuring.harness import Effort
+from kernelcast.collector.measuring.host_memory import keep_freed_memory
+from kernelcast.collector.measuring.reference import Reference
+from kernelcast.collector.plans.plan import Plan
+from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.operators import OPERATORS, Direction, Operator
+from kernelcast.store import Database, PointKey, Repetition, Run, Sample, utc_now
+
+TIMEOUT_S = 300.0
+"""How long a process waits for the others."""
+
+
+def comm_points(plan: Plan, chosen: list[Layout], dtype: str) -> list[CommPoint]:
+    """What a collection measures: the plan's sizes of every collective in the layouts whose kind calls it.
+
+    Operators named mp_… run in mp groups, pp_… in pairs, dp_… and ep_… (experts are spread over data-parallel
+    processes) in dp groups.
+
+    Raises:
+        UsageError: the plan's smallest message holds no element for each process.
+    """
+    element_bytes = DTYPES[dtype].itemsize
+    points = []
+    for layout in chosen:
+        operators = [op for op in OPERATORS.values() if op.collective and _kind(op) == layout.kind]
+        columns = [
+            [
+                CommPoint(operator=op, layout=layout, entries=_divided(op, entries, layout.size))
+                for entries in plan.entries(op.name, processes=layout.size, element_bytes=element_bytes)
+            ]
+            for op in operators
+        ]
+        # The collectives take turns, so that a drift of the machine hits all of them alike.
+        points += [point for row in zip_longest(*columns) for point in row if point is not None]
+    if too_small := [point for point in points if point.entries < point.layout.size]:
+        size = max(point.layout.size for point in too_small)
+        raise UsageError(
+            f"plan {plan.name}: its smallest message is below {size * element_bytes} bytes, expected at least an "
+            f"element for each of {size} processes"
+        )
+    if not points:
+        sizes = ", ".join(sorted({str(layout.size) for layout in chosen}))
+        raise UsageError(f"plan {plan.name}: it has no messages for groups of {sizes} processes")
+    return points
+
+
+def _kind(op: Operator) -> str:
+    """Which groups call it, by the beginning of its name."""
+    prefix = op.name.partition("_")[0]
+    return prefix if prefix in (MP, PP) else DP
+
+
+def _divided(op: Operator, entries: int, processes: int) -> int:
+    return entries - entries % processes if op.collective in DIVIDED else entries
+
+
+def what_to_exchange(
+    plan: Plan, world: World, *, device: str, dtype: str, layout_names: str
+) -> tuple[torch.device, list[CommPoint]]:
+    """Where and what is measured; callers can ask before they start processes.
+
+    Raises:
+        UsageError: unknown device or dtype, fewer devices than processes, layouts that cannot be formed.
+    """
+    if dtype not in DTYPES:
+        raise UsageError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
+    place = resolve_device(device)
+    if place.type == "cuda":
+        if world.local_size > torch.cuda.device_count():
+            raise UsageError(
+                f"collect comm: {world.local_size} processes and {torch.cuda.device_count()} CUDA device(s) "
+                "on this node, expected a device for each process"
+            )
+        place = torch.device("cuda", world.local_rank)
+    return place, comm_points(plan, layouts(layout_names, world), dtype)
+
+
+def collect_comm(
+    open_database: Callable[[], Database],
+    plan: Plan,
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    threads: int = 1,
+    layout_names: str = "",
+    again: Again = "no",
+    effort: Effort | None = None,
+    site: str = "",
+    timeout_s: float = TIMEOUT_S,
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> Collected:
+    """Measure the plan's message sizes in every layout; only process 0 opens the database and reports progress.
+
+    A process that hears nothing of the others for `timeout_s` says so on standard error and ends.
+
+    Raises:
+        UsageError: not under a launcher, unknown device or dtype, or impossible layouts.
+        DataError: the database cannot be written (process 0).
+        LostPeersError: another process is gone; FirstFailedError where process 0 could not open the database.
+        KeyboardInterrupt: SIGINT or SIGTERM came to one of the processes.
+    """
+    world = World.from_launcher()
+    place, points = what_to_exchange(plan, world, device=device, dtype=dtype, layout_names=layout_names)
+    keys = probe(
+        place, threads=threads
+    )  # before this process has cores of its own, which are not all there are
+    if place.type == "cuda":
+        torch.cuda.set_device(place)
+    else:
+        bind(own_cores(world.local_rank, world.local_size, threads=threads))
+        keep_freed_memory()
+    torch.set_num_threads(threads)
+    with (
+        Watchdog(timeout_s, local_rank=world.local_rank, silent=bool(os.environ.get(ONE_VOICE))) as watchdog,
+        joined(world, place, timeout_s=timeout_s, watchdog=watchdog) as peers,
+        _recorder(peers, open_database, plan, keys, dtype, again, site) as recorder,
+    ):
+        return _measure_all(points, peers, dtype, effort or Effort(), recorder, on_progress)
+
+
+@contextmanager
+def _recorder(
+    peers: Peers,
+    open_database: Callable[[], Database],
+    plan: Plan,
+    keys: Fingerprints,
+    dtype: str,
+    again: Again,
+    site: str,
+) -> "Iterator[_Recorder | None]":
+    """Process 0's way to the database; where that cannot be opened, the others end as well and say nothing."""
+    if peers.world.rank != 0:
+        if peers.from_first(False):
+            raise FirstFailedError("collect comm: process 0 could not open the database")
+        yield None
+        return
+    try:
+        database = open_database()
+        recorder = _Recorder(database, plan, keys, dtype, again, site)
+    except BaseException:
+        peers.from_first(True)
+        raise
+    with database:
+        peers.from_first(False)
+        yield recorder
+
+
+class _Recorder:
+    """Adds samples; there is a run for each number of groups that share a node, added with its first sample."""
+
+    def __init__(
+        self,
+        database: Database,
+        plan: Plan,
+        keys: Fingerprints,
+        dtype: str,
+        again: Again,
+        site: str,
+    ) -> None:
+        self._database, self._plan, self._keys, self._dtype = database, plan, keys, dtype
+        self._again, self._site, self._started_at = again, site, utc_now()
+        self._runs: dict[int, Run] = {}
+
+    def known(self, points: list[CommPoint]) -> list[bool]:
+        """Of every point, whether the database holds it."""
+        held: dict[int, set[PointKey]] = {}
+        for sharing in {point.layout.groups_per_node for point in points}:
+            held[sharing] = known_points(self._database, self._run(sharing), self._again)
+        return [
+            is_known(point.operator, self._dtype, point.vector, held[point.layout.groups_per_node])
+            for point in points
+        ]
+
+    def _run(self, groups_per_node: int) -> Run:
+        if groups_per_node not in self._runs:
+            # A lone group is what others measure as well (nccl-tests): it has no condition.
+            conditions = {"groups_per_node": groups_per_node} if groups_per_node > 1 else {}
+            self._runs[groups_per_node] = Run(
+                started_at=self._started_at,
+                kernelcast_version=version("kernelcast"),
+                code_digest=code_digest(),
+                command="collect comm",
+                compute_id=self._keys.compute.digest,
+                fabric_id=self._keys.fabric.digest,
+                software_id=self._keys.software.digest,
+                plan=self._plan.name,
+                conditions=conditions,
+                site=self._site,
+            )
+        return self._runs[groups_per_node]
+
+    def store(
+        self,
+        point: CommPoint,
+        found: list[Repetition] | Untimed,
+        *,
+        measured_at: str,
+        reference_us: float,
+        flags: Flags,
+    ) -> Sample:
+        run = self._run(point.layout.groups_per_node)
+        if isinstance(found, Untimed):
+            sample = Sample.without_time(
+                run_id=run.id,
+                operator=point.operator.name,
+                direction=Direction.ONCE,
+                dtype=self._dtype,
+                vector=point.vector,
+                status=found.status,
+                reason=found.reason[:500],
+                measured_at=measured_at,
+            )
+        else:
+            sample = Sample.from_repetitions(
+                run_id=run.id,
+                operator=point.operator.name,
+                direction=Direction.ONCE,
+                dtype=self._dtype,
+                vector=point.vector,
+                repetitions=found,
+                reference_us=reference_us,
+                measured_at=measured_at,
+                flags=flags,
+            )
+        self._database.add_run(run, self._keys.compute, self._keys.fabric, self._keys.software)
+        self._database.add_samples([sample])
+        return sample
+
+
+def _measure_all(
+    points: list[CommPoint],
+    peers: Peers,
+    dtype: str,
+    effort: Effort,
+    recorder: _Recorder | None,
+    on_progress: Callable[[Progress], None],
+) -> Collected:
+    known = peers.from_first(recorder.known(points) if recorder else [])
+    todo = [point for point, is_there in zip(points, known, strict=True) if not is_there]
+    collected = Collected(already_there=len(points) - len(todo))
+    if not todo:
+        return collected
+    try:
+        watch = together(peers, lambda: _watch(peers, dtype))
+    except Untimed as error:
+        raise DataError(f"collect comm: {error.reason}") from error
+    for done, point in enumerate(todo, start=1):
+        measured_at, before = utc_now(), watch.look()
+        found: list[Repetition] | Untimed
+        try:
+            found = time_point(point, peers, DTYPES[dtype], effort)
+        except Untimed as error:
+            found = error
+        after = watch.look()
+        said = peers.gather((watch.flags(before, after), peers.interrupted))
+        noticed = _of_all([flags for flags, _ in said])
+        if recorder:
+            flags = noticed if isinstance(found, Untimed) else (*noticed, *unstable(found, effort))
+            sample = recorder.store(
+                point,
+                found,
+                measured_at=measured_at,
+                reference_us=mean_reference_us(before, after),
+                flags=flags,
+            )
+            collected.count([sample])
+            on_progress(Progress(done=done, total=len(todo), operator=point.operator.name))
+        else:
+            collected.measured += 1
+        # Together: none is left waiting for one that ended.
+        if done < len(todo) and any(interrupted for _, interrupted in said):
+            raise KeyboardInterrupt
+    return collected
+
+
+def _watch(peers: Peers, dtype: str) -> Watch:
+    """Every process looks at its own node and device."""
+    reference = Reference(peers.place, DTYPES[dtype])
+    reference.saturate()
+    watch = Watch(Place(peers.place, DTYPES[dtype]), reference)
+    for _ in range(5):  # so that the first samples have a best time to be compared with
+        reference.time_us()
+    return watch
+
+
+def _of_all(noticed: list[Flags]) -> Flags:
+    """Each flag once, as the lowest process noticed it."""
+    found: dict[str, str] = {}
+    for flags in noticed:
+        for name, detail in flags:
+            found.setdefault(name, detail)
+    return tuple(found.items())

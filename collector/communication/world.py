@@ -1,0 +1,105 @@
+"""This process's place among those that a launcher started: torchrun, Slurm's srun or Open MPI's mpirun."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kernelcast.collector.communication.slurm_step import rendezvous, tasks_per_node
+from kernelcast.runtime.errors import UsageError
+
+_TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
+_SRUN = ("SLURM_PROCID", "SLURM_LOCALID", "SLURM_STEP_NUM_TASKS")
+_MPIRUN = (
+    "OMPI_COMM_WORLD_RANK",
+    "OMPI_COMM_WORLD_LOCAL_RANK",
+    "OMPI_COMM_WORLD_SIZE",
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+)
+_PORT = 29500  # torch's usual one
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """This process's place. Ranks are numbered node by node; `init_method` is where the processes meet (torch's)."""
+
+    rank: int
+    local_rank: int
+    size: int
+    local_size: int
+    init_method: str = "env://"
+
+    def __post_init__(self) -> None:
+        size, local_size = self.size, self.local_size
+        if size < 2 or local_size < 1 or size % local_size:
+            raise UsageError(
+                f"collect comm: {size} process(es), {local_size} per node; expected 2 or more, nodes alike"
+            )
+        if self.rank >= size or self.rank % local_size != self.local_rank:
+            raise UsageError(
+                f"collect comm: process {self.rank} is number {self.local_rank} of the {local_size} of its node; "
+                "expected processes numbered node by node (srun --distribution=block)"
+            )
+
+    @property
+    def nodes(self) -> int:
+        """Nodes that the processes are on, all alike."""
+        return self.size // self.local_size
+
+    @classmethod
+    def from_launcher(cls, environment: Mapping[str, str] = os.environ) -> "World":
+        """Read the launcher's variables; torchrun's come first, as it may itself have been started by another.
+
+        Raises:
+            UsageError: there are none, there is one process only, or the nodes are not alike.
+        """
+        if any(environment.get(name) for name in _TORCHRUN):
+            rank, local_rank, size, local_size = _numbers(environment, _TORCHRUN)
+            return cls(rank=rank, local_rank=local_rank, size=size, local_size=local_size)
+        if environment.get("SLURM_STEP_NUM_TASKS"):
+            rank, local_rank, size = _numbers(environment, _SRUN)
+            local_size = tasks_per_node(environment, size)
+            return cls(
+                rank=rank,
+                local_rank=local_rank,
+                size=size,
+                local_size=local_size,
+                init_method=rendezvous(environment, nodes=max(1, size // max(1, local_size))),
+            )
+        if environment.get("OMPI_COMM_WORLD_SIZE"):
+            rank, local_rank, size, local_size = _numbers(environment, _MPIRUN)
+            address = environment.get("MASTER_ADDR") or ("127.0.0.1" if size == local_size else "")
+            if not address:
+                raise UsageError(
+                    "collect comm under mpirun over several nodes: found no MASTER_ADDR, expected the first node's "
+                    "name: mpirun -x MASTER_ADDR=NODE"
+                )
+            port = environment.get("MASTER_PORT", str(_PORT))
+            return cls(
+                rank=rank,
+                local_rank=local_rank,
+                size=size,
+                local_size=local_size,
+                init_method=f"tcp://{address}:{port}",
+            )
+        raise UsageError(
+            f"collect comm runs in several processes, found one and no launcher{_where(environment)}; expected "
+            "kernelcast collect comm --procs 2 --db FILE, or torchrun or srun in front of it"
+        )
+
+
+def _numbers(environment: Mapping[str, str], names: tuple[str, ...]) -> list[int]:
+    found = []
+    for name in names:
+        value = environment.get(name, "")
+        if not (value.isascii() and value.isdecimal()):
+            raise UsageError(
+                f"collect comm runs under a launcher that sets {', '.join(names)}; found {name}={value!r}, "
+                "expected a whole number"
+            )
+        found.append(int(value))
+    return found
+
+
+def _where(environment: Mapping[str, str]) -> str:
+    """A hint for those who forget srun inside of a batch script."""
+    return f" (in Slurm job {job}, without srun)" if (job := environment.get("SLURM_JOB_ID")) else ""

@@ -1,0 +1,1 @@
+"""The operators' tensor functions, as training frameworks run them."""

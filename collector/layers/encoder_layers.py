@@ -1,0 +1,81 @@
+"""The tensor functions of a transformer step, shared by the operator benchmarks and the model that trains for real.
+
+Both sides call these, so what is measured alone is what a step runs. What depends on the vocabulary's shard is in
+vocabulary_parallel.py.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from kernelcast.collector.layers.vocabulary_parallel import vocabulary_parallel_cross_entropy
+
+
+def add_bias(x: Tensor, bias: Tensor) -> Tensor:
+    """Add the bias [width] of a linear to its product x [..., width].
+
+    A kernel of its own, as under tensor parallelism, where a row-parallel product is summed over the devices before.
+    """
+    return x + bias
+
+
+def split_qkv(qkv: Tensor, *, heads: int, kv_heads: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Views of a fused projection [b, l, (heads + 2 · kv_heads) · head_size]: query, key, value [b, l, …, head_size].
+
+    Backward is one kernel, the three gradients put side by side.
+    """
+    head_size = qkv.shape[-1] // (heads + 2 * kv_heads)
+    widths = [heads * head_size, kv_heads * head_size, kv_heads * head_size]
+    query, key, value = torch.split_with_sizes(qkv, widths, dim=-1)
+    return (
+        query.view(*query.shape[:2], heads, head_size),
+        key.view(*key.shape[:2], kv_heads, head_size),
+        value.view(*value.shape[:2], kv_heads, head_size),
+    )
+
+
+def rotary_tables(
+    sequence_length: int, head_size: int, *, device: torch.device, dtype: torch.dtype
+) -> tuple[Tensor, Tensor]:
+    """Cosine and sine tables [1, l, 1, head_size] of rotary position embedding (arXiv 2104.09864, eq. 34)."""
+    inverse_frequency = 10_000.0 ** -(
+        torch.arange(0, head_size, 2, device=device, dtype=torch.float32) / head_size
+    )
+    angles = torch.outer(torch.arange(sequence_length, device=device, dtype=torch.float32), inverse_frequency)
+    angles = torch.cat((angles, angles), dim=-1)[None, :, None, :]
+    return angles.cos().to(dtype), angles.sin().to(dtype)
+
+
+def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+    """Rotate x [b, l, heads, head_size] by its positions, in the half-split form that GPT-NeoX and LLaMA use."""
+    half = x.shape[-1] // 2
+    swapped = torch.cat((-x[..., half:], x[..., :half]), dim=-1)
+    return x * cosine + swapped * sine
+
+
+def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    """Fused causal attention of query [b, l, heads, head_size] → [b, l, heads · head_size].
+
+    Key and value [b, l, kv_heads, head_size] may have fewer heads, each then serves a group of queries. On CUDA the
+    flash kernel is forced: torch would otherwise pick another one silently.
+    """
+    grouped = key.shape[2] != query.shape[2]
+    inputs = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    if query.device.type == "cuda":
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            out = F.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=grouped)
+    else:
+        out = F.scaled_dot_product_attention(*inputs, is_causal=True, enable_gqa=grouped)
+    return out.transpose(1, 2).flatten(2)
+
+
+def swiglu(gate_and_up: Tensor) -> Tensor:
+    """SiLU-gated linear unit of [b, l, 2 · width], gate first → [b, l, width] (arXiv 2002.05202)."""
+    gate, up = gate_and_up.chunk(2, dim=-1)
+    return F.silu(gate) * up
+
+
+def token_loss(logits: Tensor, targets: Tensor) -> Tensor:
+    """Mean cross-entropy of logits [b, l, v] against targets [b, l], the whole vocabulary on this device."""
+    return vocabulary_parallel_cross_entropy(logits, targets, 0).mean()

@@ -1,0 +1,1 @@
+"""This machine: its fingerprints, and what its devices say of themselves."""

@@ -1,0 +1,134 @@
+"""This machine's fingerprints, as far as its speed depends on them. Nothing here reads a host name, serial or user."""
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from kernelcast.collector.machine.probe_cpu import (
+    available_cores,
+    cpu_caches,
+    cpu_instruction_sets,
+    cpu_model,
+    is_virtualised,
+    memory_gib,
+)
+from kernelcast.collector.machine.probe_gpu import driver_version, gpu_fields, gpu_links
+from kernelcast.collector.machine.probe_network import network_links
+from kernelcast.collector.measuring import cache_state, core_binding, host_memory
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+
+# Settings that change what runs. Threads are in the compute fingerprint; values that name paths or hosts stay out.
+_TUNING_VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "MKL_CBWR",
+    "NCCL_ALGO",
+    "NCCL_BUFFSIZE",
+    "NCCL_IB_DISABLE",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_NTHREADS",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_PROTO",
+    "NCCL_SHM_DISABLE",
+    "NVIDIA_TF32_OVERRIDE",
+    "ONEDNN_MAX_CPU_ISA",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+)
+
+_CPU_LIBRARY_LINES = ("Intel(R)", "OpenBLAS", "Arm", "OpenMP", "CPU capability")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fingerprints:
+    """The three keys of everything that is measured here."""
+
+    compute: ComputeFingerprint
+    fabric: FabricFingerprint
+    software: SoftwareFingerprint
+
+
+def resolve_device(name: str) -> torch.device:
+    """`auto` is the GPU where there is one, else the CPU.
+
+    Raises:
+        UsageError: the device is unknown or not there.
+    """
+    if name not in ("auto", "cpu", "cuda"):
+        raise UsageError(f"device {name!r} is unknown; expected auto, cpu or cuda")
+    if name == "cuda" and not torch.cuda.is_available():
+        raise UsageError("device 'cuda' was asked for, but torch finds no CUDA device here")
+    if name == "auto":
+        name = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.device(name)
+
+
+def probe(device: torch.device, *, threads: int) -> Fingerprints:
+    """Fingerprints of this machine for `device`; `threads` is what one process computes with on a CPU."""
+    return Fingerprints(
+        compute=_compute(device, threads), fabric=_fabric(device, threads), software=_software(device)
+    )
+
+
+def _compute(device: torch.device, threads: int) -> ComputeFingerprint:
+    if device.type == "cuda":
+        return ComputeFingerprint(**gpu_fields(device))
+    return ComputeFingerprint(
+        kind="cpu",
+        device_name=cpu_model(),
+        memory_gib=memory_gib(),
+        cores=available_cores(),
+        threads=threads,
+        caches=cpu_caches(),
+        instruction_sets=cpu_instruction_sets(),
+        virtualised=is_virtualised(),
+    )
+
+
+def _fabric(device: torch.device, threads: int) -> FabricFingerprint:
+    if device.type == "cuda":
+        return FabricFingerprint(
+            backend="nccl", gpus_per_node=torch.cuda.device_count(), links=gpu_links(), nics=network_links()
+        )
+    # On a CPU a "device" is one process with its threads; they meet in the memory of the node.
+    return FabricFingerprint(
+        backend="gloo",
+        gpus_per_node=max(1, available_cores() // threads),
+        links=("shared memory",),
+        nics=network_links(),
+    )
+
+
+def _software(device: torch.device) -> SoftwareFingerprint:
+    environment = tuple(f"{name}={os.environ[name]}" for name in _TUNING_VARIABLES if name in os.environ)
+    if device.type == "cuda":
+        cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+        return SoftwareFingerprint(
+            torch=torch.__version__,
+            driver=driver_version(),
+            cuda=torch.version.cuda or torch.version.hip or "",
+            cudnn=str(cudnn or ""),
+            nccl=".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
+            environment=(*environment, cache_state.SETTING),
+        )
+    settings = {
+        cache_state.SETTING: True,
+        host_memory.SETTING: host_memory.keeps_freed_memory(),
+        core_binding.SETTING: core_binding.can_bind(),
+    }
+    return SoftwareFingerprint(
+        torch=torch.__version__,
+        cpu_libraries=_cpu_libraries(),
+        environment=(*environment, *(setting for setting, is_so in settings.items() if is_so)),
+    )
+
+
+def _cpu_libraries() -> tuple[str, ...]:
+    """What torch's CPU kernels run on: BLAS, oneDNN, OpenMP and the instruction set it chose, with their versions."""
+    lines = (line.strip(" -") for line in torch.__config__.show().splitlines())
+    return tuple(sorted(line for line in lines if line.startswith(_CPU_LIBRARY_LINES)))

@@ -1,0 +1,1 @@
+"""Measures one operator at one shape, under the conditions of a step."""

@@ -1,0 +1,43 @@
+"""Caches as a training step leaves them: weights and kept activations gone, what the operator before wrote still there.
+
+Repeated alone, an operator finds its inputs, weights and gradients in the cache if they fit into it; in a step a whole
+model's worth of others ran since. On a CPU with 32 MiB of cache, layer_norm on [2, 256, 256] took 49 µs repeated and
+92 µs after this, its backward 70 and 219. The setting is part of the software fingerprint (`SETTING`): what was
+measured with other caches is not mixed with it, nor taken for already there.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from kernelcast.collector.machine.probe_cpu import last_level_cache_bytes
+
+SETTING = "caches=as in a step"
+"""How the software fingerprint names it."""
+
+_SHARE = 1.5
+"""Of the cache is streamed through it."""
+_MOST_BYTES = 256 << 20
+"""Larger last-level caches are shared by many cores, of which a process fills a part."""
+_CPU_CACHE_BYTES = 32 << 20
+"""Where the system does not say."""
+
+
+class CacheState:
+    """Puts the caches of a device into that state before a measured pass."""
+
+    def __init__(self, device: torch.device) -> None:
+        if device.type == "cuda":
+            cache_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+        else:
+            cache_bytes = last_level_cache_bytes() or _CPU_CACHE_BYTES
+        size = int(min(cache_bytes, _MOST_BYTES) * _SHARE)
+        self._stream = torch.ones(size // 4, device=device)
+
+    def as_in_a_step(self, just_written: Sequence[Tensor]) -> None:
+        """Evict what was used before, then write the given tensors, without a change, as whoever produced them did."""
+        self._stream.sum()
+        for tensor in just_written:
+            if tensor.is_floating_point():
+                tensor.detach().mul_(1)

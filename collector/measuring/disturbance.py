@@ -1,0 +1,130 @@
+"""What disturbs a measurement from outside: noticed at its start and end, and stored as flags of its samples."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from kernelcast.collector.benches import Place
+from kernelcast.collector.machine.nvml import Gpu, is_power_capped, throttles
+from kernelcast.collector.measuring.harness import Effort, halves_apart, is_stable
+from kernelcast.collector.measuring.reference import Reference
+from kernelcast.store import Repetition
+
+Flags = tuple[tuple[str, str], ...]
+"""Name and detail of each."""
+
+_STAT = Path("/proc/stat")
+_STEAL_COLUMN = 8
+_TICKS_PER_SECOND = 100
+# Of all cores' time, and in seconds: the kernel counts in ticks of 10 ms.
+_MOST_STOLEN, _FEWEST_STOLEN_SECONDS = 0.03, 0.05
+# Of the reference's best time in this collection; shared machines wander by a fifth without an effect on quiet times.
+_MOST_SLOWED = 1.25
+
+
+class Flag(StrEnum):
+    """What makes a sample doubtful, as it is stored."""
+
+    UNSTABLE = "unstable"
+    DISTURBED = "disturbed"
+    THROTTLED = "throttled"
+    POWER_CAPPED = "power capped"
+    SHARED_DEVICE = "shared device"
+
+
+WORTH_AGAIN = frozenset({Flag.UNSTABLE, Flag.DISTURBED, Flag.THROTTLED, Flag.SHARED_DEVICE})
+"""Flags that measuring again may be rid of; a power limit stays."""
+
+
+def unstable(repetitions: Sequence[Repetition], effort: Effort) -> Flags:
+    """The flag of repetitions that ended without a stable quiet time."""
+    if is_stable(repetitions, effort.flagged_beyond):
+        return ()
+    return (
+        (
+            Flag.UNSTABLE,
+            f"quiet times of the halves of {len(repetitions)} repetitions are {halves_apart(repetitions):.1%} apart",
+        ),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Moment:
+    """What is known of the machine at one moment."""
+
+    seconds: float
+    stolen_seconds: float  # of all cores together, since the machine started
+    reference_us: float
+    clock_reasons: int
+    processes: int
+
+
+class Watch:
+    """Looks at the machine at the start and the end of a measurement."""
+
+    def __init__(self, place: Place, reference: Reference) -> None:
+        self._reference = reference
+        self._gpu = Gpu.find(place.device) if place.device.type == "cuda" else None
+        self._cores = _cores()
+
+    def look(self) -> _Moment:
+        """The machine now; takes a few reference products."""
+        return _Moment(
+            seconds=time.monotonic(),
+            stolen_seconds=_stolen_seconds(),
+            reference_us=self._reference.time_us(),
+            clock_reasons=self._gpu.clock_reasons() if self._gpu else 0,
+            processes=self._gpu.processes() if self._gpu else 0,
+        )
+
+    def flags(self, before: _Moment, after: _Moment) -> Flags:
+        """What was noticed of a measurement between two moments."""
+        found: list[tuple[str, str]] = []
+        if disturbances := self._disturbances(before, after):
+            found.append((Flag.DISTURBED, "; ".join(disturbances)))
+        reasons = before.clock_reasons | after.clock_reasons
+        if held_back := throttles(reasons):
+            found.append((Flag.THROTTLED, ", ".join(held_back)))
+        if is_power_capped(reasons):
+            found.append((Flag.POWER_CAPPED, "the power limit holds the clocks back"))
+        if (others := max(before.processes, after.processes) - 1) > 0:
+            found.append((Flag.SHARED_DEVICE, f"{others} other process(es) on the GPU"))
+        return tuple(found)
+
+    def _disturbances(self, before: _Moment, after: _Moment) -> list[str]:
+        found = []
+        slowed = mean_reference_us(before, after) / self._reference.best_us
+        if slowed > _MOST_SLOWED:
+            found.append(f"the reference product took {slowed:.2f} times its best")
+        stolen = after.stolen_seconds - before.stolen_seconds
+        share = stolen / max(1e-9, self._cores * (after.seconds - before.seconds))
+        if stolen >= _FEWEST_STOLEN_SECONDS and share > _MOST_STOLEN:
+            found.append(f"other machines on this host took {share:.0%} of the cores")
+        return found
+
+
+def mean_reference_us(before: _Moment, after: _Moment) -> float:
+    """Time of the reference product beside a measurement, µs."""
+    return (before.reference_us + after.reference_us) / 2
+
+
+def _cpu_line() -> list[str]:
+    try:
+        return _STAT.read_text().splitlines()[0].split()
+    except (OSError, IndexError):  # other systems
+        return []
+
+
+def _stolen_seconds() -> float:
+    cells = _cpu_line()
+    return int(cells[_STEAL_COLUMN]) / _TICKS_PER_SECOND if len(cells) > _STEAL_COLUMN else 0.0
+
+
+def _cores() -> int:
+    """All of the machine's, whichever of them this process may use: that is what the steal time is the sum of."""
+    try:
+        return max(1, sum(line.startswith("cpu") for line in _STAT.read_text().splitlines()) - 1)
+    except OSError:
+        return 1

@@ -1,0 +1,254 @@
+"""Times one bench: every repetition comes from the kernels in the profiler's trace, not from a clock around the call.
+
+10 warm-up iterations, then blocks of measured ones: 10 of a long operator, up to 20 of a short one. On shared machines
+blocks are added until the quiet statistic (10th percentile) is stable (docs/method.md, Measuring).
+"""
+
+import math
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from kernelcast.collector.benches import Bench, Builder, Place
+from kernelcast.collector.measuring.cache_state import CacheState
+from kernelcast.collector.traces.attribution import Work, attribute
+from kernelcast.collector.traces.kineto import Event, Trace, read_trace
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.operators import Direction, Shape
+from kernelcast.store import Kernel, Repetition, quiet_us, spread
+
+MARK = "kernelcast."
+BLOCK = 10
+_BLOCK_SECONDS = 0.02
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effort:
+    """How much is spent on one measurement.
+
+    Iterations come in blocks of ten; of operators that take less than a millisecond up to `most_in_block` fit into the
+    same time. After the first block, repetitions that spread more than `most_spread` (10th to 90th percentile over the
+    median) get another one, whatever their quiet time; then blocks are added until it is stable, or a bound is reached.
+    What is not stable within `flagged_beyond` by then is flagged. Warm-up iterations of an operator so long that they
+    would take more than `most_warm_up_seconds` are fewer.
+    """
+
+    warm_up_iterations: int = 10
+    most_blocks: int = 4
+    most_in_block: int = 20
+    stable_within: float = 0.02
+    most_spread: float = 0.25
+    most_seconds: float = 3.0
+    flagged_beyond: float = 0.05
+    most_warm_up_seconds: float = 0.5
+
+    def block_size(self, iteration_s: float) -> int:
+        """Iterations of a block, from how long one takes, in seconds."""
+        if iteration_s <= 0:
+            return max(BLOCK, self.most_in_block)
+        return min(max(BLOCK, math.ceil(_BLOCK_SECONDS / iteration_s)), max(BLOCK, self.most_in_block))
+
+
+def measure(
+    builder: Builder, shape: Shape, place: Place, directions: Sequence[Direction], effort: Effort
+) -> Mapping[Direction, list[Repetition]]:
+    """Build the operator at `shape` and time it; durations in µs, per direction.
+
+    Raises:
+        UnsupportedError: the device cannot run it.
+        DataError: the trace lacks repetitions.
+    """
+    bench = builder(shape, place)
+    bench.prepare()
+    caches = CacheState(place.device)
+    began = started = now = time.monotonic()
+    for left in reversed(range(effort.warm_up_iterations)):
+        # Only the last ones find the caches as measured ones do: emptying them takes longer than most operators.
+        last = left == 0 or now - began > effort.most_warm_up_seconds
+        started = time.monotonic()
+        iterate(bench, place, directions, None, caches if last or left == 1 else None)
+        now = time.monotonic()
+        if last:
+            break
+    size = effort.block_size(now - started)
+    deadline = now + effort.most_seconds
+    repetitions: dict[Direction, list[Repetition]] = {direction: [] for direction in directions}
+    clock = TraceClock()
+    for block in range(1, effort.most_blocks + 1):
+        _one_block(bench, place, caches, repetitions, clock, size)
+        settled = all(is_settled(r, effort, first=block == 1) for r in repetitions.values())
+        if settled or time.monotonic() > deadline:
+            break
+    return repetitions
+
+
+def warm_up(
+    builder: Builder,
+    shape: Shape,
+    place: Place,
+    directions: Sequence[Direction],
+    *,
+    most_seconds: float = 0.5,
+) -> None:
+    """Ten iterations on a large shape, fewer where they take longer than `most_seconds`: clocks, allocator and this
+    operator's libraries wake up before anything is measured.
+    """
+    bench = builder(shape, place)
+    bench.prepare()
+    deadline = time.monotonic() + most_seconds
+    for _ in range(BLOCK):
+        iterate(bench, place, directions, None)
+        if time.monotonic() > deadline:
+            break
+
+
+class TraceClock:
+    """Puts the times of several traces, each with a base of its own, on one axis that starts at the first work seen."""
+
+    def __init__(self) -> None:
+        self._origin: tuple[int, float] | None = None
+
+    def since_first_us(self, trace: Trace, start_us: float) -> float:
+        """µs from the first work that this clock was asked about to `start_us` in `trace`."""
+        if self._origin is None:
+            self._origin = (trace.base_time_ns, start_us)
+        base_ns, first_us = self._origin
+        return (trace.base_time_ns - base_ns) / 1000 + start_us - first_us
+
+
+def is_settled(repetitions: Sequence[Repetition], effort: Effort, *, first: bool) -> bool:
+    """Whether no further block is needed; after the `first` one a wide spread asks for another."""
+    if first and spread([r.time_us for r in repetitions]) > effort.most_spread:
+        return False
+    return is_stable(repetitions, effort.stable_within)
+
+
+def is_stable(repetitions: Sequence[Repetition], within: float) -> bool:
+    """Whether the first and the second half agree on the quiet time."""
+    return halves_apart(repetitions) <= within
+
+
+def halves_apart(repetitions: Sequence[Repetition]) -> float:
+    """How far the quiet times of the first and the second half are apart, as a fraction of the shorter one."""
+    times = [r.time_us for r in repetitions]
+    half = len(times) // 2
+    first, second = quiet_us(times[:half]), quiet_us(times[half:])
+    return abs(first - second) / min(first, second) if min(first, second) > 0 else math.inf
+
+
+def _one_block(
+    bench: Bench,
+    place: Place,
+    caches: CacheState,
+    repetitions: dict[Direction, list[Repetition]],
+    clock: TraceClock,
+    size: int,
+) -> None:
+    def iterations() -> None:
+        for index in range(size):
+            iterate(bench, place, tuple(repetitions), index, caches)
+
+    trace = profiled(place.device, iterations)
+    work = attribute(trace, MARK)
+    for direction, found in repetitions.items():
+        own = [w for w in work if w.mark.startswith(f"{MARK}{direction}#")]
+        if len(own) != size:
+            raise DataError(
+                f"trace holds {len(own)} marked {direction} repetitions with kernels, expected {size}"
+            )
+        for item in own:
+            found.append(_repetition(item, len(found), clock.since_first_us(trace, item.start_us)))
+
+
+def _repetition(work: Work, index: int, start_us: float) -> Repetition:
+    return Repetition(index=index, time_us=work.time_us, start_us=start_us, kernels=stored_kernels(work))
+
+
+def stored_kernels(work: Work) -> tuple[Kernel, ...]:
+    """The kernels of one repetition as the store keeps them, their start counted from the repetition's."""
+    return tuple(
+        Kernel(
+            name=kernel.name,
+            start_us=kernel.start_us - work.start_us,
+            duration_us=kernel.duration_us,
+            stream=_stream(kernel),
+        )
+        for kernel in work.kernels
+    )
+
+
+def _stream(kernel: Event) -> int:
+    return int(kernel.args.get("stream", 0))
+
+
+def iterate(
+    bench: Bench,
+    place: Place,
+    directions: Sequence[Direction],
+    index: int | None,
+    caches: CacheState | None = None,
+) -> None:
+    """One iteration; `index` names the marks, None for a warm-up without marks.
+
+    With `caches` every pass finds them as in a step, without them as the pass before left them.
+    """
+    bench.reset()
+    if caches is not None:
+        caches.as_in_a_step(bench.activations)
+        synchronise(place.device)
+    once = Direction.ONCE in directions
+    with _mark(Direction.ONCE if once else Direction.FORWARD, index):
+        outputs = bench.outputs()
+        synchronise(place.device)
+    if not once:
+        if caches is not None:
+            caches.as_in_a_step(bench.output_gradients)
+            synchronise(place.device)
+        with _mark(Direction.BACKWARD, index):
+            bench.backward(outputs)
+            synchronise(place.device)
+
+
+@contextmanager
+def _mark(direction: Direction, index: int | None) -> Iterator[None]:
+    if index is None:
+        yield
+    else:
+        with record_function(f"{MARK}{direction}#{index}"):
+            yield
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait for the device; a CPU is never behind."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def profiled(device: torch.device, work: Callable[[], None]) -> Trace:
+    """Run `work` under the profiler; what is returned is read from the file that Kineto writes.
+
+    Raises:
+        DataError: Kineto wrote nothing readable.
+    """
+    # Kineto writes a line for every start and stop otherwise; it reads the variable at its first use.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    activities = [ProfilerActivity.CPU]
+    if device.type == "cuda":
+        activities.append(ProfilerActivity.CUDA)
+    with profile(activities=activities) as profiler:
+        work()
+    with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
+        path = Path(folder, "trace.json")
+        profiler.export_chrome_trace(str(path))
+        try:
+            return read_trace(path)
+        except DataError as error:
+            # Without the path: this may be stored as a sample's reason.
+            raise DataError("the profiler wrote no readable trace; is the temporary folder full?") from error

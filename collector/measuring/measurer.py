@@ -1,0 +1,158 @@
+"""Measures points one by one: what is there to store of each, whatever an operator or a machine does meanwhile."""
+
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
+
+from kernelcast.collector.benches import BENCHES, Place
+from kernelcast.collector.measuring.companion_worker import Task
+from kernelcast.collector.measuring.companions import CompanionError, Companions
+from kernelcast.collector.measuring.core_binding import bound, own_cores
+from kernelcast.collector.measuring.disturbance import Flags, Watch, mean_reference_us, unstable
+from kernelcast.collector.measuring.harness import Effort, measure, warm_up
+from kernelcast.collector.measuring.reference import Reference
+from kernelcast.collector.measuring.verdict import verdict
+from kernelcast.collector.plans.plan import Point
+from kernelcast.collector.plans.plan_memory import memory_of_each_bytes, point_bytes
+from kernelcast.runtime.operators import Direction
+from kernelcast.store import Repetition, Sample, Status, utc_now
+
+
+class Measurer:
+    """Measures points on one place, beside `processes` − 1 companions; close it, or use it in a with statement.
+
+    The first point of an operator is preceded by ten iterations on the largest of its shapes among `points`. Points
+    whose tensors need more than `memory_bytes` (0: what each process has here) are never built: where a CPU's memory
+    is short, the system would end this process rather than say so.
+
+    Raises:
+        UsageError: more processes than devices or cores.
+    """
+
+    def __init__(
+        self,
+        place: Place,
+        *,
+        dtype: str,
+        threads: int,
+        seed: int,
+        processes: int = 1,
+        effort: Effort | None = None,
+        points: Iterable[Point] = (),
+        memory_bytes: int = 0,
+    ) -> None:
+        self._place, self._dtype = place, dtype
+        self._memory_bytes = memory_bytes or memory_of_each_bytes(place.device, processes)
+        self._effort = effort or Effort()
+        self._companions = Companions(processes, place, threads=threads, seed=seed)
+        self._cores = own_cores(0, processes, threads=threads) if place.device.type == "cpu" else ()
+        self._cold = _largest(point for point in points if not self._lacks_memory(point))
+        with bound(self._cores):  # and so are the threads that torch starts with the first product
+            self._reference = Reference(place.device, place.dtype)
+            self._reference.saturate()
+            self._watch = Watch(place, self._reference)
+            for _ in range(5):  # so that the first samples have a best time to be compared with
+                self._reference.time_us()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._companions.close()
+
+    def measure(self, point: Point, run_id: str) -> list[Sample]:
+        """A sample per direction: times, or the reason why there are none. Raises nothing that an operator raises."""
+        with bound(self._cores):
+            return self._measure(point, run_id)
+
+    def _measure(self, point: Point, run_id: str) -> list[Sample]:
+        operator = point.operator
+        builder, directions = BENCHES[operator.name], operator.directions
+        if lack := self._lacks_memory(point):
+            return self._without_time(point, run_id, Status.FAILED, lack, utc_now())
+        self._warm_up(operator.name)
+        measured_at, before = utc_now(), self._watch.look()
+        try:
+            with self._companions.running(Task(operator=operator.name, shape=point.shape)):
+                repetitions = measure(builder, point.shape, self._place, directions, self._effort)
+        except CompanionError as error:
+            return self._without_time(point, run_id, Status.FAILED, str(error), measured_at)
+        except Exception as error:
+            # Whatever a kernel does, the run goes on and the reason is kept with the sample.
+            return self._without_time(point, run_id, *verdict(error), measured_at)
+        after = self._watch.look()
+        noticed, reference_us = self._watch.flags(before, after), mean_reference_us(before, after)
+        return [
+            self._sample(point, run_id, direction, found, reference_us, measured_at, noticed)
+            for direction, found in repetitions.items()
+        ]
+
+    def _lacks_memory(self, point: Point) -> str:
+        """Why a point is not built, empty where there is memory for it."""
+        needed = point_bytes(point, self._place.dtype.itemsize)
+        if needed <= self._memory_bytes:
+            return ""
+        there = self._memory_bytes / 2**30
+        return f"out of memory: its tensors need up to {needed / 2**30:.1f} GiB, each process has {there:.1f} GiB here"
+
+    def _warm_up(self, operator: str) -> None:
+        point = self._cold.pop(operator, None)
+        if point is None:
+            return
+        try:
+            warm_up(BENCHES[operator], point.shape, self._place, point.operator.directions)
+        except Exception:
+            # Measuring the same point will say so, and store why.
+            return
+
+    def _sample(
+        self,
+        point: Point,
+        run_id: str,
+        direction: Direction,
+        repetitions: list[Repetition],
+        reference_us: float,
+        measured_at: str,
+        noticed: Flags,
+    ) -> Sample:
+        return Sample.from_repetitions(
+            run_id=run_id,
+            operator=point.operator.name,
+            direction=direction,
+            dtype=self._dtype,
+            vector=point.vector,
+            repetitions=repetitions,
+            reference_us=reference_us,
+            measured_at=measured_at,
+            flags=(*noticed, *unstable(repetitions, self._effort)),
+        )
+
+    def _without_time(
+        self, point: Point, run_id: str, status: Status, reason: str, measured_at: str
+    ) -> list[Sample]:
+        return [
+            Sample.without_time(
+                run_id=run_id,
+                operator=point.operator.name,
+                direction=direction,
+                dtype=self._dtype,
+                vector=point.vector,
+                status=status,
+                reason=reason[:500] or "no reason given",
+                measured_at=measured_at,
+            )
+            for direction in point.operator.directions
+        ]
+
+
+def _largest(points: Iterable[Point]) -> dict[str, Point]:
+    """The point of every operator that moves most."""
+    found: dict[str, tuple[float, Point]] = {}
+    for point in points:
+        op = point.operator
+        moved = op.moved_bytes(op.directions[0], point.vector, 1)
+        if op.name not in found or moved > found[op.name][0]:
+            found[op.name] = moved, point
+    return {name: point for name, (_, point) in found.items()}

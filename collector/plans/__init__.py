@@ -1,0 +1,1 @@
+"""Plans: which shapes are measured, and what they need."""

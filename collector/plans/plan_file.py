@@ -1,0 +1,183 @@
+"""Plans as TOML: the ones that ship in plans/, and files like them (docs/plans.md)."""
+
+import tomllib
+from dataclasses import fields
+from importlib.resources import files
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from kernelcast.collector.plans.plan_ranges import CollectiveRange, Messages, Plan, Ranges
+from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.operators import OPERATORS
+
+# Of any number in a plan; larger ones are slips.
+_LARGEST = 2**40
+_MOST_VALUES = 100_000
+
+_OPTIONAL = {
+    Plan: {
+        "shapes_per_operator", "messages", "collectives", "operators", "padded_vocabulary",
+        "most_gflop", "most_tokens", "most_elements", "most_parameters",
+    },
+    Ranges: {"head_size", "attention_heads", "queries_per_kv_head"},
+    Messages: set(),
+    CollectiveRange: set(),
+}  # fmt: skip
+
+
+def shipped_plans() -> list[str]:
+    """Names of the plans that ship."""
+    folder = files("kernelcast.collector.plans")
+    return sorted(e.name.removesuffix(".toml") for e in folder.iterdir() if e.name.endswith(".toml"))
+
+
+def load_plan(name_or_path: str) -> Plan:
+    """A plan that ships (`quick`, `paper`) or a TOML file.
+
+    Raises:
+        UsageError: there is no such plan, or a field is wrong.
+        DataError: the file cannot be read or is not TOML.
+    """
+    where = f"plan {name_or_path}"
+    shipped = shipped_plans()
+    folder = files("kernelcast.collector.plans")
+    source = folder.joinpath(f"{name_or_path}.toml") if name_or_path in shipped else Path(name_or_path)
+    try:
+        document = tomllib.loads(source.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(
+            f"{where}: no such file, expected a TOML file or one of the plans that ship ({', '.join(shipped)})"
+        ) from None
+    except OSError as error:
+        raise DataError(f"{where}: cannot be read ({error.strerror})") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise DataError(f"{where}: not TOML ({error})") from error
+    try:
+        return _plan_from(document, name=Path(name_or_path).stem)
+    except UsageError as error:
+        raise UsageError(f"{where}: {error}") from error
+
+
+def _plan_from(document: dict[str, Any], *, name: str) -> Plan:
+    _check_names(document, Plan, "")
+    given: dict[str, Any] = {"name": name, "shapes_per_operator": 0, "seed": document["seed"]}
+    for key, value in document.items():
+        given[key] = _READERS[key](key, value) if key in _READERS else _scalar(key, value)
+    if "messages" not in given and "collectives" not in given:
+        raise UsageError("messages is missing, expected it or collectives")
+    return Plan(**given)
+
+
+def _scalar(key: str, value: Any) -> Any:
+    if key == "most_gflop":
+        if type(value) not in (int, float) or not 0 < value < inf:
+            raise UsageError(f"most_gflop is {value!r:.80}, expected a number above 0")
+        return value
+    low = 0 if key == "seed" else 1
+    if not _is_whole(value, low=low):
+        raise UsageError(f"{key} is {value!r:.80}, expected a whole number from {low}")
+    return value
+
+
+def _flag(key: str, value: Any) -> bool:
+    if type(value) is not bool:
+        raise UsageError(f"{key} is {value!r:.80}, expected true or false")
+    return value
+
+
+def _operators(key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value:
+        raise UsageError(f"{key} is {value!r:.80}, expected a list of operators")
+    for one in value:
+        if one not in OPERATORS:
+            raise UsageError(f"{key} has {one!r:.80}, expected some of {', '.join(OPERATORS)}")
+    return tuple(value)
+
+
+def _ranges(key: str, value: Any) -> Ranges:
+    _check_names(_table(key, value), Ranges, f"{key}.")
+    return Ranges(**{name: _values(f"{key}.{name}", listed) for name, listed in value.items()})
+
+
+def _messages(key: str, value: Any) -> Messages:
+    _check_names(_table(key, value), Messages, f"{key}.")
+    for name, size in value.items():
+        if not _is_whole(size, low=1):
+            raise UsageError(f"{key}.{name} is {size!r:.80}, expected a whole number from 1")
+    return Messages(**value)
+
+
+def _collectives(key: str, value: Any) -> dict[str, CollectiveRange]:
+    known = [op.name for op in OPERATORS.values() if op.collective]
+    found = {}
+    for name, table in _table(key, value).items():
+        if name not in known:
+            raise UsageError(f"{key}.{name} is unknown; known are {', '.join(known)}")
+        prefix = f"{key}.{name}"
+        _check_names(_table(prefix, table), CollectiveRange, f"{prefix}.")
+        found[name] = CollectiveRange(
+            entries=_values(f"{prefix}.entries", table["entries"]),
+            processes=_values(f"{prefix}.processes", table["processes"]),
+        )
+    return found
+
+
+_READERS = {
+    "ranges": _ranges,
+    "messages": _messages,
+    "collectives": _collectives,
+    "operators": _operators,
+    "padded_vocabulary": _flag,
+}
+
+
+def _table(key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise UsageError(f"{key} is {value!r:.80}, expected a table [{key}]")
+    return value
+
+
+def _values(key: str, value: Any) -> tuple[Any, ...]:
+    """A list of numbers, or `{ from, to, step }` or `{ from, to, times }` written out."""
+    if isinstance(value, dict):
+        return _spelled_out(key, value)
+    fractions = key == "ranges.mlp_ratio"
+    if (
+        not isinstance(value, list)
+        or not value
+        or not all(_is_whole(v, low=1) or (fractions and type(v) is float and 0 < v < 1000) for v in value)
+    ):
+        what = "numbers above 0" if fractions else "whole numbers from 1"
+        raise UsageError(f"{key} is {value!r:.80}, expected a list of {what}")
+    return tuple(dict.fromkeys(value))
+
+
+def _spelled_out(key: str, value: dict[str, Any]) -> tuple[int, ...]:
+    ways = ({"from", "to", "step"}, {"from", "to", "times"})
+    if set(value) not in ways or not all(_is_whole(v, low=1) for v in value.values()):
+        raise UsageError(
+            f"{key} is {value!r:.80}, expected whole numbers from 1 as from, to and step, or from, to and times"
+        )
+    first, last = value["from"], value["to"]
+    if first > last or value.get("times") == 1:
+        raise UsageError(f"{key} is {value!r:.80}, expected from at most to, and times above 1")
+    numbers: list[int] = []
+    while first <= last and len(numbers) <= _MOST_VALUES:
+        numbers.append(first)
+        first = first * value["times"] if "times" in value else first + value["step"]
+    if len(numbers) > _MOST_VALUES:
+        raise UsageError(f"{key} means more than {_MOST_VALUES:,} numbers, expected fewer")
+    return tuple(numbers)
+
+
+def _is_whole(value: Any, *, low: int) -> bool:
+    return type(value) is int and low <= value <= _LARGEST
+
+
+def _check_names(found: dict[str, Any], kind: type[Any], prefix: str) -> None:
+    expected = {f.name for f in fields(kind)} - {"name"}
+    if unknown := sorted(set(found) - expected):
+        raise UsageError(f"{prefix}{unknown[0]} is unknown; known are {', '.join(sorted(expected))}")
+    if missing := sorted(expected - _OPTIONAL[kind] - set(found)):
+        raise UsageError(f"{prefix}{missing[0]} is missing")

@@ -1,0 +1,1 @@
+"""Profiler traces: read, and kernels given to what ran them."""

@@ -1,0 +1,33 @@
+"""Caches before a measured pass: what was just written keeps its values, everything else is streamed out."""
+
+import torch
+
+from kernelcast.collector.machine.probe_cpu import cpu_caches, last_level_cache_bytes
+from kernelcast.collector.measuring import cache_state
+from kernelcast.collector.measuring.cache_state import CacheState
+
+
+def test_tensors_keep_their_values_and_ask_for_no_gradient_more() -> None:
+    x = torch.randn(3, 4).requires_grad_()
+    ids = torch.arange(5)
+    values = x.detach().clone()
+    CacheState(torch.device("cpu")).as_in_a_step([x, ids])
+    assert torch.equal(x, values)
+    assert x.requires_grad
+    assert x.is_leaf
+    assert ids.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_more_than_the_cache_is_streamed_through_it() -> None:
+    streamed = CacheState(torch.device("cpu"))._stream
+    assert streamed.numel() * streamed.element_size() >= min(
+        last_level_cache_bytes(), cache_state._MOST_BYTES
+    )
+
+
+def test_the_last_level_is_the_largest() -> None:
+    found = last_level_cache_bytes()
+    if cpu_caches():
+        assert found >= max(int(line.split()[-1][:-1]) for line in cpu_caches()) << 10
+    else:
+        assert found == 0

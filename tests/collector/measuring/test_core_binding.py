@@ -1,0 +1,67 @@
+"""Processes on cores of their own: which ones, and for how long."""
+
+import os
+import threading
+
+import pytest
+
+from kernelcast.collector.measuring import core_binding
+from kernelcast.collector.measuring.core_binding import bind, bound, own_cores
+
+if not core_binding.can_bind():
+    pytest.skip("this system cannot bind processes to cores", allow_module_level=True)
+
+ALLOWED = sorted(os.sched_getaffinity(0))
+
+
+def test_each_process_has_its_own_and_all_have_as_many_as_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {9, 1, 3, 4, 6, 7})
+    found = [own_cores(number, 3, threads=2) for number in range(3)]
+    assert found == [(1, 3), (4, 6), (7, 9)]
+    assert own_cores(0, 1, threads=1) == (1,)
+
+
+@pytest.mark.parametrize(("processes", "threads"), [(2, 1), (1, 2)])
+def test_a_process_that_its_launcher_has_bound_stays_where_it_is(
+    monkeypatch: pytest.MonkeyPatch, processes: int, threads: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {5})
+    assert own_cores(processes - 1, processes, threads=threads) == ()
+
+
+def test_bound_for_the_length_of_a_block() -> None:
+    with bound((ALLOWED[-1],)):
+        assert os.sched_getaffinity(0) == {ALLOWED[-1]}
+    assert sorted(os.sched_getaffinity(0)) == ALLOWED
+    with pytest.raises(ZeroDivisionError), bound((ALLOWED[0],)):
+        raise ZeroDivisionError
+    assert sorted(os.sched_getaffinity(0)) == ALLOWED
+    with bound(()):
+        assert sorted(os.sched_getaffinity(0)) == ALLOWED
+
+
+def test_threads_that_run_already_stay_free_and_new_ones_are_bound() -> None:
+    bind_now, ended, seen = threading.Event(), threading.Event(), {}
+
+    def look(name: str) -> None:
+        bind_now.wait(10)
+        seen[name] = os.sched_getaffinity(0)
+
+    before = threading.Thread(target=look, args=["before"])
+    before.start()
+
+    def binding() -> None:
+        bind((ALLOWED[0],))
+        after = threading.Thread(target=look, args=["after"])
+        after.start()
+        bind_now.set()
+        after.join()
+        ended.set()
+
+    thread = threading.Thread(target=binding)
+    thread.start()
+    for one in (thread, before):
+        one.join()
+    assert ended.is_set()
+    assert (sorted(seen["before"]), seen["after"]) == (ALLOWED, {ALLOWED[0]})
+    assert sorted(os.sched_getaffinity(0)) == ALLOWED

@@ -1,0 +1,139 @@
+"""What disturbs a measurement is noticed, stored as a flag, and measured again when asked for."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelcast.collector import compute
+from kernelcast.collector.benches import Place
+from kernelcast.collector.compute import collect_compute
+from kernelcast.collector.machine import nvml
+from kernelcast.collector.measuring import disturbance
+from kernelcast.collector.measuring.disturbance import Flag, Watch, unstable
+from kernelcast.collector.measuring.harness import Effort
+from kernelcast.collector.measuring.reference import Reference
+from kernelcast.collector.plans.plan import Plan
+from kernelcast.store import Database, Repetition
+
+
+class Steady(Reference):
+    """A reference whose times the test says."""
+
+    def __init__(self, *times_us: float) -> None:
+        self.times, self.best_us = list(times_us), float("inf")
+
+    def time_us(self) -> float:
+        time_us = self.times.pop(0)
+        self.best_us = min(self.best_us, time_us)
+        return time_us
+
+
+def stat(folder: Path, monkeypatch: pytest.MonkeyPatch, stolen: int) -> None:
+    """The kernel's account of two cores, so many ticks of it stolen."""
+    (folder / "stat").write_text(
+        f"cpu  10 0 10 900 0 0 0 {stolen} 0 0\ncpu0 5 0 5 450 0 0 0 0\ncpu1 5 0 5 450\n"
+    )
+    monkeypatch.setattr(disturbance, "_STAT", folder / "stat")
+
+
+def flags_of(watch: Watch, seconds: float = 1.0) -> dict[str, str]:
+    before, after = watch.look(), watch.look()
+    return dict(watch.flags(before, replace(after, seconds=before.seconds + seconds)))
+
+
+def test_nothing_disturbs_a_quiet_machine(cpu: Place) -> None:
+    assert flags_of(Watch(cpu, Steady(100, 110))) == {}
+
+
+def test_a_slower_reference_is_a_disturbance(cpu: Place) -> None:
+    reference = Steady(100, 160, 160)
+    reference.time_us()
+    assert flags_of(Watch(cpu, reference)) == {"disturbed": "the reference product took 1.60 times its best"}
+
+
+def test_stolen_time_is_a_disturbance(cpu: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    stat(tmp_path, monkeypatch, 100)
+    watch = Watch(cpu, Steady(100, 100, 100, 100))
+    before = watch.look()
+    stat(tmp_path, monkeypatch, 120)
+    after = replace(watch.look(), seconds=before.seconds + 1)
+    # A fifth of a second of two cores' one.
+    assert dict(watch.flags(before, after)) == {
+        "disturbed": "other machines on this host took 10% of the cores"
+    }
+    # One tick says nothing of a short measurement.
+    assert dict(watch.flags(replace(before, stolen_seconds=1.19), after)) == {}
+
+
+class FakeGpu:
+    """What a driver would say."""
+
+    def __init__(self, bits: int, count: int) -> None:
+        self.bits, self.count = bits, count
+
+    def clock_reasons(self) -> int:
+        return self.bits
+
+    def processes(self) -> int:
+        return self.count
+
+
+@pytest.mark.parametrize(
+    ("bits", "count", "expected"),
+    [
+        (0, 1, {}),
+        (0x1, 0, {}),  # an idle GPU lowers its clocks; the driver does not count processes
+        (0x40 | 0x8, 1, {"throttled": "hardware slowdown, hardware thermal slowdown"}),
+        (0x4, 1, {"power capped": "the power limit holds the clocks back"}),
+        (0, 3, {"shared device": "2 other process(es) on the GPU"}),
+    ],
+)
+def test_what_a_gpu_says(bits: int, count: int, expected: dict[str, str], cpu: Place) -> None:
+    watch = Watch(cpu, Steady(100, 100))
+    watch._gpu = FakeGpu(bits, count)  # type: ignore[assignment]
+    assert flags_of(watch) == expected
+
+
+def test_no_driver_is_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(name: str) -> None:
+        raise OSError(name)
+
+    monkeypatch.setattr(nvml.ctypes, "CDLL", missing)
+    assert nvml.Gpu.find(torch.device("cuda")) is None
+
+
+def test_halves_that_disagree_are_unstable() -> None:
+    def times(*values: float) -> list[Repetition]:
+        return [Repetition(index=index, time_us=value) for index, value in enumerate(values)]
+
+    effort = Effort(flagged_beyond=0.05)
+    assert unstable(times(*[10.0] * 10), effort) == ()
+    ((flag, detail),) = unstable(times(*[10.0] * 5, *[11.0] * 5), effort)
+    assert (flag, detail) == ("unstable", "quiet times of the halves of 10 repetitions are 10.0% apart")
+
+
+def test_flagged_points_alone_are_measured_again(
+    tmp_path: Path, plan: Plan, quick: Effort, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steady = replace(quick, flagged_beyond=1e9)
+    options = {"operators": ("gelu", "rope"), "device": "cpu"}
+    with Database.open(tmp_path / "bench.db", create=True) as database:
+        collect_compute(
+            database, plan, operators=("gelu",), device="cpu", effort=replace(quick, flagged_beyond=-1.0)
+        )
+        collect_compute(database, plan, operators=("rope",), device="cpu", effort=steady)
+        flagged = [s for s in database.samples_in_full() if s.flags]
+        assert {s.operator for s in flagged} >= {"gelu"}
+        assert all(flag in compute.WORTH_AGAIN for s in flagged for flag, _ in s.flags)
+        monkeypatch.setattr(disturbance, "_MOST_SLOWED", 1e9)  # other tests run beside this one
+        again = collect_compute(database, plan, again="flagged", effort=steady, **options)  # type: ignore[arg-type]
+        assert again.measured >= 2
+        # What was sound, and what has become so, stays.
+        rest = collect_compute(database, plan, again="flagged", effort=steady, **options)  # type: ignore[arg-type]
+        assert (rest.measured, rest.already_there) == (0, 4)
+
+
+def test_a_power_limit_is_not_worth_another_try() -> None:
+    assert Flag.POWER_CAPPED not in disturbance.WORTH_AGAIN

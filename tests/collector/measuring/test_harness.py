@@ -1,0 +1,193 @@
+"""Timing one bench through the profiler."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+
+from kernelcast.collector.benches import BENCHES, Bench, Place, UnsupportedError
+from kernelcast.collector.measuring.harness import (
+    Effort,
+    TraceClock,
+    is_settled,
+    is_stable,
+    measure,
+    profiled,
+    stored_kernels,
+)
+from kernelcast.collector.traces.attribution import attribute
+from kernelcast.collector.traces.kineto import Trace
+from kernelcast.runtime import DataError
+from kernelcast.runtime.operators import Direction, Shape
+from kernelcast.store import Repetition
+
+F, B, ONCE = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
+
+
+@pytest.fixture
+def large() -> Shape:
+    """Large enough that the product takes most of the time."""
+    return Shape(
+        micro_batch=2, sequence_length=64, hidden_size=128, attention_heads=4, kv_heads=4, mlp_size=512
+    )
+
+
+class CountingBench:
+    """A bench that counts what is done with it."""
+
+    def __init__(self) -> None:
+        self.forwards = 0
+        self.weight = torch.ones(64, 64, requires_grad=True)
+
+    def build(self, shape: Shape, place: Place) -> Bench:
+        def forward() -> torch.Tensor:
+            self.forwards += 1
+            return self.weight @ self.weight
+
+        return Bench(forward, [self.weight])
+
+
+def test_ten_warm_up_and_ten_measured_iterations(shape: Shape, cpu: Place) -> None:
+    bench = CountingBench()
+    found = measure(bench.build, shape, cpu, (F, B), Effort(most_in_block=10, most_blocks=1))
+    assert bench.forwards == 1 + 10 + 10  # one to know the outputs' sizes
+    assert [r.index for r in found[F]] == [r.index for r in found[B]] == list(range(10))
+
+
+def test_blocks_are_added_until_it_is_stable(shape: Shape, cpu: Place) -> None:
+    never = measure(
+        CountingBench().build, shape, cpu, (F,), Effort(most_in_block=10, most_blocks=3, stable_within=-1.0)
+    )
+    assert [r.index for r in never[F]] == list(range(30))
+    at_once = measure(
+        CountingBench().build,
+        shape,
+        cpu,
+        (F,),
+        Effort(most_in_block=10, most_blocks=3, stable_within=1e9, most_spread=1e9),
+    )
+    assert len(at_once[F]) == 10
+    out_of_time = measure(
+        CountingBench().build,
+        shape,
+        cpu,
+        (F,),
+        Effort(most_in_block=10, most_blocks=3, stable_within=-1.0, most_seconds=0),
+    )
+    assert len(out_of_time[F]) == 10
+
+
+@pytest.mark.parametrize("name", ["qkv_linear", "gelu", "flash_attention"])
+def test_repetitions_hold_their_kernels(name: str, large: Shape, cpu: Place, quick: Effort) -> None:
+    found = measure(BENCHES[name], large, cpu, (F, B), quick)
+    assert list(found) == [F, B]
+    for repetitions in found.values():
+        assert len(repetitions) == 10
+        for repetition in repetitions:
+            kernels = repetition.kernels
+            assert kernels
+            assert min(kernel.start_us for kernel in kernels) >= 0
+            ends = [kernel.start_us + kernel.duration_us for kernel in kernels]
+            assert max(ends) <= repetition.time_us + 0.01
+            # One thread: kernels follow each other.
+            assert sum(kernel.duration_us for kernel in kernels) < 1.001 * repetition.time_us + 0.01
+        # Undisturbed, there is little but dispatch between them.
+        quietest = min(repetitions, key=lambda repetition: repetition.time_us)
+        assert sum(kernel.duration_us for kernel in quietest.kernels) > 0.2 * quietest.time_us
+
+
+def test_the_product_is_among_the_kernels_of_a_linear(large: Shape, cpu: Place, quick: Effort) -> None:
+    found = measure(BENCHES["qkv_linear"], large, cpu, (F, B), quick)
+    for direction, products in ((F, {"aten::mm"}), (B, {"aten::mm"})):
+        for repetition in found[direction]:
+            assert products <= {kernel.name for kernel in repetition.kernels}
+
+
+def test_starts_are_on_one_clock(large: Shape, cpu: Place) -> None:
+    found = measure(
+        BENCHES["gelu"], large, cpu, (F, B), Effort(most_in_block=10, most_blocks=2, stable_within=-1.0)
+    )
+    assert found[F][0].start_us == 0
+    timeline = sorted((r.start_us, r.time_us, direction) for direction in (F, B) for r in found[direction])
+    # Forward and backward alternate, over both traces, and do not overlap.
+    assert [direction for _, _, direction in timeline] == [F, B] * 20
+    for (start, time_us, _), (following, _, _) in pairwise(timeline):
+        assert start + time_us <= following
+
+
+def test_an_optimizer_step_is_measured_once(shape: Shape, cpu: Place, quick: Effort) -> None:
+    found = measure(BENCHES["optimizer_last_stage"], shape, cpu, (ONCE,), quick)
+    assert list(found) == [ONCE]
+    assert any("adam" in kernel.name.lower() for kernel in found[ONCE][0].kernels)
+
+
+def test_the_shortest_operators_have_a_time(cpu: Place, quick: Effort) -> None:
+    # Their kernels are shorter than the profiler's resolution.
+    smallest = Shape(micro_batch=1, sequence_length=4, hidden_size=8, attention_heads=2, kv_heads=2)
+    for name in ("causal_mask_fill", "residual_add", "softmax"):
+        found = measure(BENCHES[name], smallest, cpu, (F, B), quick)
+        assert [len(repetitions) for repetitions in found.values()] == [10, 10]
+        assert all(r.kernels and r.time_us > 0 for repetitions in found.values() for r in repetitions)
+
+
+def test_what_a_device_lacks_is_said_before_anything_runs(shape: Shape, cpu: Place) -> None:
+    with pytest.raises(UnsupportedError, match="no fused scale-mask-softmax kernel"):
+        measure(BENCHES["fused_causal_softmax"], shape, cpu, (F, B), Effort())
+
+
+def test_a_bench_that_runs_nothing_is_an_error(shape: Shape, cpu: Place, quick: Effort) -> None:
+    def nothing(shape: Shape, place: Place) -> Bench:
+        return Bench(lambda: ())
+
+    with pytest.raises(DataError, match="trace holds 0 marked once repetitions with kernels, expected 10"):
+        measure(nothing, shape, cpu, (ONCE,), quick)
+
+
+def test_short_operators_repeat_more_often_in_the_same_time() -> None:
+    effort = Effort(most_in_block=20)
+    assert [effort.block_size(s) for s in (0.0, 1e-5, 1.25e-3, 1.0, float("inf"))] == [20, 20, 16, 10, 10]
+
+
+def test_a_wide_first_block_asks_for_another() -> None:
+    wide, narrow = times([10.0, 10.0, 10.0, 90.0, 90.0] * 2), times([10.0] * 10)
+    effort = Effort(most_spread=0.25)
+    assert is_settled(narrow, effort, first=True)
+    assert not is_settled(wide, effort, first=True)
+    assert is_settled(wide, effort, first=False)  # its quiet time is the same in both halves
+
+
+def times(values: Sequence[float]) -> list[Repetition]:
+    return [Repetition(index=index, time_us=value) for index, value in enumerate(values)]
+
+
+def test_stable_means_that_the_halves_agree_on_the_quiet_time() -> None:
+    assert is_stable(times([10.0, 90.0, 10.0, 30.0, 10.0, 10.0, 10.1, 50.0, 80.0, 10.0]), 0.02)
+    assert not is_stable(times([10.0] * 5 + [11.0] * 5), 0.02)
+    assert is_stable(times([10.0] * 5 + [11.0] * 5), 0.11)
+
+
+def test_clock_counts_from_the_first_work_it_sees() -> None:
+    early = Trace(events=(), device_properties=(), distributed={}, base_time_ns=1_000_000)
+    late = replace(early, base_time_ns=3_000_000)
+    clock = TraceClock()
+    assert clock.since_first_us(early, 50.0) == 0
+    assert clock.since_first_us(early, 60.5) == 10.5
+    assert clock.since_first_us(late, 50.0) == 2000
+
+
+def test_profiled_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    x = torch.ones(100, 100)
+
+    def work() -> None:
+        with torch.profiler.record_function("kernelcast.test"):
+            torch.mm(x, x)
+
+    (found,) = attribute(profiled(torch.device("cpu"), work), "kernelcast.")
+    assert "aten::mm" in [kernel.name for kernel in stored_kernels(found)]
+    with pytest.raises(ZeroDivisionError):
+        profiled(torch.device("cpu"), lambda: print(1 / 0))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,135 @@
+"""Reading Kineto traces: what is kept of a good one, and what is said about a bad one."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelcast.collector.traces.kineto import Trace, read_trace
+from kernelcast.runtime import DataError
+
+
+def written(folder: Path, content: Any) -> Path:
+    path = folder / "trace.json"
+    path.write_bytes(content if isinstance(content, bytes) else json.dumps(content).encode())
+    return path
+
+
+def test_complete_events_by_start_time(traces: Path) -> None:
+    trace = read_trace(traces / "cpu.json")
+    # No metadata, no instant, and not the event that has no duration.
+    assert len(trace.events) == 13
+    starts = [event.start_us for event in trace.events]
+    assert starts == sorted(starts)
+    linear = next(e for e in trace.events if e.name == "aten::linear")
+    assert (linear.category, linear.thread) == ("cpu_op", "10/10")
+    assert (linear.start_us, linear.duration_us, linear.end_us) == (105, 60, 165)
+    assert linear.args == {"External id": 1}
+    assert trace.base_time_ns == 1_760_000_000_000_000_000
+
+
+def test_an_outer_event_comes_before_the_inner_one_that_starts_with_it(tmp_path: Path) -> None:
+    inner = {"ph": "X", "name": "inner", "ts": 1, "dur": 2}
+    outer = {"ph": "X", "name": "outer", "ts": 1, "dur": 5}
+    trace = read_trace(written(tmp_path, {"traceEvents": [inner, outer]}))
+    assert [event.name for event in trace.events] == ["outer", "inner"]
+    assert trace.events[0].category == ""
+
+
+def test_what_the_file_says_about_devices_and_ranks(traces: Path) -> None:
+    trace = read_trace(traces / "cuda.json")
+    assert trace.device_properties == ({"id": 0, "name": "Example GPU", "numSms": 8},)
+    assert trace.distributed["rank"] == 3
+    assert [event.name for event in trace.of_category("gpu_memcpy", "cuda_driver")] == [
+        "Memcpy HtoD",
+        "cuLaunchKernel",
+    ]
+
+
+def test_gzip_is_the_same_trace(traces: Path, tmp_path: Path) -> None:
+    plain = traces / "cuda.json"
+    packed = written(tmp_path, gzip.compress(plain.read_bytes()))
+    assert read_trace(packed) == read_trace(plain)
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"traceEvents": []},
+        {"traceEvents": [None, 7, "text", {"ph": "X"}, {"dur": 1}]},
+        {"traceEvents": [], "deviceProperties": None, "distributedInfo": None, "baseTimeNanoseconds": None},
+    ],
+)
+def test_nothing_in_it(tmp_path: Path, document: object) -> None:
+    assert read_trace(written(tmp_path, document)) == Trace(events=(), device_properties=(), distributed={})
+
+
+def event(**fields: object) -> dict[str, list[dict[str, object]]]:
+    return {"traceEvents": [{"ph": "X", "name": "gemm", "ts": 1, "dur": 1, **fields}]}
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "empty, expected a Kineto trace"),
+        (b"\x00\xff rubbish", "not readable as JSON or gzip JSON"),
+        (b'{"traceEvents": [', "not readable as JSON or gzip JSON"),
+        (b"[" * 5000, "recursion depth"),
+        (b"\x1f\x8b", "not readable as JSON or gzip JSON"),
+        ([], "no list 'traceEvents' found, expected a Kineto trace"),
+        ({"schema": "1.1.1-chakra", "nodes": []}, "no list 'traceEvents' found, expected a Kineto trace"),
+        ({"traceEvents": {}}, "no list 'traceEvents' found, expected a Kineto trace"),
+        (event(ts="soon"), "event 'gemm' has ts 'soon', expected µs"),
+        (event(ts=None), "event 'gemm' has ts None, expected µs"),
+        (event(dur=True), "event 'gemm' has dur True, expected µs"),
+        ({"traceEvents": [], "distributedInfo": 3}, "distributedInfo is 3, expected"),
+        ({"traceEvents": [], "deviceProperties": {}}, "deviceProperties is {}, expected"),
+        ({"traceEvents": [], "baseTimeNanoseconds": "x"}, "baseTimeNanoseconds is 'x', expected"),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_one_line(tmp_path: Path, content: object, message: str) -> None:
+    path = written(tmp_path, content)
+    with pytest.raises(DataError) as caught:
+        read_trace(path)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kept", [0.1, 0.5, 0.99])
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_cut_file_is_refused(traces: Path, tmp_path: Path, kept: float, packed: bool) -> None:
+    whole = (traces / "cuda.json").read_bytes()
+    whole = gzip.compress(whole) if packed else whole.rstrip()
+    with pytest.raises(DataError, match="not readable as JSON or gzip JSON"):
+        read_trace(written(tmp_path, whole[: int(len(whole) * kept)]))
+
+
+def test_damaged_gzip_is_refused(traces: Path, tmp_path: Path) -> None:
+    whole = bytearray(gzip.compress((traces / "cuda.json").read_bytes()))
+    for position in range(20, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[position] ^= 0xFF
+        with pytest.raises(DataError, match="not readable as JSON or gzip JSON"):
+            read_trace(written(tmp_path, bytes(damaged)))
+
+
+def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.json: no such file, expected a Kineto trace"):
+        read_trace(tmp_path / "none.json")
+    with pytest.raises(DataError, match="Is a directory"):
+        read_trace(tmp_path)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_file_that_unpacks_beyond_the_limit_is_refused_unread(tmp_path: Path, packed: bool) -> None:
+    content = b" " * 50_000_000
+    path = written(tmp_path, gzip.compress(content, 1) if packed else content)
+    with pytest.raises(DataError, match="more than 1000000 bytes of JSON, expected at most that many"):
+        read_trace(path, max_bytes=1_000_000)
+
+
+def test_arguments_that_are_no_table_are_left_out(tmp_path: Path) -> None:
+    assert read_trace(written(tmp_path, event(args=["x"]))).events[0].args == {}
