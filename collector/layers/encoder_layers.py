@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from kernelcast.collector.layers.flash_attn import flash_attn
 from kernelcast.collector.layers.vocabulary_parallel import vocabulary_parallel_cross_entropy
 
 
@@ -57,9 +58,12 @@ def rotate(x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
 def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     """Fused causal attention of query [b, l, heads, head_size] → [b, l, heads · head_size].
 
-    Key and value [b, l, kv_heads, head_size] may have fewer heads, each then serves a group of queries. On CUDA the
-    flash kernel is forced: torch would otherwise pick another one silently.
+    Key and value [b, l, kv_heads, head_size] may have fewer heads, each then serves a group of queries. On CUDA
+    flash-attn is called where it is installed, as frameworks do; else torch's flash kernel is forced: torch would pick
+    another one silently.
     """
+    if query.device.type == "cuda" and (out := flash_attn(query, key, value)) is not None:
+        return out.flatten(2)
     grouped = key.shape[2] != query.shape[2]
     inputs = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
     if query.device.type == "cuda":

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
+from kernelcast.collector.layers.flash_attn import flash_attn_version
 from kernelcast.collector.machine.probe_cpu import (
     available_cores,
     cpu_caches,
@@ -114,7 +115,7 @@ def _software(device: torch.device) -> SoftwareFingerprint:
             cuda=torch.version.cuda or torch.version.hip or "",
             cudnn=str(cudnn or ""),
             nccl=".".join(map(str, torch.cuda.nccl.version())),  # type: ignore[no-untyped-call]
-            environment=(*environment, cache_state.SETTING),
+            environment=(*environment, cache_state.SETTING, *_flash_attn()),
         )
     settings = {
         cache_state.SETTING: True,
@@ -126,6 +127,11 @@ def _software(device: torch.device) -> SoftwareFingerprint:
         cpu_libraries=_cpu_libraries(),
         environment=(*environment, *(setting for setting, is_so in settings.items() if is_so)),
     )
+
+
+def _flash_attn() -> tuple[str, ...]:
+    """Attention is then another kernel than torch's."""
+    return (f"flash-attn={found}",) if (found := flash_attn_version()) else ()
 
 
 def _cpu_libraries() -> tuple[str, ...]:

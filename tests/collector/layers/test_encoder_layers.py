@@ -30,6 +30,15 @@ def test_attention_is_causal_softmax_attention() -> None:
     assert torch.allclose(causal_attention(query, key, value), expected, atol=1e-6)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("kv_heads", [2, 4])
+def test_attention_on_a_gpu_whichever_kernel_runs(kv_heads: int) -> None:
+    inputs = [torch.randn(2, 128, heads, 64) for heads in (4, kv_heads, kv_heads)]
+    found = causal_attention(*(x.to("cuda", torch.bfloat16) for x in inputs))
+    torch.testing.assert_close(found.float().cpu(), causal_attention(*inputs), atol=3e-2, rtol=3e-2)
+
+
 def test_loss_is_the_mean_over_tokens() -> None:
     logits, targets = torch.zeros(2, 3, 7), torch.zeros(2, 3, dtype=torch.int64)
     assert float(token_loss(logits, targets)) == pytest.approx(1.9459101, rel=1e-6)  # ln 7
