@@ -179,6 +179,12 @@ def _show_operators(job: ComparedJob) -> None:
     click.echo(text_table(heads, rows, indent="  "))
     if rest:
         click.echo(f"  and {rest} kernels of no operator, {1e3 * rest_s:.2f} ms together")
+    if job.traced is not None:
+        traced_s, gaps_s = job.traced
+        click.echo(
+            f"  traced step {seconds(traced_s)}, {traced_s / job.minimum_s - 1:+.1%} against the fastest one without "
+            f"profiler; nothing ran in {gaps_s / traced_s:.1%} of it, within passes"
+        )
 
 
 def _show_summary(result: RunReport) -> None:

@@ -168,6 +168,15 @@ def _real_steps(result: dict[str, Any]) -> Iterator[str]:
         f"{share(noise['steps'])} apart on average, {share(noise['largest'])} at most; a reference product's quiet "
         f"times {share(noise['reference'])}."
     )
+    if traced := [run for run in result["runs"] if run.get("traced_s")]:
+        longer = sorted(run["traced_s"] / run["measured_s"] - 1 for run in traced)
+        gaps = sorted(run["traced_gaps_s"] / run["traced_s"] for run in traced)
+        yield ""
+        yield (
+            f"Gaps between operators: within the passes of one process nothing ran in {share(gaps[0])} to "
+            f"{share(gaps[-1])} of a traced step. The profiler itself makes steps {signed(longer[0])} to "
+            f"{signed(longer[-1])} longer."
+        )
     yield ""
     yield "Errors of components:"
     yield ""

@@ -13,6 +13,7 @@ from kernelcast.validate.run_steps import operator_parts, round_minima_s
 from kernelcast.validate.runs_fields import COMPONENT_NAMES
 
 FORMAT = "kernelcast.validation-run/1"
+_GAPS = "idle passes"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,9 +143,21 @@ class ComparedJob:
         ]
         return sorted(rows, key=lambda row: -max(row.measured_s, row.predicted_s))
 
+    @property
+    def traced(self) -> tuple[float, float] | None:
+        """A traced step of one process and what of it ran nothing within passes, seconds; None of several processes.
+
+        Those wait for each other, in a prediction as well. The profiler lengthens a step, gaps between operators most.
+        """
+        operators = self.operators()
+        traced_s = sum(one.measured_s for one in operators)
+        if self.job.parallelism.world_size > 1 or not traced_s:
+            return None
+        return traced_s, sum(one.measured_s for one in operators if one.name == _GAPS)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        layout = self.job.parallelism
+        layout, traced = self.job.parallelism, self.traced
         return {
             "model": self.job.model.name,
             "pp": layout.pp,
@@ -167,6 +180,8 @@ class ComparedJob:
             "interval_s": None if self.simulated.interval_s is None else list(self.simulated.interval_s),
             "inside": self.inside,
             "noise": self.noise,
+            "traced_s": None if traced is None else traced[0],
+            "traced_gaps_s": None if traced is None else traced[1],
             "repetitions": [
                 {
                     "measured_s": step.min_s,

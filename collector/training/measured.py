@@ -14,6 +14,7 @@ from kernelcast.collector.training.steps import Turn
 from kernelcast.store import quiet_us
 
 _COLLECTIVES = {"mp_all_reduce": "tensor", "dp_all_reduce": "data", "dp_all_gather": "data"}
+_UPDATE = ("optimizer_", "gradient_clip", "gradient_zero")
 _US_PER_S = 1e6
 
 
@@ -194,11 +195,14 @@ class _Traces:
         return sum(quiet_us([sum(step) for step in steps]) for steps in times if steps) / len(ranks)
 
     def _update_us(self, ranks: Sequence[int]) -> float:
+        """The optimizer and what goes with it (runtime/step/update.py), of the slowest rank."""
         times = [
-            quiet_us([sum(step) for step in steps])
+            sum(
+                quiet_us([sum(step) for step in steps])
+                for (name, _, known), steps in self._operators[rank].items()
+                if known and name.startswith(_UPDATE)
+            )
             for rank in ranks
-            for (name, _, known), steps in self._operators[rank].items()
-            if known and name.startswith("optimizer_")
         ]
         return max(times, default=0.0)
 

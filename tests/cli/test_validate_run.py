@@ -54,6 +54,7 @@ def test_components_operators_and_summary(arguments: list[str], capsys: pytest.C
         assert word in out
     assert "qkv_linear" in out
     assert "idle passes" in out
+    assert out.count("  traced step ") == 1  # of the configuration with one process
     assert "mean of absolute errors" in out
     assert "repetition 1: mean" in out
     assert "fastest steps of rounds cannot be compared, one each, the reference product by" in out
@@ -67,6 +68,9 @@ def test_components_operators_and_summary(arguments: list[str], capsys: pytest.C
     assert [one["mp"] for one in document["runs"]] == [1, 2]
     assert document["same_hardware"] is False
     assert document["noise"]["largest"] is None
+    alone, pair = document["runs"]
+    assert 0 < alone["traced_gaps_s"] < alone["traced_s"]
+    assert pair["traced_s"] is None
     assert printed.err == ""
 
 
