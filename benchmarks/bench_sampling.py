@@ -2,8 +2,9 @@
 
 A quarter of an operator's workloads is held out for good; of the rest, both ways choose which to measure. After so
 many measurements the committee's best member (chosen by cross-validation on what was measured) predicts those held
-out. Errors are means over the directions and the seeds. Writes docs/sampling.json, docs/sampling.png and the table in
-docs/plans.md; `--table` writes the latter two from the JSON alone.
+out. The curves end where three quarters of what can be chosen from is measured. Errors are means over the directions
+and the seeds. Writes docs/sampling.json, docs/sampling.png and the table in docs/plans.md; `--table` writes the latter
+two from the JSON alone.
 """
 
 import argparse
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from kernelcast.sampling.committee import best_member
-from kernelcast.sampling.design import next_workloads, subset
+from kernelcast.sampling.design import FIRST_ROWS, batch_size, next_workloads, subset
 from kernelcast.store import Database
 from kernelcast.store.importers import read_estimate_train_time, store_parsed
 from kernelcast.train.dataset import Row, Table, tables
@@ -27,11 +28,15 @@ DOCS = Path(__file__).resolve().parent.parent / "docs"
 OPERATORS_SHOWN = (
     "qkv_linear", "flash_attention", "fused_causal_softmax", "layer_norm", "cross_entropy", "dp_all_gather",
 )  # fmt: skip
-SIZES = (12, 16, 24, 32, 48, 64, 96)
+SIZES = (FIRST_ROWS, 16, 24, 32, 48, 64, 96, 136, 192, 272, 384, 544, 768)
+# Of the workloads to choose from, where the curves end, the same for every operator: all of them would be the same
+# rows however they were chosen.
+END = 0.75
+# Sizes nearer to the end than this are left out.
+APART = 0.9
 MOST_CANDIDATES = 1200
 MOST_HELD_OUT = 500
-BATCH = 4
-START, END = "<!-- made by make bench-sampling -->", "<!-- end -->"
+START, STOP = "<!-- made by make bench-sampling -->", "<!-- end -->"
 
 
 def published(folder: Path) -> list[Table]:
@@ -67,7 +72,8 @@ def curve(
     errors = []
     for size in sizes:
         while len(chosen) < size:
-            count = min(BATCH, size - len(chosen)) if len(chosen) >= sizes[0] else size - len(chosen)
+            most = batch_size(len(chosen)) if len(chosen) >= sizes[0] else size
+            count = min(most, size - len(chosen))
             if adaptive:
                 chosen += next_workloads(pool[0].workloads, subset(pool, chosen), chosen, count, rng)
             else:
@@ -83,7 +89,8 @@ def compare(parts: list[Table], seeds: list[int]) -> dict[str, Any]:
     most = min(len(order) // 4, MOST_HELD_OUT)
     held_out = subset(parts, order[:most])
     pool = subset(parts, order[most:][:MOST_CANDIDATES])
-    sizes = [size for size in SIZES if size <= 0.65 * len(pool[0])]
+    end = int(END * len(pool[0]))
+    sizes = [*(size for size in SIZES if size <= APART * end), end]
     found: dict[str, Any] = {"workloads": len(order), "held_out": most, "sizes": sizes}
     for way in ("random", "adaptive"):
         curves = [curve(pool, held_out, adaptive=way == "adaptive", sizes=sizes, seed=seed) for seed in seeds]
@@ -131,8 +138,8 @@ def write_page(document: dict[str, Any]) -> None:
     """Put the table into docs/plans.md."""
     page = DOCS / "plans.md"
     text = page.read_text(encoding="utf-8")
-    pattern = re.compile(f"{re.escape(START)}.*?{re.escape(END)}", re.S)
-    page.write_text(pattern.sub(lambda m: f"{START}\n{table_text(document)}\n{END}", text), encoding="utf-8")
+    pattern = re.compile(f"{re.escape(START)}.*?{re.escape(STOP)}", re.S)
+    page.write_text(pattern.sub(lambda m: f"{START}\n{table_text(document)}\n{STOP}", text), encoding="utf-8")
 
 
 def draw(document: dict[str, Any]) -> None:
@@ -150,7 +157,8 @@ def draw(document: dict[str, Any]) -> None:
             )
         panel.axhline(100 * found["random"][-1], color="#888888", lw=0.8, ls=":")
         panel.set_xscale("log")
-        panel.set_xticks(found["sizes"], [str(size) for size in found["sizes"]])
+        shown = [*found["sizes"][:-1][::2], found["sizes"][-1]]
+        panel.set_xticks(shown, [str(size) for size in shown])
         panel.minorticks_off()
         panel.set_yscale("log")
         low, high = panel.get_ylim()

@@ -14,13 +14,10 @@ from kernelcast.collector.plans.plan_memory import point_bytes
 from kernelcast.runtime.operators import Direction, Operator
 from kernelcast.sampling.committee import best_member
 from kernelcast.sampling.cost import Cost, Times
-from kernelcast.sampling.design import FIRST_ROWS, next_workloads
+from kernelcast.sampling.design import FIRST_ROWS, batch_size, next_workloads
 from kernelcast.sampling.known import tables_of
 from kernelcast.store import Sample, Status
 from kernelcast.train.dataset import Array
-
-BATCH = 4
-"""Points between two refits of an operator's committee."""
 
 MOST_CANDIDATES = 1200
 FEWEST_FOR_AN_ERROR = 8
@@ -162,7 +159,7 @@ class Chooser:
     def _choose(self, state: OperatorState) -> None:
         vectors = [point.vector for point in state.points]
         tables = tables_of(state.op, state.times, vectors)
-        count = max(BATCH, FIRST_ROWS - len(state.tried))
+        count = max(batch_size(len(state.tried)), FIRST_ROWS - len(state.tried))
         state.queue = next_workloads(
             state.workloads, tables, sorted(state.tried), count, self._rng, seconds=state.seconds
         )

@@ -11,6 +11,9 @@ from kernelcast.train.dataset import Array, Table
 FIRST_ROWS = 12
 """Workloads that fill the space before a committee is asked."""
 
+_LEAST_BATCH = 4
+# Of what is measured: refits then stay affordable, a new one for each twelfth more rows.
+_BATCH_SHARE = 0.08
 _CONSTANT = 1e-9  # the standard deviation of equal logarithms is hardly ever 0
 _DISAGREEMENT_FLOOR = 1e-3  # where all agree, distance decides
 
@@ -49,6 +52,11 @@ def space_filling(
         taken.add(best)
         distance = np.minimum(distance, ((points - points[best]) ** 2).sum(axis=1) ** 0.5)
     return chosen[:count]
+
+
+def batch_size(measured: int) -> int:
+    """Workloads to measure between two refits of a committee, after so many."""
+    return max(_LEAST_BATCH, round(_BATCH_SHARE * measured))
 
 
 def next_workloads(

@@ -8,9 +8,9 @@ import pytest
 
 from kernelcast.collector.plans.plan import Plan, Point, load_plan
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.sampling.chooser import BATCH, FEWEST_FOR_AN_ERROR, Chooser
+from kernelcast.sampling.chooser import FEWEST_FOR_AN_ERROR, Chooser
 from kernelcast.sampling.cost import Cost, Times
-from kernelcast.sampling.design import FIRST_ROWS
+from kernelcast.sampling.design import FIRST_ROWS, batch_size
 from kernelcast.store import Repetition, Sample, Status
 
 COST = Cost(source="test", overhead_s=1.0, flops_per_s=1e12, bytes_per_s=1e12, element_bytes=4, fitted={})
@@ -91,7 +91,7 @@ def test_a_target_ends_what_is_good_enough(plan: Plan) -> None:
     machine = Machine()
     chosen = chooser(plan, machine, budget_s=float("inf"), target=0.05)
     run(chosen, machine)
-    assert len(machine.asked) < 2 * (FIRST_ROWS + 10 * BATCH)
+    assert len(machine.asked) < 2 * (FIRST_ROWS + 10 * batch_size(0))
     assert all(state.error is not None and state.error < 0.05 for state in chosen.states.values())
 
 

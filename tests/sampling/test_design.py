@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.sampling.committee import best_member, disagreement, members, part
-from kernelcast.sampling.design import next_workloads, positions, space_filling, subset
+from kernelcast.sampling.design import batch_size, next_workloads, positions, space_filling, subset
 from kernelcast.train.dataset import Array, Table
 
 GRID = np.array(list(product((1, 2, 4), (64, 128, 256, 512), (128, 256, 512, 1024))), dtype=float)
@@ -77,6 +77,10 @@ def test_next_workloads_are_new(known: int) -> None:
     chosen = next_workloads(GRID, tables, measured, 4, np.random.default_rng(0))
     assert len(set(chosen)) == 4
     assert not set(chosen) & set(measured)
+
+
+def test_batches_grow_with_what_is_known() -> None:
+    assert [batch_size(known) for known in (0, 12, 50, 100, 900)] == [4, 4, 4, 8, 72]
 
 
 def test_what_takes_long_must_promise_more() -> None:
