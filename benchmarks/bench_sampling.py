@@ -157,13 +157,18 @@ def draw(document: dict[str, Any]) -> None:
             )
         panel.axhline(100 * found["random"][-1], color="#888888", lw=0.8, ls=":")
         panel.set_xscale("log")
-        shown = [*found["sizes"][:-1][::2], found["sizes"][-1]]
+        end = found["sizes"][-1]
+        shown = [*(size for size in found["sizes"][:-1:2] if size < end / 1.5), end]
         panel.set_xticks(shown, [str(size) for size in shown])
         panel.minorticks_off()
         panel.set_yscale("log")
         low, high = panel.get_ylim()
-        ticks = [t for t in (2, 3, 4, 5, 6, 8, 10, 15, 20, 30, 50, 100, 200) if low <= t <= high]
-        panel.set_yticks(ticks, [f"{t} %" for t in ticks])
+        ticks = [
+            t
+            for t in (2, 2.5, 3, 3.5, 4, 5, 5.5, 6, 6.5, 7, 8, 10, 15, 20, 30, 50, 100, 200)
+            if low <= t <= high
+        ]
+        panel.set_yticks(ticks, [f"{t:g} %" for t in ticks])
         panel.minorticks_off()
         panel.set_title(name, fontsize=10)
         panel.grid(alpha=0.25)
