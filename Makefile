@@ -91,7 +91,7 @@ validate-page: $(INSTALLED)
 bench-train: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_train.py "$(PUBLISHED)" $(BENCH_TRAIN)
 
-# Adaptive against random sampling; writes docs/sampling.json, docs/sampling.png and the table in docs/plans.md.
+# Adaptive against random sampling; writes docs/sampling.json, docs/sampling.png and the table in docs/collecting.md.
 bench-sampling: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_sampling.py "$(PUBLISHED)" $(BENCH_SAMPLING)
 
