@@ -2,23 +2,54 @@
 
 import os
 import threading
+from pathlib import Path
 
 import pytest
 
 from kernelcast.collector.measuring import core_binding
 from kernelcast.collector.measuring.core_binding import bind, bound, own_cores
 
-if not core_binding.can_bind():
+if not hasattr(os, "sched_setaffinity"):
     pytest.skip("this system cannot bind processes to cores", allow_module_level=True)
 
 ALLOWED = sorted(os.sched_getaffinity(0))
 
 
-def test_each_process_has_its_own_and_all_have_as_many_as_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {9, 1, 3, 4, 6, 7})
+@pytest.fixture(autouse=True)
+def _quota(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(core_binding, "available_cores", lambda: len(os.sched_getaffinity(0)))
+
+
+def system(folder: Path, monkeypatch: pytest.MonkeyPatch, siblings: dict[int, str]) -> None:
+    """A machine whose logical CPUs are those, each with the hardware threads of its core."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(siblings))
+    monkeypatch.setattr(core_binding, "_SYSTEM", folder)
+    for cpu, listed in siblings.items():
+        (folder / f"cpu{cpu}" / "topology").mkdir(parents=True)
+        (folder / f"cpu{cpu}" / "topology" / "thread_siblings_list").write_text(f"{listed}\n")
+
+
+def test_each_process_has_its_own_and_all_have_as_many_as_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system(tmp_path, monkeypatch, {cpu: f"{cpu}" for cpu in (9, 1, 3, 4, 6, 7)})
     found = [own_cores(number, 3, threads=2) for number in range(3)]
     assert found == [(1, 3), (4, 6), (7, 9)]
     assert own_cores(0, 1, threads=1) == (1,)
+
+
+@pytest.mark.parametrize(
+    ("siblings", "cores"),
+    [
+        ({0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"}, [(0,), (2,), (1,), (3,)]),
+        ({0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}, [(0,), (1,), (2,), (3,)]),
+    ],
+)
+def test_hardware_threads_of_one_core_are_shared_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, siblings: dict[int, str], cores: list[tuple[int]]
+) -> None:
+    system(tmp_path, monkeypatch, siblings)
+    assert [own_cores(number, 4, threads=1) for number in range(4)] == cores
 
 
 @pytest.mark.parametrize(("processes", "threads"), [(2, 1), (1, 2)])
@@ -27,6 +58,13 @@ def test_a_process_that_its_launcher_has_bound_stays_where_it_is(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {5})
     assert own_cores(processes - 1, processes, threads=threads) == ()
+
+
+def test_cores_that_a_quota_shares_with_others_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(64)))
+    monkeypatch.setattr(core_binding, "available_cores", lambda: 2)
+    assert not core_binding.can_bind()
+    assert own_cores(0, 1, threads=1) == ()
 
 
 def test_bound_for_the_length_of_a_block() -> None:
