@@ -1,7 +1,8 @@
 """Operators that a step runs and the paper's Table I does not list (docs/method.md, Operators).
 
-A bundle that lacks one of them, such as one of imported data, leaves it out of the sum and says so; the grouped ones
-are then asked as if there were as many key-value heads as query heads.
+For one that a bundle lacks, such as one of imported data, another operator answers (substitutes.py), or it is left out
+of the sum (left_out.py); either is said. The grouped ones are then asked as if there were as many key-value heads as
+query heads.
 """
 
 from kernelcast.runtime.operator_kinds import collective, elementwise

@@ -33,7 +33,7 @@ def shipped_plans() -> list[str]:
 
 
 def load_plan(name_or_path: str) -> Plan:
-    """A plan that ships (`quick`, `paper`) or a TOML file.
+    """A plan that ships (`quick`, `paper`, `validate`) or a TOML file.
 
     Raises:
         UsageError: there is no such plan, or a field is wrong.

@@ -72,8 +72,8 @@ class Plan:
     """A plan as written, with the name it is stored under.
 
     `shapes_per_operator` 0 asks for every shape of the ranges. `operators` empty means all. `padded_vocabulary` says
-    that the sizes are tokenizers' own, to be padded to multiples of 128 · mp. A collective that `collectives` names is
-    measured at those entries, the others at the sizes of `messages`, or not at all where there are no messages.
+    that the sizes are tokenizers' own, to be padded to multiples of 128 · mp. Collectives that
+    `collectives` names are measured at those entries, and then no others; without it all at the sizes of `messages`.
     """
 
     name: str

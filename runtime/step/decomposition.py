@@ -1,7 +1,7 @@
 """A training step taken apart: which operator a stage calls, on what, how often (docs/method.md, A step).
 
-`decompose` composes the pieces of `decomposition_blocks` and `decomposition_update`; what a chunk of the model
-costs follows from the times of its pieces, see `stage_times`.
+`decompose` composes the pieces of blocks.py and update.py; what a chunk of the model costs follows from the times of
+its pieces, see stage_times.py.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
 """What data parallelism calls: the update of a stage, and per block gradients from ZeRO-2 and parameters in ZeRO-3.
 
-Pure functions of hashable arguments, remembered, as in `decomposition_blocks`.
+Pure functions of hashable arguments, remembered, as in blocks.py.
 """
 
 from dataclasses import dataclass
