@@ -19,6 +19,7 @@ from kernelcast.cli.options import (
     processes_option,
     site_option,
     threads_option,
+    timeout,
 )
 from kernelcast.cli.progress import progress
 from kernelcast.collector.communication.comm import TIMEOUT_S, collect_comm, what_to_exchange
@@ -138,7 +139,7 @@ collect.add_command(plan_command)
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=1),
+    type=timeout,
     default=TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",

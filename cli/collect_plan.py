@@ -11,6 +11,7 @@ from kernelcast.cli.options import (
     json_option,
     plan_option,
     processes_option,
+    size_gib,
     threads_option,
 )
 from kernelcast.cli.tables import text_table
@@ -37,7 +38,7 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 @click.option(
     "--memory",
     "memory_gib",
-    type=click.FloatRange(min=0, min_open=True, max=1e6),
+    type=size_gib,
     help="Memory of the device, GiB, instead of this one's.",
 )
 @json_option

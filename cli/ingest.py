@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import database_option
+from kernelcast.cli.options import database_option, size_gib
 from kernelcast.cli.tables import text_table
 from kernelcast.collector.ingest import Ingested, ingest_traces, operator_counts
 
@@ -26,7 +26,11 @@ _LONGEST_NAME = 60
     help="Devices (or processes) of a node, which ranks fill one after another; where the traces do not say.",
 )
 @click.option(
-    "--max-size-gib", type=float, default=2.0, show_default=True, help="Refuse a trace that unpacks to more."
+    "--max-size-gib",
+    type=size_gib,
+    default=2.0,
+    show_default=True,
+    help="Refuse a trace that unpacks to more.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ingest(

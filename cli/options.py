@@ -1,5 +1,6 @@
 """Options that several verbs share."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
@@ -72,6 +73,25 @@ def database_option(help_text: str) -> Callable[[F], F]:
     )
 
 
+class Finite(click.FloatRange):
+    """A number in a range; unlike FloatRange it takes no nan, which compares with nothing, and no infinity."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Raises BadParameter like its parent."""
+        number: float = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
+        return number
+
+
+_MOST_GIB = 1e6
+
+size_gib = Finite(min=0, min_open=True, max=_MOST_GIB)
+"""GiB of a file or a memory."""
+
+timeout = Finite(min=1, max=1e6)
+"""Seconds; the most are eleven days."""
+
 database_argument = click.argument(
     "database_path", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)
 )
@@ -79,7 +99,7 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 max_size_option = click.option(
     "--max-size-gib",
     "max_size_bytes",
-    type=click.FloatRange(min=0, min_open=True),
+    type=size_gib,
     default=16.0,
     show_default=True,
     callback=lambda context, parameter, value: int(value * 2**30),

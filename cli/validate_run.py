@@ -1,16 +1,23 @@
 """`kernelcast validate run`: trains for real on this machine and compares with what a bundle predicts."""
 
 import json
-import os
 from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import database_option, device_option, dtype_option, json_option, threads_option
+from kernelcast.cli.options import (
+    database_option,
+    device_option,
+    dtype_option,
+    json_option,
+    threads_option,
+    timeout,
+)
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import seconds, text_table
 from kernelcast.collector.interrupts import terminations_interrupt
 from kernelcast.collector.machine.probe import probe, resolve_device
+from kernelcast.collector.machine.probe_cpu import available_cores
 from kernelcast.runtime import Estimator
 from kernelcast.store import Database
 from kernelcast.validate.run import RunOptions, predict_jobs, validate_run
@@ -47,7 +54,7 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
 @click.option(
     "--timeout",
     "timeout_s",
-    type=click.FloatRange(min=1),
+    type=timeout,
     default=300.0,
     show_default=True,
     help="Seconds without a finished turn after which workers are ended.",
@@ -120,7 +127,7 @@ def _most_processes(device_type: str, asked: int | None, threads: int) -> tuple[
         import torch
 
         return torch.cuda.device_count(), "its devices; --max-processes allows more"
-    cores = os.cpu_count() or 1
+    cores = available_cores()
     share = "" if threads == 1 else f", {threads} threads each"
     return cores // threads, f"its cores{share}; --max-processes allows more"
 

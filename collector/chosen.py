@@ -7,7 +7,7 @@ import torch
 
 from kernelcast.collector.benches import Place
 from kernelcast.collector.compute import Collected
-from kernelcast.collector.interrupts import interrupts_held
+from kernelcast.collector.interrupts import interrupts_held, terminations_interrupt
 from kernelcast.collector.machine.probe import Fingerprints
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
@@ -49,7 +49,10 @@ def collect_chosen(
     if point is None:
         return collected
     run_id = database.add_run(run, keys.compute, None, keys.software)
-    with Measurer(place, dtype=dtype, threads=threads, seed=seed, effort=effort) as measurer:
+    with (
+        terminations_interrupt(),
+        Measurer(place, dtype=dtype, threads=threads, seed=seed, effort=effort) as measurer,
+    ):
         while point is not None:
             with interrupts_held():
                 samples = measurer.measure(point, run_id)

@@ -9,6 +9,7 @@ from kernelcast.collector.benches import Place
 from kernelcast.collector.chosen import collect_chosen
 from kernelcast.collector.compute import DTYPES, Collected, compute_run
 from kernelcast.collector.machine.probe import probe, resolve_device
+from kernelcast.collector.measuring.core_binding import bound, own_cores
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.plans.plan import Plan
@@ -73,10 +74,13 @@ def collect_within(
     keys = probe(place.device, threads=threads)
     run = compute_run(keys, plan, site=site)
     times = known_times(database, run, dtype)
+    # The first product starts torch's threads, which stay where they begin.
+    with bound(own_cores(0, 1, threads=threads) if place.device.type == "cpu" else ()):
+        cost = cost_of_measuring(place, times)
     chooser = Chooser(
         plan,
         operators,
-        cost=cost_of_measuring(place, times),
+        cost=cost,
         times=times,
         budget_s=budget_s,
         target=target,

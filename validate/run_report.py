@@ -145,15 +145,21 @@ class ComparedJob:
 
     @property
     def traced(self) -> tuple[float, float] | None:
-        """A traced step of one process and what of it ran nothing within passes, seconds; None of several processes.
+        """A traced step of one process and what of it ran nothing within passes, seconds, of the quietest repetition.
 
-        Those wait for each other, in a prediction as well. The profiler lengthens a step, gaps between operators most.
+        None of several processes, which wait for each other, and of GPUs.
         """
-        operators = self.operators()
-        traced_s = sum(one.measured_s for one in operators)
-        if self.job.parallelism.world_size > 1 or not traced_s:
+        if self.job.parallelism.world_size > 1:
             return None
-        return traced_s, sum(one.measured_s for one in operators if one.name == _GAPS)
+        repetitions = [operator_parts(step) for step in self.steps]
+        return min(
+            (
+                (sum(part.step_s for part in parts), sum(part.step_s for part in parts if part.name == _GAPS))
+                for parts in repetitions
+                if any(part.name == _GAPS for part in parts)
+            ),
+            default=None,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

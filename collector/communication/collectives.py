@@ -6,11 +6,12 @@ input of a reduce-scatter or an all-to-all.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from types import MappingProxyType
 
 import torch
 import torch.distributed as dist
+
+from kernelcast.collector.machine.probe_cpu import available_memory_bytes
 
 Call = Callable[[], object]
 
@@ -20,8 +21,6 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 
 DIVIDED = frozenset({"reduce_scatter", "all_to_all"})
 """Collectives whose input is split between the processes: as much for each."""
-
-_MEMORY = Path("/proc/meminfo")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,9 +103,6 @@ def check_memory(collective: str, entries: int, size: int, element_bytes: int, *
 
 def _free_bytes() -> int | None:
     try:
-        for line in _MEMORY.read_text().splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) * 1024
+        return available_memory_bytes()
     except (OSError, ValueError, IndexError):
         return None
-    return None

@@ -124,9 +124,8 @@ def collect_comm(
     """
     world = World.from_launcher()
     place, points = what_to_exchange(plan, world, device=device, dtype=dtype, layout_names=layout_names)
-    keys = probe(
-        place, threads=threads
-    )  # before this process has cores of its own, which are not all there are
+    # Before this process has cores of its own, which are not all there are.
+    keys = probe(place, threads=threads, processes=world.local_size)
     if place.type == "cuda":
         torch.cuda.set_device(place)
     else:

@@ -69,10 +69,15 @@ def resolve_device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def probe(device: torch.device, *, threads: int) -> Fingerprints:
-    """Fingerprints of this machine for `device`; `threads` is what one process computes with on a CPU."""
+def probe(device: torch.device, *, threads: int, processes: int = 1) -> Fingerprints:
+    """Fingerprints of this machine for `device`.
+
+    On a CPU, `threads` is what one process computes with, of `processes` on this node.
+    """
     return Fingerprints(
-        compute=_compute(device, threads), fabric=_fabric(device, threads), software=_software(device)
+        compute=_compute(device, threads),
+        fabric=_fabric(device, threads),
+        software=_software(device, threads, processes),
     )
 
 
@@ -105,7 +110,7 @@ def _fabric(device: torch.device, threads: int) -> FabricFingerprint:
     )
 
 
-def _software(device: torch.device) -> SoftwareFingerprint:
+def _software(device: torch.device, threads: int, processes: int) -> SoftwareFingerprint:
     environment = tuple(f"{name}={os.environ[name]}" for name in _TUNING_VARIABLES if name in os.environ)
     if device.type == "cuda":
         cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
@@ -120,7 +125,7 @@ def _software(device: torch.device) -> SoftwareFingerprint:
     settings = {
         cache_state.SETTING: True,
         host_memory.SETTING: host_memory.keeps_freed_memory(),
-        core_binding.SETTING: core_binding.can_bind(),
+        core_binding.SETTING: core_binding.is_bound(processes, threads=threads),
     }
     return SoftwareFingerprint(
         torch=torch.__version__,

@@ -2,10 +2,12 @@
 
 import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
+_MEMORY = Path("/proc/meminfo")
 _CGROUP = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
 
@@ -44,13 +46,45 @@ def available_cores() -> int:
     return max(1, min(allowed, int(_quota_cores())))
 
 
-def _quota_cores() -> float:
-    """The smallest CPU quota of this process's control group (cgroup v1 or v2) and those around it, in cores."""
-    smallest = float(os.cpu_count() or 1)
+def available_memory_bytes() -> int:
+    """What this node's processes can still get: of the machine, and of the limit of this process's control group.
+
+    Slurm and containers set such limits; a process that goes beyond is killed without a word.
+
+    Raises:
+        OSError: the system does not say.
+    """
+    for line in _MEMORY.read_text(encoding="ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            return min([int(line.split()[1]) * 1024, *_left_in_groups_bytes()])
+    raise OSError(f"{_MEMORY} names no MemAvailable")
+
+
+def _left_in_groups_bytes() -> Iterator[int]:
+    """Limit less use of every control group with a limit, this process's and those around it (cgroup v1 or v2)."""
+    for folder, version_1 in _control_groups("memory"):
+        names = (
+            ("memory.limit_in_bytes", "memory.usage_in_bytes")
+            if version_1
+            else ("memory.max", "memory.current")
+        )
+        limit, used = (_read(folder / name) for name in names)
+        if limit.isdigit() and used.isdigit():
+            # Pages of files count as used and are given back when there is need of them.
+            yield max(0, int(limit) - int(used) + _file_pages_bytes(folder))
+
+
+def _file_pages_bytes(folder: Path) -> int:
+    cells = dict(line.split() for line in _read(folder / "memory.stat").splitlines() if line.count(" ") == 1)
+    return int(cells.get("inactive_file", cells.get("total_inactive_file", "0")))
+
+
+def _control_groups(controller: str) -> Iterator[tuple[Path, bool]]:
+    """Folders of this process's control group and those around it, and whether they are of cgroup v1."""
     for line in _read(_CGROUP).splitlines():
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
-        if controllers and "cpu" not in controllers.split(","):
+        if controllers and controller not in controllers.split(","):
             continue
         top = _CGROUPS / controllers if controllers else _CGROUPS
         group = top / path.lstrip("/")
@@ -58,9 +92,16 @@ def _quota_cores() -> float:
         for folder in (group, *group.parents):
             if not folder.is_relative_to(top):
                 break
-            quota, period = _quota(folder, version_1=bool(controllers))
-            if quota > 0 and period > 0:
-                smallest = min(smallest, quota / period)
+            yield folder, bool(controllers)
+
+
+def _quota_cores() -> float:
+    """The smallest CPU quota of this process's control group (cgroup v1 or v2) and those around it, in cores."""
+    smallest = float(os.cpu_count() or 1)
+    for folder, version_1 in _control_groups("cpu"):
+        quota, period = _quota(folder, version_1=version_1)
+        if quota > 0 and period > 0:
+            smallest = min(smallest, quota / period)
     return smallest
 
 

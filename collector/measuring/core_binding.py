@@ -7,7 +7,7 @@ which no measurement of its operators can tell. The setting is part of the softw
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from kernelcast.collector.machine.probe_cpu import available_cores
@@ -30,34 +30,50 @@ def can_bind() -> bool:
 def own_cores(number: int, processes: int, *, threads: int) -> tuple[int, ...]:
     """Logical CPUs of process `number` of as many on this node, one for each of its threads.
 
-    Of the hardware threads of a core the first ones go first, so that processes share no core before they must.
-    Empty, for no binding, where they cannot be told: there are fewer CPUs than threads, which is also what a process
-    sees that its launcher has bound already.
+    Each thread gets a core while there are enough of them; where hardware threads are needed, a process gets both of a
+    core's before it gets another core. Empty, for no binding, where they cannot be told: there are fewer CPUs than
+    threads, which is also what a process sees that its launcher has bound already.
     """
     if not can_bind():
         return ()
-    allowed = sorted(os.sched_getaffinity(0), key=lambda cpu: (_hardware_thread(cpu), cpu))
+    allowed = os.sched_getaffinity(0)
     if processes * threads > len(allowed):
         return ()
-    return tuple(allowed[number * threads : (number + 1) * threads])
+    places = {cpu: _place(cpu) for cpu in allowed}  # core and hardware thread
+    cores = {core for core, _ in places.values()}
+    is_one_each = processes * threads <= len(cores)
+    order = sorted(allowed, key=lambda cpu: (places[cpu][is_one_each], places[cpu][not is_one_each], cpu))
+    return tuple(order[number * threads : (number + 1) * threads])
 
 
-def _hardware_thread(cpu: int) -> int:
-    """Which one of its core's hardware threads a logical CPU is, from 0; 0 where the system does not say."""
-    path = _SYSTEM / f"cpu{cpu}" / "topology" / "thread_siblings_list"
-    if not path.exists():
-        return 0
-    siblings: list[int] = []
-    for part in path.read_text().strip().split(","):  # such as 0,64 or 0-1
-        first, _, last = part.partition("-")
-        siblings += range(int(first), int(last or first) + 1)
-    return siblings.index(cpu)
+def is_bound(processes: int, *, threads: int) -> bool:
+    """Whether as many processes on this node run on cores of their own, bound here or by their launcher."""
+    return can_bind() and (
+        bool(own_cores(0, processes, threads=threads)) or len(os.sched_getaffinity(0)) <= threads
+    )
+
+
+def _place(cpu: int) -> tuple[int, int]:
+    """A logical CPU's core, named by the lowest CPU on it, and which one of its hardware threads it is, from 0."""
+    try:
+        text = (_SYSTEM / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text()
+        siblings: list[int] = []
+        for part in text.strip().split(","):  # such as 0,64 or 0-1
+            first, _, last = part.partition("-")
+            siblings += range(int(first), int(last or first) + 1)
+        return siblings[0], siblings.index(cpu)
+    except (OSError, ValueError):  # a system that does not say
+        return cpu, 0
 
 
 def bind(cores: tuple[int, ...]) -> None:
-    """Let this thread, and all that it starts from now on, run on `cores` alone; none is no binding."""
+    """Let this thread, and all that it starts from now on, run on `cores` alone; none is no binding.
+
+    A sandbox that forbids it leaves the thread where it is.
+    """
     if cores:
-        os.sched_setaffinity(0, cores)
+        with suppress(OSError):
+            os.sched_setaffinity(0, cores)
 
 
 @contextmanager
@@ -71,4 +87,4 @@ def bound(cores: tuple[int, ...]) -> Iterator[None]:
     try:
         yield
     finally:
-        os.sched_setaffinity(0, before)
+        bind(tuple(before))

@@ -1,9 +1,8 @@
 """How much memory a point needs, estimated from the operator's tensors, and how much there is."""
 
-from pathlib import Path
-
 import torch
 
+from kernelcast.collector.machine.probe_cpu import available_memory_bytes
 from kernelcast.collector.plans.plan import Point
 
 _OF_A_STAGE_16_BIT = 5 * 4 + 2 * 2
@@ -36,7 +35,4 @@ def device_memory_bytes(device: torch.device) -> int:
     """Memory of a GPU, or what this machine has available for a CPU's processes."""
     if device.type == "cuda":
         return int(torch.cuda.get_device_properties(device).total_memory)
-    for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-        if line.startswith("MemAvailable:"):
-            return int(line.split()[1]) * 1024
-    raise OSError("/proc/meminfo names no MemAvailable")
+    return available_memory_bytes()

@@ -3,7 +3,7 @@
 from collections import defaultdict
 from typing import Any
 
-from kernelcast.collector.traces.kineto import ANNOTATION_CATEGORY, Trace
+from kernelcast.collector.traces.kineto import ANNOTATION_CATEGORY, Event, Trace
 from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS
 from kernelcast.collector.training.step_trace import Piece, TracedWork, attribute_step
 
@@ -17,7 +17,8 @@ def rank_trace(trace: Trace, *, stage: int) -> dict[str, Any]:
     - `steps`: durations
     - `forward`, `loss`, `backward`, `encoder_forward`, `encoder_backward`: [duration without the sums over the
       tensor-parallel group, number of those sums] of every one
-    - `idle`: µs of each step within passes, and outside of them, in which nothing ran (or the process waited)
+    - `idle`: µs of each step within passes, and outside of them, in which nothing ran (or the process waited); not of
+      GPUs, whose kernels run later than the marks
     - `messages`: [`send` or `recv`, start, end] of point-to-point transfers between CPUs, Unix µs
     """
     work = attribute_step(trace)
@@ -68,8 +69,18 @@ def _passes(work: TracedWork) -> dict[str, list[list[float]]]:
             sums[piece.owner.in_pass].append(piece.time_us)
     found: dict[str, list[list[float]]] = {name: [] for name in names.values()}
     for number, event in work.passes.items():
-        found[names[event.name]].append([event.duration_us - sum(sums[number]), len(sums[number])])
+        found[names[event.name]].append(
+            [_pass_us(work, number, event) - sum(sums[number]), len(sums[number])]
+        )
     return found
+
+
+def _pass_us(work: TracedWork, number: int, mark: Event) -> float:
+    """On a GPU from the first start to the last end of a pass's kernels; on a CPU the mark around it."""
+    if not work.on_device:
+        return mark.duration_us
+    own = [piece for piece in work.pieces if piece.owner.in_pass == number]
+    return max(p.end_us for p in own) - min(p.start_us for p in own) if own else 0.0
 
 
 def _encoders(work: TracedWork) -> dict[str, list[list[float]]]:
@@ -88,6 +99,8 @@ def _encoders(work: TracedWork) -> dict[str, list[list[float]]]:
 
 
 def _idle(work: TracedWork) -> dict[str, list[float]]:
+    if work.on_device:
+        return {}
     found: dict[str, list[float]] = {"passes": [], "between": []}
     for step in work.steps:
         own = [p for p in work.pieces if step.start_us <= p.start_us <= step.end_us]

@@ -73,12 +73,16 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedWork:
-    """Pieces in order of time, and the marks of passes and encoders with their numbers (as `Owner` has them)."""
+    """Pieces in order of time, and the marks of passes and encoders with their numbers (as `Owner` has them).
+
+    `on_device`: the pieces are a GPU's kernels, which run later than the marks around their launches.
+    """
 
     pieces: tuple[Piece, ...]
     passes: dict[int, Event]
     encoders: dict[int, Event]
     steps: tuple[Event, ...]
+    on_device: bool
 
 
 def attribute_step(trace: Trace) -> TracedWork:
@@ -105,6 +109,7 @@ def attribute_step(trace: Trace) -> TracedWork:
         passes=walker.passes,
         encoders=walker.encoders,
         steps=tuple(e for e in marks if e.name == STEP),
+        on_device=bool(kernels),
     )
 
 

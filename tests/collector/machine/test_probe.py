@@ -86,7 +86,7 @@ def test_what_a_cpu_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.fabric.gpus_per_node == found.compute.cores
     assert found.software.torch == torch.__version__
     kept = (SETTING,) if keeps_freed_memory() else ()
-    cores = (core_binding.SETTING,) if core_binding.can_bind() else ()
+    cores = (core_binding.SETTING,) if core_binding.is_bound(1, threads=1) else ()
     assert found.software.environment == ("MKL_CBWR=COMPATIBLE", cache_state.SETTING, *kept, *cores)
 
 

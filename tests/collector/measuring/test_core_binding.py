@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.collector.measuring import core_binding
-from kernelcast.collector.measuring.core_binding import bind, bound, own_cores
+from kernelcast.collector.measuring.core_binding import bind, bound, is_bound, own_cores
 
 if not hasattr(os, "sched_setaffinity"):
     pytest.skip("this system cannot bind processes to cores", allow_module_level=True)
@@ -41,15 +41,16 @@ def test_each_process_has_its_own_and_all_have_as_many_as_threads(
 @pytest.mark.parametrize(
     ("siblings", "cores"),
     [
-        ({0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"}, [(0,), (2,), (1,), (3,)]),
-        ({0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}, [(0,), (1,), (2,), (3,)]),
+        ({0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"}, [(0,), (2,)]),
+        ({0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"}, [(0,), (1,)]),
+        ({0: "0-1", 1: "0-1", 2: "2-3", 3: "2-3"}, [(0,), (1,), (2,), (3,)]),
     ],
 )
 def test_hardware_threads_of_one_core_are_shared_last(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, siblings: dict[int, str], cores: list[tuple[int]]
 ) -> None:
     system(tmp_path, monkeypatch, siblings)
-    assert [own_cores(number, 4, threads=1) for number in range(4)] == cores
+    assert [own_cores(number, len(cores), threads=1) for number in range(len(cores))] == cores
 
 
 @pytest.mark.parametrize(("processes", "threads"), [(2, 1), (1, 2)])
@@ -58,6 +59,40 @@ def test_a_process_that_its_launcher_has_bound_stays_where_it_is(
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: {5})
     assert own_cores(processes - 1, processes, threads=threads) == ()
+
+
+def test_a_process_has_both_hardware_threads_of_a_core_where_all_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    system(tmp_path, monkeypatch, {0: "0,2", 1: "1,3", 2: "0,2", 3: "1,3"})
+    assert [own_cores(number, 2, threads=2) for number in range(2)] == [(0, 2), (1, 3)]
+    assert own_cores(0, 1, threads=2) == (0, 1)
+
+
+@pytest.mark.parametrize("text", ["", "7", "x"])
+def test_a_system_that_does_not_say_which_threads_share_a_core(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    system(tmp_path, monkeypatch, {2: text, 5: text})
+    assert [own_cores(number, 2, threads=1) for number in range(2)] == [(2,), (5,)]
+
+
+def test_bound_here_or_by_the_launcher_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    system(tmp_path, monkeypatch, {0: "0", 1: "1"})
+    assert is_bound(2, threads=1)
+    assert not is_bound(3, threads=1)
+    assert is_bound(8, threads=2)  # as a launcher leaves its processes
+    monkeypatch.setattr(core_binding, "available_cores", lambda: 1)
+    assert not is_bound(1, threads=1)
+
+
+def test_a_sandbox_that_forbids_it_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forbidden(process: int, cores: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setaffinity", forbidden)
+    with bound((ALLOWED[0],)):
+        assert sorted(os.sched_getaffinity(0)) == ALLOWED
 
 
 def test_cores_that_a_quota_shares_with_others_are_not_ours(monkeypatch: pytest.MonkeyPatch) -> None:

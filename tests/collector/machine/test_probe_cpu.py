@@ -1,0 +1,61 @@
+"""Memory and cores that a control group leaves to this process."""
+
+from pathlib import Path
+
+import pytest
+
+from kernelcast.collector.machine import probe_cpu
+from kernelcast.collector.machine.probe_cpu import available_cores, available_memory_bytes
+
+GIB = 2**30
+
+
+@pytest.fixture(name="machine")
+def machine_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A machine with 64 GiB available, and a process in group /slurm/job of cgroup v2."""
+    (tmp_path / "meminfo").write_text(f"MemTotal: 99 kB\nMemAvailable: {64 * GIB // 1024} kB\n")
+    (tmp_path / "cgroup").write_text("0::/slurm/job\n")
+    monkeypatch.setattr(probe_cpu, "_MEMORY", tmp_path / "meminfo")
+    monkeypatch.setattr(probe_cpu, "_CGROUP", tmp_path / "cgroup")
+    monkeypatch.setattr(probe_cpu, "_CGROUPS", tmp_path / "fs")
+    (tmp_path / "fs" / "slurm" / "job").mkdir(parents=True)
+    return tmp_path / "fs"
+
+
+def group(folder: Path, limit: str, used: int, file_pages: int = 0) -> None:
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {file_pages}\nactive_file 7\n")
+
+
+def test_without_a_limit_it_is_the_machines(machine: Path) -> None:
+    assert available_memory_bytes() == 64 * GIB
+    group(machine / "slurm" / "job", "max", 3 * GIB)
+    assert available_memory_bytes() == 64 * GIB
+
+
+def test_the_tightest_group_counts_and_pages_of_files_are_given_back(machine: Path) -> None:
+    group(machine / "slurm" / "job", str(16 * GIB), 10 * GIB, file_pages=2 * GIB)
+    assert available_memory_bytes() == 8 * GIB
+    group(machine / "slurm", str(4 * GIB), 3 * GIB)
+    assert available_memory_bytes() == GIB
+    group(machine / "slurm", str(2 * GIB), 3 * GIB)
+    assert available_memory_bytes() == 0
+
+
+def test_version_1(machine: Path, tmp_path: Path) -> None:
+    (tmp_path / "cgroup").write_text("5:memory:/job\n4:cpu,cpuacct:/job\n")
+    folder = machine / "memory" / "job"
+    folder.mkdir(parents=True)
+    (folder / "memory.limit_in_bytes").write_text(str(6 * GIB))
+    (folder / "memory.usage_in_bytes").write_text(str(2 * GIB))
+    assert available_memory_bytes() == 4 * GIB
+    (machine / "cpu,cpuacct" / "job").mkdir(parents=True)
+    (machine / "cpu,cpuacct" / "job" / "cpu.cfs_quota_us").write_text("100000")
+    (machine / "cpu,cpuacct" / "job" / "cpu.cfs_period_us").write_text("100000")
+    assert available_cores() == 1
+
+
+def test_a_quota_of_cores(machine: Path) -> None:
+    (machine / "slurm" / "cpu.max").write_text("100000 100000\n")
+    assert available_cores() == 1
