@@ -223,7 +223,7 @@ def _let_host_run_ahead(device: torch.device) -> None:
     In a step the host is ahead of the device by many operators; alone, a short operator's kernels would wait for it.
     """
     if device.type == "cuda":
-        torch.cuda._sleep(_AHEAD_CYCLES)
+        torch.cuda._sleep(_AHEAD_CYCLES)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

@@ -155,21 +155,26 @@ def count(path: Path) -> int:
         return len({(row.operator, row.vector) for row in database.read_samples(status=None)})
 
 
-def test_an_interrupt_keeps_what_was_measured(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("more", "number"), [(["--again"], signal.SIGINT), (["--budget", "1h"], signal.SIGTERM)]
+)
+def test_an_interrupt_keeps_what_was_measured(
+    tmp_path: Path, more: list[str], number: signal.Signals
+) -> None:
     path = tmp_path / "bench.db"
     plan = tmp_path / "long.toml"
     plan.write_text(PLAN.read_text().replace("shapes_per_operator = 2", "shapes_per_operator = 12"))
     command = [sys.executable, "-m", "kernelcast.cli.main", "collect", "compute", "--device", "cpu"]
-    command += ["--db", str(path), "--plan", str(plan), "--again"]
+    command += ["--db", str(path), "--plan", str(plan), *more]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
     while count(path) < 5 and time.monotonic() < deadline:
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out == ""
-    assert err.strip() == "kernelcast: interrupted; what was measured is stored"
+    assert err.splitlines()[-1] == "kernelcast: interrupted; what was measured is stored"
     kept = count(path)
     assert kept >= 5
     with Database.open(path) as database:
