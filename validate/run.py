@@ -104,9 +104,8 @@ def validate_run(
                 )
             except DataError as error:
                 recorder.keep_unfinished()
-                raise DataError(
-                    f"{error}; {recorder.stored} of {len(wanted)} measurements are stored"
-                ) from error
+                stored = recorder.stored + len([one for one in wanted if one in known])
+                raise DataError(f"{error}; {stored} of {len(wanted)} measurements are stored") from error
             except KeyboardInterrupt:
                 recorder.keep_unfinished()
                 raise

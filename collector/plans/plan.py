@@ -68,8 +68,9 @@ def planned_operators(plan: Plan, operators: tuple[str, ...] = ()) -> list[Opera
     alone = [op for op in OPERATORS.values() if op.operator_class is not OperatorClass.COMMUNICATION]
     chosen = [op for op in alone if not plan.operators or op.name in plan.operators]
     if unknown := set(operators) - {op.name for op in alone}:
-        known = ", ".join(op.name for op in alone)
-        raise UsageError(f"operator {sorted(unknown)[0]!r} cannot be measured alone; expected one of {known}")
+        name, known = sorted(unknown)[0], ", ".join(op.name for op in alone)
+        what = "is a collective, which `collect comm` measures" if name in OPERATORS else "is unknown"
+        raise UsageError(f"operator {name!r} {what}; expected one of {known}")
     wanted = [op for op in chosen if not operators or op.name in operators]
     if not wanted:
         known = ", ".join(op.name for op in chosen) or "none that is measured alone"

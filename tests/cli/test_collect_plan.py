@@ -93,7 +93,7 @@ def test_a_budget_too_small_says_what_is_needed(tmp_path: Path) -> None:
         (("--target", "100%"), "--target is '100%', expected an error below 100 %"),
         (("--budget", "1m", "--again"), "--budget and --target go with neither --again nor --procs-per-node"),
         (("--budget", "1m", "--dtype", "int8"), "dtype 'int8' is unknown"),
-        (("--budget", "1m", "--operator", "conv"), "operator 'conv' cannot be measured alone"),
+        (("--budget", "1m", "--operator", "conv"), "operator 'conv' is unknown; expected one of emb"),
     ],
 )
 def test_wrong_use_makes_no_database(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

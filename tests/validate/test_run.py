@@ -143,6 +143,11 @@ def test_a_failure_keeps_what_was_measured(
                 database, config, Estimator.load(make_bundle()), keys, RunOptions(repetitions=2, steps=2)
             )
         assert len(database.step_list()) == 2
+        # Again: what was there already is stored as well.
+        with pytest.raises(DataError, match=r"^worker: gone; 4 of 4 measurements are stored$"):
+            validate_run(
+                database, config, Estimator.load(make_bundle()), keys, RunOptions(repetitions=2, steps=2)
+            )
 
 
 @pytest.mark.parametrize(
