@@ -84,9 +84,7 @@ class Finite(click.FloatRange):
         return number
 
 
-_MOST_GIB = 1e6
-
-size_gib = Finite(min=0, min_open=True, max=_MOST_GIB)
+size_gib = Finite(min=0, min_open=True, max=1e6)
 """GiB of a file or a memory."""
 
 timeout = Finite(min=1, max=1e6)

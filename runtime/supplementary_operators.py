@@ -18,6 +18,21 @@ def _grouped(s: Shape) -> tuple[int, ...]:
     return s.micro_batch, s.sequence_length, s.local_heads, s.local_kv_heads, s.head_size
 
 
+def _on_gradients(name: str, title: str, multiples: tuple[int, int]) -> Operator:
+    """Once per update, over the buffer of a stage's gradients; `multiples` of it are (FLOPs, elements)."""
+    flops, elements = multiples
+    return Operator(
+        name=name,
+        paper_name="",
+        title=title,
+        operator_class=OperatorClass.OPTIMIZER,
+        features={"parameters": "elements"},
+        workload_of=lambda s: (s.stage_parameters,),
+        costs={_1: cost(flops=f"{flops} parameters" if flops else "", elements=f"{elements} parameters")},
+        supplementary=True,
+    )
+
+
 SUPPLEMENTARY = (
     elementwise(
         "bias_add",
@@ -85,26 +100,8 @@ SUPPLEMENTARY = (
         },
         supplementary=True,
     ),
-    Operator(
-        name="gradient_zero",
-        paper_name="",
-        title="gradients of a stage set to zero before its first micro-batch",
-        operator_class=OperatorClass.OPTIMIZER,
-        features={"parameters": "elements"},
-        workload_of=lambda s: (s.stage_parameters,),
-        costs={_1: cost(flops="", elements="1 parameters")},
-        supplementary=True,
-    ),
-    Operator(
-        name="gradient_clip",
-        paper_name="",
-        title="L2 norm of a stage's gradients, which are then scaled",
-        operator_class=OperatorClass.OPTIMIZER,
-        features={"parameters": "elements"},
-        workload_of=lambda s: (s.stage_parameters,),
-        costs={_1: cost(flops="3 parameters", elements="3 parameters")},
-        supplementary=True,
-    ),
+    _on_gradients("gradient_zero", "gradients of a stage set to zero before its first micro-batch", (0, 1)),
+    _on_gradients("gradient_clip", "L2 norm of a stage's gradients, which are then scaled", (3, 3)),
     collective(
         "ep_all_to_all",
         "",

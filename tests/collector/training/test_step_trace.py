@@ -1,16 +1,22 @@
 """Kernels of a real traced step: each belongs to the operator that ran it, forward, backward and recomputed."""
 
+import json
 from collections import Counter
+from pathlib import Path
 
 import pytest
 import torch
 
 from kernelcast.collector.measuring.harness import profiled
-from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS, STEP, marked, marks_shown
+from kernelcast.collector.traces.kineto import read_trace
+from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS, OPERATOR, STEP, marked, marks_shown
+from kernelcast.collector.training.measured import MeasuredJob
 from kernelcast.collector.training.model import Chunk, Shard
 from kernelcast.collector.training.rank_trace import rank_trace
 from kernelcast.collector.training.step_trace import TracedWork, attribute_step
-from kernelcast.runtime import ModelConfig
+from kernelcast.collector.training.steps import Turn
+from kernelcast.runtime import ModelConfig, Parallelism
 
 ENCODERS = 2
 
@@ -94,3 +100,55 @@ def test_pieces_do_not_overlap_and_fill_the_step() -> None:
     total = sum(p.time_us for p in inside) + idle["passes"][0] + idle["between"][0]  # type: ignore[index, operator, call-overload]
     assert total == pytest.approx(step.duration_us, rel=1e-6)
     assert sum(p.time_us for p in inside if p.owner.known) > 0.5 * sum(p.time_us for p in inside)
+
+
+def test_on_a_gpu_passes_last_as_long_as_their_kernels_and_waiting_is_no_update(tmp_path: Path) -> None:
+    events = []
+
+    def event(category: str, name: str, start_us: float, time_us: float, **arguments: int) -> None:
+        where = {"pid": 0, "tid": 7} if category == "kernel" else {"pid": 1, "tid": 1}
+        events.append(
+            {
+                "ph": "X",
+                "cat": category,
+                "name": name,
+                "ts": start_us,
+                "dur": time_us,
+                "args": arguments,
+                **where,
+            }
+        )
+
+    def launched(name: str, at_us: float, start_us: float, time_us: float) -> None:
+        number = len(events)
+        event("cpu_op", name, at_us, 4)
+        event("cuda_runtime", "cudaLaunchKernel", at_us + 1, 2, correlation=number)
+        event("kernel", f"{name} kernel", start_us, time_us, correlation=number)
+
+    mark = "user_annotation"
+    event(mark, STEP, 0, 16_000)  # which ends when the device is done
+    event(mark, FORWARD, 10, 50)
+    event(mark, f"{OPERATOR}gelu", 15, 20)
+    launched("aten::gelu", 20, 100, 6000)
+    event(mark, f"{OPERATOR}gradient_clip", 100, 40)
+    launched("aten::linalg_vector_norm", 101, 6100, 30)
+    launched("c10d::allreduce_", 110, 6130, 9000)
+    launched("aten::mul_", 120, 15130, 20)
+    path = tmp_path / "trace.json"
+    path.write_text(json.dumps({"traceEvents": events}))
+    found = rank_trace(read_trace(path), stage=0)
+    assert found["forward"] == [[6000, 0]]
+    assert found["idle"] == {}
+    times = {name: sum(sum(step) for step in steps) for name, _, _, steps in found["operators"]}
+    assert times["gelu"] == 6000
+    assert times["gradient_clip"] == 50
+    assert times["gradient_clip_all_reduce"] == 9000
+    model = ModelConfig(
+        name="tiny", hidden_size=32, sequence_length=16, attention_heads=4, encoders=1, vocabulary_size=100
+    )
+    layout = Parallelism(pp=1, mp=1, dp=1, micro_batch=1, micro_batches=1)
+    turn = Turn(job=0, round=0, steps_s=(0.02,), reference_us=(), traces=(found,))
+    measured = MeasuredJob(job=TrainingJob(model=model, parallelism=layout), turns=(turn,))
+    assert measured.components_s()["Max_Update"] == pytest.approx(50e-6)
+    assert measured.components_s()["Stage_Fwd_Max"] == pytest.approx(6e-3)
+    assert not any(one.operator.startswith("idle") for one in measured.operator_times())
