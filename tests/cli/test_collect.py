@@ -68,7 +68,7 @@ def test_a_note_says_what_was_flagged(capsys: pytest.CaptureFixture[str]) -> Non
         (("--plan", "none.toml"), UsageError, "plan none.toml: no such file, expected a TOML file or one of"),
         (("--dtype", "int8"), UsageError, "dtype 'int8' is unknown; expected one of float32"),
         (("--device", "npu"), UsageError, "device 'npu' is unknown"),
-        (("--operator", "conv"), UsageError, "operator 'conv' cannot be measured alone"),
+        (("--operator", "conv"), UsageError, "operator 'conv' is unknown; expected one of embedding, "),
         (
             ("--procs-per-node", "1,"),
             UsageError,
