@@ -119,7 +119,8 @@ class Chooser:
                 continue
             number = state.queue[0]
             if self._clock() + state.seconds[number] > self._deadline:
-                return None
+                open_states.remove(state)  # another operator's next one may still fit
+                continue
             state.queue.pop(0)
             state.tried.add(number)
             return state.points[number]

@@ -46,4 +46,4 @@ BENCHES: Mapping[str, Builder] = MappingProxyType(
         "gradient_clip": optimizer.gradient_clip,
     }
 )
-"""Builder of every operator that one device runs alone; collectives are in comm.py."""
+"""Builder of every operator that one device runs alone; collectives are in ../communication."""

@@ -7,11 +7,11 @@ import torch
 
 from kernelcast.collector.layers.flash_attn import flash_attn_version
 from kernelcast.collector.machine.probe_cpu import (
-    available_cores,
     cpu_caches,
     cpu_instruction_sets,
     cpu_model,
     is_virtualised,
+    job_cores,
     memory_gib,
 )
 from kernelcast.collector.machine.probe_gpu import driver_version, gpu_fields, gpu_links
@@ -88,7 +88,7 @@ def _compute(device: torch.device, threads: int) -> ComputeFingerprint:
         kind="cpu",
         device_name=cpu_model(),
         memory_gib=memory_gib(),
-        cores=available_cores(),
+        cores=job_cores(),
         threads=threads,
         caches=cpu_caches(),
         instruction_sets=cpu_instruction_sets(),
@@ -104,7 +104,7 @@ def _fabric(device: torch.device, threads: int) -> FabricFingerprint:
     # On a CPU a "device" is one process with its threads; they meet in the memory of the node.
     return FabricFingerprint(
         backend="gloo",
-        gpus_per_node=max(1, available_cores() // threads),
+        gpus_per_node=max(1, job_cores() // threads),
         links=("shared memory",),
         nics=network_links(),
     )

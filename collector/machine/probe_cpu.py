@@ -2,7 +2,8 @@
 
 import os
 import platform
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 _CPUINFO = Path("/proc/cpuinfo")
@@ -10,6 +11,7 @@ _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _MEMORY = Path("/proc/meminfo")
 _CGROUP = Path("/proc/self/cgroup")
 _CGROUPS = Path("/sys/fs/cgroup")
+_SLURM_CPUS = re.compile(r"(?:^|,)([0-9]+)(?:\(x[0-9]+\))?(?=,|$)")
 
 # Those that select kernels in torch's BLAS and oneDNN.
 _INSTRUCTION_SETS = frozenset(
@@ -44,6 +46,31 @@ def available_cores() -> int:
     """Cores that this process may use: those it may run on, and not more than its control group's quota."""
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, min(allowed, int(_quota_cores())))
+
+
+def job_cores(environment: Mapping[str, str] = os.environ) -> int:
+    """Cores that all processes of this job may use on this node, whichever of them a launcher bound this one to.
+
+    Two databases of one node, of a job step with a core per task and of a process that has all cores, are then of one
+    machine.
+    """
+    cores = available_cores()
+    if environment.get("SLURM_JOB_ID"):
+        cores = max(cores, _slurm_cores(environment))
+    elif environment.get("OMPI_COMM_WORLD_SIZE") and hasattr(os, "sched_getaffinity"):
+        # Open MPI binds what it starts, not its own daemon.
+        cores = max(cores, len(os.sched_getaffinity(os.getppid())))
+    return max(1, min(cores, os.cpu_count() or 1, int(_quota_cores())))
+
+
+def _slurm_cores(environment: Mapping[str, str]) -> int:
+    """CPUs of the job on a node of it: `SLURM_JOB_CPUS_PER_NODE`, such as 72 or 72(x2); 0 where it does not say."""
+    per_node = {int(cores) for cores in _SLURM_CPUS.findall(environment.get("SLURM_JOB_CPUS_PER_NODE", ""))}
+    if len(per_node) == 1:
+        return per_node.pop()
+    # A step may be on some of the job's nodes only: which of the numbers is this node's is not said.
+    own = environment.get("SLURM_CPUS_ON_NODE", "")
+    return int(own) if own.isascii() and own.isdecimal() else 0
 
 
 def available_memory_bytes() -> int:

@@ -66,6 +66,8 @@ def _plan_from(document: dict[str, Any], *, name: str) -> Plan:
         given[key] = _READERS[key](key, value) if key in _READERS else _scalar(key, value)
     if "messages" not in given and "collectives" not in given:
         raise UsageError("messages is missing, expected it or collectives")
+    if "messages" in given and "collectives" in given:
+        raise UsageError("both messages and collectives are given, expected one of them")
     return Plan(**given)
 
 

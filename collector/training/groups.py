@@ -42,7 +42,7 @@ class Groups:
     def of(cls, layout: Parallelism, rank: int, cache: GroupCache) -> Self | None:
         """The groups of `rank`; None where the layout does not need it. To be called by every process.
 
-        rank = (stage · dp + data index) · mp + tensor index (docs/method.md, A step).
+        rank = (stage · dp + data index) · mp + tensor index.
         """
         mp, dp, pp = layout.mp, layout.dp, layout.pp
         world = cache.of(tuple(range(layout.world_size)))

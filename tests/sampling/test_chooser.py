@@ -87,6 +87,25 @@ def test_a_budget_too_small_for_all_finishes_one_operator(plan: Plan) -> None:
     assert after.needed_s == pytest.approx(FEWEST_FOR_AN_ERROR, rel=0.1)
 
 
+def test_what_is_too_dear_leaves_the_time_to_the_others(plan: Plan) -> None:
+    machine = Machine(noise=0.1)
+    dear = Cost(
+        source="test", overhead_s=1.0, flops_per_s=1e3, bytes_per_s=1e12, element_bytes=4, fitted={}
+    )  # hours for each product
+    chosen = Chooser(
+        plan,
+        ("mlp_up_linear", "qkv_split"),
+        cost=dear,
+        times={},
+        budget_s=20.5,
+        target=0.0,
+        memory_bytes=2**40,
+        clock=machine.clock,
+    )
+    run(chosen, machine)
+    assert Counter(point.operator.name for point in machine.asked) == {"qkv_split": 20}
+
+
 def test_a_target_ends_what_is_good_enough(plan: Plan) -> None:
     machine = Machine()
     chosen = chooser(plan, machine, budget_s=float("inf"), target=0.05)

@@ -1,11 +1,14 @@
-"""Memory and cores that a control group leaves to this process."""
+"""Memory and cores that a control group leaves to this process, and the cores of its job."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from kernelcast.collector.machine import probe_cpu
-from kernelcast.collector.machine.probe_cpu import available_cores, available_memory_bytes
+from kernelcast.collector.machine.probe_cpu import available_cores, available_memory_bytes, job_cores
 
 GIB = 2**30
 
@@ -59,3 +62,35 @@ def test_version_1(machine: Path, tmp_path: Path) -> None:
 def test_a_quota_of_cores(machine: Path) -> None:
     (machine / "slurm" / "cpu.max").write_text("100000 100000\n")
     assert available_cores() == 1
+
+
+@pytest.mark.parametrize(
+    ("environment", "cores"),
+    [
+        ({}, 1),
+        ({"SLURM_JOB_ID": "7"}, 1),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "8(x2)"}, 8),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "8(x2),8"}, 8),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "8(x2),6", "SLURM_CPUS_ON_NODE": "6"}, 6),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "eight", "SLURM_CPUS_ON_NODE": "four"}, 1),
+        ({"SLURM_JOB_CPUS_PER_NODE": "8(x2)"}, 1),
+        ({"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "4096"}, 16),
+    ],
+)
+def test_a_task_bound_to_one_core_counts_the_jobs(
+    machine: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], cores: int
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: {3})
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    assert machine.is_dir()
+    assert job_cores(environment) == cores
+
+
+def test_a_process_that_mpirun_bound_counts_the_launchers_cores() -> None:
+    code = (
+        "import os; from kernelcast.collector.machine.probe_cpu import job_cores;"
+        "os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});"
+        "print(job_cores({'OMPI_COMM_WORLD_SIZE': '2'}), job_cores({}))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == [str(available_cores()), "1"]

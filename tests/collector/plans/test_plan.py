@@ -307,6 +307,11 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
             "collectives.gelu is unknown; known are mp_all_reduce",
         ),
         ("[messages]", "[collectives]\npp_p2p = 3\n[messages]", "collectives.pp_p2p is 3, expected a table"),
+        (
+            "[messages]",
+            "[collectives.pp_p2p]\nentries = [1]\nprocesses = [2]\n[messages]",
+            "both messages and collectives are given, expected one of them",
+        ),
     ],
 )
 def test_a_slip_is_named(plan_file: Path, tmp_path: Path, old: str, new: str, message: str) -> None:
