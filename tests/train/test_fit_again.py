@@ -1,0 +1,80 @@
+"""`train_bundle` with an earlier bundle: what has not changed is taken over, all else is fitted anew."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from kernelcast.runtime import read_bundle
+from kernelcast.runtime.fingerprint import ComputeFingerprint
+from kernelcast.runtime.operators import Direction
+from kernelcast.store import Database, Sample
+from kernelcast.train.fit import train_bundle
+
+Measure = Callable[..., list[Sample]]
+FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+
+pytestmark = pytest.mark.usefixtures("few_candidates")
+
+
+def test_what_has_not_changed_is_not_fitted_again(
+    database: Database, measure: Measure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure(database, "gelu", FORWARD, 10)
+    measure(database, "embedding", BACKWARD, 10)
+    first = train_bundle(database, tmp_path / "first.kcast")
+    assert [s.table.operator for s in first.selections] == ["embedding", "gelu"]
+    earlier = read_bundle(tmp_path / "first.kcast")
+    measure(database, "gelu", FORWARD, times_us={(7, 77, 777): 40.0})
+    measure(database, "rope", FORWARD, 10)
+    again = train_bundle(database, tmp_path / "again.kcast", earlier=earlier)
+    assert [s.table.operator for s in again.selections] == ["gelu", "rope"]
+    full = train_bundle(database, tmp_path / "full.kcast")
+    assert len(full.selections) == 3
+    assert (tmp_path / "again.kcast").read_bytes() == (tmp_path / "full.kcast").read_bytes()
+    # Nothing new, and over itself.
+    over = train_bundle(database, tmp_path / "full.kcast", earlier=read_bundle(tmp_path / "full.kcast"))
+    assert (over.selections, over.digest) == ((), full.digest)
+    # Another seed, statistic or code: everything anew.
+    for options in ({"seed": 21}, {"statistic": "middle_five"}):
+        other = train_bundle(database, tmp_path / "other.kcast", earlier=earlier, **options)  # type: ignore[arg-type]
+        assert len(other.selections) == 3
+    monkeypatch.setattr("kernelcast.train.recipe._code_digest", lambda: "0" * 32)
+    assert len(train_bundle(database, tmp_path / "other.kcast", earlier=earlier).selections) == 3
+
+
+def test_new_rows_of_a_relative_count_too(database: Database, measure: Measure, tmp_path: Path) -> None:
+    measure(database, "mlp_up_linear", FORWARD, 10)
+    measure(database, "mlp_down_linear", FORWARD, 10)
+    measure(database, "gelu", FORWARD, 10)
+    train_bundle(database, tmp_path / "first.kcast")
+    measure(database, "mlp_up_linear", FORWARD, times_us={(7, 77, 777): 40.0})
+    earlier = read_bundle(tmp_path / "first.kcast")
+    again = train_bundle(database, tmp_path / "again.kcast", earlier=earlier)
+    assert sorted(s.table.operator for s in again.selections) == ["mlp_down_linear", "mlp_up_linear"]
+    assert train_bundle(database, tmp_path / "full.kcast").digest == again.digest
+
+
+def test_only_what_the_database_holds_is_taken_over(
+    database: Database, measure: Measure, tmp_path: Path
+) -> None:
+    measure(database, "gelu", FORWARD, 10)
+    with Database.open(tmp_path / "more.db", create=True) as more:
+        measure(more, "gelu", FORWARD, 10)
+        measure(more, "rope", FORWARD, 10)
+        train_bundle(more, tmp_path / "more.kcast")
+    trained = train_bundle(database, tmp_path / "a.kcast", earlier=read_bundle(tmp_path / "more.kcast"))
+    assert [entry.operator for entry in trained.manifest.regressors] == ["gelu"]
+    assert trained.selections == ()
+
+
+def test_another_machine_takes_nothing_over(
+    database: Database, measure: Measure, tmp_path: Path, compute: ComputeFingerprint
+) -> None:
+    measure(database, "gelu", FORWARD, 10)
+    train_bundle(database, tmp_path / "a.kcast")
+    with Database.open(tmp_path / "other.db", create=True) as other:
+        measure(other, "gelu", FORWARD, 10, compute=replace(compute, cores=4))
+        trained = train_bundle(other, tmp_path / "b.kcast", earlier=read_bundle(tmp_path / "a.kcast"))
+    assert len(trained.selections) == 1
