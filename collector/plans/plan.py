@@ -112,14 +112,15 @@ def _drawn_shapes(plan: Plan, op: Operator) -> Iterator[Shape]:
     axes = plan.ranges.axes()
     # A seed of its own per operator: no two operators share their gaps.
     engine = SobolEngine(len(axes), scramble=True, seed=_seed(plan, op))  # type: ignore[no-untyped-call]
-    for _ in range(plan.shapes_per_operator * _DRAWS_PER_SHAPE):
+    for draw in range(plan.shapes_per_operator * _DRAWS_PER_SHAPE):
         picks = engine.draw(1)[0].tolist()
         values = [
             r[min(int(pick * len(r)), len(r) - 1)] for r, pick in zip(axes.values(), picks, strict=True)
         ]
         shape = _shape(plan, dict(zip(axes, values, strict=True)))
         if shape is not None:
-            yield _with_parameters(shape, op)
+            asked = _asked_shapes(shape, op)
+            yield asked[draw % len(asked)]
 
 
 def _every_point(plan: Plan, op: Operator) -> list[Point]:
@@ -131,10 +132,10 @@ def _every_point(plan: Plan, op: Operator) -> list[Point]:
         shape = _shape(plan, dict(zip(axes, values, strict=True)))
         if shape is None:
             continue
-        shape = _with_parameters(shape, op)
-        vector = op.workload(shape)
-        if vector not in found and _fits(plan, op, shape, vector):
-            found[vector] = Point(operator=op, shape=shape, vector=vector)
+        for asked in _asked_shapes(shape, op):
+            vector = op.workload(asked)
+            if vector not in found and _fits(plan, op, asked, vector):
+                found[vector] = Point(operator=op, shape=asked, vector=vector)
     points = [found[vector] for vector in sorted(found)]
     # An interrupted collection has then seen all of the ranges.
     random.Random(_seed(plan, op)).shuffle(points)
@@ -176,10 +177,14 @@ def _is_of_a_stage(op: Operator) -> bool:
     return "parameters" in op.features
 
 
-def _with_parameters(shape: Shape, op: Operator) -> Shape:
-    if not _is_of_a_stage(op):
-        return shape
-    return replace(shape, stage_parameters=stage_parameter_count(shape, optimizer_role(op)))
+def _asked_shapes(shape: Shape, op: Operator) -> list[Shape]:
+    """The shapes at which a model of this one asks for an operator: biases at every linear's width."""
+    if _is_of_a_stage(op):
+        return [replace(shape, stage_parameters=stage_parameter_count(shape, optimizer_role(op)))]
+    if op.name == "bias_add":
+        widths = (shape.hidden_size, shape.qkv_width // shape.tensor_parallel, shape.local_mlp_size)
+        return [replace(shape, tensor_parallel=1, mlp_size=width) for width in widths]
+    return [shape]
 
 
 def optimizer_role(op: Operator) -> str:

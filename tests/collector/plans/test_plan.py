@@ -114,6 +114,18 @@ def test_entries_and_groups_of_single_collectives(plan_file: Path, tmp_path: Pat
     assert plan.entries("mp_all_reduce", processes=2, element_bytes=4) == []
 
 
+def test_biases_are_planned_at_every_linears_width(plan: Plan) -> None:
+    (bias_add,) = planned_operators(plan, ("bias_add",))
+    everything = {point.vector for point in distinct_points(plan, bias_add)}
+    (product,) = planned_operators(plan, ("qkv_linear",))
+    for point in distinct_points(plan, product):
+        s = point.shape
+        asked = (s.hidden_size, s.qkv_width // s.tensor_parallel, s.local_mlp_size)
+        assert {(s.tokens, width) for width in asked} <= everything
+    thinned = [point.vector[1] for point in compute_points(load_plan("quick"), ("bias_add",))]
+    assert min(thinned) < 256 < max(thinned)
+
+
 def test_models_like_llama_can_be_said(plan_file: Path, tmp_path: Path) -> None:
     text = plan_file.read_text().replace("mlp_ratio = [4]", "mlp_ratio = [2.6875]\nqueries_per_kv_head = [2]")
     path = tmp_path / "mine.toml"
