@@ -16,6 +16,8 @@ from kernelcast.sampling.cost import Times, cost_of_measuring, total_seconds
 from kernelcast.sampling.known import known_times
 from kernelcast.store import Database, PointKey
 
+FORMAT = "kernelcast.plan/1"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedOperator:
@@ -49,7 +51,7 @@ class Preview:
         """As JSON; docs/plans.md explains it."""
         plain = {name: getattr(self, name) for name in ("plan", "device", "dtype", "memory_bytes", "source")}
         operators = [asdict(row) | {"seconds": round(row.seconds, 1)} for row in self.rows]
-        return {"format": 1, **plain, "seconds": round(self.seconds, 1), "operators": operators}
+        return {"format": FORMAT, **plain, "seconds": round(self.seconds, 1), "operators": operators}
 
 
 def preview(

@@ -39,7 +39,7 @@ def test_what_is_measured_already(tmp_path: Path) -> None:
     assert invoke("compute", "--db", str(path), "--operator", "gelu").exit_code == 0
     before = path.read_bytes()
     document = json.loads(invoke("plan", *TWO, "--db", str(path), "--json").stdout)
-    assert document["format"] == 1
+    assert document["format"] == "kernelcast.plan/1"
     assert (document["plan"], document["device"], document["dtype"]) == ("tiny", "cpu", "float32")
     counts = {o["operator"]: (o["points"], o["measured"], o["to_measure"]) for o in document["operators"]}
     assert counts == {"gelu": (2, 2, 0), "layer_norm": (2, 0, 2)}
