@@ -1,8 +1,8 @@
 """Which groups of processes communicate, as tensor (mp), data (dp) and pipeline (pp) parallelism form them.
 
-With G processes on each node (docs/collecting.md, section 2): mp groups are neighbours; dp groups take every s-th process of
-their nodes, the s between them being tensor-parallel; a pp pair is a process and its counterpart in the next stage. All
-groups of a layout run at once, as in a step, where they share the node's links.
+With G processes on each node (docs/collecting.md, section 2): mp groups are neighbours; dp groups take every s-th
+process of their nodes, the s between them being tensor-parallel; a pp pair is a process and its counterpart in the
+next stage. All groups of a layout run at once, as in a step, where they share the node's links.
 """
 
 import re
