@@ -1,5 +1,7 @@
 """`collect comm` under srun in a real Slurm of two nodes: where every process finds its place, and what is measured."""
 
+import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,17 +16,8 @@ pytestmark = pytest.mark.slurm
 Slurm = Any  # of conftest.py, which cannot be imported
 
 PLAN = Path(__file__).parents[2] / "data" / "plans" / "tiny.toml"
-COMM = (
-    sys.executable,
-    "-m",
-    "kernelcast.cli.main",
-    "collect",
-    "comm",
-    "--device",
-    "cpu",
-    "--plan",
-    str(PLAN),
-)
+KERNELCAST = (sys.executable, "-m", "kernelcast.cli.main")
+COMM = (*KERNELCAST, "collect", "comm", "--device", "cpu", "--plan", str(PLAN))
 COLLECTIVES = [op.name for op in OPERATORS.values() if op.collective]
 
 
@@ -44,6 +37,17 @@ def test_one_node(two_node_slurm: Slurm, tmp_path: Path) -> None:
     assert done.status == 0, done
     assert done.out.startswith(f"{path}: {3 * len(COLLECTIVES)} measured")
     assert measured(path) == {(name, (1, 2)) for name in COLLECTIVES}
+
+
+def test_a_task_with_one_core_is_on_the_same_machine(slurm: Slurm, tmp_path: Path) -> None:
+    probe = ("probe", "--device", "cpu", "--json")
+    whole_node = ("salloc", "--quiet", "--nodes=1", "--exclusive", "srun", "--ntasks=1", "--cpus-per-task=1")
+    everywhere, bound = (
+        json.loads(slurm.run(*whole_node, *binding, *KERNELCAST, *probe, cwd=tmp_path).out)["compute"]
+        for binding in ((), ("taskset", "--cpu-list", str(min(os.sched_getaffinity(0)))))
+    )
+    assert everywhere["fields"]["cores"] == os.cpu_count()
+    assert bound == everywhere
 
 
 def test_two_nodes_find_each_other_and_sites_merge(two_node_slurm: Slurm, tmp_path: Path) -> None:
