@@ -1,6 +1,7 @@
 """`kernelcast validate run`: trains for real on this machine and compares with what a bundle predicts."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import click
@@ -59,6 +60,7 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
     show_default=True,
     help="Seconds without a finished turn after which workers are ended.",
 )
+@click.option("--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps.")
 @click.option("--again", is_flag=True, help="Train what the database already holds once more.")
 @click.option("--operators", "with_operators", is_flag=True, help="Every operator's time inside of the step.")
 @json_option
@@ -75,6 +77,7 @@ def run(
     threads: int,
     max_processes: int | None,
     timeout_s: float,
+    no_calibration: bool,
     again: bool,
     with_operators: bool,
     as_json: bool,
@@ -91,7 +94,7 @@ def run(
     config = RunConfig.load(config_path, dtype=dtype).only(only)
     most, reason = _most_processes(place.type, max_processes, threads)
     config.check_processes(most, reason)
-    estimator = Estimator.load(bundle_path)
+    estimator = Estimator.load(bundle_path, calibrated=not no_calibration)
     predict_jobs(config, estimator)
     options = RunOptions(
         repetitions=repetitions,
@@ -101,14 +104,14 @@ def run(
         timeout_s=timeout_s,
         again=again,
     )
-    keys = probe(place, threads=threads)
+    keys_of = cache(lambda processes: probe(place, threads=threads, processes=processes))
     with (
         terminations_interrupt(),
         Database.open(database_path, create=True) as database,
         progress("training") as report,
     ):
         result = validate_run(
-            database, config, estimator, keys, options, lambda p: report(p.done, p.total, p.label)
+            database, config, estimator, keys_of, options, lambda p: report(p.done, p.total, p.label)
         )
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2))
@@ -134,7 +137,13 @@ def _most_processes(device_type: str, asked: int | None, threads: int) -> tuple[
 
 def _title(job: ComparedJob) -> str:
     layout = job.job.parallelism
-    return f"{job.job.model.name} {job.job.label}, {layout.micro_batches} × {layout.micro_batch}"
+    parts = [f"{job.job.model.name} {job.job.label}", f"{layout.micro_batches} × {layout.micro_batch}"]
+    if layout.schedule != "1f1b":
+        chunks = f" {layout.virtual_stages}" if layout.virtual_stages > 1 else ""
+        parts.append(f"{layout.schedule}{chunks}")
+    parts += [f"ZeRO {layout.zero}"] * (layout.dp > 1)
+    parts += [f"recompute {layout.recompute}"] * (layout.recompute != "none")
+    return ", ".join(parts)
 
 
 def _show_components(job: ComparedJob) -> None:
@@ -225,5 +234,7 @@ def _show_summary(result: RunReport) -> None:
     click.echo(
         f"noise: fastest steps of rounds {noise}, the reference product by {result.reference_spread:.1%}"
     )
+    if result.calibration is not None:
+        click.echo(f"note: calibration of the predictions: {result.calibration.summary}")
     if not result.same_hardware:
         click.echo(f"note: the bundle was measured on other hardware than this, {result.hardware}")

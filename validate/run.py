@@ -69,21 +69,25 @@ def validate_run(
     database: Database,
     config: RunConfig,
     estimator: Estimator,
-    keys: Fingerprints,
+    keys_of: Callable[[int], Fingerprints],
     options: RunOptions,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> RunReport:
     """Train what the database does not hold yet, store it repetition by repetition, and compare with predictions.
+
+    `keys_of` gives the fingerprints of so many processes on this node.
 
     Raises:
         UsageError, DataError: a configuration cannot be predicted (before anything is trained).
         DataError: a worker failed or took too long. What was measured until then is stored.
     """
     predicted = predict_jobs(config, estimator)
-    known = {} if options.again else dict(known_steps(database, keys, config.jobs, least_steps=options.steps))
+    known = (
+        {} if options.again else dict(known_steps(database, keys_of, config.jobs, least_steps=options.steps))
+    )
     wanted = [(job, number) for number in range(1, options.repetitions + 1) for job in config.jobs]
     total = config.rounds * len([one for one in wanted if one not in known])
-    recorder = _Recorder(database, keys, config, total, on_progress)
+    recorder = _Recorder(database, keys_of, config, total, on_progress)
     for repetition in range(1, options.repetitions + 1):
         missing = [job for job in config.jobs if (job, repetition) not in known]
         if missing:
@@ -117,6 +121,7 @@ def validate_run(
         for step in steps:
             store_predictions(database, step, (simulated, closed))
         compared.append(ComparedJob(job=job, simulated=simulated, closed_form=closed, steps=steps))
+    keys = keys_of(1)
     return RunReport(
         jobs=tuple(compared),
         hardware=keys.compute.description,
@@ -131,12 +136,12 @@ class _Recorder:
     def __init__(
         self,
         database: Database,
-        keys: Fingerprints,
+        keys_of: Callable[[int], Fingerprints],
         config: RunConfig,
         total: int,
         on_progress: Callable[[Progress], None],
     ) -> None:
-        self._database, self._keys, self._config = database, keys, config
+        self._database, self._keys_of, self._config = database, keys_of, config
         self._total, self._done, self._on_progress = total, 0, on_progress
         self._jobs: list[TrainingJob] = []
         self._repetition = 0
@@ -168,10 +173,12 @@ class _Recorder:
     def _store(self, number: int) -> None:
         job, turns = self._jobs[number], self._turns.pop(number)
         measured = MeasuredJob(job=job, turns=tuple(turns))
-        run = new_run(self._keys, job.parallelism.world_size)
+        keys, finished = self._keys_of(job.parallelism.world_size), len(turns) == self._config.rounds
+        run = new_run(keys, job.parallelism.world_size)
         times = sorted(measured.reference_us)
-        step = step_of(run, measured, self._repetition, times[len(times) // 10] if times else None)
-        self._database.add_run(run, self._keys.compute, self._keys.fabric, self._keys.software)
+        reference_us = times[len(times) // 10] if times else None
+        step = step_of(run, measured, self._repetition, reference_us, finished=finished)
+        self._database.add_run(run, keys.compute, keys.fabric, keys.software)
         self._database.add_step(step)
-        if len(turns) == self._config.rounds:
+        if finished:
             self.steps[job, self._repetition] = step

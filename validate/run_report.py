@@ -2,11 +2,12 @@
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.runtime import Estimate
+from kernelcast.runtime.calibration import CalibrationUse
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 from kernelcast.store import MeasuredStep
 from kernelcast.validate.run_steps import operator_parts, round_minima_s
@@ -14,6 +15,8 @@ from kernelcast.validate.runs_fields import COMPONENT_NAMES
 
 FORMAT = "kernelcast.validation-run/1"
 _GAPS = "idle passes"
+# The sum counts the loss's messages among the others of their group; a trace tells them apart.
+_COUNTED_AS = {"cross_entropy_all_reduce": "mp_all_reduce"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,9 +121,11 @@ class ComparedJob:
         """Every operator that a traced step ran or the sum contains, the longest first."""
         measured: dict[tuple[str, str, bool], float] = {}
         for step in self.steps:
+            own: dict[tuple[str, str, bool], float] = defaultdict(float)
             for part in operator_parts(step):
-                key = (part.name, part.direction, part.known)
-                measured[key] = min(part.step_s, measured.get(key, part.step_s))
+                own[_COUNTED_AS.get(part.name, part.name), part.direction, part.known] += part.step_s
+            for key, step_s in own.items():
+                measured[key] = min(step_s, measured.get(key, step_s))
         calls: dict[tuple[str, str, bool], int] = defaultdict(int)
         predicted: dict[tuple[str, str, bool], float] = defaultdict(float)
         for row in self.simulated.operators:
@@ -260,6 +265,11 @@ class RunReport:
             found.append((_mean(errors), max(errors)))
         return found
 
+    @property
+    def calibration(self) -> CalibrationUse | None:
+        """How the bundle's correction entered the simulated timelines; None where it has none."""
+        return self.jobs[0].simulated.provenance.calibration
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, see docs/json.md. Errors are fractions, times seconds."""
         provenance = self.jobs[0].simulated.provenance
@@ -272,6 +282,7 @@ class RunReport:
             "bundle": provenance.bundle,
             "bundle_digest": provenance.bundle_digest,
             "statistic": provenance.statistic,
+            "calibration": None if self.calibration is None else asdict(self.calibration),
             "measured_at": max(step.measured_at or "" for one in self.jobs for step in one.steps),
             "mean_abs_error": self.mean_abs_error,
             "worst_error": self.worst.error,

@@ -1,6 +1,6 @@
 """Measured steps of `validate run` in a database: stored as soon as they are measured, and found again."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
@@ -15,6 +15,7 @@ from kernelcast.store.canonical import plain_mapping
 
 COMMAND = "validate run"
 _OPERATOR, _KERNEL = "operator", "kernel"
+_UNFINISHED = "unfinished"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +42,13 @@ def new_run(keys: Fingerprints, processes: int) -> Run:
     )
 
 
-def step_of(run: Run, measured: MeasuredJob, repetition: int, reference_us: float | None) -> MeasuredStep:
+def step_of(
+    run: Run, measured: MeasuredJob, repetition: int, reference_us: float | None, *, finished: bool
+) -> MeasuredStep:
     """One repetition of a job as it is stored: components by the paper's names, then every operator's share."""
+    told: dict[str, Any] = {"repetition": repetition, "rounds": len(measured.turns)}
+    if not finished:
+        told[_UNFINISHED] = True
     layout = measured.job.parallelism
     parts = {
         f"{_OPERATOR if one.known else _KERNEL} {one.operator} {one.direction}": one.step_us / 1e6
@@ -62,7 +68,7 @@ def step_of(run: Run, measured: MeasuredJob, repetition: int, reference_us: floa
         recomputation=layout.recompute != "none",
         dtype=measured.job.dtype,
         framework="torch.distributed",
-        options={**_options(measured.job), "repetition": repetition, "rounds": len(measured.turns)},
+        options=_options(measured.job) | told,
         components_s=measured.components_s() | parts,
         reference_us=reference_us,
         measured_at=utc_now(),
@@ -82,30 +88,35 @@ def _options(job: TrainingJob) -> dict[str, Any]:
 
 
 def known_steps(
-    database: Database, keys: Fingerprints, jobs: Sequence[TrainingJob], *, least_steps: int
+    database: Database,
+    keys_of: Callable[[int], Fingerprints],
+    jobs: Sequence[TrainingJob],
+    *,
+    least_steps: int,
 ) -> Mapping[tuple[TrainingJob, int], MeasuredStep]:
     """Steps of this hardware and software that the database holds, by job and repetition, the newest of each.
 
-    A repetition that was cut short, with fewer than `least_steps`, is not one.
+    `keys_of` gives the fingerprints of so many processes on this node. A repetition that was cut short, or has fewer
+    than `least_steps`, is not one; in how many rounds, after how many steps of warm-up and with which seed others were
+    measured makes no difference.
     """
-    runs = {
-        run.id
-        for run in database.run_list()
-        if run.command == COMMAND
-        and (run.compute_id, run.software_id) == (keys.compute.digest, keys.software.digest)
+    here = {processes: keys_of(processes) for processes in {job.parallelism.world_size for job in jobs}}
+    run_keys = {
+        run.id: (run.compute_id, run.software_id) for run in database.run_list() if run.command == COMMAND
     }
     wanted = {job: _identity(asdict(job.model), job.dtype, _layout(job), _options(job)) for job in jobs}
     found: dict[tuple[TrainingJob, int], MeasuredStep] = {}
     for step in sorted(database.step_list(), key=lambda one: one.measured_at or ""):
-        if step.run_id not in runs or step.status is not Status.OK or len(step.repetitions_s) < least_steps:
-            continue
         options = dict(step.options)
+        if step.status is not Status.OK or len(step.repetitions_s) < least_steps or _UNFINISHED in options:
+            continue
         repetition = options.pop("repetition", 0)
         options.pop("rounds", None)
         layout = [step.pp, step.mp, step.dp, step.micro_batch, step.micro_batches, step.schedule.lower()]
         identity = _identity(step.model, step.dtype, layout, options)
         for job, one in wanted.items():
-            if one == identity:
+            keys = here[job.parallelism.world_size]
+            if one == identity and run_keys.get(step.run_id) == (keys.compute.digest, keys.software.digest):
                 found[job, repetition] = step
     return found
 

@@ -13,7 +13,8 @@ from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.steps import Turn
 from kernelcast.store import quiet_us
 
-_COLLECTIVES = {"mp_all_reduce": "tensor", "dp_all_reduce": "data", "dp_all_gather": "data"}
+_SUM, _SUM_OF_LOSS = "mp_all_reduce", "cross_entropy_all_reduce"
+_COLLECTIVES = {_SUM: "tensor", _SUM_OF_LOSS: "tensor", "dp_all_reduce": "data", "dp_all_gather": "data"}
 _UPDATE = ("optimizer_", "gradient_clip", "gradient_zero")
 _US_PER_S = 1e6
 
@@ -183,8 +184,7 @@ class _Traces:
             found_us["DP_Allgather"] = largest[1]
         found_us["Max_Update"] = sum(largest)
         if layout.mp > 1:
-            times = [t for step in self._transfers(0, "mp_all_reduce") for t in step]
-            found_us["MP_Allreduce"] = fmean(times) if times else 0.0
+            found_us["MP_Allreduce"] = self._sum_us_of(0, _SUM)
         if message_us is not None:
             found_us["PP_P2P"] = message_us
         return {name: time_us / _US_PER_S for name, time_us in found_us.items()}
@@ -212,27 +212,35 @@ class _Traces:
         name = f"encoder_{direction}"
         times = [
             quiet_us([own for own, _ in rank[name]])
-            + self._sync_us(number) * max((calls for _, calls in rank[name]), default=0)
+            + self._sum_us_of(number, _SUM) * max((calls for _, calls in rank[name]), default=0)
             for number, rank in enumerate(self._ranks)
             if rank[name]
         ]
         return sum(times) / len(times) if times else 0.0
 
     def _pass_us(self, ranks: Sequence[int], name: str) -> float:
-        """One pass's own work and its all-reduces, summed over the chunks of the stage; the mean of its ranks."""
-        virtual = self._job.parallelism.virtual_stages if name != "loss" else 1
-        times = [
-            quiet_us([own for own, _ in self._ranks[rank][name]])
-            + self._sync_us(rank) * max(calls for _, calls in self._ranks[rank][name])
-            for rank in ranks
-            if self._ranks[rank][name]
-        ]
-        return virtual * sum(times) / len(times) if times else 0.0
+        """One micro-batch's passes and their all-reduces, over all chunks of the stage; the mean of its ranks."""
+        times = [self._rank_pass_us(rank, name) for rank in ranks if self._ranks[rank][name]]
+        return fmean(times) if times else 0.0
 
-    def _sync_us(self, rank: int) -> float:
-        if self._job.parallelism.mp == 1:
-            return 0.0
-        times = [t for step in self._transfers(rank, "mp_all_reduce") for t in step]
+    def _rank_pass_us(self, rank: int, name: str) -> float:
+        layout, passes = self._job.parallelism, self._ranks[rank][name]
+        # Chunks of a stage take different times: only whole steps, with all passes of all of them, are alike.
+        is_alike = layout.virtual_stages == 1 or name == "loss"
+        micro_batches = 1 if is_alike else layout.micro_batches
+        together = 1 if is_alike else micro_batches * layout.virtual_stages
+        groups = [passes[first : first + together] for first in range(0, len(passes), together)]
+        own_us = quiet_us([sum(own for own, _ in group) for group in groups])
+        sums = max(sum(calls for _, calls in group) for group in groups)
+        return (
+            own_us + self._sum_us_of(rank, _SUM_OF_LOSS if name == "loss" else _SUM) * sums
+        ) / micro_batches
+
+    def _sum_us_of(self, rank: int, name: str) -> float:
+        """Mean time of a sum over the rank's tensor-parallel group."""
+        times = (
+            [t for step in self._transfers(rank, name) for t in step] if self._job.parallelism.mp > 1 else []
+        )
         return fmean(times) if times else 0.0
 
     def _messages(self) -> float:

@@ -7,7 +7,7 @@ from kernelcast.collector.traces.kineto import ANNOTATION_CATEGORY, Event, Trace
 from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS
 from kernelcast.collector.training.step_trace import Piece, TracedWork, attribute_step
 
-_SUM = "mp_all_reduce"
+_SUMS = ("mp_all_reduce", "cross_entropy_all_reduce")
 
 
 def rank_trace(trace: Trace, *, stage: int) -> dict[str, Any]:
@@ -65,7 +65,7 @@ def _passes(work: TracedWork) -> dict[str, list[list[float]]]:
     names = {FORWARD: "forward", LOSS: "loss", BACKWARD: "backward"}
     sums: dict[int, list[float]] = defaultdict(list)
     for piece in work.pieces:
-        if piece.owner.name == _SUM:
+        if piece.owner.name in _SUMS:
             sums[piece.owner.in_pass].append(piece.time_us)
     found: dict[str, list[list[float]]] = {name: [] for name in names.values()}
     for number, event in work.passes.items():
@@ -93,7 +93,7 @@ def _encoders(work: TracedWork) -> dict[str, list[list[float]]]:
     found: dict[str, list[list[float]]] = {"encoder_forward": [], "encoder_backward": []}
     for (_, direction), pieces in spans.items():
         span = max(p.end_us for p in pieces) - min(p.start_us for p in pieces)
-        sums = [p.time_us for p in pieces if p.owner.name == _SUM]
+        sums = [p.time_us for p in pieces if p.owner.name in _SUMS]
         found[f"encoder_{direction}"].append([span - sum(sums), len(sums)])
     return found
 

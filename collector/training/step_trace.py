@@ -195,7 +195,8 @@ class _Walker:
             # The last call that starts with a number is the one that makes the node.
             self._makers[sequence] = owner
         if event.name.startswith(_COLLECTIVE_CALL) and owner.known and owner.name not in _COLLECTIVE_MARKS:
-            return replace(owner, name=f"{owner.name}_all_reduce", direction="once")
+            self._count += 1  # one mark holds several: each is waited for by itself
+            return replace(owner, name=f"{owner.name}_all_reduce", direction="once", call=self._count)
         is_sum = parent.is_node and event.name in _ADDS and owner.name in _NORMS and owner.encoder >= 0
         if is_sum and owner.call not in self._met:
             # Two gradients of the residual stream meet where the norm's arrives. Further sums are the norm's own: on a

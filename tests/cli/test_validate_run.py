@@ -74,6 +74,48 @@ def test_components_operators_and_summary(arguments: list[str], capsys: pytest.C
     assert printed.err == ""
 
 
+def test_what_differs_between_configurations_is_said(
+    arguments: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = Path(arguments[arguments.index("--config") + 1])
+    path.write_text(
+        CONFIG.partition("[[runs]]")[0] + '[[runs]]\n[[runs]]\nrecompute = "full"\n'
+        '[[runs]]\nschedule = "gpipe"\nmicro_batches = 1\n'
+    )
+    assert run(arguments) == 0
+    titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tiny 1-1-1")]
+    assert titles == ["tiny 1-1-1, 2 × 1", "tiny 1-1-1, 2 × 1, recompute full", "tiny 1-1-1, 1 × 1, gpipe"]
+
+
+def test_a_calibration_is_said_and_can_be_left_out(
+    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*arguments, "--only", "1-1-1", "--json"]) == 0
+    before = json.loads(capsys.readouterr().out)
+    assert before["calibration"] is None
+    plain = arguments[arguments.index("--bundle") + 1]
+    layout = "pp = 1\nmp = 1\ndp = 1\nmicro_batch = 1\nmicro_batches = 2\n"
+    measured = f"measured_s = {1.2 * before['runs'][0]['predicted_s']}\n"
+    model = CONFIG[CONFIG.index("[models.tiny]") : CONFIG.index("[defaults]")]
+    (tmp_path / "site.toml").write_text(
+        f'site = "a site"\nhardware = "h"\nsource = "s"\n{model}\n[[runs]]\nmodel = "tiny"\n{layout}{measured}'
+    )
+    calibrated = str(tmp_path / "calibrated.kcast")
+    assert run(["calibrate", "--bundle", plain, "--runs", str(tmp_path / "site.toml"), "-o", calibrated]) == 0
+    arguments[arguments.index("--bundle") + 1] = calibrated
+    capsys.readouterr()
+    assert run([*arguments, "--only", "1-1-1", "--json"]) == 0
+    corrected = json.loads(capsys.readouterr().out)
+    assert corrected["calibration"]["applied"] is True
+    assert corrected["runs"][0]["predicted_s"] > before["runs"][0]["predicted_s"]
+    assert run([*arguments, "--only", "1-1-1"]) == 0
+    assert "note: calibration of the predictions: " in capsys.readouterr().out
+    assert run([*arguments, "--only", "1-1-1", "--no-calibration", "--json"]) == 0
+    left_out = json.loads(capsys.readouterr().out)
+    assert left_out["runs"][0]["predicted_s"] == before["runs"][0]["predicted_s"]
+    assert left_out["calibration"]["reason"] == "switched off"
+
+
 @pytest.mark.parametrize(
     ("more", "code", "message"),
     [

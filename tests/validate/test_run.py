@@ -1,14 +1,17 @@
 """Real steps beside predictions: what is configured, stored, found again and added up."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from kernelcast.collector.machine.probe import probe
+from kernelcast.collector.machine.probe import Fingerprints, probe
 from kernelcast.collector.plans.plan import compute_points, load_plan
+from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.steps import Effort, Turn
 from kernelcast.runtime import Cluster, DataError, Estimator, UsageError
 from kernelcast.runtime.step.decomposition import decompose
 from kernelcast.store import Database
@@ -37,6 +40,10 @@ pp = 1
 [[runs]]
 pp = 2
 """
+
+
+def keys_of(processes: int) -> Fingerprints:
+    return probe(torch.device("cpu"), threads=1, processes=processes)
 
 
 @pytest.fixture
@@ -74,12 +81,12 @@ def test_what_ships_was_not_measured_alone() -> None:
 def test_steps_are_stored_and_found_again(
     config: RunConfig, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    estimator, keys = Estimator.load(make_bundle()), probe(torch.device("cpu"), threads=1)
+    estimator = Estimator.load(make_bundle())
     options = RunOptions(repetitions=2, steps=4, timeout_s=100)
     seen = []
     with Database.open(tmp_path / "bench.db", create=True) as database:
         report = validate_run(
-            database, config, estimator, keys, options, lambda p: seen.append((p.done, p.total))
+            database, config, estimator, keys_of, options, lambda p: seen.append((p.done, p.total))
         )
         assert seen == [(done, 8) for done in range(1, 9)]
         steps, predictions = database.step_list(), database.prediction_list()
@@ -92,12 +99,12 @@ def test_steps_are_stored_and_found_again(
             raise AssertionError("trained again")
 
         monkeypatch.setattr(run_module, "train_jobs", never)
-        again = validate_run(database, config, estimator, keys, options)
+        again = validate_run(database, config, estimator, keys_of, options)
         assert again.to_dict() == report.to_dict()
         with pytest.raises(AssertionError, match="trained again"):
-            validate_run(database, config, estimator, keys, RunOptions(repetitions=3, steps=4))
+            validate_run(database, config, estimator, keys_of, RunOptions(repetitions=3, steps=4))
         with pytest.raises(AssertionError, match="trained again"):
-            validate_run(database, config, estimator, keys, RunOptions(repetitions=2, steps=4, again=True))
+            validate_run(database, config, estimator, keys_of, RunOptions(repetitions=2, steps=4, again=True))
     check_report(report.to_dict())
 
 
@@ -136,18 +143,74 @@ def test_a_failure_keeps_what_was_measured(
         raise DataError("worker: gone")
 
     monkeypatch.setattr(run_module, "train_jobs", fail)
-    keys = probe(torch.device("cpu"), threads=1)
     with Database.open(tmp_path / "bench.db", create=True) as database:
         with pytest.raises(DataError, match=r"^worker: gone; 2 of 4 measurements are stored$"):
             validate_run(
-                database, config, Estimator.load(make_bundle()), keys, RunOptions(repetitions=2, steps=2)
+                database, config, Estimator.load(make_bundle()), keys_of, RunOptions(repetitions=2, steps=2)
             )
         assert len(database.step_list()) == 2
         # Again: what was there already is stored as well.
         with pytest.raises(DataError, match=r"^worker: gone; 4 of 4 measurements are stored$"):
             validate_run(
-                database, config, Estimator.load(make_bundle()), keys, RunOptions(repetitions=2, steps=2)
+                database, config, Estimator.load(make_bundle()), keys_of, RunOptions(repetitions=2, steps=2)
             )
+
+
+@pytest.mark.parametrize("rounds", [2, 6])
+def test_a_repetition_that_was_cut_short_is_measured_again(
+    rounds: int, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = load(tmp_path, SMALL.replace("rounds = 2", f"rounds = {rounds}"))
+    trained = []
+
+    def train(jobs: list[TrainingJob], *, effort: Effort, on_turn: Callable[[Turn], None], **_: Any) -> None:
+        trained.append(len(jobs))
+        for number in range(effort.rounds):
+            if number == effort.rounds - 1 and len(trained) == 1:
+                raise DataError("worker: gone")
+            for job in range(len(jobs)):
+                on_turn(
+                    Turn(job=job, round=number, steps_s=(0.5,) * effort.steps, reference_us=(), traces=())
+                )
+
+    monkeypatch.setattr(run_module, "train_jobs", train)
+    estimator, options = Estimator.load(make_bundle()), RunOptions(repetitions=1, steps=20)
+    with Database.open(tmp_path / "bench.db", create=True) as database:
+        with pytest.raises(DataError, match=r"^worker: gone; 0 of 2 measurements are stored$"):
+            validate_run(database, config, estimator, keys_of, options)
+        kept = database.step_list()
+        assert len(kept) == 2  # nothing that was measured is lost
+        # Fewer steps asked for: there are enough, but of some rounds only, and the last one is traced.
+        report = validate_run(database, config, estimator, keys_of, RunOptions(repetitions=1, steps=10))
+        assert trained == [2, 2]
+        assert {len(step.repetitions_s) for job in report.jobs for step in job.steps} <= {10, 12}
+        assert len(database.step_list()) == 4
+
+
+def test_steps_are_stored_under_the_software_of_their_number_of_processes(
+    config: RunConfig, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def differing(processes: int) -> Fingerprints:
+        keys = keys_of(processes)
+        return replace(keys, software=replace(keys.software, environment=(f"{processes} of 2 bound",)))
+
+    def train(jobs: list[TrainingJob], *, effort: Effort, on_turn: Callable[[Turn], None], **_: Any) -> None:
+        for number in range(effort.rounds):
+            for job in range(len(jobs)):
+                on_turn(
+                    Turn(job=job, round=number, steps_s=(0.5,) * effort.steps, reference_us=(), traces=())
+                )
+
+    monkeypatch.setattr(run_module, "train_jobs", train)
+    estimator, options = Estimator.load(make_bundle()), RunOptions(repetitions=1, steps=2)
+    with Database.open(tmp_path / "bench.db", create=True) as database:
+        validate_run(database, config, estimator, differing, options)
+        stored = {run.conditions["processes_per_node"]: run.software_id for run in database.run_list()}
+        assert stored == {processes: differing(processes).software.digest for processes in (1, 2)}
+        monkeypatch.setattr(run_module, "train_jobs", None)  # never called
+        validate_run(database, config, estimator, differing, options)
+        with pytest.raises(TypeError):  # other software
+            validate_run(database, config, estimator, keys_of, options)
 
 
 @pytest.mark.parametrize(

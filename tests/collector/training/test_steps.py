@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.collector.training.job import TrainingJob
-from kernelcast.collector.training.measured import measured_jobs
+from kernelcast.collector.training.measured import OperatorTime, measured_jobs
 from kernelcast.collector.training.steps import Effort, Turn, train_jobs
 from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
@@ -77,8 +77,16 @@ def test_jobs_take_turns_and_their_operators_are_those_of_the_prediction() -> No
         assert components["Encoder_Bwd"] < components["Stage_Bwd_Max"]
 
 
-def check_operators(job: TrainingJob, found: list[object]) -> None:
-    """Forward calls as many as the decomposition has; backward and once no other operators; hardly any others."""
+def test_what_is_computed_again_is_counted_twice() -> None:
+    layouts = [replace(ALONE, recompute="full"), replace(ALONE, mp=2, recompute="full")]
+    jobs = [TrainingJob(model=MODEL, parallelism=layout) for layout in layouts]
+    turns = train_jobs(jobs, effort=SHORT, seed=7, timeout_s=100)
+    for job, measured in zip(jobs, measured_jobs(jobs, turns), strict=True):
+        check_operators(job, measured.operator_times())
+
+
+def check_operators(job: TrainingJob, found: list[OperatorTime]) -> None:
+    """Forward calls and sums as many as the decomposition has; backward no other operators; hardly any others."""
     parts = decompose(
         model=job.model,
         parallelism=job.parallelism,
@@ -90,18 +98,21 @@ def check_operators(job: TrainingJob, found: list[object]) -> None:
         for call in parts.calls(stage):
             repeats = 1 if call.component in ONCE_PER_UPDATE else job.parallelism.micro_batches
             calls[call.operator, call.direction.value] += call.count * repeats
-    known = {(o.operator, o.direction): o for o in found if o.known}  # type: ignore[attr-defined]
+    known = {(o.operator, o.direction): o for o in found if o.known}
     for key, count in calls.items():
         if key[0] == "pp_p2p":
             continue
         assert key in known, (job.label, key)
-        assert known[key].step_us > 0  # type: ignore[attr-defined]
+        assert known[key].step_us > 0
         if key[1] == "forward" and key[0] != "embedding_mask":  # two pieces there, ids before and rows after
-            assert known[key].calls == count, (job.label, key)  # type: ignore[attr-defined]
+            assert known[key].calls == count, (job.label, key)
+    if job.parallelism.mp > 1:
+        sums = (known["mp_all_reduce", "once"], known["cross_entropy_all_reduce", "once"])
+        assert sum(one.calls for one in sums) == calls["mp_all_reduce", "once"], job.label
     # What torch.distributed does on the main thread is no operator; a transfer is measured where it arrives.
-    work = [o for o in found if not o.operator.startswith(("idle", "c10d"))]  # type: ignore[attr-defined]
-    others = sum(o.step_us for o in work if not o.known)  # type: ignore[attr-defined]
-    assert others < 0.25 * sum(o.step_us for o in work)  # type: ignore[attr-defined]
+    work = [o for o in found if not o.operator.startswith(("idle", "c10d"))]
+    others = sum(o.step_us for o in work if not o.known)
+    assert others < 0.25 * sum(o.step_us for o in work)
 
 
 def test_an_exception_is_one_line_and_leaves_nobody() -> None:
