@@ -232,15 +232,14 @@ class _Traces:
         groups = [passes[first : first + together] for first in range(0, len(passes), together)]
         own_us = quiet_us([sum(own for own, _ in group) for group in groups])
         sums = max(sum(calls for _, calls in group) for group in groups)
-        return (
-            own_us + self._sum_us_of(rank, _SUM_OF_LOSS if name == "loss" else _SUM) * sums
-        ) / micro_batches
+        sum_us = self._sum_us_of(rank, _SUM_OF_LOSS if name == "loss" else _SUM)
+        return float(own_us + sum_us * sums) / micro_batches
 
     def _sum_us_of(self, rank: int, name: str) -> float:
         """Mean time of a sum over the rank's tensor-parallel group."""
-        times = (
-            [t for step in self._transfers(rank, name) for t in step] if self._job.parallelism.mp > 1 else []
-        )
+        if self._job.parallelism.mp == 1:
+            return 0.0
+        times = [t for step in self._transfers(rank, name) for t in step]
         return fmean(times) if times else 0.0
 
     def _messages(self) -> float:
