@@ -23,7 +23,7 @@ from kernelcast.cli.options import (
 )
 from kernelcast.cli.progress import progress
 from kernelcast.collector.communication.comm import TIMEOUT_S, collect_comm, what_to_exchange
-from kernelcast.collector.communication.peers import FirstFailedError, LostPeersError
+from kernelcast.collector.communication.peers import FailedAloneError, FirstFailedError, LostPeersError
 from kernelcast.collector.communication.watchdog import INTERRUPTED
 from kernelcast.collector.communication.world import World
 from kernelcast.collector.compute import Again, Collected, collect_compute, what_to_measure
@@ -166,7 +166,9 @@ def comm(
     torchrun --nproc-per-node 2 --no-python kernelcast collect comm --db bench.db
     """
     if procs is not None:
-        if "RANK" in os.environ or os.environ.get("SLURM_STEP_NUM_TASKS", "1") != "1":
+        if "RANK" in os.environ or any(
+            os.environ.get(name, "1") != "1" for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
+        ):
             raise UsageError("--procs starts processes itself, found a launcher; expected one of the two")
         here = World(rank=0, local_rank=0, size=procs, local_size=procs)
         # Wrong use starts no processes.
@@ -214,6 +216,8 @@ def _one_voice(world: World) -> Iterator[None]:
         yield
     except FirstFailedError:
         sys.exit(1)
+    except FailedAloneError:
+        raise
     except LostPeersError:
         if launched_here:
             sys.exit(LOST_PEERS)

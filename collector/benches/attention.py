@@ -105,11 +105,26 @@ def fused_causal_softmax(s: Shape, place: Place) -> Bench:
         raise UnsupportedError(
             "no fused scale-mask-softmax kernel: torch.compile needs triton, which is not installed"
         )
+    return compiled_causal_softmax(s, place)
+
+
+def compiled_causal_softmax(s: Shape, place: Place) -> Bench:
+    """The same on any device that torch.compile knows.
+
+    Raises:
+        UnsupportedError: it cannot be compiled.
+    """
     scores, mask = _scores(s, place).detach().flatten(0, 1).requires_grad_(), _masked_above_diagonal(s, place)
     scale, lowest = s.head_size**-0.5, torch.finfo(place.dtype).min
-    fused = torch.compile(lambda x: torch.softmax((x * scale).masked_fill(mask, lowest), dim=-1))
+    # A kernel of this shape's own, as a training step has, whatever was compiled before.
+    torch._dynamo.reset()
+    fused = torch.compile(
+        lambda x: torch.softmax((x * scale).masked_fill(mask, lowest), dim=-1), dynamic=False
+    )
     try:
         torch.autograd.backward(fused(scores).sum())  # compiles both directions
+    except (torch.OutOfMemoryError, MemoryError):
+        raise  # of this shape and now, not of the device
     except Exception as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise UnsupportedError(

@@ -28,6 +28,10 @@ class FirstFailedError(LostPeersError):
     """Process 0 could not begin, and says why itself."""
 
 
+class FailedAloneError(DataError):
+    """This process failed where the others wait for it, and cannot be told: it says why and ends, and so do they."""
+
+
 class Peers:
     """All processes. What they agree on travels over gloo, which needs no memory of a GPU's; made by `joined`."""
 

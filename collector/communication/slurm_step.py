@@ -50,7 +50,16 @@ def rendezvous(environment: Mapping[str, str], *, nodes: int) -> str:
     if not address:
         address = "127.0.0.1" if nodes == 1 else _address(first_host(_node_list(environment)))
     port = environment.get("MASTER_PORT") or str(_port(environment))
-    return f"tcp://{address}:{port}"
+    return tcp(address, port)
+
+
+def tcp(address: str, port: str) -> str:
+    """Torch's init_method of a place to meet; IPv6 addresses stand in brackets."""
+    return (
+        f"tcp://[{address}]:{port}"
+        if ":" in address and not address.startswith("[")
+        else f"tcp://{address}:{port}"
+    )
 
 
 def _node_list(environment: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from torch.profiler import record_function
 
 from kernelcast.collector.communication.collectives import COLLECTIVES, Members, check_memory
 from kernelcast.collector.communication.layouts import Layout
-from kernelcast.collector.communication.peers import LostPeersError, Peers
+from kernelcast.collector.communication.peers import FailedAloneError, LostPeersError, Peers
 from kernelcast.collector.measuring.harness import (
     Effort,
     TraceClock,
@@ -71,10 +71,22 @@ def time_point(point: CommPoint, peers: Peers, dtype: torch.dtype, effort: Effor
 
     Raises:
         Untimed: one of the processes could not (memory, what its library lacks), so none did; on all of them.
+        FailedAloneError: this process ran out of memory within the collective.
         LostPeersError: one of them is gone.
     """
     members = peers.members(point.layout)
-    call = together(peers, lambda: _build(point, members, peers, dtype))
+    exchange = together(peers, lambda: _build(point, members, peers, dtype))
+
+    def call() -> None:
+        try:
+            exchange()
+            synchronise(peers.place)
+        except (torch.OutOfMemoryError, MemoryError) as error:
+            raise FailedAloneError(
+                f"collect comm: {point.operator.name} {list(point.vector)}: {verdict(error)[1][:400]} "
+                f"(process {peers.world.rank}); what was measured is stored"
+            ) from error
+
     iteration_s = together(peers, lambda: _warm_up(call, peers, effort))
     # Decided by the slowest, so that all do as many.
     size = effort.block_size(max(peers.gather(iteration_s)))
@@ -100,7 +112,7 @@ def together(peers: Peers, work: Callable[[], T]) -> T:
     failure: tuple[Status, str] | None = None
     try:
         done = work()
-    except LostPeersError:
+    except (LostPeersError, FailedAloneError):
         raise
     except Exception as error:
         failure = verdict(error)
@@ -132,7 +144,6 @@ def _warm_up(call: Callable[[], object], peers: Peers, effort: Effort) -> float:
         peers.barrier()
         started = time.monotonic()
         call()
-        synchronise(peers.place)
         iteration_s = min(iteration_s, time.monotonic() - started)
     return iteration_s
 
@@ -143,7 +154,6 @@ def _one_block(call: Callable[[], object], peers: Peers, clock: TraceClock, size
             peers.barrier()
             with record_function(f"{_MARK}#{index}"):
                 call()
-                synchronise(peers.place)
         # gloo's threads are done with what they record before the profiler stops.
         peers.barrier()
 

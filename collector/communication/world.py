@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kernelcast.collector.communication.slurm_step import rendezvous, tasks_per_node
+from kernelcast.collector.communication.slurm_step import rendezvous, tasks_per_node, tcp
 from kernelcast.runtime.errors import UsageError
 
 _TORCHRUN = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE")
@@ -55,6 +55,23 @@ class World:
         if any(environment.get(name) for name in _TORCHRUN):
             rank, local_rank, size, local_size = _numbers(environment, _TORCHRUN)
             return cls(rank=rank, local_rank=local_rank, size=size, local_size=local_size)
+        if environment.get("OMPI_COMM_WORLD_SIZE", "1") != "1":
+            # In a Slurm job its processes see the variables of the step that started its daemons, too.
+            rank, local_rank, size, local_size = _numbers(environment, _MPIRUN)
+            address = environment.get("MASTER_ADDR") or ("127.0.0.1" if size == local_size else "")
+            if not address:
+                raise UsageError(
+                    "collect comm under mpirun over several nodes: found no MASTER_ADDR, expected the first node's "
+                    "name: mpirun -x MASTER_ADDR=NODE"
+                )
+            port = environment.get("MASTER_PORT") or str(_PORT)
+            return cls(
+                rank=rank,
+                local_rank=local_rank,
+                size=size,
+                local_size=local_size,
+                init_method=tcp(address, port),
+            )
         if environment.get("SLURM_STEP_NUM_TASKS"):
             rank, local_rank, size = _numbers(environment, _SRUN)
             local_size = tasks_per_node(environment, size)
@@ -64,22 +81,6 @@ class World:
                 size=size,
                 local_size=local_size,
                 init_method=rendezvous(environment, nodes=max(1, size // max(1, local_size))),
-            )
-        if environment.get("OMPI_COMM_WORLD_SIZE"):
-            rank, local_rank, size, local_size = _numbers(environment, _MPIRUN)
-            address = environment.get("MASTER_ADDR") or ("127.0.0.1" if size == local_size else "")
-            if not address:
-                raise UsageError(
-                    "collect comm under mpirun over several nodes: found no MASTER_ADDR, expected the first node's "
-                    "name: mpirun -x MASTER_ADDR=NODE"
-                )
-            port = environment.get("MASTER_PORT", str(_PORT))
-            return cls(
-                rank=rank,
-                local_rank=local_rank,
-                size=size,
-                local_size=local_size,
-                init_method=f"tcp://{address}:{port}",
             )
         raise UsageError(
             f"collect comm runs in several processes, found one and no launcher{_where(environment)}; expected "

@@ -27,8 +27,9 @@ COMM = ("-m", "kernelcast.cli.main", "collect", "comm", "--device", "cpu")
 # What a process does when it comes to its fourth point; the argument after the rank.
 LOST = """
 import os, signal, sys
+import torch
 from kernelcast.cli.main import main
-from kernelcast.collector.communication import comm
+from kernelcast.collector.communication import comm, timing
 
 rank, deed = sys.argv[1:3]
 if os.environ["RANK"] == rank:
@@ -36,6 +37,13 @@ if os.environ["RANK"] == rank:
     def do(*arguments):
         calls.append(1)
         if len(calls) == 4:
+            if deed == "no memory":
+                def exhausted(*_):
+                    def call():
+                        raise torch.OutOfMemoryError("CUDA out of memory")
+                    return call
+                timing._build = exhausted
+                return time_point(*arguments)
             if deed == "raises":
                 raise ArithmeticError("an accident")
             os.kill(os.getpid(), getattr(signal, deed))
@@ -228,6 +236,21 @@ def test_a_process_that_is_lost_ends_the_others_and_keeps_what_was_measured(
     assert again.stdout.startswith(f"{path}: {3 * (2 * len(COLLECTIVES) - 1) - 3} measured, 3 already there")
 
 
+def test_a_process_without_memory_in_a_collective_says_so_and_ends_the_run(
+    tmp_path: Path, plan_file: Path
+) -> None:
+    path, script = tmp_path / "bench.db", tmp_path / "lost.py"
+    script.write_text(LOST)
+    done = by_quiet_launcher(2, script, "1", "no memory", path, plan_file)
+    assert done.returncode == 1
+    (line,) = own_lines(done)
+    assert line.startswith("kernelcast: error: collect comm: ")
+    assert line.endswith("out of memory: CUDA out of memory (process 1); what was measured is stored")
+    assert "terminate called" not in done.stderr
+    with Database.open(path) as database:
+        assert len(database.read_samples()) == 3
+
+
 def test_a_process_that_stops_ends_the_others_at_the_timeout(tmp_path: Path, plan_file: Path) -> None:
     path, script = tmp_path / "bench.db", tmp_path / "lost.py"
     script.write_text(LOST)
@@ -291,8 +314,9 @@ def test_wrong_use_starts_no_processes(tmp_path: Path, arguments: tuple[str, ...
     assert list(tmp_path.iterdir()) == []
 
 
-def test_two_launchers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("RANK", "0")
+@pytest.mark.parametrize(("variable", "value"), [("RANK", "0"), ("OMPI_COMM_WORLD_SIZE", "2")])
+def test_two_launchers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, value: str) -> None:
+    monkeypatch.setenv(variable, value)
     chosen = ["comm", "--procs", "2", "--db", str(tmp_path / "x.db")]
     result = CliRunner().invoke(collect_group, chosen)
     assert isinstance(result.exception, UsageError)

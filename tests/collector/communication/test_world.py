@@ -61,6 +61,24 @@ def test_mpirun() -> None:
     assert World.from_launcher(apart | {"MASTER_ADDR": "n1"}).init_method == "tcp://n1:29500"
 
 
+def test_mpirun_inside_of_a_slurm_job() -> None:
+    # Its daemons are a step of their own, or a shell is, whose variables all processes inherit.
+    shell = {"SLURM_JOB_ID": "41", "SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_TASKS_PER_NODE": "1"}
+    daemons = SRUN | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0", "SLURM_STEP_NUM_TASKS": "2"}
+    for inherited in (shell | {"SLURM_PROCID": "0", "SLURM_LOCALID": "0"}, daemons):
+        assert World.from_launcher(inherited | MPIRUN) == World.from_launcher(MPIRUN)
+    # The other way round: srun inside of an mpirun of one process.
+    assert World.from_launcher(SRUN | MPIRUN | {"OMPI_COMM_WORLD_SIZE": "1"}) == World.from_launcher(SRUN)
+
+
+def test_ipv6_addresses_stand_in_brackets() -> None:
+    for address in ("fe80::1", "[fe80::1]"):
+        own = {"MASTER_ADDR": address, "MASTER_PORT": "77"}
+        assert World.from_launcher(SRUN | own).init_method == "tcp://[fe80::1]:77"
+        assert World.from_launcher(MPIRUN | own).init_method == "tcp://[fe80::1]:77"
+    assert World.from_launcher(MPIRUN | {"MASTER_PORT": ""}).init_method == "tcp://127.0.0.1:29500"
+
+
 @pytest.mark.parametrize("name", TORCHRUN)
 @pytest.mark.parametrize("value", ["", "first", "-1", "١"])
 def test_numbers_that_are_none(name: str, value: str) -> None:
