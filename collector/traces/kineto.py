@@ -1,11 +1,13 @@
 """Reads the Chrome-trace JSON that the PyTorch profiler (Kineto) writes. No torch here: traces of anybody's run.
 
 Times are in µs, as the format says whatever `displayTimeUnit` is; `ts` has sub-microsecond decimals. Files whose time
-stamps can only be nanoseconds of Unix time are brought to µs. Only complete events (`"ph": "X"`) have a duration and
-are kept. Their arguments, up to half of a file, stay text until somebody asks for them.
+stamps can only be nanoseconds of Unix time are brought to µs; one stamp that the others' clock cannot show refuses the
+file. Only complete events (`"ph": "X"`) have a duration and are kept. Their arguments, up to half of a file, stay text
+until somebody asks for them.
 """
 
 import math
+import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -135,14 +137,9 @@ def parse_trace(content: bytes, path: Path) -> Trace:
     events = [e for e in document.traceEvents if e.phase == "X" and e.duration_us == e.duration_us]
     if without := next((event for event in events if event.start_us != event.start_us), None):
         raise _no_time(path, without.name, "ts", None)
-    # By start, and of those that start together the longest, which holds the others, first.
-    events.sort(key=attrgetter("duration_us"), reverse=True)
-    events.sort(key=attrgetter("start_us"))
-    if events and events[-1].start_us > _LARGEST_US:
-        events = [_in_us(event) for event in events]
     properties = _field(document, "deviceProperties", list, [], path)
     return Trace(
-        events=tuple(events),
+        events=tuple(_in_order(events, path)) if events else (),
         device_properties=tuple(entry for entry in properties if isinstance(entry, dict)),
         distributed=_field(document, "distributedInfo", dict, {}, path),
         base_time_ns=_field(document, "baseTimeNanoseconds", int, 0, path),
@@ -151,8 +148,30 @@ def parse_trace(content: bytes, path: Path) -> Trace:
     )
 
 
-def _in_us(event: Event) -> Event:
-    return msgspec.structs.replace(event, start_us=event.start_us / 1e3, duration_us=event.duration_us / 1e3)
+def _in_order(events: list[Event], path: Path) -> list[Event]:
+    """By start, in µs; of those that start together the longest, which holds the others, first.
+
+    The middle event tells the unit. Sorted as they are, the outermost ones speak for all.
+    """
+    events.sort(key=attrgetter("duration_us"), reverse=True)
+    for event in (events[0], events[-1]):
+        if abs(event.duration_us) > _LARGEST_US:
+            raise _no_time(path, event.name, "dur", event.duration_us, f"µs, at most {_LARGEST_US:g}")
+    events.sort(key=attrgetter("start_us"))
+    if events[(len(events) - 1) // 2].start_us <= _LARGEST_US:
+        for event in (events[0], events[-1]):
+            if abs(event.start_us) > _LARGEST_US:
+                raise _no_time(
+                    path, event.name, "ts", event.start_us, "µs of the clock that other events have"
+                )
+        return events
+    for event in (events[0], events[-1]):
+        if not _LARGEST_US < event.start_us <= _LARGEST_US * 1e3:
+            raise _no_time(path, event.name, "ts", event.start_us, "ns of Unix time, as other events have")
+    return [
+        msgspec.structs.replace(event, start_us=event.start_us / 1e3, duration_us=event.duration_us / 1e3)
+        for event in events
+    ]
 
 
 def _field(document: _Document, name: str, kind: type, default: Any, path: Path) -> Any:
@@ -198,10 +217,11 @@ def _event(raw: Mapping[str, Any], path: Path) -> Event:
 
 def _microseconds(raw: Mapping[str, Any], name: str, path: Path) -> float:
     value = raw.get(name)
-    if isinstance(value, int | float) and not isinstance(value, bool):
+    # A whole number of hundreds of digits is none of a clock, and too large for a float.
+    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
         return float(value)
     raise _no_time(path, raw.get("name"), name, value)
 
 
-def _no_time(path: Path, event: object, name: str, value: object) -> DataError:
-    return DataError(f"{path}: event {event!r:.80} has {name} {value!r:.80}, expected µs")
+def _no_time(path: Path, event: object, name: str, value: object, expected: str = "µs") -> DataError:
+    return DataError(f"{path}: event {event!r:.80} has {name} {value!r:.80}, expected {expected}")

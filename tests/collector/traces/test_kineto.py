@@ -133,3 +133,37 @@ def test_a_file_that_unpacks_beyond_the_limit_is_refused_unread(tmp_path: Path, 
 
 def test_arguments_that_are_no_table_are_left_out(tmp_path: Path) -> None:
     assert read_trace(written(tmp_path, event(args=["x"]))).events[0].args == {}
+
+
+MICROSECONDS = [1_712_195_495_519_689.5 + place for place in range(3)]
+NANOSECONDS = [start * 1e3 for start in MICROSECONDS]
+
+
+@pytest.mark.parametrize("scale", [1, 1000])
+def test_time_stamps_that_can_only_be_nanoseconds_are_of_all_events(tmp_path: Path, scale: int) -> None:
+    events = [{"ph": "X", "name": "e", "ts": start * scale, "dur": 10 * scale} for start in MICROSECONDS]
+    trace = read_trace(written(tmp_path, {"traceEvents": events}))
+    assert [event.start_us for event in trace.events] == pytest.approx(MICROSECONDS, abs=1)
+    assert {event.duration_us for event in trace.events} == {10}
+
+
+@pytest.mark.parametrize(
+    ("starts", "odd", "message"),
+    [
+        (MICROSECONDS, 9.3e18, "ts 9.3e+18, expected µs of the clock that other events have"),
+        (MICROSECONDS, -9.3e18, "ts -9.3e+18, expected µs of the clock that other events have"),
+        (NANOSECONDS, 110, "ts 110.0, expected ns of Unix time, as other events have"),
+        (NANOSECONDS, 1e30, "ts 1e+30, expected ns of Unix time, as other events have"),
+        (MICROSECONDS[:1], 9.3e18, "ts 9.3e+18, expected µs of the clock that other events have"),
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1])
+def test_a_time_stamp_of_another_clock_is_refused(
+    tmp_path: Path, starts: list[float], odd: float, message: str, place: int
+) -> None:
+    events = [{"ph": "X", "name": "good", "ts": start, "dur": 10} for start in starts]
+    events.insert(place, {"ph": "X", "name": "odd", "ts": odd, "dur": 10})
+    path = written(tmp_path, {"traceEvents": events})
+    with pytest.raises(DataError) as caught:
+        read_trace(path)
+    assert str(caught.value) == f"{path}: event 'odd' has {message}"
