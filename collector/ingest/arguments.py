@@ -11,6 +11,7 @@ from kernelcast.collector.traces.kineto import Event
 class Arguments(msgspec.Struct, frozen=True, gc=False, rename={
     "external_id": "External id", "sequence_number": "Sequence number", "dims": "Input Dims", "types": "Input type",
     "concrete": "Concrete Inputs", "collective": "Collective name", "elements_in": "In msg nelems",
+    "elements_out": "Out msg nelems", "split_in": "In split size", "split_out": "Out split size",
     "group_size": "Group size", "group_ranks": "Process Group Ranks", "rank_start": "Global rank start",
     "rank_stride": "Global rank stride",
 }):  # fmt: skip
@@ -26,6 +27,9 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, rename={
     concrete: Any = None
     collective: Any = None
     elements_in: Any = None
+    elements_out: Any = None
+    split_in: Any = None
+    split_out: Any = None
     dtype: Any = None
     group_size: Any = None
     group_ranks: Any = None

@@ -3,17 +3,19 @@
 import json
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
+from typing import Any
 
 from kernelcast.collector.ingest.arguments import Arguments, shapes, texts, whole
 from kernelcast.collector.ingest.points import DTYPES, NO_TYPE, Point, Unclear
 
 # The same collective serves two operators, which differ in what they are called for, not in what is timed. Entries
-# count as in the table: one process's shard of an all-gather, its input of a reduce-scatter.
+# count as in the table: one process's shard of an all-gather, its input of a reduce-scatter or an all-to-all.
 _OPERATORS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "all_reduce": ("mp_all_reduce", "dp_all_reduce"),
         "all_gather": ("mp_all_gather", "dp_all_gather"),
         "reduce_scatter": ("mp_reduce_scatter", "dp_reduce_scatter"),
+        "all_to_all": ("ep_all_to_all",),
         "point_to_point": ("pp_p2p",),
     }
 )
@@ -21,11 +23,13 @@ _NAMES: Mapping[str, str] = MappingProxyType(
     {
         "allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",
         "_allgather_base": "all_gather", "all_gather": "all_gather", "_reduce_scatter_base": "reduce_scatter",
-        "reduce_scatter": "reduce_scatter", "send": "point_to_point", "recv": "point_to_point",
+        "reduce_scatter": "reduce_scatter", "all_to_all": "all_to_all", "all_to_allv": "all_to_all",
+        "send": "point_to_point", "recv": "point_to_point",
     }
 )  # fmt: skip
 COMMUNICATION_CALL = "record_param_comms"
 _NOT_RECORDED = Unclear("a collective whose size and group were not recorded")
+_UNEVEN = Unclear("an all-to-all that may send more to one process than to another")
 _LAYOUT = Unclear("a collective whose group's layout on nodes is not known (--gpus-per-node)")
 
 
@@ -39,6 +43,8 @@ def collective(arguments: Arguments, gpus_per_node: int) -> Point | Unclear:
     elements, ranks = whole(arguments.elements_in), group_ranks(arguments)
     if elements is None or elements < 1 or ranks is None:
         return _NOT_RECORDED
+    if kind == "all_to_all" and not _is_even(arguments, elements, len(ranks)):
+        return _UNEVEN
     return _point(kind, elements, DTYPES.get(str(arguments.dtype), ""), ranks, gpus_per_node)
 
 
@@ -49,6 +55,8 @@ def gloo_collective(
     kind = _NAMES.get(name.partition(":")[2])
     if kind is None:
         return Unclear(f"no operator for {name[:40]}")
+    if kind == "all_to_all":  # by the same name with and without splits, which it does not write
+        return _UNEVEN
     sizes = [shape for shape in shapes(arguments.dims) if shape]
     if len(sizes) != 1 or len(sizes[0]) != 1 or sizes[0][0] < 1:
         return _NOT_RECORDED
@@ -58,19 +66,41 @@ def gloo_collective(
     return _point(kind, sizes[0][0], dtype, only_group, processes_per_node)
 
 
+def _is_even(arguments: Arguments, elements: int, size: int) -> bool:
+    """Whether a process sends as much to each of the group as it gets from each.
+
+    `all_to_allv` is the call with splits. Lists of tensors, whose sizes are not recorded, go by `all_to_all` too: there
+    at least the sums must fit.
+    """
+    if elements % size or whole(arguments.elements_out) not in (None, elements):
+        return False
+    if arguments.collective == "all_to_all":
+        return True
+    splits = [_listed(arguments.split_in), _listed(arguments.split_out)]
+    # A side without splits is split evenly. Lists of more than 30 are cut short.
+    return any(splits) and all(
+        split is not None and (not split or (len(split) == size and len(set(split)) == 1)) for split in splits
+    )
+
+
 def group_ranks(arguments: Arguments) -> Sequence[int] | None:
     """Ranks of the group, from its list or, where that is cut short, from start, stride and size."""
     size = whole(arguments.group_size)
-    try:
-        listed = json.loads(arguments.group_ranks) if isinstance(arguments.group_ranks, str) else None
-    except (ValueError, RecursionError):
-        listed = None
-    if isinstance(listed, list) and listed and all(type(rank) is int for rank in listed):
+    if listed := _listed(arguments.group_ranks):
         return listed if size in (None, len(listed)) else None
     start, stride = whole(arguments.rank_start), whole(arguments.rank_stride)
     if size is None or not 1 <= size <= 2**20 or start is None or not stride:
         return None
     return range(start, start + size * stride, stride)
+
+
+def _listed(text: Any) -> list[int] | None:
+    """The whole numbers of a text like `[0, 8]`; None where it is none, or cut short (`[0, 8, ..., 120]`)."""
+    try:
+        listed = json.loads(text) if isinstance(text, str) else None
+    except (ValueError, RecursionError):
+        return None
+    return listed if isinstance(listed, list) and all(type(one) is int for one in listed) else None
 
 
 def layout(ranks: Sequence[int], gpus_per_node: int) -> tuple[int, int] | None:

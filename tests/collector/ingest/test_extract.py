@@ -164,3 +164,20 @@ def test_gloos_collectives_where_there_is_one_group(make_trace: TraceMaker) -> N
     info["pg_config"] = [group, group]
     extracted = extract(make_trace([event], deviceProperties=[], distributedInfo=info), gpus_per_node=2)
     assert [key[5] for key in extracted.left] == ["a collective whose group was not recorded"]
+
+
+def test_an_all_to_all_by_nccls_metadata_and_by_gloos(make_trace: TraceMaker, step: Any) -> None:
+    step.kernel(
+        "ncclDevKernel_SendRecv", step.device_us, 25.0, correlation=9001,
+        **{"Collective name": "all_to_all", "In msg nelems": 4096, "Out msg nelems": 4096, "Group size": 2,
+           "In split size": "[]", "Out split size": "[]", "dtype": "BFloat16", "Process Group Ranks": "[0, 1]"},
+    )  # fmt: skip
+    extracted = extract(make_trace(step.events), gpus_per_node=8)
+    assert found(extracted)["ep_all_to_all", "once"] == ((4096, 1, 2), 25.0)
+    event = {"ph": "X", "cat": "user_annotation", "name": "gloo:all_to_all", "pid": 1, "tid": 3, "ts": 5.0, "dur": 8.0,
+             "args": {"Input Dims": [[1000]], "Input type": ["float"]}}  # fmt: skip
+    info = {"backend": "gloo", "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}
+    extracted = extract(make_trace([event], deviceProperties=[], distributedInfo=info), gpus_per_node=2)
+    assert [key[5] for key in extracted.left] == [
+        "an all-to-all that may send more to one process than to another"
+    ]

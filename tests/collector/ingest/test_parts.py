@@ -100,6 +100,9 @@ ALL_REDUCE = {
     "group_ranks": "[0, 1]",
 }
 
+ALL_TO_ALL = Point(("ep_all_to_all",), "float16", (64, 1, 2))
+UNEVEN = "an all-to-all that may send more to one process than to another"
+
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
@@ -107,6 +110,17 @@ ALL_REDUCE = {
         ({}, Point(("mp_all_reduce", "dp_all_reduce"), "float16", (64, 1, 2))),
         ({"collective": "_allgather_base"}, Point(("mp_all_gather", "dp_all_gather"), "float16", (64, 1, 2))),
         ({"collective": "send"}, Point(("pp_p2p",), "float16", (64, 1, 2))),
+        ({"collective": "all_to_all"}, ALL_TO_ALL),
+        ({"collective": "all_to_all", "elements_out": 64}, ALL_TO_ALL),
+        ({"collective": "all_to_all", "elements_out": 62}, UNEVEN),  # a list of tensors of several sizes
+        ({"collective": "all_to_all", "elements_in": 63, "elements_out": 63}, UNEVEN),
+        ({"collective": "all_to_allv", "split_in": "[4, 4]", "split_out": "[4, 4]"}, ALL_TO_ALL),
+        ({"collective": "all_to_allv", "split_in": "[4, 4]", "split_out": "[]"}, ALL_TO_ALL),
+        ({"collective": "all_to_allv", "split_in": "[4, 4]", "split_out": "[3, 5]"}, UNEVEN),
+        ({"collective": "all_to_allv", "split_in": "[4]", "split_out": "[4]"}, UNEVEN),
+        ({"collective": "all_to_allv", "split_in": "[4, 4, ...]", "split_out": "[4, 4, ...]"}, UNEVEN),
+        ({"collective": "all_to_allv", "split_in": "[]", "split_out": "[]"}, UNEVEN),
+        ({"collective": "all_to_allv"}, UNEVEN),
         ({"collective": "broadcast"}, "no operator for broadcast"),
         ({"collective": None}, "a collective whose size and group were not recorded"),
         ({"elements_in": 0}, "a collective whose size and group were not recorded"),
