@@ -1,6 +1,7 @@
 """The arguments of an event that ingesting asks for, parsed once per event."""
 
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import msgspec
@@ -39,6 +40,7 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, rename={
 
 _DECODER = msgspec.json.Decoder(Arguments)
 _NONE = Arguments()
+_BEYOND = 2**63
 
 
 def arguments_of(event: Event) -> Arguments:
@@ -50,18 +52,20 @@ def arguments_of(event: Event) -> Arguments:
 
 
 def whole(value: Any) -> int | None:
-    """`value` where it is a whole number."""
-    return value if type(value) is int else None
+    """`value` where it is a whole number of 64 bits, as all of the profiler's are."""
+    return value if type(value) is int and -_BEYOND <= value < _BEYOND else None
 
 
 def shapes(dims: Any) -> tuple[tuple[int, ...], ...]:
-    """Shapes of an operator's inputs: `()` for what is no tensor, or a list of tensors."""
-    if not isinstance(dims, list):
-        return ()
-    return tuple(
-        tuple(entry) if isinstance(entry, list) and all(type(size) is int for size in entry) else ()
-        for entry in dims
-    )
+    """Shapes of an operator's inputs: `()` for what is no tensor, a list of tensors, or a shape that none has."""
+    return tuple(_shape(entry) for entry in dims) if isinstance(dims, list) else ()
+
+
+def _shape(entry: Any) -> tuple[int, ...]:
+    sizes = [whole(size) for size in entry] if isinstance(entry, list) else []
+    shape = tuple(size for size in sizes if size is not None and size >= 0)
+    # As floats, which end at infinity: whole numbers would grow with every size of a damaged list.
+    return shape if len(shape) == len(sizes) and prod(map(float, shape)) < _BEYOND else ()
 
 
 def texts(values: Any) -> Sequence[str]:

@@ -22,7 +22,7 @@ def compute_of(trace: Trace) -> ComputeFingerprint:
     if not on_device and trace.distributed.get("backend") != "nccl":
         return ComputeFingerprint(kind="cpu", device_name=_UNKNOWN_CPU)
     number = used.most_common(1)[0][0] if used else None
-    listed = {entry.get("id"): entry for entry in trace.device_properties}
+    listed = {whole(entry.get("id")): entry for entry in trace.device_properties}
     device = listed.get(number) or next(iter(trace.device_properties), {})
     name = _text(device.get("name"))
     is_rocm = bool(trace.hip_runtime_version) or name.startswith("AMD ")

@@ -58,8 +58,9 @@ def recognised(name: str, arguments: Arguments, around: Surroundings) -> Point |
     if name in _OPTIMIZERS:
         return _OPTIMIZER
     dims = shapes(arguments.dims)
-    if not dims or not any(dims):
-        return NO_SHAPES
+    if not any(dims):
+        is_recorded = isinstance(arguments.dims, list) and any(arguments.dims)
+        return _OTHER_SHAPE if is_recorded else NO_SHAPES
     types = [DTYPES.get(text, "") for text in texts(arguments.types)]
     first = next((kind for kind, shape in zip(types, dims, strict=False) if shape), "")
     found = _RULES[name](name, dims, texts(arguments.concrete), around)

@@ -181,3 +181,25 @@ def test_an_all_to_all_by_nccls_metadata_and_by_gloos(make_trace: TraceMaker, st
     assert [key[5] for key in extracted.left] == [
         "an all-to-all that may send more to one process than to another"
     ]
+
+
+@pytest.mark.parametrize(
+    ("operator", "kernel", "dims"),
+    [
+        ("aten::layer_norm", "norm", [[-1, 2, 8], [], [8], [8], []]),
+        ("aten::layer_norm", "norm", [[2, 2, 10**400], [], [8], [8], []]),
+        ("aten::gelu", "gelu", [[2, -2, 32], []]),
+        ("aten::embedding", "gather", [[50, 8], [2**62] * 40, [], []]),
+    ],
+)
+def test_a_shape_that_no_tensor_has_leaves_its_kernel_over(
+    make_trace: TraceMaker, step: Any, operator: str, kernel: str, dims: list[Any]
+) -> None:
+    expected = found(extract(make_trace(step.events), gpus_per_node=8))
+    next(event for event in step.events if event["name"] == operator)["args"]["Input Dims"] = dims
+    extracted = extract(make_trace(step.events), gpus_per_node=8)
+    [(left, total)] = [(key, total) for key, total in extracted.left.items() if key[0] == kernel]
+    assert left[5] == "shapes that the operator here does not have"
+    assert total == (1, expected[operator.partition("::")[2], "forward"][1])
+    lost = {name for name, _ in expected.keys() - found(extracted).keys()}
+    assert lost == {operator.partition("::")[2]}
