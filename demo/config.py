@@ -1,14 +1,16 @@
 """The demo's one TOML file: model, job, and how many real steps."""
 
-import tomllib
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
 
+from kernelcast.collector.plans.plan import load_plan
 from kernelcast.collector.training.job import TrainingJob, require_trainable
 from kernelcast.runtime import DataError, ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.shown import shown, shown_name, shown_path
+from kernelcast.runtime.toml_file import read_toml
 
 # Seeds are 32-bit numbers where the split and the trees take them; more steps than that never end.
 _LARGEST = 2**32 - 1
@@ -31,23 +33,23 @@ class DemoConfig:
         """Read a configuration; None is the one that ships.
 
         Raises:
-            DataError: the file is missing or not TOML.
-            UsageError: a field is missing, unknown or wrong.
+            DataError: the file or its plan is missing, unreadable or not TOML.
+            UsageError: a field of it or of its plan is missing, unknown or wrong.
         """
-        where = str(path) if path else "demo.toml"
+        source = path if path else files("kernelcast.demo").joinpath("demo.toml")
+        where, expected = shown_path(path) if path else "demo.toml", "a demo configuration (TOML)"
         try:
-            text = path.read_text(encoding="utf-8") if path else _shipped()
-            document = tomllib.loads(text)
+            document = read_toml(source, where=where, expected=expected)
         except FileNotFoundError:
-            raise DataError(f"{where}: no such file, expected a demo configuration (TOML)") from None
-        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-            raise DataError(f"{where}: not readable as TOML ({error})") from error
+            raise DataError(f"{where}: no such file, expected {expected}") from None
         try:
             config = cls._from(document)
-        except UsageError as error:
-            raise UsageError(f"{where}: {error}") from error
-        beside = path.parent / config.plan if path else None
-        return replace(config, plan=str(beside)) if beside and beside.is_file() else config
+            if path:
+                config = replace(config, plan=_beside(path.parent, config.plan))
+            load_plan(config.plan)  # a wrong one is then an error that names this file
+        except (UsageError, DataError) as error:
+            raise type(error)(f"{where}: {error}") from error
+        return config
 
     @classmethod
     def _from(cls, document: dict[str, Any]) -> Self:
@@ -61,7 +63,9 @@ class DemoConfig:
         model = _model(document["model"])
         stages = job["pipeline_stages"]
         if not stages or not all(type(pp) is int for pp in stages) or len(set(stages)) != len(stages):
-            raise UsageError(f"job.pipeline_stages is {stages!r}, expected a list of different whole numbers")
+            raise UsageError(
+                f"job.pipeline_stages is {shown(stages)}, expected a list of different whole numbers"
+            )
         return cls(
             plan=document["plan"],
             seed=document["seed"],
@@ -73,8 +77,12 @@ class DemoConfig:
         )
 
 
-def _shipped() -> str:
-    return files("kernelcast.demo").joinpath("demo.toml").read_text(encoding="utf-8")
+def _beside(folder: Path, plan: str) -> str:
+    """The plan's file in `folder` where there is one; else as given, a plan that ships or a path from here."""
+    try:
+        return str(folder / plan) if (folder / plan).is_file() else plan
+    except (OSError, ValueError):  # too long a name, a null byte
+        return plan
 
 
 def _model(values: dict[str, Any]) -> ModelConfig:
@@ -98,7 +106,7 @@ def _layout(model: ModelConfig, pp: int, job: dict[str, Any]) -> Parallelism:
         )
         TrainingJob(model=model, parallelism=layout)
     except UsageError as error:
-        raise UsageError(f"job with {pp} pipeline stages: {error}") from error
+        raise UsageError(f"job with {shown(pp)} pipeline stages: {error}") from error
     return layout
 
 
@@ -112,16 +120,16 @@ def _only(table: dict[str, Any], prefix: str, expected: dict[str, type]) -> None
         if name not in table:
             raise UsageError(f"{prefix}{name} is missing")
         if type(table[name]) is not kind:
-            raise UsageError(f"{prefix}{name} is {table[name]!r:.80}, expected {_KINDS[kind]}")
+            raise UsageError(f"{prefix}{name} is {shown(table[name])}, expected {_KINDS[kind]}")
 
 
 def _known(table: dict[str, Any], prefix: str, names: Sequence[str]) -> None:
     for name in table:
         if name not in names:
-            raise UsageError(f"{prefix}{name} is unknown; known are {', '.join(names)}")
+            raise UsageError(f"{prefix}{shown_name(name)} is unknown; known are {', '.join(names)}")
 
 
 def _at_least(low: int, table: dict[str, Any], prefix: str, *names: str) -> None:
     for name in names:
         if not low <= table[name] <= _LARGEST:
-            raise UsageError(f"{prefix}{name} is {table[name]}, expected a whole number from {low}")
+            raise UsageError(f"{prefix}{name} is {shown(table[name])}, expected a whole number from {low}")

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, cast, get_args
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.model_file import model_file, read_document
-from kernelcast.runtime.shown import shown
+from kernelcast.runtime.shown import shown, shown_name
 
 Norm = Literal["layer_norm", "rms_norm"]
 Activation = Literal["gelu", "swiglu"]
@@ -152,7 +152,7 @@ class ModelConfig:
             # A file may keep other tables beside [model], say of a training run; loose fields are a slip.
             loose = [name for name in beside if not isinstance(values[name], dict)]
             if loose:
-                raise UsageError(f"{where}: {_field(loose[0])} stands beside [model], expected inside it")
+                raise UsageError(f"{where}: {shown_name(loose[0])} stands beside [model], expected inside it")
             values = values["model"]
             if not isinstance(values, dict):
                 raise UsageError(f"{where}: model is {shown(values)}, expected a table of fields")
@@ -202,10 +202,6 @@ def _usual_biases(norm: Norm, activation: Activation) -> Biases:
     if norm == "layer_norm":
         return "all" if activation == "gelu" else "attention"
     return "mlp" if activation == "gelu" else "none"
-
-
-def _field(name: str) -> str:
-    return name if name.isidentifier() and name.isprintable() else shown(name)
 
 
 def _needed(cls: type[ModelConfig]) -> str:

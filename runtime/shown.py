@@ -3,6 +3,7 @@
 import os
 
 _LONGEST = 80
+_LONGEST_PATH = 255  # as long as one name in it can be
 
 
 def shown(value: object) -> str:
@@ -16,6 +17,13 @@ def shown(value: object) -> str:
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
-    """A path as it is, or quoted when it would not stay on one line."""
+    """A path as it is, or quoted when it would not stay on one line; the end of a long one."""
     text = os.fspath(path)
+    if len(text) > _LONGEST_PATH:
+        text = f"...{text[-_LONGEST_PATH:]}"
     return text if text.isprintable() else repr(text)
+
+
+def shown_name(name: str) -> str:
+    """A field's name as it is, or as a value is shown where no field has such a name."""
+    return name if name.isidentifier() and name.isprintable() and len(name) <= _LONGEST else shown(name)

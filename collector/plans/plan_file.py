@@ -1,6 +1,5 @@
 """Plans as TOML: the ones that ship in plans/, and files like them (docs/plans.md)."""
 
-import tomllib
 from dataclasses import fields
 from importlib.resources import files
 from math import inf
@@ -8,8 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.collector.plans.plan_ranges import CollectiveRange, Messages, Plan, Ranges
-from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.shown import shown, shown_name, shown_path
+from kernelcast.runtime.toml_file import read_toml
 
 # Of any number in a plan; larger ones are slips.
 _LARGEST = 2**40
@@ -39,20 +40,15 @@ def load_plan(name_or_path: str) -> Plan:
         UsageError: there is no such plan, or a field is wrong.
         DataError: the file cannot be read or is not TOML.
     """
-    where = f"plan {name_or_path}"
+    where = f"plan {shown_path(name_or_path)}"
     shipped = shipped_plans()
     folder = files("kernelcast.collector.plans")
     source = folder.joinpath(f"{name_or_path}.toml") if name_or_path in shipped else Path(name_or_path)
+    expected = f"a TOML file or one of the plans that ship ({', '.join(shipped)})"
     try:
-        document = tomllib.loads(source.read_text(encoding="utf-8"))
+        document = read_toml(source, where=where, expected=expected)
     except FileNotFoundError:
-        raise UsageError(
-            f"{where}: no such file, expected a TOML file or one of the plans that ship ({', '.join(shipped)})"
-        ) from None
-    except OSError as error:
-        raise DataError(f"{where}: cannot be read ({error.strerror})") from error
-    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise DataError(f"{where}: not TOML ({error})") from error
+        raise UsageError(f"{where}: no such file, expected {expected}") from None
     try:
         return _plan_from(document, name=Path(name_or_path).stem)
     except UsageError as error:
@@ -74,26 +70,26 @@ def _plan_from(document: dict[str, Any], *, name: str) -> Plan:
 def _scalar(key: str, value: Any) -> Any:
     if key == "most_gflop":
         if type(value) not in (int, float) or not 0 < value < inf:
-            raise UsageError(f"most_gflop is {value!r:.80}, expected a number above 0")
+            raise UsageError(f"most_gflop is {shown(value)}, expected a number above 0")
         return value
     low = 0 if key == "seed" else 1
     if not _is_whole(value, low=low):
-        raise UsageError(f"{key} is {value!r:.80}, expected a whole number from {low}")
+        raise UsageError(f"{key} is {shown(value)}, expected a whole number from {low}")
     return value
 
 
 def _flag(key: str, value: Any) -> bool:
     if type(value) is not bool:
-        raise UsageError(f"{key} is {value!r:.80}, expected true or false")
+        raise UsageError(f"{key} is {shown(value)}, expected true or false")
     return value
 
 
 def _operators(key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
-        raise UsageError(f"{key} is {value!r:.80}, expected a list of operators")
+        raise UsageError(f"{key} is {shown(value)}, expected a list of operators")
     for one in value:
-        if one not in OPERATORS:
-            raise UsageError(f"{key} has {one!r:.80}, expected some of {', '.join(OPERATORS)}")
+        if not isinstance(one, str) or one not in OPERATORS:
+            raise UsageError(f"{key} has {shown(one)}, expected some of {', '.join(OPERATORS)}")
     return tuple(value)
 
 
@@ -106,7 +102,7 @@ def _messages(key: str, value: Any) -> Messages:
     _check_names(_table(key, value), Messages, f"{key}.")
     for name, size in value.items():
         if not _is_whole(size, low=1):
-            raise UsageError(f"{key}.{name} is {size!r:.80}, expected a whole number from 1")
+            raise UsageError(f"{key}.{name} is {shown(size)}, expected a whole number from 1")
     return Messages(**value)
 
 
@@ -115,7 +111,7 @@ def _collectives(key: str, value: Any) -> dict[str, CollectiveRange]:
     found = {}
     for name, table in _table(key, value).items():
         if name not in known:
-            raise UsageError(f"{key}.{name} is unknown; known are {', '.join(known)}")
+            raise UsageError(f"{key}.{shown_name(name)} is unknown; known are {', '.join(known)}")
         prefix = f"{key}.{name}"
         _check_names(_table(prefix, table), CollectiveRange, f"{prefix}.")
         found[name] = CollectiveRange(
@@ -136,7 +132,7 @@ _READERS = {
 
 def _table(key: str, value: Any) -> dict[str, Any]:
     if not isinstance(value, dict):
-        raise UsageError(f"{key} is {value!r:.80}, expected a table [{key}]")
+        raise UsageError(f"{key} is {shown(value)}, expected a table [{key}]")
     return value
 
 
@@ -151,7 +147,7 @@ def _values(key: str, value: Any) -> tuple[Any, ...]:
         or not all(_is_whole(v, low=1) or (fractions and type(v) is float and 0 < v < 1000) for v in value)
     ):
         what = "numbers above 0" if fractions else "whole numbers from 1"
-        raise UsageError(f"{key} is {value!r:.80}, expected a list of {what}")
+        raise UsageError(f"{key} is {shown(value)}, expected a list of {what}")
     return tuple(dict.fromkeys(value))
 
 
@@ -159,11 +155,11 @@ def _spelled_out(key: str, value: dict[str, Any]) -> tuple[int, ...]:
     ways = ({"from", "to", "step"}, {"from", "to", "times"})
     if set(value) not in ways or not all(_is_whole(v, low=1) for v in value.values()):
         raise UsageError(
-            f"{key} is {value!r:.80}, expected whole numbers from 1 as from, to and step, or from, to and times"
+            f"{key} is {shown(value)}, expected whole numbers from 1 as from, to and step, or from, to and times"
         )
     first, last = value["from"], value["to"]
     if first > last or value.get("times") == 1:
-        raise UsageError(f"{key} is {value!r:.80}, expected from at most to, and times above 1")
+        raise UsageError(f"{key} is {shown(value)}, expected from at most to, and times above 1")
     numbers: list[int] = []
     while first <= last and len(numbers) <= _MOST_VALUES:
         numbers.append(first)
@@ -180,6 +176,8 @@ def _is_whole(value: Any, *, low: int) -> bool:
 def _check_names(found: dict[str, Any], kind: type[Any], prefix: str) -> None:
     expected = {f.name for f in fields(kind)} - {"name"}
     if unknown := sorted(set(found) - expected):
-        raise UsageError(f"{prefix}{unknown[0]} is unknown; known are {', '.join(sorted(expected))}")
+        raise UsageError(
+            f"{prefix}{shown_name(unknown[0])} is unknown; known are {', '.join(sorted(expected))}"
+        )
     if missing := sorted(expected - _OPTIONAL[kind] - set(found)):
         raise UsageError(f"{prefix}{missing[0]} is missing")

@@ -61,7 +61,7 @@ def failed(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[in
     ("old", "new", "status", "message"),
     [
         ("seed = 20", "sed = 20", 2, "{config}: sed is unknown; known are plan, seed, model, job, steps"),
-        ("seed = 20", "seed = =", 1, "{config}: not readable as TOML"),
+        ("seed = 20", "seed = =", 1, "{config}: not TOML"),
         ("timed = 3", 'timed = "3"', 2, "{config}: steps.timed is '3', expected a whole number"),
         (
             "[1, 2]",
@@ -69,7 +69,7 @@ def failed(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[in
             2,
             "{config}: job with 9 pipeline stages: pp is 9, expected from 1 to 3 for 3 enc",
         ),
-        ("plan.toml", "none.toml", 2, "plan {folder}/none.toml: no such file"),
+        ("plan.toml", "none.toml", 2, "{config}: plan {folder}/none.toml: no such file"),
     ],
 )
 def test_a_bad_configuration_is_one_line_before_anything_is_measured(

@@ -8,7 +8,9 @@ import kernelcast.demo.config as module
 from kernelcast.collector.plans.plan import load_plan
 from kernelcast.demo.config import DemoConfig
 from kernelcast.runtime import DataError, UsageError
+from kernelcast.runtime.errors import KernelcastError
 
+TINY_PLAN = (Path(__file__).parent.parent / "data" / "plans" / "tiny.toml").read_text()
 SHIPPED = (Path(module.__file__).parent / "demo.toml").read_text()
 
 
@@ -33,6 +35,23 @@ def test_a_copy_of_it_is_the_same(tmp_path: Path) -> None:
         ("seed = 20", "", "seed is missing"),
         ("seed = 20", "seed = -1", "seed is -1, expected a whole number from 0"),
         ("seed = 20", "seed = 4294967296", "seed is 4294967296, expected a whole number from 0"),
+        ("seed = 20", f"seed = 0x{'9' * 5000}", "seed is a number too long to show, expected a whole number"),
+        (
+            "seed = 20",
+            f'seed = 20\n"{"a" * 5000}" = 1',
+            f"'{'a' * 79} is unknown; known are plan, seed, model",
+        ),
+        ("rounds = 2", f"rounds = 0x{'9' * 5000}", "steps.rounds is a number too long to show, expected a"),
+        (
+            "pipeline_stages = [1, 2]",
+            f"pipeline_stages = [0x{'9' * 5000}]",
+            "job with a number too long to show pipeline stages: pp is a number too long to show, expected a",
+        ),
+        (
+            "pipeline_stages = [1, 2]",
+            f"pipeline_stages = [2, {'[' * 300}{']' * 300}]",
+            f"job.pipeline_stages is [2, {'[' * 76}, expected a list of different whole numbers",
+        ),
         ("seed = 20", "seed = 2.5", "seed is 2.5, expected a whole number"),
         ("seed = 20", "seed = true", "seed is True, expected a whole number"),
         ('plan = "quick"', "plan = 7", "plan is 7, expected a text"),
@@ -81,14 +100,51 @@ def test_a_slip_is_named(tmp_path: Path, old: str, new: str, message: str) -> No
         DemoConfig.load(path)
     assert str(caught.value).startswith(f"{path}: {message}")
     assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < len(str(path)) + 400
 
 
-@pytest.mark.parametrize("content", [b"seed = = 3", b"\xff\xfe", None])
-def test_what_is_no_toml(tmp_path: Path, content: bytes | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"seed = = 3", r"not TOML \(.+\)"),
+        (b"\xff\xfe", r"not TOML \(.+\)"),
+        (b"a = " + b"[" * 20_000, r"not TOML \(.*recursion.*\)"),
+        (b"seed = " + b"9" * 5000, r"not TOML \(Exceeds the limit .+\)"),
+        (None, r"cannot be read \(Is a directory\)"),
+    ],
+)
+def test_what_is_no_toml(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "mine.toml"
     path.mkdir() if content is None else path.write_bytes(content)
-    with pytest.raises(DataError, match="not readable as TOML") as caught:
+    with pytest.raises(
+        DataError, match=rf"mine\.toml: {message}, expected a demo configuration \(TOML\)$"
+    ) as caught:
         DemoConfig.load(path)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (
+            "slow",
+            "plan slow: no such file, expected a TOML file or one of the plans that ship (paper, quick, val",
+        ),
+        ("a\\u0000b", r"plan 'a\x00b': cannot be read (embedded null byte), expected a TOML file or one of"),
+        (
+            "p" * 5000,
+            f"plan ...{'p' * 255}: cannot be read (File name too long), expected a TOML file or one of",
+        ),
+        ("wrong.toml", "plan {folder}/wrong.toml: seed is -1, expected a whole number from 0"),
+    ],
+)
+def test_a_wrong_plan_names_the_configuration(tmp_path: Path, plan: str, message: str) -> None:
+    (tmp_path / "wrong.toml").write_text(TINY_PLAN.replace("seed = 3", "seed = -1"))
+    path = tmp_path / "mine.toml"
+    path.write_text(SHIPPED.replace('"quick"', f'"{plan}"'))
+    with pytest.raises(KernelcastError) as caught:
+        DemoConfig.load(path)
+    assert str(caught.value).startswith(f"{path}: {message.replace('{folder}', str(tmp_path))}")
     assert "\n" not in str(caught.value)
 
 

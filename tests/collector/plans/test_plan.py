@@ -253,6 +253,13 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
         ("seed = 3", "", "seed is missing"),
         ("seed = 3", "seed = -1", "seed is -1, expected a whole number from 0"),
         ("seed = 3", "seed = true", "seed is True, expected a whole number from 0"),
+        ("seed = 3", f"seed = 0x{'9' * 5000}", "seed is a number too long to show, expected a whole number"),
+        (
+            "seed = 3",
+            f'seed = 3\n"{"a" * 5000}" = 1',
+            f"'{'a' * 79} is unknown; known are collectives, messages",
+        ),
+        ("seed = 3", "seed = 3\noperators = [[1]]", "operators has [1], expected some of embedding, "),
         ("seed = 3", "seed = 3.0", "seed is 3.0, expected a whole number from 0"),
         ("seed = 3", f"seed = {10**30}", f"seed is {10**30}, expected a whole number from 0"),
         ("per_operator = 2", "per_operator = 0", "shapes_per_operator is 0, expected a whole number from 1"),
@@ -345,21 +352,31 @@ def test_a_table_that_is_none(plan_file: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"), [(b"seed = = 3", "not TOML"), (b"\xff\xfe", "not TOML"), (None, "cannot be read")]
+    ("content", "message"),
+    [
+        (b"seed = = 3", r"not TOML \(.+\)"),
+        (b"\xff\xfe", r"not TOML \(.+\)"),
+        (b"a = " + b"[" * 20_000, r"not TOML \(.*recursion.*\)"),
+        (b"seed = " + b"9" * 5000, r"not TOML \(Exceeds the limit .+\)"),
+        (None, r"cannot be read \(Is a directory\)"),
+    ],
 )
 def test_what_is_no_toml(tmp_path: Path, content: bytes | None, message: str) -> None:
     path = tmp_path / "mine.toml"
     path.mkdir() if content is None else path.write_bytes(content)
-    with pytest.raises(DataError, match=message) as caught:
+    with pytest.raises(
+        DataError, match=f"{message}, expected a TOML file or one of the plans that"
+    ) as caught:
         load_plan(str(path))
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["slow", "none.toml", "plans/quick", "x" * 5000])
+@pytest.mark.parametrize("name", ["slow", "none.toml", "plans/quick", "x" * 5000, "x/" * 1000, "a\0b"])
 def test_a_plan_that_is_not_there(name: str) -> None:
     with pytest.raises(
         KernelcastError,
         match="no such file, expected a TOML file or one of the plans that ship"
-        r" \((\w+, )*paper, quick(, \w+)*\)|cannot be read \(File name too long\)",
-    ):
+        r" \((\w+, )*paper, quick(, \w+)*\)|cannot be read \((File name too long|embedded null byte)\), expected a",
+    ) as caught:
         load_plan(name)
+    assert len(str(caught.value)) < 400
