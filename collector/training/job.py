@@ -7,6 +7,7 @@ from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
 from kernelcast.runtime.parameters import padded_vocabulary
+from kernelcast.runtime.shown import shown
 from kernelcast.runtime.step.partition import encoders_of_chunks
 
 
@@ -97,3 +98,11 @@ def _require_layout(layout: Parallelism) -> None:
             f"micro_batches is {layout.micro_batches}, real steps over {layout.pp} pipeline stages "
             f"need {layout.pp} or more (1F1B)"
         )
+    # The first stage has the embedding and the last one the loss; others have nothing but encoders.
+    counts = layout.encoder_counts or ()
+    for stage in range(1, layout.pp - 1):
+        if counts and not any(counts[stage :: layout.pp]):
+            raise UsageError(
+                f"encoder_counts is {shown(counts)}, which leaves stage {stage} (from 0) empty; "
+                "real steps need an encoder on every stage between the first and the last"
+            )
