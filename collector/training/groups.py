@@ -1,6 +1,7 @@
 """Which ranks work together: tensor-parallel groups are neighbouring ranks, then data parallel, then stages."""
 
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import Self
 
 import torch.distributed as dist
@@ -11,15 +12,19 @@ _Group = dist.ProcessGroup
 
 
 class GroupCache:
-    """Process groups by their ranks; every process of the world asks for the same ones in the same order."""
+    """Process groups by their ranks; every process of the world asks for the same ones in the same order.
 
-    def __init__(self) -> None:
+    An operation of theirs that takes longer than `timeout` fails; None is torch's own limit.
+    """
+
+    def __init__(self, timeout: timedelta | None = None) -> None:
+        self._timeout = timeout
         self._known: dict[tuple[int, ...], _Group] = {}
 
     def of(self, ranks: tuple[int, ...]) -> _Group:
         """The group of these ranks, made at the first question."""
         if ranks not in self._known:
-            self._known[ranks] = dist.new_group(list(ranks))
+            self._known[ranks] = dist.new_group(list(ranks), timeout=self._timeout)
         return self._known[ranks]
 
 

@@ -66,6 +66,7 @@ def train_jobs(
         "device": device,
         "backend": "nccl" if device == "cuda" else "gloo",
         "threads": threads,
+        "timeout_s": timeout_s,
     }
     with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
         path, lines = Path(folder, "request.json"), Path(folder, "turns.jsonl")

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,8 @@ from kernelcast.collector.training.update import Gradients, Optimizer
 
 TRACED_STEPS = 3
 _FLOAT16_LOSS_SCALE = 1024.0
+# The process that started this one ends a turn that takes too long, with one line; torch comes after it.
+_TORCH_EXTRA_S = 60.0
 
 
 class Trainer:
@@ -170,16 +173,16 @@ def _device(kind: str, rank: int) -> torch.device:
 
 
 @contextmanager
-def _process_group(backend: str) -> Iterator[None]:
-    dist.init_process_group(backend)
+def _process_group(backend: str, timeout: timedelta) -> Iterator[None]:
+    dist.init_process_group(backend, timeout=timeout)
     try:
         yield
     finally:
         dist.destroy_process_group()
 
 
-def _run(request: dict[str, Any], write: Callable[[dict[str, Any]], None]) -> None:
-    rank, cache = dist.get_rank(), GroupCache()
+def _run(request: dict[str, Any], timeout: timedelta, write: Callable[[dict[str, Any]], None]) -> None:
+    rank, cache = dist.get_rank(), GroupCache(timeout)
     device = _device(request["device"], rank)
     jobs = [TrainingJob.from_dict(values) for values in request["jobs"]]
     reference = Reference(device, torch.float32)
@@ -220,13 +223,14 @@ def main() -> None:
         bind(own_cores(number, processes, threads=request["threads"]))
         keep_freed_memory()
     os.environ.setdefault("TORCH_NCCL_ASYNC_ERROR_HANDLING", "1")
-    with Path(sys.argv[2]).open("a") as lines, _process_group(request["backend"]):
+    timeout = timedelta(seconds=request["timeout_s"] + _TORCH_EXTRA_S)
+    with Path(sys.argv[2]).open("a") as lines, _process_group(request["backend"], timeout):
 
         def write(line: dict[str, Any]) -> None:
             lines.write(json.dumps(line) + "\n")
             lines.flush()
 
-        _run(request, write)
+        _run(request, timeout, write)
 
 
 if __name__ == "__main__":
