@@ -6,11 +6,11 @@ which no measurement of its operators can tell. The setting is part of the softw
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from kernelcast.collector.machine.probe_cpu import available_cores
+from kernelcast.collector.machine.probe_cpu import available_cores, job_cores
 
 SETTING = "binding=cores of its own"
 """How the software fingerprint names it."""
@@ -31,8 +31,8 @@ def own_cores(number: int, processes: int, *, threads: int) -> tuple[int, ...]:
     """Logical CPUs of process `number` of as many on this node, one for each of its threads.
 
     Each thread gets a core while there are enough of them; where hardware threads are needed, a process gets both of a
-    core's before it gets another core. Empty, for no binding, where they cannot be told: there are fewer CPUs than
-    threads, which is also what a process sees that its launcher has bound already.
+    core's before it gets another core. Empty, for no binding, where there are fewer CPUs than threads: the processes
+    share them, or a launcher has bound them already (see `is_bound`).
     """
     if not can_bind():
         return ()
@@ -46,10 +46,29 @@ def own_cores(number: int, processes: int, *, threads: int) -> tuple[int, ...]:
     return tuple(order[number * threads : (number + 1) * threads])
 
 
-def is_bound(processes: int, *, threads: int) -> bool:
-    """Whether as many processes on this node run on cores of their own, bound here or by their launcher."""
-    return can_bind() and (
-        bool(own_cores(0, processes, threads=threads)) or len(os.sched_getaffinity(0)) <= threads
+def is_bound(processes: int, *, threads: int, environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether as many processes on this node run on cores of their own, bound here or by their launcher.
+
+    Where a process has fewer CPUs than all of them have threads, they are its own if srun or mpirun started each
+    process and the job has as many CPUs for every one. Else all share them, or those of a socket that several are
+    bound to.
+    """
+    if not can_bind():
+        return False
+    if own_cores(0, processes, threads=threads):
+        return True
+    allowed, in_job = len(os.sched_getaffinity(0)), job_cores(environment)
+    return _launched(environment) and allowed < in_job and processes * allowed <= in_job
+
+
+def _launched(environment: Mapping[str, str]) -> bool:
+    """Whether srun or mpirun started this process as one of several, and not one process that starts the others."""
+    if environment.get(
+        "TORCHELASTIC_RUN_ID"
+    ):  # torchrun binds nothing, and may itself have been started by another
+        return False
+    return any(
+        environment.get(name, "1") != "1" for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_LOCAL_SIZE")
     )
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kernelcast.collector.machine import probe_cpu
 from kernelcast.collector.measuring import core_binding
 from kernelcast.collector.measuring.core_binding import bind, bound, is_bound, own_cores
 
@@ -77,13 +78,54 @@ def test_a_system_that_does_not_say_which_threads_share_a_core(
     assert [own_cores(number, 2, threads=1) for number in range(2)] == [(2,), (5,)]
 
 
-def test_bound_here_or_by_the_launcher_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bound_here_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     system(tmp_path, monkeypatch, {0: "0", 1: "1"})
     assert is_bound(2, threads=1)
-    assert not is_bound(3, threads=1)
-    assert is_bound(8, threads=2)  # as a launcher leaves its processes
+    assert is_bound(1, threads=2)
+    assert not is_bound(3, threads=1, environment={})
+    assert not is_bound(2, threads=2, environment={})  # four threads share two CPUs
     monkeypatch.setattr(core_binding, "available_cores", lambda: 1)
     assert not is_bound(1, threads=1)
+
+
+SRUN = {"SLURM_JOB_ID": "7", "SLURM_JOB_CPUS_PER_NODE": "16(x2)", "SLURM_STEP_NUM_TASKS": "16"}
+MPIRUN = {"OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_SIZE": "8"}
+
+
+@pytest.mark.parametrize(
+    ("environment", "cpus", "processes", "threads", "expected"),
+    [
+        (SRUN, 2, 8, 2, True),
+        (SRUN, 2, 8, 1, True),  # both hardware threads of a core
+        (SRUN, 1, 8, 2, True),
+        (SRUN, 8, 8, 2, False),  # a socket for four of them
+        (SRUN, 8, 2, 8, True),  # a socket each
+        (SRUN, 16, 8, 4, False),  # the whole node for all
+        (SRUN | {"SLURM_JOB_CPUS_PER_NODE": "2"}, 2, 8, 2, False),
+        (SRUN | {"SLURM_STEP_NUM_TASKS": "1"}, 2, 2, 2, False),  # one task that starts both
+        (SRUN | {"TORCHELASTIC_RUN_ID": "x"}, 2, 8, 2, False),  # torchrun in a task
+        (MPIRUN, 2, 8, 2, True),
+        (MPIRUN, 8, 8, 2, False),
+        (MPIRUN, 16, 8, 4, False),
+        (MPIRUN | {"OMPI_COMM_WORLD_LOCAL_SIZE": "1"}, 2, 2, 2, False),
+        ({}, 2, 8, 2, False),
+    ],
+)
+def test_bound_by_the_launcher_or_sharing(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    cpus: int,
+    processes: int,
+    threads: int,
+    expected: bool,
+) -> None:
+    system(tmp_path, monkeypatch, {cpu: f"{cpu}" for cpu in range(16)})
+    # mpirun's daemon, the parent, may run on all of them.
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(16 if process else cpus)))
+    monkeypatch.setattr(os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(probe_cpu, "_CGROUP", tmp_path / "none")
+    assert is_bound(processes, threads=threads, environment=environment) == expected
 
 
 def test_a_sandbox_that_forbids_it_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
