@@ -10,7 +10,7 @@ from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.calibration import CLASSES, Calibration
-from kernelcast.runtime.errors import DataError, UsageError, one_line
+from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, one_line
 from kernelcast.runtime.step.timeline_kinds import TimelineKind
 from kernelcast.validate.calibration import calibrate as fit_calibration
 from kernelcast.validate.calibration import left_out_errors, predicted_steps, write_calibrated
@@ -67,7 +67,11 @@ def calibrate(
         raise UsageError(f"{given} of --runs and --steps given, expected one of them")
     bundle = read_bundle(bundle_path)
     runs, source = _source(runs_path, database_path, bundle)
-    steps = predicted_steps(bundle, runs, timeline)
+    try:
+        steps = predicted_steps(bundle, runs, timeline)
+    except KernelcastError as error:
+        where = f"database {database_path}" if runs_path is None else f"runs file {runs_path}"
+        raise type(error)(f"{one_line(where)}: {error}") from error
     found = fit_calibration(steps, **source, parameters=parameters)
     others = {count: _mean(left_out_errors(steps, count)) for count in range(1, len(CLASSES) + 1)}
     write = output is not None and (force or found.helps is not False)

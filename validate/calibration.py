@@ -71,7 +71,8 @@ def predicted_steps(
     """What `bundle` predicts for measured steps; its own calibration, where it has one, is not used.
 
     Raises:
-        UsageError: a run cannot be laid out so; names it.
+        UsageError: a run cannot be laid out so, or took more than `LARGEST_FACTOR` times as long as predicted, or less
+            than the reciprocal; names it.
         DataError: the bundle lacks what a run needs; names it.
     """
     estimator = Estimator(bundle, calibrated=False)
@@ -172,6 +173,12 @@ class PredictedStep:
             )
         except KernelcastError as error:
             raise type(error)(f"run {run.label}: {error}") from error
+        predicted_s = estimate.step_time_s
+        if not run.measured_s / LARGEST_FACTOR <= predicted_s <= run.measured_s * LARGEST_FACTOR:
+            raise UsageError(
+                f"run {run.label}: measured_s is {run.measured_s:g}, predicted are {predicted_s:.4g} s, expected at "
+                f"most a factor of {LARGEST_FACTOR:g} between them (is it in seconds?)"
+            )
         return cls(
             run,
             estimate,

@@ -46,13 +46,13 @@ def predicted_s(bundle: Path, folder: Path, pp: int, mp: int, dp: int, m: int, *
     return float(json.loads(result.output)["step_time_s"])
 
 
-def runs_file(bundle: Path, folder: Path, errors: list[float]) -> Path:
+def runs_file(bundle: Path, folder: Path, errors: list[float], name: str = "runs.toml") -> Path:
     """Steps that take so many times as long as predicted."""
     text = HEAD
     for (pp, mp, dp, m), error in zip(LAYOUTS, errors, strict=False):
         time_s = error * predicted_s(bundle, folder, pp, mp, dp, m)
         text += f"\n[[runs]]\npp = {pp}\nmp = {mp}\ndp = {dp}\nmicro_batches = {m}\nmeasured_s = {time_s!r}\n"
-    path = folder / "runs.toml"
+    path = folder / name
     path.write_text(text)
     return path
 
@@ -142,10 +142,12 @@ def test_wrong_use_and_wrong_files(
     unknown = tmp_path / "unknown.toml"
     unknown.write_text(runs.read_text().replace('model = "tiny"', 'model = "gpt-9"'))
     poor = make_bundle(without=["mp_all_reduce", "dp_all_reduce"], name="poor.kcast")
+    in_ms = runs_file(bundle, tmp_path, [1100.0], name="in_ms.toml")
     for words, code, message in (
         (("--bundle", bundle, "--runs", wide), 2, "run 1 (wide): mp is 3, expected a divisor of"),
         (("--bundle", bundle, "--runs", unknown), 2, "run 1: model 'gpt-9' is unknown"),
-        (("--bundle", poor, "--runs", runs), 1, "run tiny (1-2-1): bundle "),
+        (("--bundle", poor, "--runs", runs), 1, f"runs file {runs}: run tiny (1-2-1): bundle "),
+        (("--bundle", bundle, "--runs", in_ms), 2, f"runs file {in_ms}: run tiny (1-1-1): measured_s is "),
         (("--bundle", bundle, "--runs", tmp_path / "none.toml"), 1, "no such file"),
         (("--bundle", bundle, "--steps", tmp_path / "none.db"), 1, "none.db"),
         (("--bundle", tmp_path / "none.kcast", "--runs", runs), 1, "none.kcast: no such file"),

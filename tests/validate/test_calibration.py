@@ -85,8 +85,15 @@ def runs(
     bundle: Bundle, log_factors: Sequence[float], *, noise: Sequence[float] = (), count: int = 10
 ) -> Any:
     """Steps of a machine whose classes take exp(log_factors) times as long as the bundle says."""
+    estimator = Estimator(bundle)
     plain = [
-        MeasuredRun(label=model.name, model=model, parallelism=layout, cluster=NODES, measured_s=1.0)
+        MeasuredRun(
+            label=model.name,
+            model=model,
+            parallelism=layout,
+            cluster=NODES,
+            measured_s=estimator.predict(model=model, parallelism=layout, cluster=NODES).step_time_s,
+        )
         for model, layout in layouts(count)
     ]
     steps = predicted_steps(bundle, plain, "simulate")
@@ -216,6 +223,28 @@ def test_regressors_of_every_level_are_kept(bundle: Bundle, tmp_path: Path) -> N
     corrected = read_bundle(tmp_path / "corrected.kcast")
     assert corrected.files == two.files
     assert corrected.manifest.regressors == two.manifest.regressors
+
+
+@pytest.mark.parametrize("factor", [1e3, 10.01, 0.0999, 1e-3])
+def test_a_step_in_another_unit_is_refused(bundle: Bundle, factor: float) -> None:
+    [first, *others] = runs(bundle, [0.0] * 4)
+    wrong = replace(first, label="odd", measured_s=factor * first.measured_s)
+    said = rf"^run odd: measured_s is {wrong.measured_s:g}, predicted are {first.measured_s:.4g} s, expected at most a "
+    with pytest.raises(UsageError, match=said + r"factor of 10 between them \(is it in seconds\?\)$"):
+        predicted_steps(bundle, [*others, wrong], "simulate")
+
+
+@pytest.mark.parametrize("measured_s", [5e-324, 1e9])
+def test_the_least_and_the_largest_time_are_refused_alike(bundle: Bundle, measured_s: float) -> None:
+    [run] = runs(bundle, [0.0] * 4, count=1)
+    with pytest.raises(UsageError, match=r"^run model-0: measured_s is .*is it in seconds"):
+        predicted_steps(bundle, [replace(run, measured_s=measured_s)], "simulate")
+
+
+@pytest.mark.parametrize("factor", [9.9, 0.11])
+def test_a_step_within_the_largest_factor_is_fitted(bundle: Bundle, factor: float) -> None:
+    found = fitted(bundle, runs(bundle, [math.log(factor)] * 4))
+    assert all(0 < value / math.log(factor) <= 1.01 for value in found.log_factors)
 
 
 def test_what_cannot_be_predicted_names_the_run(bundle: Bundle, make_bundle: Make) -> None:
