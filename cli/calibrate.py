@@ -38,7 +38,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option(
     "--parameters",
     type=click.IntRange(1, len(CLASSES)),
-    help="Factors to fit, 1 for all operators to 4, one per class.  [default: one for every two steps]",
+    help="Factors to fit, 1 for all operators to 4, one per class.  [default: one for every two configurations]",
 )
 @click.option("--force", is_flag=True, help="Write even what does not help with steps left out.")
 @json_option
@@ -55,9 +55,9 @@ def calibrate(
 ) -> None:
     """Correct a bundle by measured steps: a factor per class of operators, shrunk towards 1.
 
-    The error of every step is printed as predicted by the bundle, by a correction from the other steps alone (left
-    out), and by the whole correction. A correction that does not help with steps left out is written only with --force;
-    without it, the command then ends with 1.
+    The error of every step is printed as predicted by the bundle, by a correction from the steps of other
+    configurations alone (left out), and by the whole correction. A correction that does not help with steps left out
+    is written only with --force; without it, the command then ends with 1.
 
     \b
     kernelcast calibrate --bundle here.kcast --runs site.toml -o calibrated.kcast
@@ -182,7 +182,8 @@ def _render(bundle: Bundle, found: Calibration, others: dict[int, float | None])
 
 def _verdict(found: Calibration) -> str:
     if found.helps is None:
-        return "With one step there is none to leave out: nothing shows whether the correction helps with others."
+        one = "With one step" if len(found.runs) == 1 else "With steps of one configuration"
+        return f"{one} there is none to leave out: nothing shows whether the correction helps with others."
     if found.helps:
         return "The correction helps: steps that it was not fitted to are predicted better with it."
     return (

@@ -27,8 +27,8 @@ _NORMAL_95 = 1.6448536269514722
 class CalibrationRun:
     """A measured step that took part. Errors are predicted / measured - 1, as fractions.
 
-    `error_before` is the bundle's own, `error_left_out` by a correction from the other runs alone (null where there
-    are none), `error_after` by the whole correction.
+    `error_before` is the bundle's own, `error_left_out` by a correction from the runs of other configurations alone
+    (null where there are none), `error_after` by the whole correction.
     """
 
     label: str
@@ -145,13 +145,13 @@ class Calibration:
 
     @property
     def mean_error_left_out(self) -> float | None:
-        """Mean absolute error of every run by a correction from the others; None with one run."""
+        """Mean absolute error of every run by a correction from other configurations; None with one."""
         errors = [run.error_left_out for run in self.runs if run.error_left_out is not None]
         return sum(map(abs, errors)) / len(errors) if errors else None
 
     @property
     def helps(self) -> bool | None:
-        """Whether runs that were left out are predicted better with than without; None with one run."""
+        """Whether runs that were left out are predicted better with than without; None with one configuration."""
         left_out = self.mean_error_left_out
         return None if left_out is None else left_out < self.mean_error_before
 

@@ -24,6 +24,7 @@ from kernelcast.runtime.model import require_integer
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.runtime.step.step_times import step_times
 from kernelcast.runtime.step.timeline_kinds import TimelineKind, pipeline_times
+from kernelcast.validate.calibration_configurations import Configuration
 from kernelcast.validate.runs import MeasuredRun
 
 Array = NDArray[np.float64]
@@ -89,6 +90,8 @@ def calibrate(
 ) -> Calibration:
     """Fit the correction to steps of one timeline, with the errors before, after, and for every step left out.
 
+    A step is left out together with all others of its configuration.
+
     `source` and `source_digest` say where the steps come from. Without `parameters`, they are `usual_parameters`.
 
     Raises:
@@ -97,7 +100,7 @@ def calibrate(
     if not steps:
         raise UsageError(f"{source}: has no measured steps, expected at least one")
     if parameters is None:
-        parameters = usual_parameters(len(steps))
+        parameters = usual_parameters(len({step.configuration for step in steps}))
     require_integer("parameters", parameters, low=1, high=len(CLASSES))
     whole = fit(steps, parameters)
     nothing = np.zeros(len(CLASSES))
@@ -126,19 +129,20 @@ def calibrate(
 
 
 def left_out_errors(steps: Sequence["PredictedStep"], parameters: int) -> tuple[float | None, ...]:
-    """Error of every step, corrected by the others alone; None where there are no others."""
-    if len(steps) == 1:
-        return (None,)
-    errors = []
-    for index, step in enumerate(steps):
-        others = [other for position, other in enumerate(steps) if position != index]
-        errors.append(step.error(fit(others, parameters).log_factors))
-    return tuple(errors)
+    """Error of every step, corrected by those of other configurations alone; None where there are none."""
+    configurations = dict.fromkeys(step.configuration for step in steps)
+    if len(configurations) == 1:
+        return (None,) * len(steps)
+    log_factors = {
+        one: fit([step for step in steps if step.configuration != one], parameters).log_factors
+        for one in configurations
+    }
+    return tuple(step.error(log_factors[step.configuration]) for step in steps)
 
 
-def usual_parameters(runs: int) -> int:
-    """A parameter for every two measured steps, from one to one per class: a rule, not a choice by their errors."""
-    return min(max(1, runs // 2), len(CLASSES))
+def usual_parameters(configurations: int) -> int:
+    """A parameter for every two configurations, from one to one per class: a rule, not a choice by their errors."""
+    return min(max(1, configurations // 2), len(CLASSES))
 
 
 def write_calibrated(path: Path, bundle: Bundle, calibration: Calibration) -> str:
@@ -155,6 +159,7 @@ class PredictedStep:
     """A measured step, and what it was predicted from: its time is a function of the classes' log factors."""
 
     run: MeasuredRun
+    configuration: Configuration
     estimate: Estimate
     times_us: Array  # [questions]
     classes: NDArray[np.intp]  # of every question
@@ -181,6 +186,7 @@ class PredictedStep:
             )
         return cls(
             run,
+            Configuration.of(run, estimator.bundle.manifest),
             estimate,
             np.array([time_us for time_us, _, _ in estimate.answers.values()]),
             np.array([CLASSES.index(OPERATORS[key[0]].operator_class) for key, _ in estimate.answers]),

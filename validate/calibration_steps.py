@@ -10,6 +10,7 @@ from kernelcast.runtime import Cluster, DataError, KernelcastError, ModelConfig,
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
 from kernelcast.store import Database, MeasuredStep, Status
+from kernelcast.validate.calibration_configurations import Configuration
 from kernelcast.validate.runs import MeasuredRun
 
 _LAYOUT = tuple(f.name for f in fields(Parallelism))
@@ -27,8 +28,8 @@ class StoredRuns:
 def stored_runs(path: Path, manifest: Manifest) -> StoredRuns:
     """The steps that were measured on the hardware of `manifest` in its element type, by configuration.
 
-    Of each configuration the smallest minimum counts, as the paper compares them. A bundle that records no hardware
-    takes steps of any.
+    Of each configuration (as the bundle predicts it) the smallest minimum counts, as the paper compares them. A bundle
+    that records no hardware takes steps of any.
 
     Raises:
         DataError: the database cannot be read, or holds no such step; a step's model or layout is not one of this
@@ -52,17 +53,17 @@ def stored_runs(path: Path, manifest: Manifest) -> StoredRuns:
             f"database {path}: no measured step of the bundle's hardware in {manifest.dtype}, "
             f"expected some (kernelcast validate run){left_out}"
         )
-    fastest: dict[tuple[object, ...], tuple[MeasuredRun, float]] = {}
+    fastest: dict[Configuration, MeasuredRun] = {}
     for step in found:
         try:
             run = _run(step)
+            key = Configuration.of(run, manifest)
         except KernelcastError as error:
             raise DataError(f"database {path}: step {step.id[:12]}: {error}") from error
-        key = (run.model, run.parallelism, run.cluster, run.bucket_entries)
-        if key not in fastest or run.measured_s < fastest[key][1]:
-            fastest[key] = (run, run.measured_s)
+        if key not in fastest or run.measured_s < fastest[key].measured_s:
+            fastest[key] = run
     return StoredRuns(
-        runs=tuple(_distinctly_labelled(run for run, _ in fastest.values())),
+        runs=tuple(_distinctly_labelled(fastest.values())),
         digest=hashlib.sha256("\n".join(sorted(step.id for step in found)).encode()).hexdigest(),
         measured_at=max((step.measured_at for step in found if step.measured_at), default=UNKNOWN_MOMENT),
     )

@@ -127,6 +127,19 @@ def test_one_step_is_followed_a_little_and_said_to_prove_nothing(make_bundle: Ma
     assert corrected.exists()
 
 
+def test_one_configuration_four_times_proves_nothing_either(make_bundle: Make, tmp_path: Path) -> None:
+    bundle = make_bundle()
+    runs = runs_file(bundle, tmp_path, [1.1])
+    head, step = runs.read_text().split("[[runs]]")
+    runs.write_text(head + 4 * f"[[runs]]{step}\n")
+    text = run("--bundle", bundle, "--runs", runs).output
+    assert "With steps of one configuration there is none to leave out" in text
+    assert "% left out" not in text
+    document = json.loads(run("--bundle", bundle, "--runs", runs, "--json").output)
+    assert (document["helps"], document["mean_abs_error"]["left_out"]) == (None, None)
+    assert set(document["left_out_by_parameters"].values()) == {None}
+
+
 def test_wrong_use_and_wrong_files(
     make_bundle: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

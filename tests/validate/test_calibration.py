@@ -186,6 +186,34 @@ def test_left_out_means_left_out(bundle: Bundle) -> None:
     assert first == pytest.approx((1 + errors[0]) / 2 - 1)
 
 
+def test_steps_of_one_configuration_are_left_out_together(bundle: Bundle) -> None:
+    [first, *others] = runs(bundle, [math.log(1.1), 0.0, 0.0, 0.0], count=4)
+    # Said in other words: 4 devices are one node's, and the encoders are spread as they would be anyway.
+    layout = replace(first.parallelism, encoder_counts=(first.model.encoders,))
+    again = replace(first, parallelism=layout, cluster=None, measured_s=1.01 * first.measured_s)
+    alone, _ = (
+        left_out_errors(predicted_steps(bundle, [one, *others], "simulate"), 2)[0] for one in (first, again)
+    )
+    found = fitted(bundle, [first, again, *others])
+    assert alone is not None
+    assert [run.error_left_out for run in found.runs[:2]] == pytest.approx([alone, (1 + alone) / 1.01 - 1])
+    assert found.parameters == 2
+    # Nothing else is left.
+    same = fitted(bundle, [first, again, again, first])
+    assert (same.parameters, same.helps, {run.error_left_out for run in same.runs}) == (1, None, {None})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"cluster": Cluster(gpus_per_node=1)}, {"bucket_entries": 1000}, {"cluster": Cluster(gpus_per_node=2)}],
+)
+def test_other_nodes_and_buckets_are_other_configurations(bundle: Bundle, changes: dict[str, Any]) -> None:
+    [step] = runs(bundle, [0.0] * 4, count=3)[2:]
+    assert step.parallelism.dp == 4
+    errors = left_out_errors(predicted_steps(bundle, [step, replace(step, **changes)], "simulate"), 1)
+    assert None not in errors
+
+
 def test_contradicting_steps_do_not_help(bundle: Bundle) -> None:
     measured = runs(bundle, [0.0] * 4, noise=[0.1, -0.1, 0.1, -0.1, 0.1, -0.1], count=6)
     found = fitted(bundle, measured)

@@ -10,6 +10,7 @@ import pytest
 from kernelcast.runtime import DataError, ModelConfig
 from kernelcast.runtime.bundle.manifest import Manifest
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
 from kernelcast.store import Database, MeasuredStep, Run, Status
 from kernelcast.validate.calibration_steps import stored_runs
 
@@ -89,6 +90,22 @@ def test_the_fastest_of_each_configuration(tmp_path: Path, of_here: Manifest) ->
     digest = found.digest
     store(path, {"pp": 1, "schedule": ""})
     assert stored_runs(path, of_here).digest != digest
+
+
+def test_a_configuration_is_one_whichever_command_stored_it(tmp_path: Path, of_here: Manifest) -> None:
+    path = tmp_path / "steps.db"
+    # The demo says nothing of nodes and encoders; validate run says what both have.
+    said = {"recompute": "none", "virtual_stages": 1, "zero": 1, "bucket_entries": DEFAULT_BUCKET_ENTRIES}
+    whole = said | {"encoder_counts": [4, 2], "gpus_per_node": 2}
+    store(path, {"times": (1.3,)}, {"options": whole, "times": (1.25,)})
+    [found] = stored_runs(path, of_here).runs
+    assert found.measured_s == 1.25
+    store(path, {"options": whole | {"encoder_counts": [3, 3]}}, {"options": whole | {"gpus_per_node": 1}})
+    assert len(stored_runs(path, of_here).runs) == 3
+    # Where the bundle's nodes have one device each, a step that says nothing is predicted on such.
+    [one, two] = (FabricFingerprint(backend="gloo", gpus_per_node=count) for count in (1, 2))
+    assert len(stored_runs(path, replace(of_here, fabric=(one,))).runs) == 3
+    assert len(stored_runs(path, replace(of_here, fabric=(one, two))).runs) == 4
 
 
 def test_other_hardware_and_element_types_do_not_count(tmp_path: Path, of_here: Manifest) -> None:
