@@ -1,6 +1,7 @@
-"""Measured steps of a database as runs to calibrate with: those of the bundle's hardware and element type."""
+"""Measured steps of a database as runs to calibrate with: of the bundle's hardware, software and element type."""
 
 import hashlib
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 from kernelcast.runtime import Cluster, DataError, KernelcastError, ModelConfig, Parallelism
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
-from kernelcast.store import Database, MeasuredStep, Status
+from kernelcast.store import Database, MeasuredStep, Run, Status
 from kernelcast.validate.calibration_configurations import Configuration
 from kernelcast.validate.runs import MeasuredRun
 
@@ -26,31 +27,27 @@ class StoredRuns:
 
 
 def stored_runs(path: Path, manifest: Manifest) -> StoredRuns:
-    """The steps that were measured on the hardware of `manifest` in its element type, by configuration.
+    """The steps that were measured on the hardware and with the software of `manifest`, in its element type.
 
     Of each configuration (as the bundle predicts it) the smallest minimum counts, as the paper compares them. A bundle
-    that records no hardware takes steps of any.
+    that records no hardware, or no version of torch, takes steps of any.
 
     Raises:
         DataError: the database cannot be read, or holds no such step; a step's model or layout is not one of this
             version's.
     """
-    hardware = {fingerprint.digest for fingerprint in manifest.compute}
     with Database.open(path, read_only=True) as database:
-        of_run = {run.id: run.compute_id for run in database.run_list()}
+        runs = {run.id: run for run in database.run_list()}
         steps = database.step_list()
-    found = [
-        step
-        for step in steps
-        if step.status is Status.OK
-        and step.dtype == manifest.dtype
-        and (not hardware or of_run.get(step.run_id) in hardware)
-    ]
-    others = len(steps) - len(found)
+    reasons = [_why_left_out(step, runs[step.run_id], manifest) for step in steps]
+    found = [step for step, reason in zip(steps, reasons, strict=True) if not reason]
     if not found:
-        left_out = f"; {others} are of other hardware or element type, or failed" if others else ""
+        counts = Counter(reasons)
+        left_out = (
+            f"; left out: {', '.join(f'{counts[one]} {one}' for one in sorted(counts))}" if counts else ""
+        )
         raise DataError(
-            f"database {path}: no measured step of the bundle's hardware in {manifest.dtype}, "
+            f"database {path}: no measured step of the bundle's hardware and software in {manifest.dtype}, "
             f"expected some (kernelcast validate run){left_out}"
         )
     fastest: dict[Configuration, MeasuredRun] = {}
@@ -67,6 +64,19 @@ def stored_runs(path: Path, manifest: Manifest) -> StoredRuns:
         digest=hashlib.sha256("\n".join(sorted(step.id for step in found)).encode()).hexdigest(),
         measured_at=max((step.measured_at for step in found if step.measured_at), default=UNKNOWN_MOMENT),
     )
+
+
+def _why_left_out(step: MeasuredStep, run: Run, manifest: Manifest) -> str:
+    """What keeps a step from being compared with the bundle; empty: nothing."""
+    hardware = {fingerprint.digest for fingerprint in manifest.compute}
+    software = {fingerprint.digest for fingerprint in manifest.software if fingerprint.torch}
+    if step.status is not Status.OK:
+        return "failed"
+    if step.dtype != manifest.dtype:
+        return "of another element type"
+    if hardware and run.compute_id not in hardware:
+        return "of other hardware"
+    return "of other software" if software and run.software_id not in software else ""
 
 
 def _run(step: MeasuredStep) -> MeasuredRun:

@@ -27,7 +27,12 @@ def of_here(manifest: Callable[..., Manifest]) -> Manifest:
     return replace(manifest([]), compute=(HERE,))
 
 
-def store(path: Path, *steps: dict[str, Any], hardware: ComputeFingerprint = HERE) -> None:
+def store(
+    path: Path,
+    *steps: dict[str, Any],
+    hardware: ComputeFingerprint = HERE,
+    software: SoftwareFingerprint = SOFTWARE,
+) -> None:
     run = Run(
         started_at="2026-01-01T00:00:00Z",
         kernelcast_version="0.1.0",
@@ -35,7 +40,7 @@ def store(path: Path, *steps: dict[str, Any], hardware: ComputeFingerprint = HER
         command="a test",
         compute_id=hardware.digest,
         fabric_id=FABRIC.digest,
-        software_id=SOFTWARE.digest,
+        software_id=software.digest,
     )
     usual: dict[str, Any] = {
         "run_id": run.id,
@@ -51,7 +56,7 @@ def store(path: Path, *steps: dict[str, Any], hardware: ComputeFingerprint = HER
         "measured_at": "2026-01-02T00:00:00Z",
     }
     with Database.open(path, create=True) as database:
-        database.add_run(run, hardware, FABRIC, SOFTWARE)
+        database.add_run(run, hardware, FABRIC, software)
         for step in steps:
             values = usual | step
             times = values.pop("times", (0.5, 0.6))
@@ -111,15 +116,39 @@ def test_a_configuration_is_one_whichever_command_stored_it(tmp_path: Path, of_h
 def test_other_hardware_and_element_types_do_not_count(tmp_path: Path, of_here: Manifest) -> None:
     path = tmp_path / "steps.db"
     store(path, {}, hardware=THERE)
-    store(path, {"dtype": "bfloat16"})
+    store(path, {"dtype": "bfloat16"}, {"status": Status.FAILED, "reason": "out of memory"})
     with pytest.raises(
-        DataError, match=r"steps\.db: no measured step of the bundle's hardware in float32, .*2 are"
+        DataError,
+        match=r"steps\.db: no measured step of the bundle's hardware and software in float32, expected some "
+        r"\(kernelcast validate run\); left out: 1 failed, 1 of another element type, 1 of other hardware$",
     ):
         stored_runs(path, of_here)
     assert len(stored_runs(path, replace(of_here, compute=())).runs) == 1
     assert len(stored_runs(path, replace(of_here, compute=(THERE,))).runs) == 1
     store(path, {"micro_batches": 3})
     assert [run.parallelism.micro_batches for run in stored_runs(path, of_here).runs] == [3]
+
+
+def test_steps_of_other_software_do_not_count(tmp_path: Path, of_here: Manifest) -> None:
+    path = tmp_path / "steps.db"
+    older = replace(SOFTWARE, torch="1.9.0")
+    bound = replace(SOFTWARE, environment=("binding=cores of its own",))
+    for software, time_s in ((SOFTWARE, 0.5), (older, 0.3), (bound, 0.4)):
+        store(path, {"times": (time_s,)}, software=software)
+    unknown = SoftwareFingerprint(torch="")
+    for recorded, fastest_s in (
+        ((SOFTWARE,), 0.5),
+        ((bound,), 0.4),
+        ((SOFTWARE, older), 0.3),
+        ((SOFTWARE, unknown), 0.5),
+        ((unknown,), 0.3),
+        ((), 0.3),
+    ):
+        [run] = stored_runs(path, replace(of_here, software=recorded)).runs
+        assert run.measured_s == fastest_s
+    newer = replace(SOFTWARE, torch="3.0.0")
+    with pytest.raises(DataError, match=r"; left out: 3 of other software$"):
+        stored_runs(path, replace(of_here, software=(newer,)))
 
 
 def test_a_step_that_this_version_cannot_lay_out_is_named(tmp_path: Path, of_here: Manifest) -> None:
