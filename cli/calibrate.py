@@ -1,19 +1,21 @@
 """`kernelcast calibrate`: a bundle corrected by a few measured steps."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 
+from kernelcast.cli.estimate_text import SHOWN_WARNINGS
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.calibration import CLASSES, Calibration
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, one_line
 from kernelcast.runtime.step.timeline_kinds import TimelineKind
+from kernelcast.validate.calibration import PredictedStep, left_out_errors, predicted_steps, write_calibrated
 from kernelcast.validate.calibration import calibrate as fit_calibration
-from kernelcast.validate.calibration import left_out_errors, predicted_steps, write_calibrated
 from kernelcast.validate.runs import MeasuredRun, RunsFile
 
 FORMAT = "kernelcast.calibration/1"
@@ -77,9 +79,11 @@ def calibrate(
     write = output is not None and (force or found.helps is not False)
     digest = write_calibrated(output, bundle, found) if write and output is not None else None
     if as_json:
-        click.echo(json.dumps(_document(bundle, found, others, output if write else None, digest), indent=2))
+        click.echo(
+            json.dumps(_document(bundle, steps, found, others, output if write else None, digest), indent=2)
+        )
     else:
-        click.echo(_render(bundle, found, others))
+        click.echo(_render(bundle, steps, found, others))
         if write:
             click.echo(f"{one_line(str(output))}: written")
     if output is not None and not write:
@@ -115,6 +119,7 @@ def _source(
 
 def _document(
     bundle: Bundle,
+    predicted: Sequence[PredictedStep],
     found: Calibration,
     others: dict[int, float | None],
     output: Path | None,
@@ -137,13 +142,19 @@ def _document(
             {"class": one.value, "factor": factor, "interval": list(intervals[one])}
             for one, factor in found.factors.items()
         ],
+        "runs": [
+            {"label": step.run.label, "warnings": [str(warning) for warning in step.estimate.warnings]}
+            for step in predicted
+        ],
         "calibration": found.to_dict(),
         "written": None if output is None else str(output),
         "written_digest": digest,
     }
 
 
-def _render(bundle: Bundle, found: Calibration, others: dict[int, float | None]) -> str:
+def _render(
+    bundle: Bundle, predicted: Sequence[PredictedStep], found: Calibration, others: dict[int, float | None]
+) -> str:
     count = len(found.runs)
     intervals = found.intervals
     steps = [
@@ -161,6 +172,7 @@ def _render(bundle: Bundle, found: Calibration, others: dict[int, float | None])
         [one.value, f"{factor:.4f}", " to ".join(f"{end:.4f}" for end in intervals[one])]
         for one, factor in found.factors.items()
     ]
+    heads = ("step", "measured", "predicted", "error", "left out", "after")
     left_out = found.mean_error_left_out
     means = [f"{found.mean_error_before:.2%} before"]
     if left_out is not None:
@@ -169,7 +181,7 @@ def _render(bundle: Bundle, found: Calibration, others: dict[int, float | None])
     sections = [
         f"{one_line(str(bundle.path))}, timeline {found.timeline}, "
         f"{count} measured step{'' if count == 1 else 's'} of {found.source}",
-        text_table(("step", "measured", "predicted", "error", "left out", "after"), steps, indent="  "),
+        "\n".join((text_table(heads, steps, indent="  "), *_notes(predicted))),
         f"mean of absolute errors: {', '.join(means)}",
         text_table(("class", "factor", "90 % interval"), factors, indent="  "),
         f"parameters {found.parameters}; what they leave unexplained of a step is {found.residual:.1%}",
@@ -178,6 +190,21 @@ def _render(bundle: Bundle, found: Calibration, others: dict[int, float | None])
         listed = ", ".join(f"{count}: {error:.2%}" for count, error in others.items() if error is not None)
         sections.append(f"left out, by number of parameters: {listed}")
     return "\n\n".join([*sections, _verdict(found)])
+
+
+def _notes(predicted: Sequence[PredictedStep]) -> list[str]:
+    """What the predictions are in doubt about, each once; with the steps that it is about, unless that is all."""
+    about: dict[str, list[str]] = {}
+    for step in predicted:
+        for warning in dict.fromkeys(map(str, step.estimate.warnings)):
+            about.setdefault(warning, []).append(one_line(step.run.label))
+    notes = []
+    for warning, labels in list(about.items())[:SHOWN_WARNINGS]:
+        which = labels[0] if len(labels) == 1 else f"{len(labels)} of {len(predicted)} steps"
+        notes.append(f"  note: {'' if len(labels) == len(predicted) else f'{which}: '}{warning}")
+    if len(about) > len(notes):
+        notes.append(f"  note: {len(about) - len(notes)} more (--json has all)")
+    return notes
 
 
 def _verdict(found: Calibration) -> str:
