@@ -16,6 +16,7 @@ from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, on
 from kernelcast.runtime.step.timeline_kinds import TimelineKind
 from kernelcast.validate.calibration import PredictedStep, left_out_errors, predicted_steps, write_calibrated
 from kernelcast.validate.calibration import calibrate as fit_calibration
+from kernelcast.validate.calibration_configurations import distinctly_labelled
 from kernelcast.validate.runs import MeasuredRun, RunsFile
 
 FORMAT = "kernelcast.calibration/1"
@@ -99,7 +100,10 @@ def _source(
     """The measured steps, and what the manifest says of them."""
     if runs_path is not None:
         read = RunsFile.read(runs_path)
-        return read.runs, {"source": read.site, "source_digest": read.digest}
+        return distinctly_labelled(read.runs, bundle.manifest), {
+            "source": read.site,
+            "source_digest": read.digest,
+        }
     assert database_path is not None
     try:
         from kernelcast.validate.calibration_steps import stored_runs

@@ -1,6 +1,9 @@
-"""Which measured steps are of one configuration: those that a bundle predicts alike."""
+"""Which measured steps are of one configuration, predicted alike by a bundle, and labels that tell them apart."""
 
-from dataclasses import dataclass, replace
+import json
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, replace
 
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.bundle.manifest import Manifest
@@ -38,3 +41,45 @@ class Configuration:
             gpus_per_node=min(*sizes, layout.world_size) if len(sizes) == 1 else None,
             bucket_entries=run.bucket_entries,
         )
+
+
+def distinctly_labelled(runs: Iterable[MeasuredRun], manifest: Manifest) -> tuple[MeasuredRun, ...]:
+    """Runs with labels that differ: equal ones say as much of their configurations as tells them apart.
+
+    Repetitions of one configuration are numbered.
+
+    Raises:
+        UsageError: as `Configuration.of`.
+    """
+    listed = list(runs)
+    labels = [run.label for run in listed]
+    details = [_details(Configuration.of(run, manifest)) for run in listed]
+    for column in zip(*details, strict=True):
+        of_label: dict[str, set[str]] = {}
+        for label, detail in zip(labels, column, strict=True):
+            of_label.setdefault(label, set()).add(detail)
+        labels = [
+            f"{label}, {detail}" if len(of_label[label]) > 1 else label
+            for label, detail in zip(labels, column, strict=True)
+        ]
+    counts, numbers = Counter(labels), Counter[str]()
+    for index, label in enumerate(labels):
+        if counts[label] > 1:
+            numbers[label] += 1
+            labels[index] = f"{label}, no. {numbers[label]}"
+    return tuple(replace(run, label=label) for run, label in zip(listed, labels, strict=True))
+
+
+def _details(configuration: Configuration) -> list[str]:
+    """Everything in which configurations can differ, in words; m × b, as `validate run` prints it, comes first."""
+    layout = configuration.parallelism
+    fields = {
+        **asdict(layout),
+        "gpus_per_node": configuration.gpus_per_node,
+        "bucket_entries": configuration.bucket_entries,
+        **asdict(configuration.model),
+    }
+    return [
+        f"{layout.micro_batches} × {layout.micro_batch}",
+        *(f"{name} {one if isinstance(one, str) else json.dumps(one)}" for name, one in fields.items()),
+    ]

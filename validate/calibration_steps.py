@@ -2,7 +2,6 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from kernelcast.runtime import Cluster, DataError, KernelcastError, ModelConfig,
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
 from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
 from kernelcast.store import Database, MeasuredStep, Run, Status
-from kernelcast.validate.calibration_configurations import Configuration
+from kernelcast.validate.calibration_configurations import Configuration, distinctly_labelled
 from kernelcast.validate.runs import MeasuredRun
 
 _LAYOUT = tuple(f.name for f in fields(Parallelism))
@@ -60,7 +59,7 @@ def stored_runs(path: Path, manifest: Manifest) -> StoredRuns:
         if key not in fastest or run.measured_s < fastest[key].measured_s:
             fastest[key] = run
     return StoredRuns(
-        runs=tuple(_distinctly_labelled(fastest.values())),
+        runs=distinctly_labelled(fastest.values(), manifest),
         digest=hashlib.sha256("\n".join(sorted(step.id for step in found)).encode()).hexdigest(),
         measured_at=max((step.measured_at for step in found if step.measured_at), default=UNKNOWN_MOMENT),
     )
@@ -100,23 +99,3 @@ def _run(step: MeasuredStep) -> MeasuredRun:
         measured_s=step.min_s or 0.0,
         bucket_entries=options.get("bucket_entries", DEFAULT_BUCKET_ENTRIES),
     )
-
-
-def _distinctly_labelled(runs: Iterable[MeasuredRun]) -> Iterable[MeasuredRun]:
-    """Runs of one model and layout, told apart by micro-batches."""
-    listed = list(runs)
-    labels = [run.label for run in listed]
-    for run in listed:
-        if labels.count(run.label) > 1:
-            layout = run.parallelism
-            label = f"{run.label} {layout.micro_batch} × {layout.micro_batches}, {layout.schedule}"
-            yield MeasuredRun(
-                label=label,
-                model=run.model,
-                parallelism=layout,
-                cluster=run.cluster,
-                measured_s=run.measured_s,
-                bucket_entries=run.bucket_entries,
-            )
-        else:
-            yield run

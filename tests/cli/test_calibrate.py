@@ -166,6 +166,20 @@ def test_what_predictions_are_in_doubt_about_is_said_once(make_bundle: Make, tmp
     assert "note:" not in run("--bundle", make_bundle(), "--runs", runs).output
 
 
+def test_rows_and_messages_tell_steps_of_one_layout_apart(make_bundle: Make, tmp_path: Path) -> None:
+    bundle = make_bundle()
+    runs = runs_file(bundle, tmp_path, [1.1])
+    head, step = runs.read_text().split("[[runs]]")
+    more = step.replace("micro_batches = 2", "micro_batches = 1")
+    runs.write_text("[[runs]]".join((head, step, step, more)))
+    document = json.loads(run("--bundle", bundle, "--runs", runs, "--json").output)
+    labels = [one["label"] for one in document["calibration"]["runs"]]
+    assert labels == ["tiny (1-1-1), 2 × 1, no. 1", "tiny (1-1-1), 2 × 1, no. 2", "tiny (1-1-1), 1 × 1"]
+    runs.write_text("[[runs]]".join((head, step, more.replace("measured_s = ", "measured_s = 1"))))
+    refused = run("--bundle", bundle, "--runs", runs)
+    assert f"runs file {runs}: run tiny (1-1-1), 1 × 1: measured_s is 10.0046" in str(refused.exception)
+
+
 def test_wrong_use_and_wrong_files(
     make_bundle: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

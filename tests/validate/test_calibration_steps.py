@@ -151,6 +151,37 @@ def test_steps_of_other_software_do_not_count(tmp_path: Path, of_here: Manifest)
         stored_runs(path, replace(of_here, software=(newer,)))
 
 
+def test_labels_say_in_what_configurations_differ(tmp_path: Path, of_here: Manifest) -> None:
+    path = tmp_path / "steps.db"
+    store(
+        path,
+        {"schedule": "interleaved", "options": {"virtual_stages": 2}},
+        {"schedule": "interleaved", "options": {"virtual_stages": 3}},
+        {"options": {"zero": 2}},
+        {"options": {"recompute": "selective"}},
+        {"options": {"recompute": "selective", "sequence_parallel": True}},
+        {"options": {"encoder_counts": [2, 4]}},
+        {"options": {"bucket_entries": 1000}},
+        {"options": {"gpus_per_node": 1}},
+        {"model": asdict(replace(MODEL, sequence_length=16))},
+        {"micro_batches": 8},
+        {"pp": 1},
+    )
+    labels = [run.label for run in stored_runs(path, of_here).runs]
+    assert len(set(labels)) == 11
+    assert {"tiny (1-1-1)", "tiny (2-1-1), 8 × 1"} <= set(labels)
+    usual = "tiny (2-1-1), 4 × 1, recompute none, schedule"
+    assert {f"{usual} interleaved, virtual_stages 2", f"{usual} interleaved, virtual_stages 3"} <= set(labels)
+    usual += " 1f1b, zero 1"
+    assert f"{usual}, encoder_counts [2, 4]" in labels
+    usual += ", encoder_counts [4, 2]"
+    assert {
+        f"{usual}, gpus_per_node 1",
+        f"{usual}, gpus_per_node 2, bucket_entries 1000",
+        f"{usual}, gpus_per_node 2, bucket_entries {DEFAULT_BUCKET_ENTRIES}",
+    } <= set(labels)
+
+
 def test_a_step_that_this_version_cannot_lay_out_is_named(tmp_path: Path, of_here: Manifest) -> None:
     path = tmp_path / "steps.db"
     store(path, {"schedule": "spiral"})
@@ -158,5 +189,11 @@ def test_a_step_that_this_version_cannot_lay_out_is_named(tmp_path: Path, of_her
         stored_runs(path, of_here)
     other = tmp_path / "other.db"
     store(other, {"model": {"name": "small-gpt", "d": 512}})
+    crowded = tmp_path / "crowded.db"
+    store(crowded, {"pp": 9})
+    with pytest.raises(
+        DataError, match=r"crowded\.db: step [0-9a-f]{12}: pp is 9, expected from 1 to 6 for 6"
+    ):
+        stored_runs(crowded, of_here)
     with pytest.raises(DataError, match=r"other\.db: step [0-9a-f]{12}: model: field 'd' is unknown"):
         stored_runs(other, of_here)
