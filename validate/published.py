@@ -96,11 +96,13 @@ class Published:
 def published_runs(directory: Path, given: str) -> RunsFile:
     """The runs file `given`: a path or the name of one that ships; empty is the one called like the folder.
 
+    Names count in any case.
+
     Raises:
         UsageError: no such name, or none is called like the folder; a field is wrong.
         DataError: no such folder, or a file that cannot be read.
     """
-    name = given or directory.resolve().name.lower()
+    name = (given or directory.resolve().name).lower()
     if name in SITES:
         return RunsFile.read(Path(str(files("kernelcast.validate").joinpath(f"{name}.toml"))))
     if not given and not directory.is_dir():
@@ -130,7 +132,8 @@ def validate_published(
 ) -> Published:
     """Import a folder of the authors' data, train on it, and predict the steps of `runs`.
 
-    What is imported and trained is kept where `database_path` and `output` say so. Regressors of `earlier` that these
+    What is imported and trained is kept where `database_path` and `output` say so; what that database holds of other
+    hardware or software takes no part. Regressors of `earlier` that these
     rows and settings would give again are taken over, which changes nothing but the time that it takes.
 
     Raises:
@@ -144,11 +147,15 @@ def validate_published(
         parsed = read_estimate_train_time([directory], on_progress=on_import)
         with Database.open(database_path or folder / "published.db", create=True) as database:
             store_parsed(database, parsed)
+            # All of a folder is of one device and one set of software; the database may hold others.
+            imported = parsed.batches[0]
             trained = train_bundle(
                 database,
                 output or folder / "published.kcast",
                 statistic=STATISTIC,
                 dtype=dtype,
+                hardware=imported.compute.digest,
+                software=imported.software.digest,
                 seed=seed,
                 earlier=earlier,
                 jobs=jobs,

@@ -8,6 +8,7 @@ import pytest
 
 from kernelcast.runtime import DataError, UsageError, read_bundle
 from kernelcast.store import Database
+from kernelcast.store.importers import Description, read_estimate_train_time, store_parsed
 from kernelcast.validate.published import SITES, published_runs, validate_published
 from kernelcast.validate.runs import RunsFile
 
@@ -19,6 +20,13 @@ def test_a_site_is_imported_trained_on_and_its_steps_predicted(
 ) -> None:
     site = make_site()
     runs = RunsFile.read(tmp_path / "runs.toml")
+    # What the database holds already is of other hardware or software, and takes no part.
+    with Database.open(tmp_path / "kept.db", create=True) as database:
+        for other in (
+            Description(hardware={"device_name": "another device"}),
+            Description(software={"torch": "1.9.0"}),
+        ):
+            store_parsed(database, read_estimate_train_time([site], described=other))
     told: list[tuple[str, int, int]] = []
     found = validate_published(
         site,
@@ -54,6 +62,7 @@ def test_a_site_is_imported_trained_on_and_its_steps_predicted(
     # What was kept serves again, and changes nothing.
     again = validate_published(site, runs, earlier=bundle)
     assert again.taken_over == len(bundle.entries)
+    assert again.trained.digest == bundle.digest
     assert again.to_dict()["runs"] == found.to_dict()["runs"]
     # Without the settings of the authors' regressors, nothing is implied; ours do not need them.
     for path in site.glob("*/NVIDIAEXAMPLE-40GB.csv"):
@@ -67,6 +76,7 @@ def test_the_steps_that_ship_are_those_of_the_paper() -> None:
     assert SITES == ("perlmutter",)
     file = published_runs(Path("Perlmutter"), "")
     assert file.digest == published_runs(Path(), "perlmutter").digest
+    assert file.digest == published_runs(Path(), "Perlmutter").digest
     assert [
         (run.label, run.measured_s, run.published_error, run.parallelism.world_size) for run in file.runs
     ] == [
