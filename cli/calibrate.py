@@ -114,6 +114,8 @@ def _source(
             f"--steps needs the package {error.name}, which is not installed; expected: pip install 'kernelcast[store]'"
         ) from error
     stored = stored_runs(database_path, bundle.manifest)
+    if stored.left_out:
+        click.echo(f"note: steps of {one_line(str(database_path))} left out: {stored.left_out}", err=True)
     return stored.runs, {
         "source": one_line(database_path.name),
         "source_digest": stored.digest,

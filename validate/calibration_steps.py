@@ -18,11 +18,15 @@ _LAYOUT = tuple(f.name for f in fields(Parallelism))
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredRuns:
-    """Steps of a database, the fastest of each configuration; `digest` is that of the ids of all that were read."""
+    """Steps of a database, the fastest of each configuration; `digest` is that of the ids of all that were read.
+
+    `left_out` says how many steps do not count and why, such as "1 failed, 3 of other hardware"; empty: none.
+    """
 
     runs: tuple[MeasuredRun, ...]
     digest: str
     measured_at: str
+    left_out: str
 
 
 def stored_runs(path: Path, manifest: Manifest) -> StoredRuns:
@@ -38,16 +42,14 @@ def stored_runs(path: Path, manifest: Manifest) -> StoredRuns:
     with Database.open(path, read_only=True) as database:
         runs = {run.id: run for run in database.run_list()}
         steps = database.step_list()
-    reasons = [_why_left_out(step, runs[step.run_id], manifest) for step in steps]
+    reasons = [_why_left_out(step, runs.get(step.run_id), manifest) for step in steps]
     found = [step for step, reason in zip(steps, reasons, strict=True) if not reason]
+    counts = Counter(filter(None, reasons))
+    left_out = ", ".join(f"{counts[one]} {one}" for one in sorted(counts))
     if not found:
-        counts = Counter(reasons)
-        left_out = (
-            f"; left out: {', '.join(f'{counts[one]} {one}' for one in sorted(counts))}" if counts else ""
-        )
         raise DataError(
             f"database {path}: no measured step of the bundle's hardware and software in {manifest.dtype}, "
-            f"expected some (kernelcast validate run){left_out}"
+            f"expected some (kernelcast validate run){left_out and f'; left out: {left_out}'}"
         )
     fastest: dict[Configuration, MeasuredRun] = {}
     for step in found:
@@ -62,10 +64,11 @@ def stored_runs(path: Path, manifest: Manifest) -> StoredRuns:
         runs=distinctly_labelled(fastest.values(), manifest),
         digest=hashlib.sha256("\n".join(sorted(step.id for step in found)).encode()).hexdigest(),
         measured_at=max((step.measured_at for step in found if step.measured_at), default=UNKNOWN_MOMENT),
+        left_out=left_out,
     )
 
 
-def _why_left_out(step: MeasuredStep, run: Run, manifest: Manifest) -> str:
+def _why_left_out(step: MeasuredStep, run: Run | None, manifest: Manifest) -> str:
     """What keeps a step from being compared with the bundle; empty: nothing."""
     hardware = {fingerprint.digest for fingerprint in manifest.compute}
     software = {fingerprint.digest for fingerprint in manifest.software if fingerprint.torch}
@@ -73,6 +76,8 @@ def _why_left_out(step: MeasuredStep, run: Run, manifest: Manifest) -> str:
         return "failed"
     if step.dtype != manifest.dtype:
         return "of another element type"
+    if run is None:
+        return "of no run in it"
     if hardware and run.compute_id not in hardware:
         return "of other hardware"
     return "of other software" if software and run.software_id not in software else ""

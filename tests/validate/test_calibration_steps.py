@@ -126,7 +126,9 @@ def test_other_hardware_and_element_types_do_not_count(tmp_path: Path, of_here: 
     assert len(stored_runs(path, replace(of_here, compute=())).runs) == 1
     assert len(stored_runs(path, replace(of_here, compute=(THERE,))).runs) == 1
     store(path, {"micro_batches": 3})
-    assert [run.parallelism.micro_batches for run in stored_runs(path, of_here).runs] == [3]
+    found = stored_runs(path, of_here)
+    assert [run.parallelism.micro_batches for run in found.runs] == [3]
+    assert found.left_out == "1 failed, 1 of another element type, 1 of other hardware"
 
 
 def test_steps_of_other_software_do_not_count(tmp_path: Path, of_here: Manifest) -> None:
