@@ -58,6 +58,8 @@ class OperatorState:
 class Chooser:
     """Hands out points until every operator's error is under `target`, none is left, or the budget is used up.
 
+    An operator with hardly a time, because it fails or is not supported at the shapes tried, is given up.
+
     Args:
         plan: candidates are the shapes of its ranges.
         cost: what measuring takes.
@@ -134,9 +136,9 @@ class Chooser:
             if sample.status is Status.OK and time_us is not None:
                 found = state.times.setdefault((sample.operator, Direction(sample.direction)), {})
                 found[sample.vector] = time_us
-            elif sample.status is Status.UNSUPPORTED:
-                state.tried |= set(range(len(state.points)))  # no shape of it is
-                state.queue.clear()
+        if state.error is None and len(state.tried) >= FIRST_ROWS * (1 + state.known):
+            state.tried |= set(range(len(state.points)))  # hardly a shape of it has a time: the others go on
+            state.queue.clear()
         if not state.queue:
             self._learn(state)
 

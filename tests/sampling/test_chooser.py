@@ -1,6 +1,7 @@
 """The chooser against an oracle that answers at once: what it asks for, and when it ends."""
 
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -49,9 +50,16 @@ def plan() -> Plan:
     return load_plan("quick")
 
 
-def chooser(plan: Plan, machine: Machine, times: Times | None = None, **changes: float) -> Chooser:
+def chooser(
+    plan: Plan,
+    machine: Machine,
+    times: Times | None = None,
+    *,
+    names: tuple[str, ...] = OPS,
+    **changes: float,
+) -> Chooser:
     options = {"budget_s": 60.5, "target": 0.0, "memory_bytes": 2**40} | changes
-    return Chooser(plan, OPS, cost=COST, times=times or {}, clock=machine.clock, **options)  # type: ignore[arg-type]
+    return Chooser(plan, names, cost=COST, times=times or {}, clock=machine.clock, **options)  # type: ignore[arg-type]
 
 
 def run(chosen: Chooser, machine: Machine, most: int = 10_000) -> None:
@@ -140,25 +148,53 @@ def test_what_does_not_fit_is_no_candidate(plan: Plan) -> None:
     assert machine.asked
 
 
-def test_an_operator_that_is_not_supported_is_tried_once(plan: Plan) -> None:
-    machine = Machine()
-    chosen = chooser(plan, machine, budget_s=30.5)
-    tried = 0
+def run_without_times(
+    chosen: Chooser, machine: Machine, status: Status, lacks: Callable[[int, Point], bool]
+) -> Counter[str]:
+    """Points asked for per operator; those that `lacks` picks, by number and point, get no time."""
+    asked = Counter[str]()
     while (point := chosen.next()) is not None:
         samples = machine.measure(point)
-        if point.operator.name == "gelu":
-            tried += 1
+        if lacks(asked[point.operator.name], point):
             samples = [
                 Sample.without_time(
-                    run_id="r", operator="gelu", direction=direction, dtype="float32", vector=point.vector,
-                    status=Status.UNSUPPORTED, reason="no kernel",
+                    run_id="r", operator=point.operator.name, direction=direction, dtype="float32",
+                    vector=point.vector, status=status, reason="no kernel",
                 )
                 for direction in point.operator.directions
             ]  # fmt: skip
         chosen.tell(point, samples)
-    assert tried == 1
-    assert chosen.states["layer_norm"].known == 29
-    assert chosen.mean_error == chosen.states["layer_norm"].error
+    return asked
+
+
+@pytest.mark.parametrize("status", [Status.FAILED, Status.UNSUPPORTED])
+def test_an_operator_without_a_time_leaves_the_budget_to_the_others(plan: Plan, status: Status) -> None:
+    machine = Machine(noise=0.1)
+    chosen = chooser(plan, machine, names=(*OPS, "softmax"), budget_s=40.5)
+    asked = run_without_times(chosen, machine, status, lambda number, point: point.operator.name == "softmax")
+    assert asked["softmax"] == FIRST_ROWS
+    assert asked.total() == 40
+    assert min(asked[name] for name in OPS) > FIRST_ROWS
+    assert chosen.mean_error == np.mean([chosen.states[name].error for name in OPS])
+
+
+def test_an_operator_with_hardly_a_time_is_given_up(plan: Plan) -> None:
+    machine = Machine(noise=0.1)
+    chosen = chooser(plan, machine, budget_s=40.5)
+    asked = run_without_times(
+        chosen, machine, Status.FAILED, lambda number, point: point.operator.name == "gelu" and number != 3
+    )
+    assert asked == {"gelu": 2 * FIRST_ROWS, "layer_norm": 40 - 2 * FIRST_ROWS}
+
+
+def test_a_shape_that_is_not_supported_leaves_the_others(plan: Plan) -> None:
+    machine = Machine()
+    chosen = chooser(plan, machine, names=("softmax",), budget_s=30.5)
+    asked = run_without_times(
+        chosen, machine, Status.UNSUPPORTED, lambda number, point: point.shape.sequence_length % 128 > 0
+    )
+    assert asked["softmax"] == 30
+    assert chosen.states["softmax"].known >= FEWEST_FOR_AN_ERROR
 
 
 def test_every_candidate_is_measured_where_there_is_time() -> None:
@@ -177,3 +213,4 @@ def test_cost_follows_the_roofline() -> None:
     # 2 and 4 · m k n FLOPs at 1e12/s, forty calls of them.
     assert large == pytest.approx(1 + 40 * 6 * 8192**3 / 1e12)
     assert Direction.FORWARD in linear.directions
+        asked[point.operator.name] += 1
