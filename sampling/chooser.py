@@ -114,16 +114,14 @@ class Chooser:
         open_states = [s for s in self.states.values() if not s.is_exhausted and not self._is_done(s)]
         while open_states:
             state = max(open_states, key=self._worth)
+            left_s = self._deadline - self._clock()
+            state.queue = [number for number in state.queue if state.seconds[number] <= left_s]
             if not state.queue:
-                self._choose(state)
+                self._choose(state, left_s)
             if not state.queue:
-                open_states.remove(state)
+                open_states.remove(state)  # one of another operator may still fit
                 continue
-            number = state.queue[0]
-            if self._clock() + state.seconds[number] > self._deadline:
-                open_states.remove(state)  # another operator's next one may still fit
-                continue
-            state.queue.pop(0)
+            number = state.queue.pop(0)
             state.tried.add(number)
             return state.points[number]
         return None
@@ -159,13 +157,22 @@ class Chooser:
         # Errors fall about as one over the root of the rows.
         return (state.error - self.target) / (2 * state.known * seconds)
 
-    def _choose(self, state: OperatorState) -> None:
-        vectors = [point.vector for point in state.points]
-        tables = tables_of(state.op, state.times, vectors)
+    def _choose(self, state: OperatorState, left_s: float) -> None:
+        """Fill the queue with what can be measured in the time left, if there is any."""
+        numbers = [n for n in range(len(state.points)) if n in state.tried or state.seconds[n] <= left_s]
+        if len(numbers) == len(state.tried):
+            return
+        tables = tables_of(state.op, state.times, [point.vector for point in state.points])
         count = max(batch_size(len(state.tried)), FIRST_ROWS - len(state.tried))
-        state.queue = next_workloads(
-            state.workloads, tables, sorted(state.tried), count, self._rng, seconds=state.seconds
+        chosen = next_workloads(
+            state.workloads[numbers],
+            tables,
+            [place for place, n in enumerate(numbers) if n in state.tried],
+            count,
+            self._rng,
+            seconds=state.seconds[numbers],
         )
+        state.queue = [numbers[place] for place in chosen]
 
     def _learn(self, state: OperatorState) -> None:
         directions = [state.times.get((state.op.name, d), {}) for d in state.op.directions]

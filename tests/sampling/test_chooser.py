@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -114,6 +115,29 @@ def test_what_is_too_dear_leaves_the_time_to_the_others(plan: Plan) -> None:
     assert Counter(point.operator.name for point in machine.asked) == {"qkv_split": 20}
 
 
+def test_what_is_too_dear_leaves_the_time_to_the_cheaper_ones_of_its_operator(plan: Plan) -> None:
+    machine = Machine(noise=0.1)
+    slow = replace(COST, overhead_s=0.01, flops_per_s=1e9, bytes_per_s=1e9)
+    chosen = Chooser(
+        plan,
+        ("mlp_up_linear",),
+        cost=slow,
+        times={},
+        budget_s=5.5,
+        target=0.0,
+        memory_bytes=2**40,
+        clock=machine.clock,
+    )
+    state = chosen.states["mlp_up_linear"]
+    seconds = {point.vector: float(taken) for point, taken in zip(state.points, state.seconds, strict=True)}
+    assert min(seconds.values()) < 1 < 5.5 < np.median(list(seconds.values()))
+    run(chosen, machine)
+    asked = [seconds.pop(point.vector) for point in machine.asked]
+    assert len(asked) > 1
+    assert max(asked) <= 5.5
+    assert min(seconds.values()) > 5.5 - machine.now  # none of the others fits
+
+
 def test_a_target_ends_what_is_good_enough(plan: Plan) -> None:
     machine = Machine()
     chosen = chooser(plan, machine, budget_s=float("inf"), target=0.05)
@@ -163,6 +187,7 @@ def run_without_times(
                 )
                 for direction in point.operator.directions
             ]  # fmt: skip
+        asked[point.operator.name] += 1
         chosen.tell(point, samples)
     return asked
 
@@ -213,4 +238,3 @@ def test_cost_follows_the_roofline() -> None:
     # 2 and 4 · m k n FLOPs at 1e12/s, forty calls of them.
     assert large == pytest.approx(1 + 40 * 6 * 8192**3 / 1e12)
     assert Direction.FORWARD in linear.directions
-        asked[point.operator.name] += 1
