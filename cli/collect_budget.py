@@ -75,7 +75,7 @@ def measure_within(
     """Measure within the budget, show how far it is, and what was reached.
 
     Raises:
-        UsageError: a package of `kernelcast[train]` is missing, or what `collect_within` raises.
+        UsageError, DataError: a package of `kernelcast[train]` is missing, or what `collect_within` raises.
     """
     try:
         from kernelcast.sampling.collect import BudgetProgress, check_dtype, collect_within
@@ -107,6 +107,11 @@ def measure_within(
                 err=True,
             )
 
+        def too_large(left_out: tuple[str, ...], memory_bytes: int) -> None:
+            click.echo(
+                f"note: no shape of {', '.join(left_out)} fits in {memory_bytes / 2**30:.1f} GiB", err=True
+            )
+
         reached = collect_within(
             database,
             plan,
@@ -119,6 +124,7 @@ def measure_within(
             site=site,
             on_progress=show,
             on_short=short,
+            on_too_large=too_large,
         )
     rows = [(name, str(known), _percent(error)) for name, error, known in reached.errors]
     click.echo(text_table(["operator", "workloads", "estimated error"], rows))

@@ -19,6 +19,9 @@ from kernelcast.store import Database, Run, Sample
 class Chooser(Protocol):
     """What says which point is next, and is told what came of it."""
 
+    already_there: int
+    """Points that it knew at first, and does not ask for."""
+
     def next(self) -> Point | None:
         """The next point; None ends the collection."""
 
@@ -44,7 +47,7 @@ def collect_chosen(
         keep_freed_memory()
     torch.set_num_threads(threads)
     torch.manual_seed(seed)
-    collected = Collected()
+    collected = Collected(already_there=chooser.already_there)
     point = chooser.next()
     if point is None:
         return collected

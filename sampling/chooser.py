@@ -67,7 +67,7 @@ class Chooser:
         budget_s: seconds from now; where they are fewer than `needed_s` (until each operator has an error), one
             operator is finished after the other.
         target: cross-validated mean relative error, a fraction, at which an operator is done.
-        memory_bytes: candidates that need more are left out.
+        memory_bytes: candidates that need more are left out; `too_large` are the operators without any other.
 
     Raises:
         UsageError: an operator is unknown, or the plan has no shape for one.
@@ -91,6 +91,8 @@ class Chooser:
         self.states = {
             op.name: _state(plan, op, cost, times, memory_bytes) for op in planned_operators(plan, operators)
         }
+        self.already_there = sum(len(state.tried) for state in self.states.values())
+        self.too_large = tuple(name for name, state in self.states.items() if not state.points)
         for state in self.states.values():
             self._learn(state)
         self.needed_s = sum(state.needed_s for state in self.states.values())

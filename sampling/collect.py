@@ -14,7 +14,7 @@ from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.plans.plan import Plan
 from kernelcast.collector.plans.plan_memory import device_memory_bytes
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.sampling.chooser import Chooser
 from kernelcast.sampling.cost import cost_of_measuring
 from kernelcast.sampling.known import known_times
@@ -57,14 +57,17 @@ def collect_within(
     site: str = "",
     on_progress: Callable[[BudgetProgress], None] = lambda progress: None,
     on_short: Callable[[float], None] = lambda needed_s: None,
+    on_too_large: Callable[[tuple[str, ...], int], None] = lambda operators, memory_bytes: None,
 ) -> Reached:
     """Measure what helps most within a budget of seconds; `target` ends an operator early. See `Chooser`.
 
     `on_short` is told, before anything is measured, how many seconds it takes until each operator has the workloads
-    that `train` needs, where that is more than the budget.
+    that `train` needs, where that is more than the budget; `on_too_large`, of which operators no shape fits in memory,
+    and the memory in bytes.
 
     Raises:
         UsageError: unknown device, dtype or operator, or the plan has no shape for one.
+        DataError: no shape of any operator fits in memory.
     """
     check_dtype(dtype)
     place = Place(resolve_device(device), DTYPES[dtype])
@@ -77,6 +80,7 @@ def collect_within(
     # The first product starts torch's threads, which stay where they begin.
     with bound(own_cores(0, 1, threads=threads) if place.device.type == "cpu" else ()):
         cost = cost_of_measuring(place, times)
+    memory_bytes = memory_bytes or device_memory_bytes(place.device)
     chooser = Chooser(
         plan,
         operators,
@@ -84,8 +88,14 @@ def collect_within(
         times=times,
         budget_s=budget_s,
         target=target,
-        memory_bytes=memory_bytes or device_memory_bytes(place.device),
+        memory_bytes=memory_bytes,
     )
+    if len(chooser.too_large) == len(chooser.states):
+        raise DataError(
+            f"plan {plan.name}: no shape of {', '.join(chooser.too_large)} fits in {memory_bytes / 2**30:.1f} GiB"
+        )
+    if chooser.too_large:
+        on_too_large(chooser.too_large, memory_bytes)
     if chooser.needed_s > budget_s:
         on_short(chooser.needed_s)
     collected = collect_chosen(

@@ -9,7 +9,11 @@ from click.testing import CliRunner, Result
 
 from kernelcast.cli.collect import collect
 from kernelcast.cli.collect_budget import seconds, share
+from kernelcast.collector.benches import Bench, Place
+from kernelcast.collector.measuring import measurer
 from kernelcast.runtime import DataError, UsageError
+from kernelcast.runtime.operators import Shape
+from kernelcast.sampling import collect as sampled
 from kernelcast.store import Database
 
 PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
@@ -68,7 +72,8 @@ def test_a_budget_measures_and_goes_on(tmp_path: Path) -> None:
     assert "20 measured" in first.stdout
     assert re.search(r"mean estimated error [\d.]+ % after \d+ s", first.stdout)
     again = invoke("compute", "--db", str(path), *TWO, "--budget", "1h")
-    assert "0 measured" in again.stdout  # all 8 and 12 shapes are there
+    # All 8 and 12 shapes are there.
+    assert again.stdout.splitlines()[-1] == f"{path}: 0 measured, 20 already there"
     with Database.open(path, read_only=True) as database:
         assert len({(row.operator, row.vector) for row in database.read_samples()}) == 20
 
@@ -81,6 +86,37 @@ def test_a_budget_too_small_says_what_is_needed(tmp_path: Path) -> None:
         found.stderr,
         re.MULTILINE,
     )
+
+
+def test_what_is_there_is_no_failure_when_all_else_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(shape: Shape, place: Place) -> Bench:
+        raise RuntimeError("no kernel image")
+
+    path = tmp_path / "bench.db"
+    assert invoke("compute", "--db", str(path), "--operator", "gelu", "--target", "99%").exit_code == 0
+    monkeypatch.setattr(measurer, "BENCHES", {**measurer.BENCHES, "layer_norm": broken})
+    again = invoke("compute", "--db", str(path), *TWO, "--budget", "1h")
+    assert again.exit_code == 0, again.output
+    assert again.stdout.splitlines()[-1] == f"{path}: 0 measured, 12 already there, 8 failed"
+    alone = invoke("compute", "--db", str(path), "--operator", "layer_norm", "--budget", "1h")
+    assert isinstance(alone.exception, DataError)
+    assert str(alone.exception).endswith("nothing measured, all points failed; their reasons are stored")
+
+
+def test_operators_too_large_for_the_memory_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bench.db"
+    monkeypatch.setattr(sampled, "device_memory_bytes", lambda device: 2**13)
+    some = invoke("compute", "--db", str(path), *TWO, "--target", "99%")
+    assert some.exit_code == 0, some.output
+    assert "note: no shape of gelu fits in 0.0 GiB" in some.stderr.splitlines()
+    assert some.stdout.splitlines()[-1] == f"{path}: 1 measured"
+    none = invoke("compute", "--db", str(path), "--operator", "gelu", "--budget", "1h")
+    assert isinstance(none.exception, DataError)
+    assert str(none.exception) == "plan tiny: no shape of gelu fits in 0.0 GiB"
 
 
 @pytest.mark.parametrize(
