@@ -63,7 +63,7 @@ def planned_operators(plan: Plan, operators: tuple[str, ...] = ()) -> list[Opera
     """The compute operators of a plan, of those only the named ones.
 
     Raises:
-        UsageError: a named operator is unknown, a collective, or none of the plan's.
+        UsageError: a named operator is unknown, a collective or not of the plan, or the plan has only collectives.
     """
     alone = [op for op in OPERATORS.values() if op.operator_class is not OperatorClass.COMMUNICATION]
     chosen = [op for op in alone if not plan.operators or op.name in plan.operators]
@@ -71,11 +71,14 @@ def planned_operators(plan: Plan, operators: tuple[str, ...] = ()) -> list[Opera
         name, known = sorted(unknown)[0], ", ".join(op.name for op in alone)
         what = "is a collective, which `collect comm` measures" if name in OPERATORS else "is unknown"
         raise UsageError(f"operator {name!r} {what}; expected one of {known}")
-    wanted = [op for op in chosen if not operators or op.name in operators]
-    if not wanted:
-        known = ", ".join(op.name for op in chosen) or "none that is measured alone"
-        raise UsageError(f"plan {plan.name}: has none of the operators asked for, only {known}")
-    return wanted
+    if not chosen:
+        raise UsageError(f"plan {plan.name}: its operators are collectives, which `collect comm` measures")
+    if missing := sorted(set(operators) - {op.name for op in chosen}):
+        known = ", ".join(op.name for op in chosen)
+        raise UsageError(
+            f"plan {plan.name}: its operators lack {', '.join(missing)}; expected some of {known}"
+        )
+    return [op for op in chosen if not operators or op.name in operators]
 
 
 def distinct_points(plan: Plan, op: Operator) -> list[Point]:

@@ -145,10 +145,21 @@ def test_models_like_llama_can_be_said(plan_file: Path, tmp_path: Path) -> None:
     # 2.6875 · 32 is 86 columns, 43 on each of two devices; every combination is there.
     widths = {point.vector[2] for point in points if point.operator.name == "swiglu"}
     assert widths == {43, 86, 172}
+
+
+@pytest.mark.parametrize("asked", [("gelu",), ("rope", "gelu")])
+def test_every_operator_that_a_plan_lacks_is_named(plan: Plan, asked: tuple[str, ...]) -> None:
+    few = replace(plan, operators=("rope", "swiglu", "mp_all_reduce"))
+    with pytest.raises(UsageError) as caught:
+        compute_points(few, asked)
+    assert str(caught.value) == "plan tiny: its operators lack gelu; expected some of rope, swiglu"
+
+
+def test_a_plan_of_collectives_alone(plan: Plan) -> None:
     with pytest.raises(
-        UsageError, match="has none of the operators asked for, only rms_norm, qkv_linear, swiglu"
+        UsageError, match="plan tiny: its operators are collectives, which `collect comm` meas"
     ):
-        compute_points(load_plan(str(path)), ("gelu",))
+        compute_points(replace(plan, operators=("mp_all_reduce",)))
 
 
 def test_every_shape_of_the_ranges(plan: Plan) -> None:
