@@ -4,6 +4,7 @@ import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import product
+from math import prod
 
 from torch.quasirandom import SobolEngine
 
@@ -28,8 +29,11 @@ __all__ = [
     "shipped_plans",
 ]
 
-# An operator whose range holds fewer distinct vectors than asked ends its search after this many draws per vector.
+# An operator whose range holds fewer distinct vectors than asked ends its search after this many draws per vector,
 _DRAWS_PER_SHAPE = 200
+# or in a row that brought nothing new; where the range has so few combinations, all of them are then gone through.
+_MOST_FRUITLESS_DRAWS = 5_000
+_MOST_COMBINATIONS = 200_000
 
 _SHAPE_LIMITS = "most_tokens, most_gflop and most_elements"
 # Axes that a stage's parameters do not depend on, and the one that nothing else depends on.
@@ -94,13 +98,20 @@ def _operator_points(plan: Plan, op: Operator) -> list[Point]:
     if not plan.shapes_per_operator:
         return distinct_points(plan, op)
     found: dict[tuple[int, ...], Point] = {}
+    fruitless = 0
     for shape in _drawn_shapes(plan, op):
-        vector = op.workload(shape)
-        if vector not in found and _fits(plan, op, shape, vector):
-            found[vector] = Point(operator=op, shape=shape, vector=vector)
-        if len(found) == plan.shapes_per_operator:
+        fruitless += 1
+        if shape is not None:
+            vector = op.workload(shape)
+            if vector not in found and _fits(plan, op, shape, vector):
+                found[vector] = Point(operator=op, shape=shape, vector=vector)
+                fruitless = 0
+        if len(found) == plan.shapes_per_operator or fruitless == _MOST_FRUITLESS_DRAWS:
             break
-    return _checked(plan, op, list(found.values()))
+    points = list(found.values())
+    if fruitless == _MOST_FRUITLESS_DRAWS and prod(map(len, _axes(plan, op).values())) <= _MOST_COMBINATIONS:
+        points += [point for point in _every_point(plan, op) if point.vector not in found]
+    return _checked(plan, op, points[: plan.shapes_per_operator])
 
 
 def _checked(plan: Plan, op: Operator, points: list[Point]) -> list[Point]:
@@ -110,8 +121,8 @@ def _checked(plan: Plan, op: Operator, points: list[Point]) -> list[Point]:
     return points
 
 
-def _drawn_shapes(plan: Plan, op: Operator) -> Iterator[Shape]:
-    """Shapes by a scrambled Sobol sequence over the ranges; impossible combinations are left out."""
+def _drawn_shapes(plan: Plan, op: Operator) -> Iterator[Shape | None]:
+    """Shapes by a scrambled Sobol sequence over the ranges; None for impossible combinations."""
     axes = plan.ranges.axes()
     # A seed of its own per operator: no two operators share their gaps.
     engine = SobolEngine(len(axes), scramble=True, seed=_seed(plan, op))  # type: ignore[no-untyped-call]
@@ -121,15 +132,19 @@ def _drawn_shapes(plan: Plan, op: Operator) -> Iterator[Shape]:
             r[min(int(pick * len(r)), len(r) - 1)] for r, pick in zip(axes.values(), picks, strict=True)
         ]
         shape = _shape(plan, dict(zip(axes, values, strict=True)))
-        if shape is not None:
-            asked = _asked_shapes(shape, op)
-            yield asked[draw % len(asked)]
+        asked = _asked_shapes(shape, op) if shape is not None else [None]
+        yield asked[draw % len(asked)]
+
+
+def _axes(plan: Plan, op: Operator) -> dict[str, tuple[float, ...]]:
+    """The ranges, one value of those that an operator does not depend on."""
+    axes = plan.ranges.axes()
+    unused = _NOT_OF_A_STAGE if _is_of_a_stage(op) else _OF_A_STAGE
+    return axes | {name: axes[name][:1] for name in unused}
 
 
 def _every_point(plan: Plan, op: Operator) -> list[Point]:
-    axes = plan.ranges.axes()
-    unused = _NOT_OF_A_STAGE if _is_of_a_stage(op) else _OF_A_STAGE
-    axes |= {name: axes[name][:1] for name in unused}
+    axes = _axes(plan, op)
     found: dict[tuple[int, ...], Point] = {}
     for values in product(*axes.values()):
         shape = _shape(plan, dict(zip(axes, values, strict=True)))

@@ -162,6 +162,24 @@ def test_a_plan_of_collectives_alone(plan: Plan) -> None:
         compute_points(replace(plan, operators=("mp_all_reduce",)))
 
 
+@pytest.mark.parametrize("asked", [2000, 2**40])
+def test_more_shapes_asked_than_there_are(asked: int) -> None:
+    quick = load_plan("quick")
+    points = compute_points(replace(quick, shapes_per_operator=asked), ("gelu",))
+    vectors = [point.vector for point in points]
+    assert len(vectors) == 286
+    assert set(vectors) == {point.vector for point in distinct_points(quick, OPERATORS["gelu"])}
+    # A wish for more begins with what fewer are.
+    fewer = compute_points(replace(quick, shapes_per_operator=100), ("gelu",))
+    assert points[:100] == fewer
+
+
+def test_many_shapes_asked_of_ranges_that_hold_none(plan: Plan) -> None:
+    impossible = replace(plan, shapes_per_operator=2**40, ranges=replace(plan.ranges, head_size=(7,)))
+    with pytest.raises(UsageError, match="plan tiny: its ranges hold no shape of gelu within"):
+        compute_points(impossible, ("gelu",))
+
+
 def test_every_shape_of_the_ranges(plan: Plan) -> None:
     everything = {op.name: distinct_points(plan, op) for op in planned_operators(plan)}
     vectors = sorted(point.vector for point in everything["layer_norm"])
