@@ -37,15 +37,17 @@ def comm_points(plan: Plan, chosen: list[Layout], dtype: str) -> list[CommPoint]
     """What a collection measures: the plan's sizes of every collective in the layouts whose kind calls it.
 
     Operators named mp_… run in mp groups, pp_… in pairs, dp_… and ep_… (experts are spread over data-parallel
-    processes) in dp groups.
+    processes) in dp groups. Where the plan's operators name collectives, it means those, else all.
 
     Raises:
         UsageError: the plan's smallest message holds no element for each process.
     """
     element_bytes = DTYPES[dtype].itemsize
+    collectives = [op for op in OPERATORS.values() if op.collective]
+    planned = [op for op in collectives if op.name in plan.operators] or collectives
     points = []
     for layout in chosen:
-        operators = [op for op in OPERATORS.values() if op.collective and _kind(op) == layout.kind]
+        operators = [op for op in planned if _kind(op) == layout.kind]
         columns = [
             [
                 CommPoint(operator=op, layout=layout, entries=_divided(op, entries, layout.size))

@@ -7,13 +7,16 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from kernelcast.cli.collect import collect as collect_group
-from kernelcast.collector.communication.comm import collect_comm
+from kernelcast.collector.communication.comm import collect_comm, what_to_exchange
+from kernelcast.collector.communication.timing import CommPoint
+from kernelcast.collector.communication.world import World
 from kernelcast.collector.launch import ONE_VOICE
 from kernelcast.collector.plans.plan import Plan
 from kernelcast.runtime import UsageError
@@ -331,6 +334,27 @@ def test_messages_too_small_for_the_processes(monkeypatch: pytest.MonkeyPatch, p
         UsageError, match="smallest message is below 8192 bytes, expected at least an element for each"
     ):
         collect_comm(lambda: Database.open("unused.db"), plan, device="cpu")
+
+
+def exchanged(plan: Plan, layout_names: str) -> list[CommPoint]:
+    world = World(rank=0, local_rank=0, size=3, local_size=3)
+    return what_to_exchange(plan, world, device="cpu", dtype="float32", layout_names=layout_names)[1]
+
+
+@pytest.mark.parametrize(
+    ("named", "measured"),
+    [
+        (("mp_all_reduce", "pp_p2p"), {"mp_all_reduce", "pp_p2p"}),
+        (("gelu", "mp_all_gather"), {"mp_all_gather"}),
+        (("gelu", "rope"), set(COLLECTIVES)),
+        ((), set(COLLECTIVES)),
+    ],
+)
+def test_collectives_that_a_plan_names_are_the_only_ones(
+    plan: Plan, named: tuple[str, ...], measured: set[str]
+) -> None:
+    points = exchanged(replace(plan, operators=named), "")
+    assert {point.operator.name for point in points} == measured
 
 
 def test_unknown_dtype(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
