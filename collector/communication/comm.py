@@ -47,13 +47,13 @@ def comm_points(plan: Plan, chosen: list[Layout], dtype: str) -> list[CommPoint]
     planned = [op for op in collectives if op.name in plan.operators] or collectives
     points = []
     for layout in chosen:
-        operators = [op for op in planned if _kind(op) == layout.kind]
         columns = [
             [
-                CommPoint(operator=op, layout=layout, entries=_divided(op, entries, layout.size))
-                for entries in plan.entries(op.name, processes=layout.size, element_bytes=element_bytes)
+                CommPoint(operator=op, layout=layout, entries=entries)
+                for entries in _entries(plan, op, layout.size, element_bytes)
             ]
-            for op in operators
+            for op in planned
+            if _kind(op) == layout.kind
         ]
         # The collectives take turns, so that a drift of the machine hits all of them alike.
         points += [point for row in zip_longest(*columns) for point in row if point is not None]
@@ -63,9 +63,6 @@ def comm_points(plan: Plan, chosen: list[Layout], dtype: str) -> list[CommPoint]
             f"plan {plan.name}: its smallest message is below {size * element_bytes} bytes, expected at least an "
             f"element for each of {size} processes"
         )
-    if not points:
-        sizes = ", ".join(sorted({str(layout.size) for layout in chosen}))
-        raise UsageError(f"plan {plan.name}: it has no messages for groups of {sizes} processes")
     return points
 
 
@@ -75,8 +72,11 @@ def _kind(op: Operator) -> str:
     return prefix if prefix in (MP, PP) else DP
 
 
-def _divided(op: Operator, entries: int, processes: int) -> int:
-    return entries - entries % processes if op.collective in DIVIDED else entries
+def _entries(plan: Plan, op: Operator, processes: int, element_bytes: int) -> list[int]:
+    """What the plan sends, each once: rounded down to a multiple of the processes where these share it."""
+    planned = plan.entries(op.name, processes=processes, element_bytes=element_bytes)
+    share = processes if op.collective in DIVIDED else 1
+    return list(dict.fromkeys(entries - entries % share for entries in planned))
 
 
 def what_to_exchange(
@@ -85,7 +85,8 @@ def what_to_exchange(
     """Where and what is measured; callers can ask before they start processes.
 
     Raises:
-        UsageError: unknown device or dtype, fewer devices than processes, layouts that cannot be formed.
+        UsageError: unknown device or dtype, fewer devices than processes, layouts that cannot be formed, or for which
+            the plan has no messages.
     """
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
@@ -97,7 +98,15 @@ def what_to_exchange(
                 "on this node, expected a device for each process"
             )
         place = torch.device("cuda", world.local_rank)
-    return place, comm_points(plan, layouts(layout_names, world), dtype)
+    chosen = layouts(layout_names, world)
+    points = comm_points(plan, chosen, dtype)
+    for name in layout_names.split(",") if layout_names.strip() else ():
+        if not any(point.layout in layouts(name, world) for point in points):
+            raise UsageError(f"--layouts: plan {plan.name} has no messages for {name.strip()}")
+    if not points:
+        sizes = ", ".join(sorted({str(layout.size) for layout in chosen}))
+        raise UsageError(f"plan {plan.name}: it has no messages for groups of {sizes} processes")
+    return place, points
 
 
 def collect_comm(

@@ -18,7 +18,7 @@ from kernelcast.collector.communication.comm import collect_comm, what_to_exchan
 from kernelcast.collector.communication.timing import CommPoint
 from kernelcast.collector.communication.world import World
 from kernelcast.collector.launch import ONE_VOICE
-from kernelcast.collector.plans.plan import Plan
+from kernelcast.collector.plans.plan import CollectiveRange, Plan
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.store import Database, Status
@@ -355,6 +355,38 @@ def test_collectives_that_a_plan_names_are_the_only_ones(
 ) -> None:
     points = exchanged(replace(plan, operators=named), "")
     assert {point.operator.name for point in points} == measured
+
+
+def of_single_collectives(plan: Plan, *entries: int) -> Plan:
+    own = {"mp_reduce_scatter": CollectiveRange(entries=entries, processes=(2,))}
+    return replace(plan, messages=None, collectives=own)
+
+
+def test_messages_that_are_divided_into_equal_ones_are_one(plan: Plan) -> None:
+    points = exchanged(of_single_collectives(plan, 12, 13, 14), "mp2")
+    assert [point.vector for point in points] == [(12, 1, 2), (14, 1, 2)]
+
+
+@pytest.mark.parametrize(
+    ("layout_names", "message"),
+    [
+        ("mp2, mp3", "--layouts: plan tiny has no messages for mp3"),
+        ("dp3", "--layouts: plan tiny has no messages for dp3"),
+        ("1x3", "--layouts: plan tiny has no messages for 1x3"),
+    ],
+)
+def test_a_layout_without_messages_is_named(plan: Plan, layout_names: str, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        exchanged(of_single_collectives(plan, 12), layout_names)
+    assert str(caught.value) == message
+
+
+def test_no_messages_for_any_layout(plan: Plan) -> None:
+    single = of_single_collectives(plan, 12)
+    # Two of three processes are a group as well, by size.
+    assert {point.layout.size for point in exchanged(single, "")} == {2}
+    with pytest.raises(UsageError, match="plan tiny: it has no messages for groups of 2, 3 processes"):
+        exchanged(replace(single, operators=("mp_all_reduce",)), "")
 
 
 def test_unknown_dtype(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
