@@ -12,6 +12,7 @@ from kernelcast.collector.communication.collectives import Members
 from kernelcast.collector.communication.layouts import Layout
 from kernelcast.collector.communication.watchdog import Watchdog
 from kernelcast.collector.communication.world import World
+from kernelcast.collector.measuring.gloo_threads import calm_gloo
 from kernelcast.runtime.errors import DataError
 
 T = TypeVar("T")
@@ -98,6 +99,7 @@ class Peers:
         if ranks not in self._handles:
             # All processes make all groups, in the same order: torch asks for it.
             self._handles[ranks] = dist.new_group(list(ranks))
+            calm_gloo()
         return self._handles[ranks]
 
 
@@ -118,6 +120,7 @@ def joined(world: World, place: torch.device, *, timeout_s: float, watchdog: Wat
             world_size=world.size,
             timeout=timedelta(seconds=timeout_s + _TORCH_EXTRA_S),
         )
+    calm_gloo()
     watchdog.heard()
     try:
         peers = Peers(world, place, watchdog)

@@ -16,7 +16,7 @@ from kernelcast.collector.machine.probe_cpu import (
 )
 from kernelcast.collector.machine.probe_gpu import driver_version, gpu_fields, gpu_links
 from kernelcast.collector.machine.probe_network import network_links
-from kernelcast.collector.measuring import cache_state, core_binding, host_memory
+from kernelcast.collector.measuring import cache_state, core_binding, gloo_threads, host_memory
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 
@@ -126,6 +126,7 @@ def _software(device: torch.device, threads: int, processes: int) -> SoftwareFin
         cache_state.SETTING: True,
         host_memory.SETTING: host_memory.keeps_freed_memory(),
         core_binding.SETTING: core_binding.is_bound(processes, threads=threads),
+        gloo_threads.SETTING: gloo_threads.can_calm(),
     }
     return SoftwareFingerprint(
         torch=torch.__version__,

@@ -6,6 +6,7 @@ from typing import Self
 
 import torch.distributed as dist
 
+from kernelcast.collector.measuring.gloo_threads import calm_gloo
 from kernelcast.runtime import Parallelism
 
 _Group = dist.ProcessGroup
@@ -25,6 +26,7 @@ class GroupCache:
         """The group of these ranks, made at the first question."""
         if ranks not in self._known:
             self._known[ranks] = dist.new_group(list(ranks), timeout=self._timeout)
+            calm_gloo()
         return self._known[ranks]
 
 

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from kernelcast.collector.layers.clipping import MOST_NORM
 from kernelcast.collector.measuring.core_binding import bind, own_cores
+from kernelcast.collector.measuring.gloo_threads import calm_gloo
 from kernelcast.collector.measuring.harness import profiled, synchronise
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.reference import Reference
@@ -175,6 +176,7 @@ def _device(kind: str, rank: int) -> torch.device:
 @contextmanager
 def _process_group(backend: str, timeout: timedelta) -> Iterator[None]:
     dist.init_process_group(backend, timeout=timeout)
+    calm_gloo()
     try:
         yield
     finally:
