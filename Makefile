@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-run validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling clean
+.PHONY: demo test validate validate-published validate-run validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -117,6 +117,9 @@ $(HTA_VENV)/.installed:
 # BENCH_PARSE='--write docs/ingesting.md' puts the table into that page.
 bench-parse: $(INSTALLED) $(HTA_VENV)/.installed
 	$(BIN)/python benchmarks/bench_parse.py "$(TRACES)" --hta-python $(HTA_VENV)/bin/python $(BENCH_PARSE)
+
+bench-gloo: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_gloo.py --write docs/method.md
 
 clean:
 	rm -rf $(VENV) $(HTA_VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -1,10 +1,10 @@
-"""Keeps gloo's own thread from interrupting those that it then waits for: an exchange stalls for milliseconds otherwise.
+"""Keeps gloo's own thread from interrupting those that it then waits for: exchanges would stall for milliseconds.
 
 A thread of gloo's receives what comes over TCP, `gloo_tcp_loop`. When it wakes it interrupts whoever runs on its core.
 If that one holds the lock of the connection, the loop asks for the lock again and again, and the other gets the core
-back at the scheduler's next tick only: 3 to 4 ms of an exchange that takes 0.2 ms, in about every second one where a
-process has one core. As a batch thread (sched(7)) it interrupts nobody; what it receives while its process computes
-waits for the tick at most. The setting is part of the software fingerprint (`SETTING`).
+back at the scheduler's next tick only, milliseconds later: often, where a process has one core
+(benchmarks/bench_gloo.py). As a batch thread (sched(7)) it interrupts nobody; what it receives while its process
+computes waits for the tick at most. The setting is part of the software fingerprint (`SETTING`).
 """
 
 import os

@@ -14,7 +14,7 @@ import torch
 
 from kernelcast.collector.machine.probe import probe, resolve_device
 from kernelcast.collector.machine.probe_gpu import driver_version, gpu_links
-from kernelcast.collector.measuring import cache_state, core_binding
+from kernelcast.collector.measuring import cache_state, core_binding, gloo_threads
 from kernelcast.collector.measuring.host_memory import SETTING, keeps_freed_memory
 from kernelcast.runtime import DataError, UsageError
 
@@ -87,7 +87,8 @@ def test_what_a_cpu_says(monkeypatch: pytest.MonkeyPatch) -> None:
     assert found.software.torch == torch.__version__
     kept = (SETTING,) if keeps_freed_memory() else ()
     cores = (core_binding.SETTING,) if core_binding.is_bound(1, threads=1) else ()
-    assert found.software.environment == ("MKL_CBWR=COMPATIBLE", cache_state.SETTING, *kept, *cores)
+    gloo = (gloo_threads.SETTING,) if gloo_threads.can_calm() else ()
+    assert found.software.environment == ("MKL_CBWR=COMPATIBLE", cache_state.SETTING, *kept, *cores, *gloo)
 
 
 def test_threads_are_part_of_a_cpu() -> None:

@@ -1,0 +1,105 @@
+"""How long two processes with one core each take for small all-reduces over gloo, with and without a calm loop.
+
+    python benchmarks/bench_gloo.py [--repetitions 400] [--rounds 3] [--write docs/method.md]
+
+Both ways take turns in one run, in new processes. A time is that of the process that came last. Prints Markdown, and
+with --write puts it between the marks of that file. What is calm: collector/measuring/gloo_threads.py.
+"""
+
+import argparse
+import re
+import socket
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+
+from kernelcast.collector.machine.probe import probe
+from kernelcast.collector.measuring.core_binding import bind, own_cores
+from kernelcast.collector.measuring.gloo_threads import calm_gloo
+
+BEGIN, END = "<!-- bench-gloo: begin -->", "<!-- bench-gloo: end -->"
+ENTRIES = (256, 65_536, 1_048_576)
+WARM_UP = 20
+STALL_US = 1000.0  # above the 10th percentile
+
+
+def exchange(rank: int, *, calm: bool, port: int, repetitions: int, folder: str) -> None:
+    """One process: times of every size, µs, into a file."""
+    bind(own_cores(rank, 2, threads=1))
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
+    if calm:
+        calm_gloo()
+    found = []
+    for entries in ENTRIES:
+        tensor = torch.zeros(entries)
+        times = []
+        for _ in range(WARM_UP + repetitions):
+            dist.barrier()
+            started = time.perf_counter()
+            dist.all_reduce(tensor)
+            times.append((time.perf_counter() - started) * 1e6)
+        found.append(times[WARM_UP:])
+    np.save(Path(folder, f"{rank}.npy"), np.array(found))
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def call(rank: int, options: dict[str, Any]) -> None:
+    """What a new process begins with."""
+    exchange(rank, **options)
+
+
+def times_us(*, calm: bool, repetitions: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """[sizes, repetitions] of two new processes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        options = {"calm": calm, "port": port, "repetitions": repetitions, "folder": folder}
+        mp.spawn(call, (options,), nprocs=2)
+        return np.minimum(*(np.load(Path(folder, f"{rank}.npy")) for rank in range(2)))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--repetitions", type=int, default=400)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--write", type=Path)
+    arguments = parser.parse_args()
+    rounds = [
+        {calm: times_us(calm=calm, repetitions=arguments.repetitions) for calm in (False, True)}
+        for _ in range(arguments.rounds)
+    ]
+    lines = [
+        f"{probe(torch.device('cpu'), threads=1, processes=2).compute.description}; torch {torch.__version__}; "
+        f"{arguments.rounds} rounds of {arguments.repetitions} repetitions.",
+        "",
+        "| all-reduce of | loop as it is: median | mean | stalls | calm loop: median | mean | stalls | means' ratio |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for index, entries in enumerate(ENTRIES):
+        cells, means = [], {}
+        for calm in (False, True):
+            times = np.concatenate([one[calm][index] for one in rounds])
+            means[calm] = times.mean()
+            stalls = (times > np.percentile(times, 10) + STALL_US).mean()
+            cells.append(f"{np.median(times):.0f} µs | {means[calm]:.0f} µs | {stalls:.0%}")
+        lines.append(f"| {4 * entries:,} bytes | {' | '.join(cells)} | {means[False] / means[True]:.1f} |")
+    text = "\n".join(lines)
+    print(text)
+    if arguments.write:
+        page = arguments.write.read_text(encoding="utf-8")
+        pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.S)
+        arguments.write.write_text(pattern.sub(lambda _: f"{BEGIN}\n{text}\n{END}", page), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

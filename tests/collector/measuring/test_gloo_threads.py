@@ -1,0 +1,66 @@
+"""gloo's loop is a batch thread in every process group that measures or trains, and nothing else is."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from kernelcast.collector.machine.probe import probe
+from kernelcast.collector.measuring.gloo_threads import SETTING, calm_gloo, can_calm
+
+# Prints the scheduling policies of all threads, by name, after groups were made and each of the deeds was done.
+POLICIES = """
+import json, os, sys
+from collections import defaultdict
+from pathlib import Path
+import torch.distributed as dist
+from kernelcast.collector.measuring.gloo_threads import calm_gloo
+from kernelcast.collector.training.groups import GroupCache
+
+def policies():
+    found = defaultdict(set)
+    for thread in Path("/proc/self/task").iterdir():
+        found[(thread / "comm").read_text().strip()].add(os.sched_getscheduler(int(thread.name)))
+    return {name: sorted(values) for name, values in found.items()}
+
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+said = [policies()]
+calm_gloo()
+said.append(policies())
+GroupCache().of((0,))
+said.append(policies())
+print(json.dumps(said))
+dist.destroy_process_group()
+"""
+
+
+def test_loops_are_batch_threads_and_others_are_not(tmp_path: os.PathLike[str]) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", POLICIES, os.path.join(tmp_path, "store")],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    before, calm, with_a_group = json.loads(done.stdout)
+    assert before["gloo_tcp_loop"] == [os.SCHED_OTHER]
+    expected = [os.SCHED_BATCH] if can_calm() else [os.SCHED_OTHER]
+    assert calm["gloo_tcp_loop"] == with_a_group["gloo_tcp_loop"] == expected
+    others = {name: found for name, found in with_a_group.items() if name != "gloo_tcp_loop"}
+    assert others
+    assert all(found == [os.SCHED_OTHER] for found in others.values())
+
+
+def test_where_it_is_forbidden_nothing_is_claimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu = torch.device("cpu")
+    assert (SETTING in probe(cpu, threads=1).software.environment) is can_calm()
+
+    def forbidden(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "sched_setscheduler", forbidden)
+    assert not can_calm()
+    calm_gloo()
+    assert SETTING not in probe(cpu, threads=1).software.environment
