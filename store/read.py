@@ -41,8 +41,15 @@ class SampleRow:
     software_id: str
     conditions: Mapping[str, Any]
     source_kind: str
-    mean_us: float | None = None  # over all repetitions; None where they are not known
+    # Of what has one time: mean of its repetitions without the lowest and the highest tenth; None where unknown.
+    inner_mean_us: float | None = None
     flags: tuple[tuple[str, str], ...] = ()  # what makes it doubtful: flag and detail
+
+
+_INNER_MEAN = (
+    "SELECT avg(time_us) FROM (SELECT time_us, row_number() OVER (ORDER BY time_us) AS place, count(*) OVER () AS count"
+    " FROM repetition WHERE sample_number = sample.number) WHERE place > count / 10 AND place <= count - count / 10"
+)
 
 
 def read_measured_points(connection: sqlite3.Connection, **wanted: Any) -> set[PointKey]:
@@ -67,7 +74,7 @@ def read_sample_rows(connection: sqlite3.Connection, **wanted: Any) -> list[Samp
         " sample.vector, sample.status, sample.reason, sample.time_us, sample.quiet_us, sample.spread,"
         " sample.repetition_count, sample.flops, sample.moved_bytes, sample.reference_us, sample.measured_at,"
         " run.compute_id, run.fabric_id, run.software_id, run.conditions, source.kind,"
-        " (SELECT avg(time_us) FROM repetition WHERE sample_number = sample.number),"
+        f" CASE sample.direction WHEN 'once' THEN ({_INNER_MEAN}) END,"
         " (SELECT json_group_array(json_array(flag, detail)) FROM"
         " (SELECT flag, detail FROM sample_flag WHERE sample_number = sample.number ORDER BY flag))"
         " FROM sample JOIN run ON run.id = sample.run_id JOIN source ON source.id = run.source_id"

@@ -137,10 +137,10 @@ def _row(sample: SampleRow, statistic: str, where: str) -> Row:
     known = OPERATORS[sample.operator]
     collective = known.operator_class is OperatorClass.COMMUNICATION
     time_us = sample.quiet_us if statistic == "quiet" else sample.time_us
-    if statistic == "quiet" and collective and sample.mean_us is not None:
-        # Exchanges stall now and then on an idle machine too, and even a quiet step makes dozens of them: what it
-        # holds is their mean, while the quiet time is that of an exchange that was lucky.
-        time_us = sample.mean_us
+    if statistic == "quiet" and collective and sample.inner_mean_us is not None:
+        # Even a quiet step makes dozens of exchanges: what it holds is their mean, while the quiet time is that of a
+        # lucky one. Single ones stall for many times as long, also on an idle machine; few decide nothing.
+        time_us = sample.inner_mean_us
     if time_us is None:
         raise DataError(
             f"{where}: sample {sample.sample_id} of {sample.operator} has no {statistic} time, "

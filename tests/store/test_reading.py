@@ -99,11 +99,26 @@ def test_a_sample_row_says_what_it_was_measured_on(
     assert row.source_kind == "collector"
 
 
-def test_a_sample_row_has_the_mean_of_its_repetitions(database: Database, make_sample: SampleMaker) -> None:
-    known, imported = make_sample(rows=1), replace(make_sample(rows=2), repetitions=())
-    database.add_samples([known, imported])
-    means = {row.sample_id: row.mean_us for row in database.read_samples()}
-    assert means == {known.id: pytest.approx(14.5), imported.id: None}
+def test_a_sample_row_of_one_time_has_the_mean_of_its_inner_repetitions(
+    database: Database, make_sample: SampleMaker
+) -> None:
+    once = make_sample(rows=1, operator="mp_all_reduce", direction=Direction.ONCE)
+    last = once.repetitions[-1]
+    stalled = replace(
+        once, vector=(9, 1, 2), repetitions=(*once.repetitions[:-1], replace(last, time_us=4e3))
+    )
+    few = replace(once, vector=(8, 1, 2), repetitions=once.repetitions[:2], repetition_count=2)
+    imported = replace(once, vector=(7, 1, 2), repetitions=())
+    forward = make_sample(rows=2)
+    database.add_samples([once, stalled, few, imported, forward])
+    means = {row.sample_id: row.inner_mean_us for row in database.read_samples()}
+    assert means == {
+        once.id: pytest.approx(14.5),  # of 11 to 18
+        stalled.id: pytest.approx(14.5),
+        few.id: pytest.approx(10.5),  # of both
+        imported.id: None,
+        forward.id: None,
+    }
 
 
 def test_flags_come_back(database: Database, make_sample: SampleMaker) -> None:
