@@ -26,25 +26,28 @@ def policies():
         found[(thread / "comm").read_text().strip()].add(os.sched_getscheduler(int(thread.name)))
     return {name: sorted(values) for name, values in found.items()}
 
-dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=int(sys.argv[2]), world_size=2)
 said = [policies()]
 calm_gloo()
 said.append(policies())
-GroupCache().of((0,))
+GroupCache().of((0, 1))
 said.append(policies())
 print(json.dumps(said))
+dist.barrier()
 dist.destroy_process_group()
 """
 
 
 def test_loops_are_batch_threads_and_others_are_not(tmp_path: os.PathLike[str]) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", POLICIES, os.path.join(tmp_path, "store")],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    before, calm, with_a_group = json.loads(done.stdout)
+    store = os.path.join(tmp_path, "store")
+    both = [
+        subprocess.Popen(
+            [sys.executable, "-c", POLICIES, store, str(rank)], stdout=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    (said, _), _ = (process.communicate(timeout=100) for process in both)
+    before, calm, with_a_group = json.loads(said)
     assert before["gloo_tcp_loop"] == [os.SCHED_OTHER]
     expected = [os.SCHED_BATCH] if can_calm() else [os.SCHED_OTHER]
     assert calm["gloo_tcp_loop"] == with_a_group["gloo_tcp_loop"] == expected
