@@ -29,7 +29,7 @@ WARM_UP = 20
 STALL_US = 1000.0  # above the 10th percentile
 
 
-def exchange(rank: int, *, calm: bool, port: int, repetitions: int, folder: str) -> None:
+def exchange(rank: int, calm: bool, port: int, repetitions: int, folder: str) -> None:
     """One process: times of every size, µs, into a file."""
     bind(own_cores(rank, 2, threads=1))
     torch.set_num_threads(1)
@@ -51,19 +51,13 @@ def exchange(rank: int, *, calm: bool, port: int, repetitions: int, folder: str)
     dist.destroy_process_group()
 
 
-def call(rank: int, options: dict[str, Any]) -> None:
-    """What a new process begins with."""
-    exchange(rank, **options)
-
-
 def times_us(*, calm: bool, repetitions: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """[sizes, repetitions] of two new processes."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        options = {"calm": calm, "port": port, "repetitions": repetitions, "folder": folder}
-        mp.spawn(call, (options,), nprocs=2)
+        mp.spawn(exchange, (calm, port, repetitions, folder), nprocs=2)
         return np.minimum(*(np.load(Path(folder, f"{rank}.npy")) for rank in range(2)))
 
 

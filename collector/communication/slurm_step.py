@@ -55,11 +55,8 @@ def rendezvous(environment: Mapping[str, str], *, nodes: int) -> str:
 
 def tcp(address: str, port: str) -> str:
     """Torch's init_method of a place to meet; IPv6 addresses stand in brackets."""
-    return (
-        f"tcp://[{address}]:{port}"
-        if ":" in address and not address.startswith("[")
-        else f"tcp://{address}:{port}"
-    )
+    host = f"[{address}]" if ":" in address and not address.startswith("[") else address
+    return f"tcp://{host}:{port}"
 
 
 def _node_list(environment: Mapping[str, str]) -> str:

@@ -63,9 +63,8 @@ def is_bound(processes: int, *, threads: int, environment: Mapping[str, str] = o
 
 def _launched(environment: Mapping[str, str]) -> bool:
     """Whether srun or mpirun started this process as one of several, and not one process that starts the others."""
-    if environment.get(
-        "TORCHELASTIC_RUN_ID"
-    ):  # torchrun binds nothing, and may itself have been started by another
+    # torchrun binds nothing, and may itself have been started by another.
+    if environment.get("TORCHELASTIC_RUN_ID"):
         return False
     return any(
         environment.get(name, "1") != "1" for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_LOCAL_SIZE")

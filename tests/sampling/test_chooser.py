@@ -57,10 +57,11 @@ def chooser(
     times: Times | None = None,
     *,
     names: tuple[str, ...] = OPS,
+    cost: Cost = COST,
     **changes: float,
 ) -> Chooser:
     options = {"budget_s": 60.5, "target": 0.0, "memory_bytes": 2**40} | changes
-    return Chooser(plan, names, cost=COST, times=times or {}, clock=machine.clock, **options)  # type: ignore[arg-type]
+    return Chooser(plan, names, cost=cost, times=times or {}, clock=machine.clock, **options)  # type: ignore[arg-type]
 
 
 def run(chosen: Chooser, machine: Machine, most: int = 10_000) -> None:
@@ -98,19 +99,8 @@ def test_a_budget_too_small_for_all_finishes_one_operator(plan: Plan) -> None:
 
 def test_what_is_too_dear_leaves_the_time_to_the_others(plan: Plan) -> None:
     machine = Machine(noise=0.1)
-    dear = Cost(
-        source="test", overhead_s=1.0, flops_per_s=1e3, bytes_per_s=1e12, element_bytes=4, fitted={}
-    )  # hours for each product
-    chosen = Chooser(
-        plan,
-        ("mlp_up_linear", "qkv_split"),
-        cost=dear,
-        times={},
-        budget_s=20.5,
-        target=0.0,
-        memory_bytes=2**40,
-        clock=machine.clock,
-    )
+    dear = replace(COST, flops_per_s=1e3)  # hours for each product
+    chosen = chooser(plan, machine, names=("mlp_up_linear", "qkv_split"), cost=dear, budget_s=20.5)
     run(chosen, machine)
     assert Counter(point.operator.name for point in machine.asked) == {"qkv_split": 20}
 
@@ -118,16 +108,7 @@ def test_what_is_too_dear_leaves_the_time_to_the_others(plan: Plan) -> None:
 def test_what_is_too_dear_leaves_the_time_to_the_cheaper_ones_of_its_operator(plan: Plan) -> None:
     machine = Machine(noise=0.1)
     slow = replace(COST, overhead_s=0.01, flops_per_s=1e9, bytes_per_s=1e9)
-    chosen = Chooser(
-        plan,
-        ("mlp_up_linear",),
-        cost=slow,
-        times={},
-        budget_s=5.5,
-        target=0.0,
-        memory_bytes=2**40,
-        clock=machine.clock,
-    )
+    chosen = chooser(plan, machine, names=("mlp_up_linear",), cost=slow, budget_s=5.5)
     state = chosen.states["mlp_up_linear"]
     seconds = {point.vector: float(taken) for point, taken in zip(state.points, state.seconds, strict=True)}
     assert min(seconds.values()) < 1 < 5.5 < np.median(list(seconds.values()))

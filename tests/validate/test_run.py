@@ -156,6 +156,13 @@ def test_a_failure_keeps_what_was_measured(
             )
 
 
+def take_turns(jobs: int, effort: Effort, on_turn: Callable[[Turn], None], *, rounds: int) -> None:
+    """What training reports, without any."""
+    for number in range(rounds):
+        for job in range(jobs):
+            on_turn(Turn(job=job, round=number, steps_s=(0.5,) * effort.steps, reference_us=(), traces=()))
+
+
 @pytest.mark.parametrize("rounds", [2, 6])
 def test_a_repetition_that_was_cut_short_is_measured_again(
     rounds: int, make_bundle: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -165,13 +172,10 @@ def test_a_repetition_that_was_cut_short_is_measured_again(
 
     def train(jobs: list[TrainingJob], *, effort: Effort, on_turn: Callable[[Turn], None], **_: Any) -> None:
         trained.append(len(jobs))
-        for number in range(effort.rounds):
-            if number == effort.rounds - 1 and len(trained) == 1:
-                raise DataError("worker: gone")
-            for job in range(len(jobs)):
-                on_turn(
-                    Turn(job=job, round=number, steps_s=(0.5,) * effort.steps, reference_us=(), traces=())
-                )
+        is_lost = len(trained) == 1
+        take_turns(len(jobs), effort, on_turn, rounds=effort.rounds - is_lost)
+        if is_lost:
+            raise DataError("worker: gone")
 
     monkeypatch.setattr(run_module, "train_jobs", train)
     estimator, options = Estimator.load(make_bundle()), RunOptions(repetitions=1, steps=20)
@@ -195,11 +199,7 @@ def test_steps_are_stored_under_the_software_of_their_number_of_processes(
         return replace(keys, software=replace(keys.software, environment=(f"{processes} of 2 bound",)))
 
     def train(jobs: list[TrainingJob], *, effort: Effort, on_turn: Callable[[Turn], None], **_: Any) -> None:
-        for number in range(effort.rounds):
-            for job in range(len(jobs)):
-                on_turn(
-                    Turn(job=job, round=number, steps_s=(0.5,) * effort.steps, reference_us=(), traces=())
-                )
+        take_turns(len(jobs), effort, on_turn, rounds=effort.rounds)
 
     monkeypatch.setattr(run_module, "train_jobs", train)
     estimator, options = Estimator.load(make_bundle()), RunOptions(repetitions=1, steps=2)

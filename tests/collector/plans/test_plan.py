@@ -1,4 +1,4 @@
-"""Plans: the one that ships, the points that a plan means, and files that are no plan."""
+"""Plans: the ones that ship, and the points that a plan means."""
 
 from collections import Counter
 from dataclasses import replace
@@ -15,7 +15,7 @@ from kernelcast.collector.plans.plan import (
     load_plan,
     planned_operators,
 )
-from kernelcast.runtime import DataError, KernelcastError, UsageError
+from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
 
 COMPUTE = [op.name for op in OPERATORS.values() if op.operator_class is not OperatorClass.COMMUNICATION]
@@ -88,30 +88,6 @@ def test_only_the_operators_asked_for(plan: Plan) -> None:
     # They are those of the whole plan: what was measured with and without the choice is the same.
     everything = compute_points(plan)
     assert all(point in everything for point in points)
-
-
-def without_messages(text: str) -> str:
-    return text.partition("[messages]")[0]
-
-
-def test_a_plan_needs_messages_or_collectives(plan_file: Path, tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(without_messages(plan_file.read_text()))
-    with pytest.raises(UsageError, match="messages is missing, expected it or collectives"):
-        load_plan(str(path))
-
-
-def test_entries_and_groups_of_single_collectives(plan_file: Path, tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text(
-        without_messages(plan_file.read_text())
-        + "[collectives.pp_p2p]\nentries = {from = 8, to = 40, step = 16}\nprocesses = {from = 2, to = 4, times = 2}\n"
-    )
-    plan = load_plan(str(path))
-    assert plan.entries("pp_p2p", processes=2, element_bytes=4) == [8, 24, 40]
-    assert plan.entries("pp_p2p", processes=4, element_bytes=2) == [8, 24, 40]
-    assert plan.entries("pp_p2p", processes=8, element_bytes=4) == []
-    assert plan.entries("mp_all_reduce", processes=2, element_bytes=4) == []
 
 
 def test_biases_are_planned_at_every_linears_width(plan: Plan) -> None:
@@ -262,150 +238,3 @@ def test_an_operator_without_a_shape_is_no_silent_gap(
 ) -> None:
     with pytest.raises(UsageError, match=message):
         compute_points(replace(plan, **change))  # type: ignore[arg-type]
-
-
-def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
-    plan = load_plan(str(plan_file))
-    assert plan.name == "tiny"
-    assert plan.ranges.hidden_size == (32, 64)
-    assert plan.most_gflop == 1.0
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (
-            "seed = 3",
-            "seed = 3\nspeed = 4",
-            "speed is unknown; known are collectives, messages, most_elements, most_gflop",
-        ),
-        ("seed = 3", "", "seed is missing"),
-        ("seed = 3", "seed = -1", "seed is -1, expected a whole number from 0"),
-        ("seed = 3", "seed = true", "seed is True, expected a whole number from 0"),
-        ("seed = 3", f"seed = 0x{'9' * 5000}", "seed is a number too long to show, expected a whole number"),
-        (
-            "seed = 3",
-            f'seed = 3\n"{"a" * 5000}" = 1',
-            f"'{'a' * 79} is unknown; known are collectives, messages",
-        ),
-        ("seed = 3", "seed = 3\noperators = [[1]]", "operators has [1], expected some of embedding, "),
-        ("seed = 3", "seed = 3.0", "seed is 3.0, expected a whole number from 0"),
-        ("seed = 3", f"seed = {10**30}", f"seed is {10**30}, expected a whole number from 0"),
-        ("per_operator = 2", "per_operator = 0", "shapes_per_operator is 0, expected a whole number from 1"),
-        ("most_gflop = 1.0", "most_gflop = nan", "most_gflop is nan, expected a number above 0"),
-        ("most_gflop = 1.0", "most_gflop = inf", "most_gflop is inf, expected a number above 0"),
-        ("most_gflop = 1.0", 'most_gflop = "1"', "most_gflop is '1', expected a number above 0"),
-        ("[ranges]", "[ranks]", "ranks is unknown; known are"),
-        ("[ranges]", "[ranges.inner]", "ranges.inner is unknown; known are attention_heads, encoders"),
-        (
-            "head_size = [8, 16]",
-            "",
-            "ranges has neither of head_size and attention_heads, expected one of them",
-        ),
-        ("head_size = [8, 16]", "head_size = 8", "ranges.head_size is 8, expected a list of whole numbers"),
-        ("head_size = [8, 16]", "head_size = []", "ranges.head_size is [], expected a list of whole numbers"),
-        ("head_size = [8, 16]", "head_size = [0]", "ranges.head_size is [0], expected a list of whole num"),
-        ("largest_bytes = 16384", "largest_bytes = 1.5", "messages.largest_bytes is 1.5, expected a whole"),
-        (
-            "largest_bytes = 16384",
-            "largest_bytes = 4095",
-            "messages.smallest_bytes is 4096, expected at most messages.largest_bytes (4095)",
-        ),
-        (
-            "head_size = [8, 16]",
-            "head_size = [8]\nattention_heads = [4]",
-            "ranges has both of head_size and att",
-        ),
-        (
-            "mlp_ratio = [4]",
-            "mlp_ratio = [-1.5]",
-            "ranges.mlp_ratio is [-1.5], expected a list of numbers above",
-        ),
-        (
-            "head_size = [8, 16]",
-            "head_size = [8.0]",
-            "ranges.head_size is [8.0], expected a list of whole num",
-        ),
-        (
-            "head_size = [8, 16]",
-            "head_size = {from = 8, to = 16}",
-            "ranges.head_size is {'from': 8, 'to': 16}, exp",
-        ),
-        (
-            "head_size = [8, 16]",
-            "head_size = {from = 8, to = 4, step = 1}",
-            "ranges.head_size is {'from': 8, 'to': 4, 'step': 1}, expected from at most to",
-        ),
-        (
-            "head_size = [8, 16]",
-            "head_size = {from = 8, to = 16, times = 1}",
-            "ranges.head_size is {'from': 8, 'to': 16, 'times': 1}, expected from at most to, and times above 1",
-        ),
-        (
-            "head_size = [8, 16]",
-            "head_size = {from = 1, to = 1000000, step = 1}",
-            "ranges.head_size means more than 100,000 numbers",
-        ),
-        ("seed = 3", 'seed = 3\noperators = ["conv"]', "operators has 'conv', expected some of embedding"),
-        ("seed = 3", "seed = 3\noperators = []", "operators is [], expected a list of operators"),
-        ("seed = 3", "seed = 3\npadded_vocabulary = 1", "padded_vocabulary is 1, expected true or false"),
-        (
-            "[messages]",
-            "[collectives.gelu]\nentries = [1]\nprocesses = [2]\n[messages]",
-            "collectives.gelu is unknown; known are mp_all_reduce",
-        ),
-        ("[messages]", "[collectives]\npp_p2p = 3\n[messages]", "collectives.pp_p2p is 3, expected a table"),
-        (
-            "[messages]",
-            "[collectives.pp_p2p]\nentries = [1]\nprocesses = [2]\n[messages]",
-            "both messages and collectives are given, expected one of them",
-        ),
-    ],
-)
-def test_a_slip_is_named(plan_file: Path, tmp_path: Path, old: str, new: str, message: str) -> None:
-    text = plan_file.read_text()
-    assert old in text
-    path = tmp_path / "mine.toml"
-    path.write_text(text.replace(old, new))
-    with pytest.raises(UsageError) as caught:
-        load_plan(str(path))
-    assert str(caught.value).startswith(f"plan {path}: {message}")
-    assert "\n" not in str(caught.value)
-
-
-def test_a_table_that_is_none(plan_file: Path, tmp_path: Path) -> None:
-    path = tmp_path / "mine.toml"
-    path.write_text("messages = 3\n" + plan_file.read_text().partition("[messages]")[0])
-    with pytest.raises(UsageError, match=r"messages is 3, expected a table \[messages\]"):
-        load_plan(str(path))
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"seed = = 3", r"not TOML \(.+\)"),
-        (b"\xff\xfe", r"not TOML \(.+\)"),
-        (b"a = " + b"[" * 20_000, r"not TOML \(.*recursion.*\)"),
-        (b"seed = " + b"9" * 5000, r"not TOML \(Exceeds the limit .+\)"),
-        (None, r"cannot be read \(Is a directory\)"),
-    ],
-)
-def test_what_is_no_toml(tmp_path: Path, content: bytes | None, message: str) -> None:
-    path = tmp_path / "mine.toml"
-    path.mkdir() if content is None else path.write_bytes(content)
-    with pytest.raises(
-        DataError, match=f"{message}, expected a TOML file or one of the plans that"
-    ) as caught:
-        load_plan(str(path))
-    assert "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("name", ["slow", "none.toml", "plans/quick", "x" * 5000, "x/" * 1000, "a\0b"])
-def test_a_plan_that_is_not_there(name: str) -> None:
-    with pytest.raises(
-        KernelcastError,
-        match="no such file, expected a TOML file or one of the plans that ship"
-        r" \((\w+, )*paper, quick(, \w+)*\)|cannot be read \((File name too long|embedded null byte)\), expected a",
-    ) as caught:
-        load_plan(name)
-    assert len(str(caught.value)) < 400
