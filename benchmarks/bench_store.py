@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kernelcast.runtime.fingerprint import ComputeFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Kernel, Repetition, Run, Sample, merge_databases
 

@@ -40,7 +40,7 @@ import json, sys, time
 from pathlib import Path
 import numpy, onnxruntime
 from kernelcast.runtime.bundle.file import read_bundle
-from kernelcast.runtime.predictor import Predictor
+from kernelcast.runtime.answers.predictor import Predictor
 
 def resident_bytes():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

@@ -11,8 +11,8 @@ import onnx
 from onnx import TensorProto, helper
 
 from kernelcast.runtime.bundle.file import Manifest, RegressorEntry, write_bundle
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.bundle.interval import Interval
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import OPERATORS, Direction, Operator
 
 TREES, DEPTH = 150, 5

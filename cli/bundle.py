@@ -144,7 +144,7 @@ def verify(path: Path, allowed_signers: Path | None, signer: str, as_json: bool)
     kernelcast bundle verify theirs.kcast --allowed-signers signers
     """
     # Imported here: the check loads numpy and onnxruntime, which info does without.
-    from kernelcast.runtime.bundle.check import check_bundle
+    from kernelcast.runtime.answers.bundle_check import check_bundle
     from kernelcast.runtime.bundle.signature import signature_path, verify_signature
 
     if signer and allowed_signers is None:

@@ -10,8 +10,8 @@ import click
 from kernelcast.cli.estimate_text import SHOWN_WARNINGS
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import seconds_precisely, text_table
+from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
-from kernelcast.runtime.calibration import CLASSES, Calibration
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, one_line
 from kernelcast.runtime.step.timeline_kinds import TimelineKind
 from kernelcast.validate.calibration import PredictedStep, left_out_errors, predicted_steps, write_calibrated

@@ -8,7 +8,7 @@ from typing import Any
 from kernelcast.cli.tables import seconds, text_table
 from kernelcast.runtime import Estimate, UsageError
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.explanation import Explanation, explain_operator
+from kernelcast.runtime.estimate.explanation import Explanation, explain_operator
 from kernelcast.runtime.operators import OPERATORS
 
 NEAREST = 5

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelcast.runtime.explanation import Explanation
+from kernelcast.runtime.estimate.explanation import Explanation
 from kernelcast.store import Database, Status
 
 

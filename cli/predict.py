@@ -12,8 +12,8 @@ from kernelcast.cli.estimate_text import headline, render
 from kernelcast.cli.explain import explain, render_explanations
 from kernelcast.cli.sizes import parse_size
 from kernelcast.runtime import Cluster, Estimator, Parallelism, UsageError, load_model
-from kernelcast.runtime.models import BUILT_IN
-from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES, Recompute, Schedule
+from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES, Recompute, Schedule
+from kernelcast.runtime.request.models import BUILT_IN
 from kernelcast.runtime.step.timeline_kinds import TimelineKind
 
 _COUNTS = re.compile(r"\d{1,9}(,\d{1,9})*")

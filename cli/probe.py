@@ -8,7 +8,7 @@ import click
 from kernelcast.cli.options import device_option, threads_option
 from kernelcast.collector.machine.probe import probe as probe_machine
 from kernelcast.collector.machine.probe import resolve_device
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 
 FORMAT = "kernelcast.fingerprints/1"
 

@@ -12,8 +12,8 @@ from kernelcast.cli.options import F
 from kernelcast.cli.sizes import in_gib, parse_size
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import DataError, Estimator, UsageError
-from kernelcast.runtime.models import load_model
-from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.search import Answer, NumberSet, Question, SearchResult, Space, search
 from kernelcast.runtime.search.defaults import usual_gpu_memory_bytes, usual_gpus_per_node
 from kernelcast.runtime.search.layouts import RECOMPUTE, SCHEDULES

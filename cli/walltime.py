@@ -13,8 +13,7 @@ from click.core import ParameterSource
 
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import Estimator, UsageError
-from kernelcast.runtime.errors import one_line
-from kernelcast.runtime.shown import shown
+from kernelcast.runtime.errors import one_line, shown
 from kernelcast.walltime import (
     FIELDS,
     Answer,

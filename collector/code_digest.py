@@ -3,7 +3,7 @@
 import hashlib
 from pathlib import Path
 
-from kernelcast.runtime.fingerprint import DIGEST_HEX_DIGITS
+from kernelcast.runtime.bundle.fingerprint import DIGEST_HEX_DIGITS
 
 # What a sample's time depends on; changes elsewhere leave the digest as it is.
 _MEASURING = (

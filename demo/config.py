@@ -9,8 +9,8 @@ from typing import Any, Self
 from kernelcast.collector.plans.plan import load_plan
 from kernelcast.collector.training.job import TrainingJob, require_trainable
 from kernelcast.runtime import DataError, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.shown import shown, shown_name, shown_path
-from kernelcast.runtime.toml_file import read_toml
+from kernelcast.runtime.errors import shown, shown_name, shown_path
+from kernelcast.runtime.request.toml_file import read_toml
 
 # Seeds are 32-bit numbers where the split and the trees take them; more steps than that never end.
 _LARGEST = 2**32 - 1

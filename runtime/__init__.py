@@ -49,11 +49,11 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kernelcast.runtime.bundle.file import read_bundle
     from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
-    from kernelcast.runtime.estimate import Estimate
-    from kernelcast.runtime.estimator import Estimator
-    from kernelcast.runtime.model import ModelConfig
-    from kernelcast.runtime.models import load_model
-    from kernelcast.runtime.parallelism import Cluster, Parallelism
+    from kernelcast.runtime.estimate.estimate import Estimate
+    from kernelcast.runtime.estimate.estimator import Estimator
+    from kernelcast.runtime.request.layout import Cluster, Parallelism
+    from kernelcast.runtime.request.model import ModelConfig
+    from kernelcast.runtime.request.models import load_model
 
 __all__ = [
     "Cluster",
@@ -69,15 +69,15 @@ __all__ = [
 ]
 
 _HOME = {
-    "Cluster": "parallelism",
+    "Cluster": "request.layout",
     "DataError": "errors",
-    "Estimate": "estimate",
-    "Estimator": "estimator",
+    "Estimate": "estimate.estimate",
+    "Estimator": "estimate.estimator",
     "KernelcastError": "errors",
-    "ModelConfig": "model",
-    "Parallelism": "parallelism",
+    "ModelConfig": "request.model",
+    "Parallelism": "request.layout",
     "UsageError": "errors",
-    "load_model": "models",
+    "load_model": "request.models",
     "read_bundle": "bundle.file",
 }
 

@@ -1,5 +1,10 @@
 """The kinds of error that a user can meet: one line that names the thing, what was found and what was expected."""
 
+import os
+
+_LONGEST = 80
+_LONGEST_PATH = 255  # as long as one name in it can be
+
 
 class KernelcastError(Exception):
     """Base of every error that kernelcast raises on purpose; `exit_code` is what the command line returns."""
@@ -20,3 +25,26 @@ class DataError(KernelcastError):
 def one_line(text: str) -> str:
     """A text whose line breaks and other unprintable characters are escaped: names of files can hold anything."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def shown(value: object) -> str:
+    """`repr` of a value, at most 80 characters; also of numbers too long for Python to print."""
+    try:
+        return f"{value!r:.{_LONGEST}}"
+    except (ValueError, RecursionError):
+        # A number above the interpreter's limit of digits, perhaps deep inside; or endless nesting.
+        kind = "a number" if isinstance(value, int) else f"a {type(value).__name__}"
+        return f"{kind} too long to show"
+
+
+def shown_path(path: str | os.PathLike[str]) -> str:
+    """A path as it is, or quoted when it would not stay on one line; the end of a long one."""
+    text = os.fspath(path)
+    if len(text) > _LONGEST_PATH:
+        text = f"...{text[-_LONGEST_PATH:]}"
+    return text if text.isprintable() else repr(text)
+
+
+def shown_name(name: str) -> str:
+    """A field's name as it is, or as a value is shown where no field has such a name."""
+    return name if name.isidentifier() and name.isprintable() and len(name) <= _LONGEST else shown(name)

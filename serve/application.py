@@ -17,8 +17,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from kernelcast.runtime.errors import KernelcastError, UsageError, one_line
-from kernelcast.runtime.shown import shown
+from kernelcast.runtime.errors import KernelcastError, UsageError, one_line, shown
 from kernelcast.serve.bodies import BodyError, json_object
 from kernelcast.serve.content import content_of
 from kernelcast.serve.limits import Limits

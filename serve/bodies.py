@@ -4,8 +4,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
-from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.shown import shown
+from kernelcast.runtime.errors import UsageError, shown
 
 
 class BodyError(UsageError):

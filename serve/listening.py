@@ -7,8 +7,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.shown import shown, shown_path
+from kernelcast.runtime.errors import DataError, UsageError, shown, shown_path
 
 MAX_UNIX_PATH_BYTES = 107
 """Of sockaddr_un, with its closing zero byte 108 (unix(7))."""

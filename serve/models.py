@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime import ModelConfig, UsageError
-from kernelcast.runtime.models.huggingface import from_huggingface
-from kernelcast.runtime.shown import shown
+from kernelcast.runtime.errors import shown
+from kernelcast.runtime.request.models.huggingface import from_huggingface
 
 _INLINE = "model"
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kernelcast.runtime.estimate import ESTIMATE_FORMAT
+from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
 from kernelcast.runtime.search.result import SEARCH_FORMAT
 from kernelcast.serve.responses import JSON, TEXT
 from kernelcast.serve.schemas import PREDICT, SEARCH, WALLTIME, Schema, model_schemas

@@ -3,8 +3,8 @@
 from typing import Any
 
 from kernelcast.runtime import Cluster, Parallelism, UsageError
-from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
-from kernelcast.runtime.shown import shown
+from kernelcast.runtime.errors import shown
+from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
 from kernelcast.serve.bodies import check_fields, require_field
 from kernelcast.serve.models import find_model, with_length
 from kernelcast.serve.schemas import PREDICT

@@ -6,8 +6,8 @@ from types import MappingProxyType
 from typing import Any, get_args, get_type_hints
 
 from kernelcast.runtime import ModelConfig
-from kernelcast.runtime.model import MAX_ENCODERS, MAX_SIZE
-from kernelcast.runtime.parallelism import MAX_DEGREE, Recompute, Schedule
+from kernelcast.runtime.request.layout import MAX_DEGREE, Recompute, Schedule
+from kernelcast.runtime.request.model import MAX_ENCODERS, MAX_SIZE
 from kernelcast.runtime.search.question import RankBy
 from kernelcast.runtime.step.timeline_kinds import TimelineKind
 from kernelcast.walltime import FIELDS

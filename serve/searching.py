@@ -5,12 +5,12 @@ from collections.abc import Callable
 from typing import Any
 
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.model import require_integer
-from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES, MAX_DEGREE
+from kernelcast.runtime.errors import shown
+from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES, MAX_DEGREE
+from kernelcast.runtime.request.model import require_integer
 from kernelcast.runtime.search import NumberSet, Question, Space, search
 from kernelcast.runtime.search.defaults import usual_gpu_memory_bytes, usual_gpus_per_node
 from kernelcast.runtime.search.space import divisors
-from kernelcast.runtime.shown import shown
 from kernelcast.serve.bodies import check_fields, items_of, require_field
 from kernelcast.serve.limits import Limits
 from kernelcast.serve.models import find_model, with_length

@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime import ModelConfig, UsageError
-from kernelcast.runtime.errors import one_line
-from kernelcast.runtime.shown import shown
+from kernelcast.runtime.errors import one_line, shown
 from kernelcast.serve.bodies import check_fields
 from kernelcast.serve.models import find_model, with_length
 from kernelcast.serve.schemas import WALLTIME

@@ -10,7 +10,7 @@ from typing import Self
 
 from kernelcast.runtime import Estimator, KernelcastError, ModelConfig
 from kernelcast.runtime.bundle.file import read_bundle
-from kernelcast.runtime.models import BUILT_IN, load_model
+from kernelcast.runtime.request.models import BUILT_IN, load_model
 from kernelcast.walltime.job import read_site
 from kernelcast.walltime.settings import Given, is_path
 

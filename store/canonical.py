@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from kernelcast.runtime.bundle.fingerprint import canonical_json, content_digest
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.fingerprint import canonical_json, content_digest
 
 _US_DECIMALS = 3
 _S_DECIMALS = 9

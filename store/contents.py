@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from kernelcast.runtime.fingerprint import DIGEST_HEX_DIGITS
+from kernelcast.runtime.bundle.fingerprint import DIGEST_HEX_DIGITS
 
 # In an order in which rows can be added: what a row refers to comes before it. `operator` and `kernel_name` are
 # dictionaries, `sample_flag`, `repetition` and `kernel` are part of their sample.

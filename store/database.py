@@ -9,8 +9,8 @@ from typing import Any, Self
 
 import sqlite_utils
 
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import listing, read, write
 from kernelcast.store.connection import connect, transaction

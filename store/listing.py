@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.store.runs import Run, Source
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
 from kernelcast.store.traces import IngestedTrace

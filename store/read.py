@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from kernelcast.runtime.fingerprint import canonical_json, content_digest
+from kernelcast.runtime.bundle.fingerprint import canonical_json, content_digest
 from kernelcast.runtime.operators import Direction
 from kernelcast.store.canonical import plain_mapping
 from kernelcast.store.records import Kernel, Repetition, Sample, Status

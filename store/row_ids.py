@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
-from kernelcast.runtime.errors import KernelcastError
-from kernelcast.runtime.fingerprint import (
+from kernelcast.runtime.bundle.fingerprint import (
     ComputeFingerprint,
     FabricFingerprint,
     SoftwareFingerprint,
     canonical_json,
 )
+from kernelcast.runtime.errors import KernelcastError
 from kernelcast.store.canonical import record_digest, utc_moment
 from kernelcast.store.children import KernelRow
 from kernelcast.store.records import SAMPLE_MEANING, Sample

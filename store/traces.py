@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.store.canonical import plain_mapping, record_digest, rounded_us, utc_moment
 from kernelcast.store.records import Sample
 from kernelcast.store.runs import Run

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
-from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.fingerprint import (
+from kernelcast.runtime.bundle.fingerprint import (
     ComputeFingerprint,
     FabricFingerprint,
     SoftwareFingerprint,
     canonical_json,
 )
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.store.canonical import record_digest
 from kernelcast.store.children import ChildRows, KernelRow

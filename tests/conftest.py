@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime.bundle.file import Manifest, RegressorEntry, write_bundle
+from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.bundle.interval import Interval
-from kernelcast.runtime.fingerprint import FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS, Direction
 
 Key = tuple[str, Direction]

@@ -16,10 +16,10 @@ from skl2onnx import convert_sklearn
 from skl2onnx.common.data_types import FloatTensorType
 from xgboost import XGBRegressor
 
+from kernelcast.runtime.answers.predictor import OUTPUT_NAMES
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.predictor import OUTPUT_NAMES
 from kernelcast.train.baseline import Baseline, Constant, PowerLaw, Roofline
 from kernelcast.train.collective_baseline import LatencyBandwidth
 from kernelcast.train.export_collective import latency_bandwidth_us, residual_scale

@@ -2,10 +2,10 @@
 
 import numpy as np
 
+from kernelcast.runtime.answers.onnx_runtime import onnx_runtime
+from kernelcast.runtime.answers.predictor import INPUT_NAME, OUTPUT_NAMES
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.onnx_runtime import onnx_runtime
-from kernelcast.runtime.predictor import INPUT_NAME, OUTPUT_NAMES
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.intervals import log_half_widths
 from kernelcast.train.regressor import Regressor

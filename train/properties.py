@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from importlib.metadata import version
 
+from kernelcast.runtime.bundle.fingerprint import canonical_json
 from kernelcast.runtime.bundle.interval import Interval
-from kernelcast.runtime.fingerprint import canonical_json
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.train.scope import Scope
 from kernelcast.train.selection import Selected

@@ -6,7 +6,7 @@ from functools import cache
 from importlib.metadata import version
 from pathlib import Path
 
-from kernelcast.runtime.fingerprint import DIGEST_HEX_DIGITS, content_digest
+from kernelcast.runtime.bundle.fingerprint import DIGEST_HEX_DIGITS, content_digest
 from kernelcast.train.dataset import Table
 from kernelcast.train.scope import Scope
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Protocol, Self, TypeVar
 
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.store import Database, FabricRow, SampleRow
 

@@ -6,7 +6,7 @@ from math import inf, prod
 from typing import Any
 
 from kernelcast.runtime import DataError
-from kernelcast.runtime.fingerprint import canonical_json
+from kernelcast.runtime.bundle.fingerprint import canonical_json
 from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
 from kernelcast.store import SampleRow
 from kernelcast.train.dataset import Row

@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime import Estimator, KernelcastError, UsageError
+from kernelcast.runtime.bundle.calibration import CLASSES, LARGEST_FACTOR, Calibration, CalibrationRun
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
-from kernelcast.runtime.calibration import CLASSES, LARGEST_FACTOR, Calibration, CalibrationRun
-from kernelcast.runtime.estimate import Estimate
-from kernelcast.runtime.model import require_integer
+from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
+from kernelcast.runtime.request.model import require_integer
 from kernelcast.runtime.step.step_times import step_times
 from kernelcast.runtime.step.timeline_kinds import TimelineKind, pipeline_times
 from kernelcast.validate.calibration_configurations import Configuration

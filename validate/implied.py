@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from kernelcast.runtime import DataError, Estimate
-from kernelcast.runtime.estimator import components_of
+from kernelcast.runtime.answers.operator_times import Question, question
+from kernelcast.runtime.estimate.estimator import components_of
 from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
-from kernelcast.runtime.step.operator_times import Question, question
 from kernelcast.runtime.step.step_times import step_times
 from kernelcast.store import Sample
 from kernelcast.store.importers import Parsed, PublishedError

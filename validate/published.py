@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime import DataError, Estimator, UsageError, read_bundle
+from kernelcast.runtime.answers.operator_times import question
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.shown import shown_path
-from kernelcast.runtime.step.operator_times import question
+from kernelcast.runtime.errors import shown_path
 from kernelcast.store import Database
 from kernelcast.store.importers import (
     PublishedError,

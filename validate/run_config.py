@@ -8,9 +8,9 @@ from typing import Any, Self
 
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.model import require_integer
-from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
-from kernelcast.runtime.shown import shown, shown_path
+from kernelcast.runtime.errors import shown, shown_path
+from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.request.model import require_integer
 from kernelcast.validate.runs_fields import LAYOUT_FIELDS, layout_of, only_known, whole
 from kernelcast.validate.runs_models import RunModels
 

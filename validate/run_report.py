@@ -7,7 +7,7 @@ from typing import Any
 
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.runtime import Estimate
-from kernelcast.runtime.calibration import CalibrationUse
+from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 from kernelcast.store import MeasuredStep
 from kernelcast.validate.run_steps import operator_parts, round_minima_s

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
-from kernelcast.runtime.shown import shown, shown_path
+from kernelcast.runtime.errors import shown, shown_path
+from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
 from kernelcast.validate.runs_fields import (
     DEFAULT_FIELDS,
     RUN_FIELDS,

@@ -7,9 +7,9 @@ from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.estimate import Components
-from kernelcast.runtime.model import MAX_SIZE, require_integer
-from kernelcast.runtime.shown import shown
+from kernelcast.runtime.errors import shown
+from kernelcast.runtime.estimate.estimate import Components
+from kernelcast.runtime.request.model import MAX_SIZE, require_integer
 from kernelcast.runtime.step.partition import encoders_of_chunks
 
 LAYOUT_FIELDS = tuple(f.name for f in fields(Parallelism))

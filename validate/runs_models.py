@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernelcast.runtime import ModelConfig, UsageError, load_model
-from kernelcast.runtime.models.library import BUILT_IN
-from kernelcast.runtime.shown import shown
+from kernelcast.runtime.errors import shown
+from kernelcast.runtime.request.models.library import BUILT_IN
 from kernelcast.validate.runs_fields import whole
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.parallelism import Parallelism
+from kernelcast.runtime.request.layout import Parallelism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.models import BUILT_IN, load_model
-from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
-from kernelcast.runtime.shown import shown
-from kernelcast.runtime.step.left_out import LeftOutWarning
+from kernelcast.runtime.answers.left_out import LeftOutWarning
+from kernelcast.runtime.errors import shown
+from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.request.models import BUILT_IN, load_model
 from kernelcast.runtime.step.timeline_kinds import TimelineKind
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime

@@ -7,8 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Self
 
-from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.shown import shown
+from kernelcast.runtime.errors import DataError, UsageError, shown
 from kernelcast.walltime.settings import Given, give
 
 MARK = "#KERNELCAST"

@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 from types import MappingProxyType
 from typing import get_args
 
-from kernelcast.runtime.parallelism import MAX_DEGREE, Recompute, Schedule
+from kernelcast.runtime.request.layout import MAX_DEGREE, Recompute, Schedule
 from kernelcast.runtime.step.timeline_kinds import TimelineKind
 from kernelcast.walltime.durations import read_duration
 

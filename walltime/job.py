@@ -10,8 +10,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.shown import shown
+from kernelcast.runtime.errors import DataError, UsageError, shown
 from kernelcast.walltime.batch_script import BatchScript
 from kernelcast.walltime.fields import FIELDS
 from kernelcast.walltime.settings import Given, Settings, give, is_path, merge

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.shown import shown
+from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.settings import Given, give
 

@@ -6,8 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
-from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.shown import shown
+from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.walltime.fields import FIELDS, PATHS, Value
 
 # Two ways to say the same thing.

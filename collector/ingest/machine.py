@@ -6,7 +6,7 @@ from typing import Any
 
 from kernelcast.collector.ingest.arguments import arguments_of, whole
 from kernelcast.collector.traces.kineto import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Trace
-from kernelcast.runtime.fingerprint import ComputeFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 
 _UNKNOWN_CPU, _UNKNOWN_GPU = "unknown CPU", "unknown GPU"
 _YEAR_2000_NS = 946_684_800 * 10**9

@@ -17,8 +17,8 @@ from kernelcast.collector.ingest.machine import (
 )
 from kernelcast.collector.traces.kineto import Trace, read_trace
 from kernelcast.collector.traces.trace_file import MAX_TRACE_BYTES
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.store import (
     Database,
     IngestedTrace,

@@ -17,8 +17,8 @@ from kernelcast.collector.machine.probe_cpu import (
 from kernelcast.collector.machine.probe_gpu import driver_version, gpu_fields, gpu_links
 from kernelcast.collector.machine.probe_network import network_links
 from kernelcast.collector.measuring import cache_state, core_binding, gloo_threads, host_memory
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 
 # Settings that change what runs. Threads are in the compute fingerprint; values that name paths or hosts stay out.
 _TUNING_VARIABLES = (

@@ -13,7 +13,7 @@ from kernelcast.collector.plans.plan_file import load_plan, shipped_plans
 from kernelcast.collector.plans.plan_ranges import CollectiveRange, Messages, Plan, Ranges
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import OPERATORS, Operator, OperatorClass, Shape
-from kernelcast.runtime.parameters import padded_vocabulary
+from kernelcast.runtime.step.parameters import padded_vocabulary
 
 __all__ = [
     "CollectiveRange",

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.collector.plans.plan_ranges import CollectiveRange, Messages, Plan, Ranges
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, shown, shown_name, shown_path
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.shown import shown, shown_name, shown_path
-from kernelcast.runtime.toml_file import read_toml
+from kernelcast.runtime.request.toml_file import read_toml
 
 # Of any number in a plan; larger ones are slips.
 _LARGEST = 2**40

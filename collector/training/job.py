@@ -4,10 +4,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Self
 
 from kernelcast.runtime import ModelConfig, Parallelism
-from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.parallelism import DEFAULT_BUCKET_ENTRIES
-from kernelcast.runtime.parameters import padded_vocabulary
-from kernelcast.runtime.shown import shown
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.step.parameters import padded_vocabulary
 from kernelcast.runtime.step.partition import encoders_of_chunks
 
 

@@ -7,19 +7,19 @@ goes unnoticed.
 
 import io
 import json
+import math
 import os
 import secrets
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
 from kernelcast.runtime.bundle.manifest import FORMAT, STATISTICS, Key, Manifest, RegressorEntry, model_file
-from kernelcast.runtime.concurrency import nearest_level
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, one_line
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
 
@@ -89,6 +89,11 @@ def entries_at(manifest: Manifest, processes: int) -> dict[Key, RegressorEntry]:
     for entry in manifest.regressors:
         levels.setdefault(entry.key, {})[entry.processes_per_node] = entry
     return {key: found[nearest_level(found, processes)] for key, found in levels.items()}
+
+
+def nearest_level(levels: Iterable[int], processes: int) -> int:
+    """The measured number of processes that is nearest to `processes`, as a ratio; of two as near the larger."""
+    return min(levels, key=lambda level: (abs(math.log(level / processes)), -level))
 
 
 def write_bundle(path: str | os.PathLike[str], manifest: Manifest, models: Mapping[str, bytes]) -> str:

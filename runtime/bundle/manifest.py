@@ -10,11 +10,11 @@ from dataclasses import dataclass, fields
 from types import GenericAlias
 from typing import Any, Self, TypeVar
 
+from kernelcast.runtime.bundle.calibration import Calibration
 from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_moment, is_word, require
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS, Key, RegressorEntry, model_file
-from kernelcast.runtime.calibration import Calibration
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 
 __all__ = ["FORMAT", "STATISTICS", "UNKNOWN_MOMENT", "Key", "Manifest", "RegressorEntry", "model_file"]
 

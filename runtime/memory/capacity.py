@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernelcast.runtime.fingerprint import ComputeFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.memory.stages import StageMemory
 
 GIB = 1 << 30

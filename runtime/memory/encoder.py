@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kernelcast.runtime.memory.rows import Floats, Rows
-from kernelcast.runtime.model import ModelConfig
+from kernelcast.runtime.request.model import ModelConfig
 
 STATISTIC_BYTES = 4
 """Norms and flash attention keep their statistics in fp32."""

@@ -10,9 +10,9 @@ from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.memory.rows import FULL, LOADED, NONE, SELECTIVE, Floats, Rows
 from kernelcast.runtime.memory.states import Precision, model_states, precision_of
 from kernelcast.runtime.memory.working import LOG_PROBABILITY_BYTES, Ends, working_bytes
-from kernelcast.runtime.model import ModelConfig
-from kernelcast.runtime.parallelism import Parallelism, Recompute
-from kernelcast.runtime.parameters import encoder_parameters, padded_vocabulary, stage_parameters
+from kernelcast.runtime.request.layout import Parallelism, Recompute
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.parameters import encoder_parameters, padded_vocabulary, stage_parameters
 from kernelcast.runtime.step.partition import encoders_of_chunks
 
 RECOMPUTE_CODES: dict[Recompute, int] = {"none": NONE, "selective": SELECTIVE, "full": FULL}

@@ -4,9 +4,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.memory.rows import Floats
-from kernelcast.runtime.shown import shown
 
 
 @dataclass(frozen=True, slots=True)

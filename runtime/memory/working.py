@@ -6,7 +6,7 @@ import numpy as np
 
 from kernelcast.runtime.memory.encoder import Kept, Widths
 from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows
-from kernelcast.runtime.model import ModelConfig
+from kernelcast.runtime.request.model import ModelConfig
 
 LOG_PROBABILITY_BYTES = 4
 """The loss is computed in fp32, whatever the logits are (torch's cross-entropy under autocast, Megatron-LM's too)."""

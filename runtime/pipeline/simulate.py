@@ -6,13 +6,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.parallelism import Schedule
 from kernelcast.runtime.pipeline.durations import Durations, Times
 from kernelcast.runtime.pipeline.ends import Ends
 from kernelcast.runtime.pipeline.gpipe import gpipe
 from kernelcast.runtime.pipeline.interleaved import interleaved
 from kernelcast.runtime.pipeline.one_forward_one_backward import one_forward_one_backward
 from kernelcast.runtime.pipeline.schedules import check_shape
+from kernelcast.runtime.request.layout import Schedule
 
 _VALUES_AT_ONCE = 1 << 14
 """Stages times configurations evaluated together: some arrays of that size lie in a core's cache."""

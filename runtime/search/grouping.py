@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.model import ModelConfig
 from kernelcast.runtime.pipeline.durations import Durations
+from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.evaluate import Group, Structure
 from kernelcast.runtime.search.layouts import Layouts
 from kernelcast.runtime.search.pieces import Pieces, Prices, StageKind

@@ -6,7 +6,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.parallelism import Parallelism, Recompute, Schedule
+from kernelcast.runtime.request.layout import Parallelism, Recompute, Schedule
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)

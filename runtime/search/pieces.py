@@ -12,13 +12,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.answers.left_out import lacking
+from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.answers.substitutes import Substitute, substitute
+from kernelcast.runtime.bundle.calibration import Calibration, factor_of
 from kernelcast.runtime.bundle.regressor_entry import Key
-from kernelcast.runtime.calibration import Calibration, factor_of
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.model import ModelConfig
-from kernelcast.runtime.parallelism import Cluster, Parallelism
-from kernelcast.runtime.parameters import encoder_parameters, stage_parameters
-from kernelcast.runtime.predictor import Predictor
+from kernelcast.runtime.request.layout import Cluster, Parallelism
+from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.layouts import Layouts
 from kernelcast.runtime.step.blocks import (
     Cut,
@@ -30,9 +31,8 @@ from kernelcast.runtime.step.blocks import (
 )
 from kernelcast.runtime.step.calls import Calls, Component
 from kernelcast.runtime.step.groups import data_group, pipeline_pair
-from kernelcast.runtime.step.left_out import lacking
+from kernelcast.runtime.step.parameters import encoder_parameters, stage_parameters
 from kernelcast.runtime.step.stage_times import BlockTimes
-from kernelcast.runtime.step.substitutes import Substitute, substitute
 from kernelcast.runtime.step.update import Role, block_gather, block_scatter, update
 
 Times = NDArray[np.float64]

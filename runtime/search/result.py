@@ -3,8 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from kernelcast.runtime.estimate import Estimate
-from kernelcast.runtime.parallelism import Parallelism
+from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.found import Counts
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Refusals

@@ -2,7 +2,7 @@
 
 import time
 
-from kernelcast.runtime.estimator import Estimator
+from kernelcast.runtime.estimate.estimator import Estimator
 from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked

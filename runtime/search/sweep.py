@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.memory import device_kind, largest_stage_bytes
-from kernelcast.runtime.predictor import Predictor
 from kernelcast.runtime.search.evaluate import Group
 from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.grouping import groups

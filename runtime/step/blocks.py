@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, Self
 
-from kernelcast.runtime.model import ModelConfig
 from kernelcast.runtime.operators import Direction, Shape
-from kernelcast.runtime.parallelism import Cluster, Parallelism, Recompute
-from kernelcast.runtime.parameters import padded_vocabulary
+from kernelcast.runtime.request.layout import Cluster, Parallelism, Recompute
+from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls, Component, OperatorCall, call
 from kernelcast.runtime.step.groups import Group, tensor_group
+from kernelcast.runtime.step.parameters import padded_vocabulary
 
 _F, _B, _1 = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
 # A search of tens of thousands of layouts asks for some dozens of each kind; a server keeps as many as it is let.

@@ -7,9 +7,8 @@ its pieces, see stage_times.py.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from kernelcast.runtime.model import MAX_SIZE, ModelConfig, require_integer
-from kernelcast.runtime.parallelism import Cluster, Parallelism
-from kernelcast.runtime.parameters import encoder_parameters, stage_parameters
+from kernelcast.runtime.request.layout import Cluster, Parallelism
+from kernelcast.runtime.request.model import MAX_SIZE, ModelConfig, require_integer
 from kernelcast.runtime.step.blocks import (
     Cut,
     encoder_backward,
@@ -21,6 +20,7 @@ from kernelcast.runtime.step.blocks import (
 )
 from kernelcast.runtime.step.calls import Calls, Component, OperatorCall
 from kernelcast.runtime.step.groups import Group, data_group, pipeline_pair
+from kernelcast.runtime.step.parameters import encoder_parameters, stage_parameters
 from kernelcast.runtime.step.partition import encoders_of_chunks
 from kernelcast.runtime.step.update import Role, Update, block_gather, block_scatter, update
 

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kernelcast.runtime.parallelism import Cluster, Parallelism
+from kernelcast.runtime.request.layout import Cluster, Parallelism
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.parallelism import Parallelism
+from kernelcast.runtime.request.layout import Parallelism
 
 BLOCKS_BEFORE = 2
 """Blocks before the encoders, on the first stage."""

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kernelcast.runtime.answers.operator_times import Question, total_us
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.step.decomposition import Block, Calls, Decomposition
-from kernelcast.runtime.step.operator_times import Question, total_us
 from kernelcast.runtime.step.stage_times import BlockTimes, ChunkTimes, Times, chunk_times
 
 _WEIGHT_SHARE = 0.5

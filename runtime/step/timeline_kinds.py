@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.parallelism import Parallelism
 from kernelcast.runtime.pipeline.closed_form import closed_forms
 from kernelcast.runtime.pipeline.durations import Times
 from kernelcast.runtime.pipeline.simulate import simulate
+from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.step_times import StepTimes
 
 TimelineKind = Literal["simulate", "closed-form"]

@@ -10,7 +10,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime.estimate import Estimate
+from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline
 from kernelcast.runtime.views.file import write_pieces
 from kernelcast.runtime.views.step import simulated_step

@@ -1,6 +1,6 @@
 """Memory per device of every stage as SVG bars, against what a device has where that is known."""
 
-from kernelcast.runtime.estimate import Memory
+from kernelcast.runtime.estimate.estimate import Memory
 from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.views.markup import Markup, element, number
 from kernelcast.runtime.views.words import gibibytes

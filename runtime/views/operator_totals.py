@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kernelcast.runtime.estimate import Estimate
+from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 
 

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.estimate import Estimate
-from kernelcast.runtime.parameters import total_parameters
+from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline import StepTimeline
+from kernelcast.runtime.step.parameters import total_parameters
 from kernelcast.runtime.views.file import write_pieces
 from kernelcast.runtime.views.markup import Markup, element, joined, raw, table
 from kernelcast.runtime.views.memory_picture import PARTS, memory_legend, memory_picture

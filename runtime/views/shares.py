@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelcast.runtime.estimate import Estimate
+from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline, simulate
 from kernelcast.runtime.step.decomposition import Component
 

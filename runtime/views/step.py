@@ -1,6 +1,6 @@
 """The simulated step behind an estimate, pass by pass."""
 
-from kernelcast.runtime.estimate import Estimate
+from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline import StepTimeline, step_timeline
 
 

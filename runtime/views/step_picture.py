@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from kernelcast.runtime.estimate import Estimate
+from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline
 from kernelcast.runtime.views.markup import Markup, element, number, raw
 from kernelcast.runtime.views.words import counted, seconds

@@ -3,7 +3,7 @@
 import math
 
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
-from kernelcast.runtime.estimate import Estimate
+from kernelcast.runtime.estimate.estimate import Estimate
 
 _KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.fingerprint import FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS, Operator, OperatorClass
 from kernelcast.runtime.operators import operator as operator_called
 from kernelcast.store.importers.csv_table import CsvRow, CsvTable, positive

@@ -9,9 +9,9 @@ from functools import cache
 from types import MappingProxyType
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.model import ModelConfig
 from kernelcast.runtime.operators import Operator, OperatorClass, Shape, operator
-from kernelcast.runtime.parameters import padded_vocabulary, stage_parameters
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.parameters import padded_vocabulary, stage_parameters
 from kernelcast.store.importers.problems import Malformed
 
 # docs/method.md, Symbols symbols, and the fields of a Shape.

@@ -15,8 +15,8 @@ from kernelcast.cli.bundle import bundle
 from kernelcast.cli.main import main
 from kernelcast.runtime import read_bundle
 from kernelcast.runtime.bundle.file import write_bundle
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.bundle.interval import Interval
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 
 Make = Callable[..., Any]

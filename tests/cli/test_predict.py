@@ -16,7 +16,7 @@ from kernelcast.cli.main import main
 from kernelcast.cli.predict import predict
 from kernelcast.cli.tables import seconds, text_table
 from kernelcast.runtime import DataError, KernelcastError, UsageError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Repetition, Run, Sample
 

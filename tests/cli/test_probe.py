@@ -7,7 +7,7 @@ from click.testing import CliRunner
 
 from kernelcast.cli.probe import probe
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 
 KINDS = {"compute": ComputeFingerprint, "fabric": FabricFingerprint, "software": SoftwareFingerprint}
 

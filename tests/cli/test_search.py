@@ -16,7 +16,7 @@ from kernelcast.cli.main import main
 from kernelcast.cli.search import search_
 from kernelcast.cli.sizes import in_gib, parse_size
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.fingerprint import FabricFingerprint
+from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS
 
 Make = Callable[..., Path]

@@ -12,7 +12,7 @@ from click.testing import CliRunner, Result
 from kernelcast.cli.main import main
 from kernelcast.cli.train import train
 from kernelcast.runtime import DataError, UsageError, read_bundle
-from kernelcast.runtime.fingerprint import ComputeFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Run, Sample
 from kernelcast.train import selection

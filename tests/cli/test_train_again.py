@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from kernelcast.runtime.fingerprint import ComputeFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Run, Sample
 

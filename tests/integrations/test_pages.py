@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kernelcast.runtime.models import BUILT_IN
+from kernelcast.runtime.request.models import BUILT_IN
 from kernelcast.walltime import FIELDS
 
 ROOT = Path(__file__).parents[2]

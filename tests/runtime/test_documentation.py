@@ -10,7 +10,7 @@ import pytest
 import kernelcast.runtime
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "predicting.md"
-MODULES = ("kernelcast.runtime", "kernelcast.runtime.parallelism")
+MODULES = ("kernelcast.runtime", "kernelcast.runtime.request.layout")
 
 
 @pytest.fixture(autouse=True)

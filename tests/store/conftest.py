@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import (
     Database,

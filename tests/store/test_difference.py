@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.store import Database, Run, Sample
 from kernelcast.store.difference import FieldDifference, diff_databases
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.store import Database, Run, Sample, check_database, merge_databases
 from kernelcast.store.export import Subset, export_database
 

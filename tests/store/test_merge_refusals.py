@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.fingerprint import (
+from kernelcast.runtime.bundle.fingerprint import (
     ComputeFingerprint,
     FabricFingerprint,
     SoftwareFingerprint,
     content_digest,
 )
+from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.store import (
     Database,
     IngestedTrace,

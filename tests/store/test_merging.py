@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernelcast.runtime.fingerprint import (
+from kernelcast.runtime.bundle.fingerprint import (
     ComputeFingerprint,
     FabricFingerprint,
     SoftwareFingerprint,

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.store import Database, Run
 from kernelcast.store.migrations import SCHEMA_VERSION
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.store import Database, IngestedTrace, PredictorRecord, Run, Sample, dataset_digest
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from kernelcast.runtime.fingerprint import ComputeFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, IngestedTrace, MeasuredStep, Prediction, PredictorRecord, Sample
 

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Kernel, MeasuredStep, Prediction, Repetition, Run, Sample, Status
 
@@ -199,7 +199,7 @@ def test_a_writer_that_waits_in_vain_says_so(database: Database, make_sample: Sa
 
 WRITER = """
 import os, signal, sys
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.store import Database, Kernel, Repetition, Run, Sample
 
 path, offset, kill = sys.argv[1], int(sys.argv[2]), sys.argv[3] == "kill"

@@ -10,9 +10,9 @@ import onnx
 import pytest
 
 from kernelcast.runtime import Estimator, read_bundle
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.predictor import Predictor
 from kernelcast.store import Database, Sample, dataset_digest
 from kernelcast.train import fit as training
 from kernelcast.train.dataset import Row, tables

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime import read_bundle
-from kernelcast.runtime.fingerprint import ComputeFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample
 from kernelcast.train.fit import train_bundle

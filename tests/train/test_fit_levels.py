@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime import read_bundle
+from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.predictor import Predictor
 from kernelcast.store import Database, Sample
 from kernelcast.train.fit import train_bundle
 

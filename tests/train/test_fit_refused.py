@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime import DataError, UsageError, read_bundle
-from kernelcast.runtime.fingerprint import ComputeFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample
 from kernelcast.train import fit as training

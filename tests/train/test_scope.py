@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Repetition, Run, Sample, Source
 from kernelcast.train.scope import Scope

@@ -20,10 +20,10 @@ from kernelcast.runtime import (
     UsageError,
     read_bundle,
 )
-from kernelcast.runtime.bundle.check import check_bundle
+from kernelcast.runtime.answers.bundle_check import check_bundle
+from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
-from kernelcast.runtime.calibration import CLASSES, Calibration
-from kernelcast.runtime.fingerprint import FabricFingerprint
+from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
 from kernelcast.validate.calibration import (
     GROUPS,

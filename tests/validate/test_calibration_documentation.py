@@ -10,7 +10,13 @@ import pytest
 from click.testing import CliRunner
 
 from kernelcast.cli.calibrate import FORMAT, calibrate
-from kernelcast.runtime.calibration import CLASSES, TIMELINES, Calibration, CalibrationRun, CalibrationUse
+from kernelcast.runtime.bundle.calibration import (
+    CLASSES,
+    TIMELINES,
+    Calibration,
+    CalibrationRun,
+    CalibrationUse,
+)
 from kernelcast.validate.calibration import PRIOR, RESIDUALS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -7,7 +7,7 @@ import pytest
 from kernelcast.collector.layers.stage_parameters import stage_parameter_count, stage_parameter_shapes
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.operators import Shape
-from kernelcast.runtime.parameters import padded_vocabulary, stage_parameters
+from kernelcast.runtime.step.parameters import padded_vocabulary, stage_parameters
 
 ROLES = {"first": (True, False), "middle": (False, False), "last": (False, True)}
 

@@ -15,8 +15,8 @@ from kernelcast.collector.traces.memory_trace import peak_bytes
 from kernelcast.collector.training.model import Chunk, Shard
 from kernelcast.runtime import DataError, ModelConfig, Parallelism
 from kernelcast.runtime.memory import stage_memory
-from kernelcast.runtime.parameters import padded_vocabulary
 from kernelcast.runtime.pipeline.schedules import Kind, stage_orders
+from kernelcast.runtime.step.parameters import padded_vocabulary
 from kernelcast.runtime.step.partition import encoders_of_chunks
 
 DROPPED = 0.1

@@ -10,7 +10,7 @@ import pytest
 from kernelcast.runtime import read_bundle
 from kernelcast.runtime.bundle.difference import SettingDifference, compare_bundles
 from kernelcast.runtime.bundle.file import Bundle, Manifest, RegressorEntry, write_bundle
-from kernelcast.runtime.fingerprint import ComputeFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 
 Make = Callable[..., Any]

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import DataError, UsageError, read_bundle
 from kernelcast.runtime.bundle.file import Manifest, write_bundle
-from kernelcast.runtime.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 
 GELU, COPY = ("gelu", Direction.FORWARD), b"not a real model, only bytes"

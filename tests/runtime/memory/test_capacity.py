@@ -1,9 +1,9 @@
 """Which stages do not fit, and by how much."""
 
 from kernelcast.runtime import Parallelism
-from kernelcast.runtime.fingerprint import ComputeFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.memory import Overflow, device_kind, overflows, stage_memory
-from kernelcast.runtime.models import load_model
+from kernelcast.runtime.request.models import load_model
 
 GIB = 1 << 30
 

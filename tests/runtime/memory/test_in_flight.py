@@ -4,8 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime.memory.in_flight import Load, loads
-from kernelcast.runtime.parallelism import Schedule
 from kernelcast.runtime.pipeline.schedules import Kind, stage_orders
+from kernelcast.runtime.request.layout import Schedule
 
 
 def walked(

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import Parallelism, UsageError
 from kernelcast.runtime.memory import largest_stage_bytes, stage_memory
-from kernelcast.runtime.models import load_model
-from kernelcast.runtime.parallelism import Recompute, Schedule
+from kernelcast.runtime.request.layout import Recompute, Schedule
+from kernelcast.runtime.request.models import load_model
 
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)

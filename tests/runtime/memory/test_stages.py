@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.memory import StageMemory, stage_memory
 from kernelcast.runtime.memory.states import PRECISIONS
-from kernelcast.runtime.models import BUILT_IN, load_model
-from kernelcast.runtime.parameters import total_parameters
+from kernelcast.runtime.request.models import BUILT_IN, load_model
+from kernelcast.runtime.step.parameters import total_parameters
 
 DTYPES = tuple(PRECISIONS)
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "working")

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Estimator
-from kernelcast.runtime.fingerprint import FabricFingerprint
+from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS
 
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig
+from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.predictor import Predictor
 from kernelcast.runtime.search import NumberSet, Question, SearchResult, Space, search
 from kernelcast.runtime.search.grouping import groups
 from kernelcast.runtime.search.pieces import Pieces

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.parallelism import Recompute, Schedule
+from kernelcast.runtime.request.layout import Recompute, Schedule
 from kernelcast.runtime.search import NumberSet, Space
 from kernelcast.runtime.search.space import Refusals, divisors
 from kernelcast.runtime.step.partition import partition

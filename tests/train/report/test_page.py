@@ -14,8 +14,8 @@ from xml.etree import ElementTree
 import pytest
 
 from kernelcast.runtime import DataError
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
-from kernelcast.runtime.fingerprint import ComputeFingerprint
 from kernelcast.train.fit import Trained
 from kernelcast.train.report.figures import figures
 from kernelcast.train.report.page import FILE_NAME, check_directory, page, write_report

@@ -1,0 +1,47 @@
+"""Is a bundle sound? Beyond reading it: every model loads, and answers at every corner of what it was trained on."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from kernelcast.runtime.answers.predictor import Predictor, Vector
+from kernelcast.runtime.bundle.file import Bundle, read_bundle
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BundleCheck:
+    """What was checked of a sound bundle: models that load, workloads that they answered."""
+
+    bundle: Bundle
+    models: int
+    corners: int
+
+
+def check_bundle(path: str | os.PathLike[str]) -> BundleCheck:
+    """Check digests, manifest and bytes, load every model, and ask each at the corners of its training range.
+
+    An answer is a positive, finite time within its interval. Collectives are also asked for the largest and smallest
+    size in every layout that they were measured in.
+
+    Raises:
+        DataError: the first thing that does not hold; names the bundle and the regressor.
+    """
+    bundle = read_bundle(path)
+    predictor = Predictor(bundle)
+    predictor.load()
+    corners = 0
+    for entry in bundle.manifest.regressors:
+        vectors = list(dict.fromkeys(_corners(entry)))
+        predictor.at(entry.processes_per_node).answers_of(entry.operator, entry.direction, vectors)
+        corners += len(vectors)
+    return BundleCheck(bundle=bundle, models=len(bundle.manifest.regressors), corners=corners)
+
+
+def _corners(entry: RegressorEntry) -> Iterator[Vector]:
+    yield from product(*entry.training_range)
+    for layout in entry.layouts:
+        # The layout's two numbers are a collective's last features.
+        for sizes in product(*entry.training_range[:-2]):
+            yield (*sizes, *map(float, layout))

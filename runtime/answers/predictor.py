@@ -1,0 +1,212 @@
+"""Operator times from a bundle's regressors: sessions made when first asked, answers remembered."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from copy import copy
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from kernelcast.runtime.answers.onnx_runtime import onnx_runtime
+from kernelcast.runtime.answers.range_warning import RangeWarning, out_of_range
+from kernelcast.runtime.bundle.calibration import Calibration
+from kernelcast.runtime.bundle.file import Bundle, Key
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.operators import Direction
+
+__all__ = ["INPUT_NAME", "OUTPUT_NAMES", "Answer", "Predictor", "RangeWarning", "Vector"]
+
+INPUT_NAME = "workload"
+OUTPUT_NAMES = ("time_us", "low_us", "high_us")
+# Answers remembered per regressor; a long search would otherwise grow without bound.
+MAX_REMEMBERED = 1 << 17
+_BLOCK_ROWS = 4  # ONNX Runtime (MLAS) treats rows beyond a multiple of 4 apart
+
+Vector = tuple[float, ...]
+Answer = tuple[float, float, float]
+"""Time, low and high end of its 90 % interval, in µs."""
+
+
+class Predictor:
+    """Answers how long operators take. Safe to use from several threads; holds no open files.
+
+    Each model is a function of one input `workload`, float32 [N, features], with the outputs `time_us`, `low_us` and
+    `high_us`, float32 [N, 1] in microseconds; further outputs are allowed and not asked for. Of each regressor about
+    `remembered` answers are kept. Answers are the models' own: whoever adds them up to a step multiplies them by the
+    factors of `calibration_for` its timeline; not `calibrated`, there are none.
+    """
+
+    def __init__(self, bundle: Bundle, *, remembered: int = MAX_REMEMBERED, calibrated: bool = True) -> None:
+        self.bundle = bundle
+        self.calibrated = calibrated
+        self._most_remembered = remembered
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Any] = {}  # by the regressor's file, as what is remembered
+        self._remembered: Mapping[str, dict[Vector, Answer]] = MappingProxyType(
+            {entry.file: {} for entry in bundle.manifest.regressors}
+        )
+        self._levels = {1: self}
+
+    def at(self, processes: int) -> "Predictor":
+        """A predictor for operators beside each other, `processes` per node, that shares what this one has loaded."""
+        found = self._levels.get(processes)
+        if found is None:
+            found = self._at(processes)
+            with self._lock:
+                self._levels[processes] = found
+        return found
+
+    def _at(self, processes: int) -> "Predictor":
+        bundle = self.bundle.at(processes)
+        # Several numbers of processes may be answered by the same regressors.
+        for known in list(self._levels.values()):
+            if known.bundle.entries == bundle.entries:
+                return known
+        other = copy(self)
+        other.bundle = bundle
+        return other
+
+    def answers(self, operator: str, direction: Direction, vectors: ArrayLike) -> NDArray[np.float64]:
+        """Times in µs with their 90 % interval, float64 [n, 3] (time, low, high), for vectors [n, features].
+
+        The regressor is run at most once, and only for what it was not asked before.
+
+        Raises:
+            UsageError: `vectors` has another shape, or values that are not finite.
+            DataError: the bundle has no such regressor, its model cannot be run or breaks the contract, or
+                it answers times that are not positive, finite and in order.
+        """
+        entry = self._entry(operator, direction)
+        array = np.asarray(vectors, dtype=np.float64)
+        if array.ndim != 2 or array.shape[1] != len(entry.features) or not np.isfinite(array).all():
+            expected = ", ".join(entry.features)
+            raise UsageError(
+                f"{operator} ({direction}): vectors of shape {array.shape}, expected finite [n, {expected}]"
+            )
+        rows: list[Vector] = list(map(tuple, array.tolist()))
+        answers = self.answers_of(operator, direction, rows)
+        return np.array([answers[row] for row in rows], dtype=np.float64).reshape(-1, len(OUTPUT_NAMES))
+
+    def predict_us(self, operator: str, direction: Direction, vectors: ArrayLike) -> NDArray[np.float64]:
+        """Times in µs alone, float64 [n]; otherwise like `answers`."""
+        return self.answers(operator, direction, vectors)[:, 0]
+
+    def answers_of(
+        self, operator: str, direction: Direction, vectors: Sequence[Vector]
+    ) -> dict[Vector, Answer]:
+        """Answer of every distinct vector, each of the right length; errors as in `answers`."""
+        entry = self._entry(operator, direction)
+        remembered = self._remembered[entry.file]
+        # Looked up once: another thread may empty what is remembered at any moment.
+        found = {vector: remembered.get(vector) for vector in vectors}
+        unknown = [vector for vector, answer in found.items() if answer is None]
+        if unknown:
+            new = dict(zip(unknown, self._run(entry.key, unknown), strict=True))
+            with self._lock:
+                if len(remembered) + len(new) > self._most_remembered:
+                    remembered.clear()
+                remembered.update(new)
+            return {vector: new[vector] if known is None else known for vector, known in found.items()}
+        return {vector: known for vector, known in found.items() if known is not None}
+
+    def times_us(self, operator: str, direction: Direction, vectors: Sequence[Vector]) -> dict[Vector, float]:
+        """Time in µs of every distinct vector, each of the right length; errors as in `answers`."""
+        answers = self.answers_of(operator, direction, vectors)
+        return {vector: time_us for vector, (time_us, _, _) in answers.items()}
+
+    def calibration_for(self, timeline: str) -> Calibration | None:
+        """The bundle's calibration where it was fitted for `timeline`, and is not switched off."""
+        found = self.bundle.manifest.calibration
+        return found if self.calibrated and found is not None and found.timeline == timeline else None
+
+    def load(self) -> None:
+        """Load every model now, which otherwise happens when it is first asked.
+
+        Raises:
+            DataError: a model cannot be loaded, or breaks the contract.
+        """
+        for level in self.bundle.levels or (1,):
+            other = self.at(level)
+            for key in other.bundle.entries:
+                other._session(key)
+
+    def range_warnings(
+        self, operator: str, direction: Direction, vectors: Sequence[Vector]
+    ) -> tuple[RangeWarning, ...]:
+        """One warning per feature and value outside the training range, and per layout never measured."""
+        return out_of_range(self._entry(operator, direction), vectors)
+
+    def _entry(self, operator: str, direction: Direction) -> RegressorEntry:
+        try:
+            return self.bundle.entries[operator, direction]
+        except KeyError:
+            raise DataError(
+                f"bundle {self.bundle.path} has no regressor for {operator} ({direction})"
+            ) from None
+
+    def _run(self, key: Key, vectors: Sequence[Vector]) -> list[Answer]:
+        operator, direction = key
+        session = self._session(key)
+        asked = np.array(vectors, dtype=np.float32)
+        # Rows left over from full blocks are added up in another order, and differ in the last bits:
+        # padded, an answer does not depend on what else is asked with it.
+        padded = np.concatenate([asked, np.repeat(asked[-1:], -len(asked) % _BLOCK_ROWS, axis=0)])
+        try:
+            outputs = session.run(OUTPUT_NAMES, {INPUT_NAME: padded})
+        except Exception as error:
+            raise self._broken(key, f"cannot be run ({_first_line(error)})") from error
+        for output in outputs:
+            if output.shape != (len(padded), 1) or output.dtype != np.float32:
+                shape = (len(padded), 1)
+                raise self._broken(key, f"answers {output.dtype} {output.shape}, expected float32 {shape}")
+        answers = np.concatenate(outputs, axis=1)[: len(vectors)].astype(np.float64)
+        time_us, low_us, high_us = answers.T
+        holds = (low_us > 0) & (low_us <= time_us) & (time_us <= high_us) & (high_us < np.inf)
+        if not holds.all():
+            wrong = int(np.argmin(holds))
+            raise DataError(
+                f"bundle {self.bundle.path}: {operator} ({direction}) answers {time_us[wrong]:g} "
+                f"({low_us[wrong]:g} to {high_us[wrong]:g}) µs for workload {list(vectors[wrong])}, "
+                "expected a positive time within its interval"
+            )
+        return list(map(tuple, answers.tolist()))
+
+    def _session(self, key: Key) -> Any:
+        file = self.bundle.entries[key].file
+        with self._lock:
+            if file not in self._sessions:
+                self._sessions[file] = self._open(key)
+            return self._sessions[file]
+
+    def _open(self, key: Key) -> Any:
+        # Only here: reading a bundle does not need it.
+        onnxruntime = onnx_runtime()
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.inter_op_num_threads = 1
+        options.log_severity_level = 4
+        try:
+            session = onnxruntime.InferenceSession(
+                self.bundle.models[key], options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:
+            raise self._broken(
+                key, f"is not a model that ONNX Runtime loads ({_first_line(error)})"
+            ) from error
+        inputs = [node.name for node in session.get_inputs()]
+        outputs = [node.name for node in session.get_outputs()]
+        if inputs != [INPUT_NAME] or not set(OUTPUT_NAMES) <= set(outputs):
+            expected = list(OUTPUT_NAMES)
+            raise self._broken(key, f"maps {inputs} to {outputs}, expected [{INPUT_NAME!r}] to {expected}")
+        return session
+
+    def _broken(self, key: Key, problem: str) -> DataError:
+        operator, direction = key
+        return DataError(f"bundle {self.bundle.path}: the model of {operator} ({direction}) {problem}")
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,110 @@
+"""How sure a step's time is: random operator times drawn from the regressors' intervals (docs/method.md)."""
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from random import Random
+from statistics import NormalDist
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.answers.operator_times import OperatorTimes, Question
+from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
+from kernelcast.runtime.bundle.regressor_entry import Key
+from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
+from kernelcast.runtime.step.timeline_kinds import TimelineKind
+
+DRAWS_CLOSED_FORM = 256
+DRAWS_SIMULATED = 64
+"""A simulation takes longer per draw."""
+FEWEST_DRAWS = 16
+_SIMULATED_CHUNKS = 8192
+"""Chunks of all draws together, beyond which a simulation gets fewer draws."""
+SEED = 20250922
+LOW, HIGH = 0.05, 0.95
+_RESIDUAL: Key = ("calibration residual", Direction.ONCE)
+_SPREAD = 2 * NormalDist().inv_cdf(HIGH)
+"""Standard deviations between the 5th and the 95th percentile of a normal distribution."""
+
+
+def draws_for(timeline: TimelineKind, chunks: int) -> int:
+    """How many random draws an interval is made from: fewer for the simulation, and for many chunks."""
+    if timeline == "closed-form":
+        return DRAWS_CLOSED_FORM
+    return min(DRAWS_SIMULATED, max(FEWEST_DRAWS, _SIMULATED_CHUNKS // chunks))
+
+
+def drawn_times(
+    times: OperatorTimes, draws: int, calibration: Calibration | None = None
+) -> Mapping[Question, NDArray[np.float64]]:
+    """Times of every question in µs, float64 [1 + draws]: the predicted one, then random ones.
+
+    A random time is log-normal, its 5th and 95th percentile the ends of the regressor's interval. A
+    regressor's errors are taken as one: in a draw, all that it answers is as much too high or too low. The
+    numbers are the same whenever they are drawn. What `calibration` leaves open of a class's factor moves all
+    operators of the class together.
+    """
+    found: dict[Question, NDArray[np.float64]] = {}
+    spreads = {} if calibration is None else _class_spreads(calibration, draws)
+    for one, (time_us, low_us, high_us) in times.answers.items():
+        values = np.empty(1 + draws)
+        values[0] = time_us
+        if draws:
+            low, high = math.log(low_us), math.log(high_us)
+            values[1:] = np.exp(
+                (low + high) / 2 + (high - low) / _SPREAD * _normal(times.sources[one], draws)
+            )
+            if spreads:
+                values[1:] *= spreads[OPERATORS[one[0][0]].operator_class]
+        found[one] = values
+    return found
+
+
+def unexplained(calibration: Calibration | None, draws: int) -> NDArray[np.float64] | float:
+    """Random factors of a whole step, float64 [draws]: what the measured steps kept after the correction; else 1."""
+    if calibration is None:
+        return 1.0
+    return np.exp(calibration.residual * _normal(_RESIDUAL, draws))
+
+
+def interval(time: float, drawn: Sequence[float] | NDArray[np.float64]) -> tuple[float, float]:
+    """5th and 95th percentile of what was drawn, widened to hold `time` itself; without draws `time` twice."""
+    if not len(drawn):
+        return time, time
+    low, high = np.quantile(drawn, (LOW, HIGH))
+    return min(time, float(low)), max(time, float(high))
+
+
+@lru_cache(maxsize=16)
+def _class_spreads(calibration: Calibration, draws: int) -> Mapping[OperatorClass, NDArray[np.float64]]:
+    """Random factors of every class, float64 [draws] each, around the calibration's own."""
+    normal = [
+        _normal((f"calibration {index}", Direction.ONCE), draws) for index in range(calibration.parameters)
+    ]
+    return {
+        one: np.exp(sum((weight * z for weight, z in zip(row, normal, strict=True)), np.zeros(draws)))
+        for one, row in zip(CLASSES, calibration.log_spread, strict=True)
+    }
+
+
+@lru_cache(maxsize=1024)
+def _normal(key: Key, draws: int) -> NDArray[np.float64]:
+    """Standard normal numbers of one regressor, float64 [draws].
+
+    One from the middle of each of `draws` equally likely slices, shuffled (Latin hypercube sampling, McKay et
+    al., Technometrics 21, 1979): percentiles settle with far fewer draws than independent numbers need.
+    """
+    slices = list(_middles(draws))
+    # Not numpy's generators: they take longer to import than everything here to compute.
+    Random(f"{SEED} {key[0]} {key[1]}").shuffle(slices)
+    shuffled = np.array(slices)
+    shuffled.flags.writeable = False
+    return shuffled
+
+
+@lru_cache(maxsize=16)
+def _middles(draws: int) -> tuple[float, ...]:
+    """Standard normal numbers in the middle of equally likely slices, rising."""
+    normal = NormalDist()
+    return tuple(normal.inv_cdf((index + 0.5) / draws) for index in range(draws))

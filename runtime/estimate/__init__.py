@@ -1,0 +1,1 @@
+"""A predicted step with all that it is made of."""

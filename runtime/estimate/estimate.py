@@ -1,0 +1,265 @@
+"""What a prediction answers: the step time and all that it is made of, with a documented JSON form."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from kernelcast.runtime.answers.operator_times import Question, Warnings, question
+from kernelcast.runtime.answers.predictor import Answer
+from kernelcast.runtime.bundle.calibration import CalibrationUse
+from kernelcast.runtime.memory import StageMemory
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.pipeline.durations import Durations
+from kernelcast.runtime.request.layout import Cluster, Parallelism
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.decomposition import Component, Decomposition
+from kernelcast.runtime.step.timeline_kinds import TimelineKind
+
+ESTIMATE_FORMAT = "kernelcast.estimate/1"
+_US_PER_S = 1e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Components:
+    """The paper's components (Table IX), in seconds; one that the layout does not have is 0.
+
+    `encoder_*` are one encoder, `stage_*_max` the slowest stage for one micro-batch (sends included),
+    `dp_all_reduce` the first stage's gradients combined (ZeRO-2: a reduce-scatter), `max_update` the largest
+    optimizer + all-gather of a stage and `dp_all_gather` the all-gather in it, `mp_all_reduce` one
+    synchronisation of the tensor-parallel group (with sequence parallelism a gather and a reduce-scatter) and
+    `pp_p2p` one transfer.
+    """
+
+    encoder_forward_s: float
+    encoder_backward_s: float
+    stage_forward_max_s: float
+    stage_backward_max_s: float
+    dp_all_reduce_s: float
+    dp_all_gather_s: float
+    max_update_s: float
+    mp_all_reduce_s: float
+    pp_p2p_s: float
+
+    def to_dict(self) -> dict[str, float]:
+        """Seconds by the names of Table IX."""
+        return {
+            "Encoder_Fwd": self.encoder_forward_s,
+            "Encoder_Bwd": self.encoder_backward_s,
+            "Stage_Fwd_Max": self.stage_forward_max_s,
+            "Stage_Bwd_Max": self.stage_backward_max_s,
+            "DP_Allreduce": self.dp_all_reduce_s,
+            "DP_Allgather": self.dp_all_gather_s,
+            "Max_Update": self.max_update_s,
+            "MP_Allreduce": self.mp_all_reduce_s,
+            "PP_P2P": self.pp_p2p_s,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageEstimate:
+    """One stage, per device. Forward and backward are one micro-batch with its sends; the rest one update."""
+
+    index: int
+    encoders: int
+    parameters: int
+    forward_s: float
+    backward_s: float
+    all_reduce_s: float
+    optimizer_s: float
+    all_gather_s: float
+
+    @property
+    def update_s(self) -> float:
+        """Optimizer and all-gather."""
+        return self.optimizer_s + self.all_gather_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorRow:
+    """Calls of one operator on one stage, with the 90 % interval of one call's time.
+
+    `count` and `total_s` are per micro-batch for forward and backward components, per update for the others.
+    """
+
+    stage: int
+    component: Component
+    operator: str
+    direction: Direction
+    vector: tuple[int, ...]
+    count: int
+    time_us: float
+    low_us: float
+    high_us: float
+    total_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Memory per device of each stage, and how much a device has (None where nobody said).
+
+    `source` says where the size comes from: "asked", "bundle", or "unknown".
+    """
+
+    stages: tuple[StageMemory, ...]
+    gpu_memory_bytes: int | None
+    source: str
+
+    @property
+    def largest_bytes(self) -> int:
+        """What the fullest device holds."""
+        return max(stage.total_bytes for stage in self.stages)
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether every stage fits into its device; None where the size is unknown."""
+        return None if self.gpu_memory_bytes is None else self.largest_bytes <= self.gpu_memory_bytes
+
+    def fits_stage(self, stage: StageMemory) -> bool | None:
+        """Whether one stage fits."""
+        return None if self.gpu_memory_bytes is None else stage.total_bytes <= self.gpu_memory_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Provenance:
+    """Where the times come from: the bundle, and the hardware and software that were measured, readable.
+
+    `calibration` is None where the bundle has none.
+    """
+
+    bundle: str
+    bundle_digest: str
+    dataset_digest: str
+    kernelcast_version: str
+    created_at: str
+    dtype: str
+    statistic: str
+    compute: tuple[str, ...]
+    fabric: tuple[str, ...]
+    software: tuple[str, ...]
+    calibration: CalibrationUse | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        values = asdict(self)
+        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """The predicted time of one training step (one update of all parameters) and its parts. Immutable.
+
+    `interval_s` are the 5th and 95th percentile of the step time, or None where it was not asked for;
+    `bubble_share` the part of the pipeline's time in which the average stage waits. `cluster_source` says where the
+    devices per node come from: "asked", "bundle", or "one node" where the bundle says nothing and the whole
+    job is taken to lie on one node. `processes_per_node` compute at once on the fullest node; `answered_with` are the
+    measured numbers of processes per node that its operators' times come from. `parts`, `answers` and `durations` (one
+    configuration) are what it was added up from.
+    """
+
+    step_time_s: float
+    interval_s: tuple[float, float] | None
+    timeline: TimelineKind
+    bubble_share: float
+    tokens_per_s: float
+    components: Components
+    stages: tuple[StageEstimate, ...]
+    memory: Memory
+    warnings: tuple[Warnings, ...]
+    model: ModelConfig
+    parallelism: Parallelism
+    cluster: Cluster
+    cluster_source: str
+    processes_per_node: int
+    answered_with: tuple[int, ...]
+    bucket_entries: int
+    provenance: Provenance
+    parts: Decomposition = field(repr=False)
+    answers: Mapping[Question, Answer] = field(repr=False)
+    durations: Durations = field(repr=False, compare=False)
+
+    @property
+    def encoder_counts(self) -> tuple[int, ...]:
+        """Encoders of each stage."""
+        return tuple(stage.encoders for stage in self.stages)
+
+    @property
+    def padded_vocabulary_size(self) -> int:
+        """Rows of the vocabulary as it is trained (eq. 1, 2)."""
+        return self.parts.vocabulary_size
+
+    @property
+    def operators(self) -> tuple[OperatorRow, ...]:
+        """What every stage calls, made anew at each look."""
+        return tuple(self._rows())
+
+    def _rows(self) -> Iterator[OperatorRow]:
+        for stage in self.parts.stages:
+            for call in self.parts.calls(stage):
+                time_us, low_us, high_us = self.answers[question(call)]
+                yield OperatorRow(
+                    stage=stage.index,
+                    component=call.component,
+                    operator=call.operator,
+                    direction=call.direction,
+                    vector=call.vector,
+                    count=call.count,
+                    time_us=time_us,
+                    low_us=low_us,
+                    high_us=high_us,
+                    total_s=call.count * time_us / _US_PER_S,
+                )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, form `kernelcast.estimate/1` (docs/json.md). Later versions may add keys."""
+        memory = self.memory
+        return {
+            "format": ESTIMATE_FORMAT,
+            "step_time_s": self.step_time_s,
+            "interval_s": None if self.interval_s is None else list(self.interval_s),
+            "timeline": self.timeline,
+            "bubble_share": self.bubble_share,
+            "tokens_per_s": self.tokens_per_s,
+            "components": self.components.to_dict(),
+            "encoder_counts": list(self.encoder_counts),
+            "stages": [{**asdict(stage), "update_s": stage.update_s} for stage in self.stages],
+            "memory": {
+                "gpu_memory_bytes": memory.gpu_memory_bytes,
+                "source": memory.source,
+                "largest_bytes": memory.largest_bytes,
+                "fits": memory.fits,
+                "stages": [
+                    {**asdict(stage), "total_bytes": stage.total_bytes, "fits": memory.fits_stage(stage)}
+                    for stage in memory.stages
+                ],
+            },
+            "operators": [_row_values(row) for row in self._rows()],
+            "warnings": [warning.to_dict() for warning in self.warnings],
+            "model": {**asdict(self.model), "padded_vocabulary_size": self.padded_vocabulary_size},
+            "parallelism": {
+                **asdict(self.parallelism),
+                "world_size": self.parallelism.world_size,
+                "global_batch": self.parallelism.samples_per_update,
+                "bucket_entries": self.bucket_entries,
+            },
+            "cluster": {"gpus_per_node": self.cluster.gpus_per_node, "source": self.cluster_source},
+            "concurrency": {
+                "processes_per_node": self.processes_per_node,
+                "answered_with": list(self.answered_with),
+            },
+            "provenance": self.provenance.to_dict(),
+        }
+
+
+def _row_values(row: OperatorRow) -> dict[str, Any]:
+    return {
+        "stage": row.stage,
+        "component": row.component.value,
+        "operator": row.operator,
+        "direction": row.direction.value,
+        "vector": list(row.vector),
+        "count": row.count,
+        "time_us": row.time_us,
+        "low_us": row.low_us,
+        "high_us": row.high_us,
+        "total_s": row.total_s,
+    }

@@ -1,0 +1,154 @@
+"""How an operator's time came about: what was asked, who answered, and how far the answer may be trusted."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from kernelcast.runtime.answers.operator_times import Question, question
+from kernelcast.runtime.answers.substitutes import substitute
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.operators import OPERATORS, Direction, operator
+from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedFeature:
+    """One entry of a workload vector, and the range that the regressor was trained on."""
+
+    name: str
+    unit: str
+    value: int
+    minimum: float
+    maximum: float
+
+    @property
+    def inside(self) -> bool:
+        """Whether the value lies in the range."""
+        return self.minimum <= self.value <= self.maximum
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "value": self.value,
+            "range": [self.minimum, self.maximum],
+            "inside": self.inside,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """One question that a step asked about an operator, and the answer.
+
+    `entry` is the regressor that answered, for `features`; it differs from `operator` where a substitute did,
+    whose time was multiplied by `factor`. `calibration_factor` is the calibration's for its class, which the times
+    contain; 1 without one. `calls` are those of one step, summed over the stages; `share` is
+    their part in the time of all devices' work.
+    """
+
+    operator: str
+    direction: Direction
+    vector: tuple[int, ...]
+    features: tuple[AskedFeature, ...]
+    entry: RegressorEntry
+    factor: float
+    calibration_factor: float
+    time_us: float
+    low_us: float
+    high_us: float
+    calls: int
+    total_s: float
+    share: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, see docs/json.md."""
+        entry = self.entry
+        return {
+            "operator": self.operator,
+            "direction": self.direction.value,
+            "vector": list(self.vector),
+            "features": [feature.to_dict() for feature in self.features],
+            "time_us": self.time_us,
+            "interval_us": [self.low_us, self.high_us],
+            "calibration_factor": self.calibration_factor,
+            "calls": self.calls,
+            "total_s": self.total_s,
+            "share": self.share,
+            "regressor": {
+                "operator": entry.operator,
+                "factor": self.factor,
+                "algorithm": entry.algorithm,
+                "form": entry.form,
+                "rows": entry.rows,
+                "validation_error": entry.validation_error,
+                "extrapolation_error": entry.extrapolation_error,
+                "interval_coverage": entry.interval_coverage,
+                "layouts": [list(layout) for layout in entry.layouts],
+                "processes_per_node": entry.processes_per_node,
+            },
+        }
+
+
+def explain_operator(estimate: Estimate, bundle: Bundle, name: str) -> tuple[Explanation, ...]:
+    """Every distinct question that `estimate`'s step asks about operator `name`, in the order of the step.
+
+    Raises:
+        UsageError: there is no such operator, or the step does not call it.
+    """
+    operator(name)
+    calls: dict[Question, int] = {}
+    everything_us = 0.0
+    for one, count, time_us in _device_work(estimate):
+        everything_us += count * time_us
+        if one[0][0] == name:
+            calls[one] = calls.get(one, 0) + count
+    if not calls:
+        called = dict.fromkeys(key[0] for key, _ in estimate.answers)
+        raise UsageError(f"operator {name} is not part of this step; its operators are {', '.join(called)}")
+    return tuple(_explain(estimate, bundle, one, count, everything_us) for one, count in calls.items())
+
+
+def _device_work(estimate: Estimate) -> Iterator[tuple[Question, int, float]]:
+    """Questions of a step with their calls, one device per stage, and the time of one call in µs."""
+    for stage in estimate.parts.stages:
+        for call in estimate.parts.calls(stage):
+            repeats = 1 if call.component in ONCE_PER_UPDATE else estimate.parallelism.micro_batches
+            one = question(call)
+            yield one, repeats * call.count, estimate.answers[one][0]
+
+
+def _explain(
+    estimate: Estimate, bundle: Bundle, asked: Question, calls: int, everything_us: float
+) -> Explanation:
+    (name, direction), vector = asked
+    entries = bundle.at(estimate.processes_per_node).entries
+    found = substitute(name, vector, entries, direction)
+    entry = entries[(name if found is None else found.source, direction)]
+    source_vector = vector if found is None else found.vector(vector)
+    ranges = zip(OPERATORS[entry.operator].features.items(), source_vector, entry.training_range, strict=True)
+    time_us, low_us, high_us = estimate.answers[asked]
+    calibration = estimate.provenance.calibration
+    return Explanation(
+        operator=name,
+        direction=direction,
+        vector=vector,
+        features=tuple(
+            AskedFeature(name=feature, unit=unit, value=value, minimum=low, maximum=high)
+            for (feature, unit), value, (low, high) in ranges
+        ),
+        entry=entry,
+        factor=1.0 if found is None else found.factor,
+        calibration_factor=1.0
+        if calibration is None or not calibration.applied
+        else calibration.factors[OPERATORS[name].operator_class.value],
+        time_us=time_us,
+        low_us=low_us,
+        high_us=high_us,
+        calls=calls,
+        total_s=calls * time_us / 1e6,
+        share=calls * time_us / everything_us,
+    )

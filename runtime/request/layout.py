@@ -1,0 +1,157 @@
+"""How a job is laid out: parallel degrees, micro-batches and recomputation, and the nodes it runs on."""
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
+
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.request.model import ModelConfig, require_choice, require_integer
+
+Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
+
+MAX_DEGREE = 1_000_000
+DEFAULT_BUCKET_ENTRIES = 1_260_000_000
+"""Entries of a framework's gradient bucket (docs/method.md, A step: the authors' 1.26e9)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallelism:
+    """Layout of one training job (docs/method.md, Symbols).
+
+    `pp` pipeline stages, `mp` tensor-parallel degree, `dp` data-parallel degree; `micro_batch` samples per
+    micro-batch (b), `micro_batches` per update (m).
+
+    - `recompute`: the backward pass of every encoder runs again its forward pass ("full") or what lies
+      between queries and attention output ("selective", arXiv 2205.05198).
+    - `schedule`: order of forward and backward passes; "interleaved" gives every device `virtual_stages`
+      chunks of the model (arXiv 2104.04473), "zero_bubble" is ZB-H1 (arXiv 2401.10241).
+    - `zero`: what data parallelism shards: 0 nothing, 1 the optimizer's states, 2 gradients too, 3
+      parameters too (arXiv 1910.02054; 3 is also called FSDP).
+    - `sequence_parallel`: norms and residuals are cut along the sequence across the mp group
+      (arXiv 2205.05198).
+    - `encoder_counts`: encoders of each stage (with virtual stages: of each chunk, in the order of the
+      model); not given, they are spread evenly (eq. 3–5).
+
+    Raises:
+        UsageError: a field has a wrong type or value, or fields do not go together.
+    """
+
+    pp: int
+    mp: int
+    dp: int
+    micro_batch: int
+    micro_batches: int
+    recompute: Recompute = "none"
+    schedule: Schedule = "1f1b"
+    virtual_stages: int = 1
+    zero: int = 1
+    sequence_parallel: bool = False
+    encoder_counts: tuple[int, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("pp", "mp", "dp", "micro_batch", "micro_batches"):
+            require_integer(name, getattr(self, name), low=1, high=MAX_DEGREE)
+        require_choice("recompute", self.recompute, get_args(Recompute))
+        require_choice("schedule", self.schedule, get_args(Schedule))
+        require_integer("zero", self.zero, low=0, high=3)
+        if type(self.sequence_parallel) is not bool:
+            raise UsageError(f"sequence_parallel is {shown(self.sequence_parallel)}, expected true or false")
+        self._check_virtual_stages()
+        self._check_encoder_counts()
+
+    def _check_virtual_stages(self) -> None:
+        require_integer("virtual_stages", self.virtual_stages, low=1, high=MAX_DEGREE)
+        if self.schedule != "interleaved":
+            if self.virtual_stages > 1:
+                raise UsageError(
+                    f"virtual_stages is {self.virtual_stages}, expected 1 with schedule {self.schedule}"
+                )
+            return
+        if self.pp == 1:
+            raise UsageError("pp is 1, expected 2 or more with schedule interleaved")
+        # As Megatron-LM demands: micro-batches go through the chunks of a device in groups of pp.
+        if self.micro_batches % self.pp:
+            multiple = f"a multiple of pp ({self.pp}) with schedule interleaved"
+            raise UsageError(f"micro_batches is {self.micro_batches}, expected {multiple}")
+
+    def _check_encoder_counts(self) -> None:
+        counts = self.encoder_counts
+        if counts is None:
+            return
+        if type(counts) is not tuple or len(counts) != self.chunks:
+            raise UsageError(
+                f"encoder_counts is {shown(counts)}, expected one number per "
+                f"{'stage' if self.virtual_stages == 1 else 'chunk'}, {self.chunks} in all"
+            )
+        for index, count in enumerate(counts):
+            require_integer(f"encoder_counts[{index}]", count, low=0, high=MAX_DEGREE)
+
+    @classmethod
+    def from_global_batch(cls, *, global_batch: int, dp: int, micro_batch: int, **layout: Any) -> Self:
+        """A layout of `global_batch` samples per update: micro_batches = global_batch / (micro_batch · dp).
+
+        The other fields are those of the class.
+
+        >>> Parallelism.from_global_batch(global_batch=512, pp=4, mp=4, dp=8, micro_batch=4).micro_batches
+        16
+
+        Raises:
+            UsageError: micro_batch · dp does not divide the global batch, or another field is wrong.
+        """
+        for name, value in (("dp", dp), ("micro_batch", micro_batch)):
+            require_integer(name, value, low=1, high=MAX_DEGREE)
+        require_integer("global_batch", global_batch, low=1, high=MAX_DEGREE**2)
+        together = micro_batch * dp
+        if global_batch % together:
+            multiple = f"a multiple of micro_batch · dp ({micro_batch} · {dp} = {together})"
+            raise UsageError(f"global_batch is {global_batch}, expected {multiple}")
+        return cls(dp=dp, micro_batch=micro_batch, micro_batches=global_batch // together, **layout)
+
+    @property
+    def chunks(self) -> int:
+        """Pieces that the model is cut into: pp · virtual stages; chunk c runs on stage c mod pp."""
+        return self.pp * self.virtual_stages
+
+    @property
+    def world_size(self) -> int:
+        """Devices of the job: pp · mp · dp."""
+        return self.pp * self.mp * self.dp
+
+    @property
+    def samples_per_update(self) -> int:
+        """Global batch: micro_batch · micro_batches · dp."""
+        return self.micro_batch * self.micro_batches * self.dp
+
+    def check(self, model: ModelConfig) -> None:
+        """Check that `model` can be cut so.
+
+        Raises:
+            UsageError: `mp` does not divide the attention heads, the key-value heads or the MLP width (with
+                sequence parallelism also the sequence), or `encoder_counts` do not add up to the encoders.
+        """
+        cut = ["attention_heads", "kv_heads", "mlp_size"]
+        for name in [*cut, "sequence_length"] if self.sequence_parallel else cut:
+            size = getattr(model, name)
+            if size % self.mp:
+                raise UsageError(
+                    f"mp is {self.mp}, expected a divisor of {name} ({size}) of model {model.name}"
+                )
+        if self.encoder_counts is not None and sum(self.encoder_counts) != model.encoders:
+            raise UsageError(
+                f"encoder_counts add up to {sum(self.encoder_counts)}, expected {model.encoders}, "
+                f"the encoders of model {model.name}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """The nodes that a job runs on: g = `gpus_per_node` devices each.
+
+    Raises:
+        UsageError: `gpus_per_node` is not a positive whole number.
+    """
+
+    gpus_per_node: int
+
+    def __post_init__(self) -> None:
+        require_integer("gpus_per_node", self.gpus_per_node, low=1, high=MAX_DEGREE)

@@ -1,0 +1,52 @@
+"""Model files as plain values: TOML or JSON on disk, whatever is in it."""
+
+import json
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from kernelcast.runtime.errors import DataError, UsageError, shown, shown_path
+
+_MAX_FILE_BYTES = 1 << 20
+
+
+def model_file(source: Path) -> str:
+    """How errors name a model file."""
+    return f"model file {shown_path(source)}"
+
+
+def read_document(source: Path) -> dict[str, Any]:
+    """The fields of a TOML (`.toml`) or JSON (`.json`) file.
+
+    Raises:
+        DataError: the file is missing, unreadable, too large, or not TOML or JSON with fields.
+        UsageError: another suffix.
+    """
+    where = model_file(source)
+    if source.suffix not in (".toml", ".json"):
+        raise UsageError(f"{where}: suffix is {shown(source.suffix)}, expected .toml or .json")
+    try:
+        with source.open("rb") as stream:
+            content = stream.read(_MAX_FILE_BYTES + 1)
+    except FileNotFoundError as error:
+        raise DataError(f"{where}: no such file") from error
+    except (OSError, ValueError) as error:
+        # ValueError: a path with a null byte.
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise DataError(f"{where}: cannot be read ({reason})") from error
+    if len(content) > _MAX_FILE_BYTES:
+        raise DataError(f"{where}: larger than {_MAX_FILE_BYTES} bytes")
+    kind = source.suffix[1:].upper()
+    try:
+        text = content.decode()
+        values = tomllib.loads(text) if kind == "TOML" else json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{where}: not valid {kind} ({_first_line(error)})") from error
+    if not isinstance(values, dict):
+        raise DataError(f"{where}: holds a {type(values).__name__}, expected an object of fields")
+    return values
+
+
+def _first_line(error: Exception) -> str:
+    line = (str(error).splitlines() or [""])[0]
+    return line if line.isprintable() else repr(line)

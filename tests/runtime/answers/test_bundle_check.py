@@ -1,0 +1,60 @@
+"""`check_bundle`: what a sound bundle is asked, and what is found in one that is not."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelcast.runtime import DataError
+from kernelcast.runtime.answers.bundle_check import check_bundle
+from kernelcast.runtime.bundle.file import write_bundle
+from kernelcast.runtime.operators import OPERATORS, Direction
+
+Make = Callable[..., Any]
+GELU = ("gelu", Direction.FORWARD)
+REDUCE = ("dp_all_reduce", Direction.ONCE)
+
+
+def test_every_regressor_is_asked_at_its_corners(make_bundle: Make) -> None:
+    path = make_bundle()
+    checked = check_bundle(path)
+    sizes = [len(op.features) for op in OPERATORS.values() for _ in op.directions]
+    assert checked.bundle.path == path
+    assert checked.models == len(sizes)
+    assert checked.corners == sum(2**size for size in sizes)
+
+
+def test_a_collective_is_asked_in_each_of_its_layouts(
+    regressor: Make, manifest: Make, linear_model: Make, tmp_path: Path
+) -> None:
+    path = tmp_path / "a.kcast"
+    model = linear_model((1, 0, 0), 5)
+    entry = replace(regressor(REDUCE, model, largest=8), layouts=((1, 8), (2, 4), (8, 8)))
+    write_bundle(path, manifest([entry]), {entry.file: model})
+    assert check_bundle(path).corners == 8 + 2  # (1, 8) and (8, 8) are corners already
+
+
+@pytest.mark.parametrize(
+    ("weights", "constant", "message"),
+    [
+        ((-1, 0, 0), 1e3, r"gelu \(forward\) answers -1e\+12 \(.*\) µs for workload \[1000000000000"),
+        ((1e38, 0, 0), 1, r"gelu \(forward\) answers inf \(inf to inf\) µs for workload \[1000000000000"),
+        ((1, 0, 0), -1, r"gelu \(forward\) answers 0 \(0 to 0\) µs for workload \[1\.0, 1\.0, 1\.0\]"),
+    ],
+)
+def test_a_corner_without_an_answer_is_named(
+    make_bundle: Make, linear_model: Make, weights: tuple[float, ...], constant: float, message: str
+) -> None:
+    path = make_bundle({GELU: linear_model(weights, constant)})
+    with pytest.raises(DataError, match=message):
+        check_bundle(path)
+
+
+def test_a_model_that_does_not_load_is_named(make_bundle: Make) -> None:
+    path = make_bundle({GELU: b"only bytes, with the right digest"})
+    with pytest.raises(
+        DataError, match=r"the model of gelu \(forward\) is not a model that ONNX Runtime loads"
+    ):
+        check_bundle(path)

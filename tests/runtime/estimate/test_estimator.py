@@ -1,0 +1,383 @@
+"""Whole estimates: steps added up by hand, and the laws that hold for every layout."""
+
+import json
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelcast.runtime import (
+    Cluster,
+    DataError,
+    Estimator,
+    ModelConfig,
+    Parallelism,
+    UsageError,
+)
+from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
+from kernelcast.runtime.step.blocks import encoder_backward, encoder_forward, end_forward
+from kernelcast.runtime.step.update import update
+
+Make = Callable[..., Path]
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "hidden_size": 8,
+    "sequence_length": 4,
+    "attention_heads": 2,
+    "encoders": 4,
+    "vocabulary_size": 100,
+}
+ONE: dict[str, Any] = {"pp": 1, "mp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1}
+OPTIMIZERS = {f"optimizer_{role}_stage": 100.0 for role in ("first", "middle", "last")}
+
+
+def us(seconds: float) -> float:
+    return round(seconds * 1e6, 6)
+
+
+def test_two_stages_by_hand(make_bundle: Make) -> None:
+    # An encoder calls 11: 2 norms, Linear1, RoPE, attention, Linear2, 2 adds, Linear3, GeLU, Linear4.
+    # 9 blocks on 2 stages: 5 and 4, so 3 encoders and 1.
+    estimate = Estimator.load(make_bundle(OPTIMIZERS)).predict(
+        model=ModelConfig(**TINY),
+        parallelism=Parallelism(**ONE | {"pp": 2, "micro_batches": 3}),
+        cluster=Cluster(gpus_per_node=2),
+        timeline="closed-form",
+    )
+    first, last = estimate.stages
+    assert us(first.forward_s) == 10 + 3 * 110 + 5
+    assert us(first.backward_s) == 20 + 3 * 220
+    assert us(last.forward_s) == 110 + 3 * 10
+    assert us(last.backward_s) == 220 + 3 * 20 + 5
+    # (3 − 1 + 2) · (345 + 680) + 100
+    assert us(estimate.step_time_s) == 4200
+    assert {name: us(value) for name, value in estimate.components.to_dict().items()} == {
+        "Encoder_Fwd": 110,
+        "Encoder_Bwd": 220,
+        "Stage_Fwd_Max": 345,
+        "Stage_Bwd_Max": 680,
+        "DP_Allreduce": 0,
+        "DP_Allgather": 0,
+        "Max_Update": 100,
+        "MP_Allreduce": 0,
+        "PP_P2P": 5,
+    }
+    assert estimate.encoder_counts == (3, 1)
+    assert estimate.tokens_per_s == pytest.approx(3 * 4 / 4200e-6)
+    assert estimate.warnings == ()
+
+
+def test_recomputation_by_hand(make_bundle: Make) -> None:
+    estimate = Estimator.load(make_bundle(OPTIMIZERS)).predict(
+        model=ModelConfig(**TINY),
+        parallelism=Parallelism(**ONE | {"pp": 2, "micro_batches": 3, "recompute": "full"}),
+        cluster=Cluster(gpus_per_node=2),
+        timeline="closed-form",
+    )
+    # Encoder backward 220 + 110; first stage 20 + 3 · 330 = 1,010; 4 · (345 + 1,010) + 100.
+    assert us(estimate.components.encoder_backward_s) == 330
+    assert us(estimate.step_time_s) == 5520
+
+
+def test_all_three_dimensions_by_hand(make_bundle: Make) -> None:
+    times = {
+        "mp_all_reduce": 7.0,
+        "dp_all_reduce": 30.0,
+        "dp_all_gather": 11.0,
+        "optimizer_first_stage": 100.0,
+        "optimizer_last_stage": 200.0,
+    }
+    estimate = Estimator.load(make_bundle(times)).predict(
+        model=ModelConfig(**TINY, parallel_residual=True),
+        parallelism=Parallelism(**ONE | {"pp": 2, "mp": 2, "dp": 2, "micro_batches": 3}),
+        cluster=Cluster(gpus_per_node=2),
+        timeline="closed-form",
+    )
+    # Encoder 110 + 7 and 220 + 14. First stage: 10 + 7 + 351 + 5 = 373 and 20 + 702 = 722.
+    assert us(estimate.stages[0].forward_s) == 373
+    assert us(estimate.stages[0].backward_s) == 722
+    # 4 · 1,095 + 30 + (200 + 11)
+    assert us(estimate.step_time_s) == 4380 + 30 + 211
+    components = estimate.components
+    assert (us(components.max_update_s), us(components.dp_all_gather_s)) == (211, 11)
+    assert (us(components.mp_all_reduce_s), us(components.pp_p2p_s)) == (7, 5)
+
+
+def test_buckets_by_hand(make_bundle: Make, linear_model: Callable[..., bytes]) -> None:
+    # 1 µs per bucket and 0.001 µs per entry; on the first stage 3 encoders and 128 · 8 for the embedding:
+    # 3 · (32 + 8·8·9 + 8·33) + 1,024 = 3,640 entries, so buckets of 1,000 are 3 and a rest of 640.
+    times = {"dp_all_reduce": linear_model((0.001, 0, 0), 1)}
+    estimate = Estimator.load(make_bundle(times)).predict(
+        model=ModelConfig(**TINY),
+        parallelism=Parallelism(**ONE | {"pp": 2, "dp": 2}),
+        cluster=Cluster(gpus_per_node=4),
+        bucket_entries=1000,
+    )
+    assert estimate.stages[0].parameters == 3640
+    rows = [row for row in estimate.operators if row.operator == "dp_all_reduce" and row.stage == 0]
+    assert [(row.vector, row.count) for row in rows] == [((1000, 1, 2), 3), ((640, 1, 2), 1)]
+    assert us(estimate.components.dp_all_reduce_s) == pytest.approx(4 + 3.64, abs=1e-4)
+
+
+def test_a_single_process_needs_no_collectives(make_bundle: Make) -> None:
+    without = ("mp_all_reduce", "dp_all_reduce", "dp_all_gather", "pp_p2p", "optimizer_first_stage")
+    estimate = Estimator.load(make_bundle({"optimizer_last_stage": 50.0}, without=without)).predict(
+        model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"micro_batches": 2})
+    )
+    # Embedding, 4 encoders, norm + logits + loss: 10 + 440 + 30 and 20 + 880 + 60; twice, and the optimizer.
+    assert us(estimate.step_time_s) == 2 * (480 + 960) + 50
+
+
+def test_rows_add_up_to_the_stages(make_bundle: Make) -> None:
+    estimate = Estimator.load(make_bundle()).predict(
+        model=ModelConfig(**TINY),
+        parallelism=Parallelism(**ONE | {"pp": 2, "mp": 2, "dp": 4, "recompute": "full"}),
+        cluster=Cluster(gpus_per_node=4),
+    )
+    for stage in estimate.stages:
+        total_s = sum(row.total_s for row in estimate.operators if row.stage == stage.index)
+        parts_s = stage.forward_s + stage.backward_s + stage.all_reduce_s + stage.update_s
+        assert total_s == pytest.approx(parts_s)
+
+
+def test_plain_values(make_bundle: Make) -> None:
+    path = make_bundle(fabric=[FabricFingerprint(backend="gloo", gpus_per_node=2)], largest=50)
+    estimate = Estimator.load(path).predict(
+        model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"pp": 2, "dp": 2})
+    )
+    values = json.loads(json.dumps(estimate.to_dict(), allow_nan=False))
+    assert values["format"] == "kernelcast.estimate/1"
+    assert set(values) == {
+        "format",
+        "step_time_s",
+        "interval_s",
+        "timeline",
+        "bubble_share",
+        "tokens_per_s",
+        "components",
+        "encoder_counts",
+        "stages",
+        "memory",
+        "operators",
+        "warnings",
+        "model",
+        "parallelism",
+        "cluster",
+        "concurrency",
+        "provenance",
+    }
+    assert values["step_time_s"] == estimate.step_time_s
+    assert values["encoder_counts"] == [3, 1]
+    assert values["stages"][0]["update_s"] == estimate.stages[0].update_s
+    assert values["operators"][0]["component"] == "ends_forward"
+    assert values["warnings"][0] == estimate.warnings[0].to_dict()
+    assert values["cluster"] == {"gpus_per_node": 2, "source": "bundle"}
+    assert values["model"]["padded_vocabulary_size"] == 128
+    assert values["parallelism"]["world_size"] == 4
+    assert values["provenance"]["bundle"] == str(path)
+    assert values["provenance"]["statistic"] == "quiet"
+    assert values["provenance"]["fabric"] == ["gloo, 2 device(s) per node (no links known)"]
+
+
+def test_devices_per_node(make_bundle: Make) -> None:
+    model, layout = ModelConfig(**TINY), Parallelism(**ONE | {"pp": 2, "dp": 2})
+    two = FabricFingerprint(backend="gloo", gpus_per_node=2)
+    four = FabricFingerprint(backend="nccl", gpus_per_node=4)
+    nothing = Estimator.load(make_bundle()).predict(model=model, parallelism=layout)
+    assert (nothing.cluster.gpus_per_node, nothing.cluster_source) == (4, "one node")
+    measured = Estimator.load(make_bundle(fabric=[two])).predict(model=model, parallelism=layout)
+    assert (measured.cluster.gpus_per_node, measured.cluster_source) == (2, "bundle")
+    several = Estimator.load(make_bundle(fabric=[two, four]))
+    with pytest.raises(UsageError, match=r"^gpus_per_node is not given, and bundle .* on nodes of 2, 4$"):
+        several.predict(model=model, parallelism=layout)
+    asked = several.predict(model=model, parallelism=layout, cluster=Cluster(gpus_per_node=8))
+    assert (asked.cluster.gpus_per_node, asked.cluster_source) == (8, "asked")
+
+
+def test_a_bundle_without_what_the_model_needs(make_bundle: Make) -> None:
+    path = make_bundle(without=("swiglu",))
+    with pytest.raises(DataError) as caught:
+        Estimator.load(path).predict(
+            model=ModelConfig(**TINY, activation="swiglu"), parallelism=Parallelism(**ONE)
+        )
+    assert str(caught.value) == f"bundle {path} has no regressor for swiglu (forward), which model tiny needs"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model": "gpt-20b"}, "model is 'gpt-20b', expected a ModelConfig"),
+        ({"parallelism": ONE}, "parallelism is {'pp': 1, 'mp': 1, 'dp'"),
+        ({"cluster": 4}, "cluster is 4, expected a Cluster"),
+        ({"bucket_entries": [1]}, "bucket_entries is [1], expected a whole number from 1 to"),
+        ({"bucket_entries": True}, "bucket_entries is True, expected a whole number from 1 to"),
+        ({"timeline": ["simulate"]}, "timeline is ['simulate'], expected simulate or closed-form"),
+        ({"gpu_memory_bytes": 0}, "gpu_memory_bytes is 0, expected a whole number from 1 to"),
+    ],
+)
+def test_wrong_arguments(make_bundle: Make, change: dict[str, Any], message: str) -> None:
+    sound: dict[str, Any] = {"model": ModelConfig(**TINY), "parallelism": Parallelism(**ONE)}
+    estimator = Estimator.load(make_bundle())
+    estimator.predict(**sound, bucket_entries=1)
+    with pytest.raises(UsageError) as caught:
+        estimator.predict(**sound | change)
+    assert str(caught.value).startswith(message)
+
+
+def test_the_same_question_is_answered_from_memory(make_bundle: Make) -> None:
+    estimator = Estimator.load(make_bundle())
+    model, layout = ModelConfig(**TINY), Parallelism(**ONE)
+    first = estimator.predict(model=model, parallelism=layout)
+    assert estimator.predict(model=ModelConfig(**TINY), parallelism=Parallelism(**ONE)) is first
+    assert estimator.predict(model=model, parallelism=layout, interval=False) is not first
+    for micro_batches in range(1, 300):
+        asked = Parallelism(**ONE | {"micro_batches": micro_batches})
+        estimator.predict(model=model, parallelism=asked, interval=False, timeline="closed-form")
+    # What is remembered is bounded: the oldest answer is worked out anew, and comes out the same.
+    again = estimator.predict(model=model, parallelism=layout)
+    assert again is not first
+    assert again == first
+
+
+def test_an_estimate_that_is_remembered_cannot_be_changed(make_bundle: Make) -> None:
+    estimate = Estimator.load(make_bundle()).predict(
+        model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"pp": 2})
+    )
+    with pytest.raises(AttributeError):
+        estimate.step_time_s = 1.0  # type: ignore[misc]
+    with pytest.raises(ValueError, match="read-only"):
+        estimate.durations.forward_us[0, 0] = 1.0
+    assert not hasattr(estimate.answers, "clear")
+    # It does not keep the random draws behind its interval either.
+    assert estimate.durations.forward_us.base is None
+
+
+def test_a_simulated_pipeline_by_hand(make_bundle: Make) -> None:
+    estimate = Estimator.load(make_bundle(OPTIMIZERS)).predict(
+        model=ModelConfig(**TINY),
+        parallelism=Parallelism(**ONE | {"pp": 2, "micro_batches": 3}),
+        cluster=Cluster(gpus_per_node=2),
+    )
+    # Forward 340 and 140, backward 680 and 280, 5 for a transfer. The first stage computes two forward
+    # passes until 680 and waits for the first backward pass of the second: 340 + 5 + 420 + 5 = 770. From then
+    # on it never waits: 770 + 3 · 680 + 340 = 3,150; then the optimizer.
+    assert us(estimate.step_time_s) == 3250
+    # Of 3,150 the stages compute 3 · 1,020 and 3 · 420.
+    assert estimate.bubble_share == pytest.approx(1 - (3060 + 1260) / 2 / 3150)
+    assert estimate.timeline == "simulate"
+
+
+@pytest.mark.parametrize(
+    ("layout", "message"),
+    [
+        ({"pp": 1025}, "pp · virtual_stages is 1025, expected at most 1024 with timeline simulate"),
+        (
+            {"pp": 1000, "micro_batches": 1001},
+            "micro_batches · pp · virtual_stages is 1001000, expected at most 1000000 with timeline simulate",
+        ),
+    ],
+)
+def test_simulations_that_take_too_long(make_bundle: Make, layout: dict[str, Any], message: str) -> None:
+    estimator = Estimator.load(make_bundle())
+    model, parallelism = ModelConfig(**TINY | {"encoders": 2000}), Parallelism(**ONE | layout)
+    with pytest.raises(UsageError) as caught:
+        estimator.predict(model=model, parallelism=parallelism)
+    assert str(caught.value) == message
+    assert estimator.predict(model=model, parallelism=parallelism, timeline="closed-form").step_time_s > 0
+
+
+def test_updates_beside_which_passes_vanish(make_bundle: Make) -> None:
+    estimate = Estimator.load(make_bundle({"dp_all_reduce": 1e30})).predict(
+        model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"dp": 2}), bucket_entries=1
+    )
+    assert estimate.step_time_s > 1e24
+    assert estimate.bubble_share == 0
+
+
+def test_virtual_stages_and_split_backward_by_hand(make_bundle: Make) -> None:
+    model = ModelConfig(**TINY | {"encoders": 7})
+    estimator = Estimator.load(make_bundle())
+
+    def times(**change: Any) -> tuple[list[float], list[float], list[float]]:
+        durations = estimator.predict(model=model, parallelism=Parallelism(**ONE | change)).durations
+        rows = durations.forward_us, durations.backward_us, durations.weight_us
+        return tuple([round(value, 6) for value in row[0].tolist()] for row in rows)  # type: ignore[return-value]
+
+    # 12 blocks on 4 chunks are 1, 3, 3 and 0 encoders; the ends take 10 and 20, 30 and 60.
+    chunks = {"pp": 2, "micro_batches": 2, "schedule": "interleaved", "virtual_stages": 2}
+    assert times(**chunks) == ([120, 330, 330, 30], [240, 660, 660, 60], [0, 0, 0, 0])
+    # Half of 4 linears' 20 per encoder, and of the logits', are gradients of weights; 4 and 3 encoders.
+    assert times(pp=2, schedule="zero_bubble") == ([450, 360], [900 - 160, 720 - 130], [160, 130])
+
+
+def test_zero_3_beside_computing_by_hand(make_bundle: Make) -> None:
+    times = {"dp_all_gather": 150.0, "dp_reduce_scatter": 100.0}
+    estimate = Estimator.load(make_bundle(times)).predict(
+        model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"dp": 2, "zero": 3})
+    )
+    (stage,) = estimate.stages
+    # Forward 10, 4 · 110, 30; a gather takes 150: the first alone, then beside embedding and 4 encoders.
+    assert us(stage.forward_s) == 150 + 150 + 4 * 150 + 30
+    # Backward 60, 4 · 220, 20. Beside them 150; 150 + 100 four times; 100; and the last scatter alone.
+    assert us(stage.backward_s) == 150 + 150 + 4 * 250 + 100 + 100
+    assert stage.all_reduce_s == stage.all_gather_s == 0
+
+
+def test_zero_2_beside_computing_by_hand(make_bundle: Make) -> None:
+    def passes(**times: float) -> tuple[float, float, float, float]:
+        layout = Parallelism(**ONE | {"dp": 2, "zero": 2, "micro_batches": 3})
+        estimate = Estimator.load(make_bundle(times)).predict(model=ModelConfig(**TINY), parallelism=layout)
+        (stage,) = estimate.stages
+        update_s = us(stage.optimizer_s) + us(stage.all_gather_s)
+        assert us(estimate.step_time_s) == 3 * (us(stage.forward_s) + us(stage.backward_s)) + update_s
+        return us(stage.forward_s), us(stage.backward_s), us(stage.all_reduce_s), us(stage.all_gather_s)
+
+    # Nothing is fetched. Backward 60, 4 · 220, 20: a scatter of 100 outlasts the 20, and the last one stands alone.
+    assert passes(dp_reduce_scatter=100.0, dp_all_gather=7.0) == (
+        10 + 4 * 110 + 30,
+        60 + 4 * 220 + 100 + 100,
+        0,
+        7,
+    )
+    # A scatter of 250 outlasts every encoder, and the first end.
+    assert passes(dp_reduce_scatter=250.0, dp_all_gather=7.0)[1] == 60 + 4 * 250 + 250 + 250
+
+
+def test_threads_agree(make_bundle: Make) -> None:
+    path = make_bundle()
+    model = ModelConfig(**TINY)
+    layouts = [
+        Parallelism(**ONE | {"pp": 1 + i % 3, "dp": 1 + i % 2, "micro_batches": 1 + i % 8, "zero": i % 4})
+        for i in range(96)
+    ]
+    alone, shared = Estimator.load(path), Estimator.load(path)
+    expected = [alone.predict(model=model, parallelism=layout) for layout in layouts]
+    # Pieces that are remembered for all estimators are made anew by many threads at once.
+    for remembered in (encoder_forward, encoder_backward, end_forward, update):
+        remembered.cache_clear()
+    with ThreadPoolExecutor(8) as pool:
+        found = list(pool.map(lambda layout: shared.predict(model=model, parallelism=layout), layouts))
+    assert found == expected
+
+
+def test_no_file_stays_open(make_bundle: Make) -> None:
+    path = make_bundle()
+    layout = Parallelism(**ONE | {"pp": 2, "dp": 2})
+    Estimator.load(path).predict(model=ModelConfig(**TINY), parallelism=layout)
+    # The second of all, so that whatever libraries open once is open already. A link's target names the file.
+    before = open_files()
+    estimator = Estimator.load(path)
+    estimator.predict(model=ModelConfig(**TINY), parallelism=layout)
+    path.unlink()
+    assert open_files() == before
+    again = Parallelism(**ONE | {"pp": 3, "mp": 2, "sequence_parallel": True})
+    assert estimator.predict(model=ModelConfig(**TINY), parallelism=again).step_time_s > 0
+
+
+def open_files() -> list[str]:
+    folder = Path("/proc/self/fd")
+    # A descriptor of the listing itself is gone when its link is read.
+    return sorted(os.readlink(link) for link in folder.iterdir() if link.exists())

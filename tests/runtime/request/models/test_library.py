@@ -1,0 +1,229 @@
+"""Built-in models and model files by name or path: what is loaded, and one line for what cannot be."""
+
+import json
+from dataclasses import fields, replace
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelcast.runtime import ModelConfig, UsageError
+from kernelcast.runtime.errors import KernelcastError
+from kernelcast.runtime.request.models import BUILT_IN, load_model
+from kernelcast.runtime.step.parameters import total_parameters
+
+CONFIGS = Path(__file__).parent / "configs"
+
+# Published parameters: of the papers where they print enough digits, else of the released checkpoints' tensors.
+PUBLISHED = {
+    "gpt-20b": 20_554_567_680,  # GPT-NeoX-20B's model card; its vocabulary is padded to 50,432
+    "llama-13b": 13_015_864_320,  # LLaMA-13B; arXiv 2302.13971, Table 2 prints 13.0B
+    "llama-2-7b": 6_738_415_616,  # arXiv 2307.09288 prints 7B
+    "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
+    "llama-3-8b": 8_030_261_248,  # arXiv 2407.21783 prints 8B
+    "llama-3-70b": 70_553_706_496,
+    "gpt3-175b": 175_000_000_000,  # arXiv 2005.14165, Table 2.1 prints 175.0B
+    "mistral-7b": 7_241_732_096,  # arXiv 2310.06825 prints 7B
+}
+
+
+def test_every_built_in_model_is_a_file_and_the_other_way_round() -> None:
+    shipped = {
+        path.name.removesuffix(".toml")
+        for path in files("kernelcast.runtime.request.models").iterdir()
+        if path.name.endswith(".toml")
+    }
+    assert shipped == set(BUILT_IN)
+    for name in BUILT_IN:
+        assert load_model(name).name == name
+
+
+@pytest.mark.parametrize("name", list(PUBLISHED))
+def test_parameters_are_the_published_ones(name: str) -> None:
+    assert total_parameters(load_model(name)) == pytest.approx(PUBLISHED[name], rel=0.01)
+
+
+def test_llemma_7b_is_the_papers_not_the_released_one() -> None:
+    # The released one is Code Llama 7B's 6,738,546,688: SwiGLU and 32,016 tokens. With a GeLU MLP (8d² in place of
+    # 8.0625d²) and 50,257 tokens it has 2(50,257 − 32,016)d more, and 5d of MLP biases, less 0.0625d² per encoder.
+    parameters = total_parameters(load_model("llemma-7b"))
+    d, encoders = 4096, 32
+    mlp = 8 * d * d + 5 * d - 3 * 11008 * d
+    assert parameters == 6_738_546_688 + 2 * (50_257 - 32_016) * d + encoders * mlp
+
+
+def test_the_methods_models_are_those_of_its_table() -> None:
+    sizes = {
+        name: (
+            m.hidden_size,
+            m.sequence_length,
+            m.attention_heads,
+            m.encoders,
+            m.forward_syncs,
+            m.backward_syncs,
+        )
+        for name in ("gpt-20b", "llama-13b", "llemma-7b")
+        for m in [load_model(name)]
+    }
+    assert sizes == {
+        "gpt-20b": (6144, 2048, 64, 44, 1, 2),
+        "llama-13b": (5120, 2048, 40, 40, 2, 2),
+        "llemma-7b": (4096, 4096, 32, 32, 2, 2),
+    }
+    assert all(load_model(name).activation == "gelu" for name in sizes)
+    assert all(load_model(name).vocabulary_size == 50257 for name in sizes)
+    kinds = [(load_model(name).norm, load_model(name).attention) for name in sizes]
+    assert kinds == [
+        ("layer_norm", "fused_softmax"),
+        ("rms_norm", "fused_softmax"),
+        ("rms_norm", "flash"),
+    ]
+
+
+def test_another_sequence_length() -> None:
+    assert load_model("llama-2-7b", sequence_length=1024) == replace(
+        load_model("llama-2-7b"), sequence_length=1024
+    )
+    with pytest.raises(UsageError, match=r"^sequence_length is 0, expected a whole number from 1 to "):
+        load_model("llama-2-7b", sequence_length=0)
+    with pytest.raises(UsageError, match=r"expected at most learned_positions \(2048\): it has no more"):
+        load_model("gpt3-175b", sequence_length=4096)
+    with pytest.raises(UsageError, match=r"expected at most sliding_window \(4096\): attention through a"):
+        load_model("mistral-7b", sequence_length=4097)
+
+
+@pytest.mark.parametrize("name", ["llama-4", "", "LLAMA-2-7B", "config", "gpt\n", "x" * 5000, "a\0b"])
+def test_unknown_names_list_the_known_ones(name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        load_model(name)
+    message = str(caught.value)
+    assert message.endswith(
+        "is unknown; built in are gpt-20b, llama-13b, llemma-7b, llama-2-7b, llama-2-13b, "
+        "llama-2-70b, llama-3-8b, llama-3-70b, gpt3-175b, mistral-7b; the path of a .toml or .json file works too"
+    )
+    assert "\n" not in message
+    assert len(message) < 400
+
+
+def test_our_own_files(tmp_path: Path) -> None:
+    model = load_model("mistral-7b")
+    path = tmp_path / "mine.json"
+    path.write_text(json.dumps({f.name: getattr(model, f.name) for f in fields(model)}))
+    assert load_model(path) == load_model(str(path)) == model
+    lines = ["[model]", "hidden_size = 64", "sequence_length = 8", "attention_heads = 4", "encoders = 2"]
+    (tmp_path / "small.toml").write_text("\n".join([*lines, "vocabulary_size = 9", 'biases = "none"']))
+    assert load_model(tmp_path / "small.toml") == ModelConfig(
+        name="small",
+        hidden_size=64,
+        sequence_length=8,
+        attention_heads=4,
+        encoders=2,
+        vocabulary_size=9,
+        biases="none",
+    )
+
+
+def test_a_folder_is_its_config(tmp_path: Path) -> None:
+    (tmp_path / "Some-Model").mkdir()
+    text = (CONFIGS / "mistral-7b.json").read_text()
+    (tmp_path / "Some-Model" / "config.json").write_text(text)
+    assert load_model(tmp_path / "Some-Model") == load_model(tmp_path / "Some-Model" / "config.json")
+    assert load_model(tmp_path / "Some-Model").name == "Some-Model"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("a.json", b'{"hidden_size": NaN}', "field sequence_length is missing"),
+        ("a.json", b"\x00\xff\xfe", "not valid JSON ("),
+        ("a.toml", b"\x00\xff\xfe", "not valid TOML ("),
+        ("a.json", b"", "not valid JSON ("),
+        ("a.json", b'"text"', "holds a str, expected an object of fields"),
+        ("a.json", b"null", "holds a NoneType, expected an object of fields"),
+        ("a.json", b'{"a\\nb": 1}', r"field 'a\nb' is unknown, known are name, "),
+        ("a.json", b'{"model": {"model": 1}}', "field 'model' is unknown, known are name, "),
+        ("a.json", b'{"num_experts": 8}', "field 'num_experts' is unknown: mixtures of experts are not"),
+        ("a.json", b'{"model_type": ' + b"[" * 5000 + b"]" * 5000 + b"}", "not valid JSON ("),
+        ("a.json", b"[" * 100_000, "not valid JSON ("),
+        ("a.json", b'{"hidden_size": ' + b"9" * 5000 + b"}", "not valid JSON ("),
+        ("a.toml", b"hidden_size = 0x" + b"f" * 5000, "field sequence_length is missing"),
+        ("a.yaml", b"model_type: llama", "suffix is '.yaml', expected .toml or .json"),
+    ],
+)
+def test_files_that_are_no_models(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(KernelcastError) as caught:
+        load_model(path)
+    assert str(caught.value).startswith(f"model file {path}: {message}")
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 600
+
+
+def test_numbers_that_python_does_not_print(tmp_path: Path) -> None:
+    sizes = "sequence_length = 8\nattention_heads = 4\nencoders = 2\nvocabulary_size = 9\nhidden_size = 0x"
+    path = tmp_path / "huge.toml"
+    path.write_text(sizes + "f" * 5000)
+    with pytest.raises(UsageError, match="hidden_size is a number too long to show, expected a whole number"):
+        load_model(path)
+
+
+def test_missing_files_and_odd_paths(tmp_path: Path) -> None:
+    for path, message in (
+        (tmp_path / "none.json", "no such file"),
+        (tmp_path, "no such file"),
+        (tmp_path / "a\0b.json", "cannot be read (embedded null byte)"),
+        (tmp_path / ("x" * 300 + ".json"), "cannot be read (File name too long)"),
+    ):
+        with pytest.raises(KernelcastError) as caught:
+            load_model(path)
+        assert str(caught.value).endswith(message)
+    with pytest.raises(KernelcastError, match=r"^model file '.*a\\nb\.json': no such file$"):
+        load_model(tmp_path / "a\nb.json")
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=4,
+)
+_FIELDS = sorted(f.name for f in fields(ModelConfig))
+_HUGGING = sorted({name for path in CONFIGS.glob("*.json") for name in json.loads(path.read_text())})
+
+
+@given(
+    base=st.sampled_from([None, *sorted(CONFIGS.glob("*.json"))]),
+    change=st.dictionaries(st.sampled_from(_FIELDS + _HUGGING) | st.text(max_size=4), _VALUES, max_size=4),
+    dropped=st.sets(st.sampled_from(_HUGGING), max_size=2),
+)
+def test_any_file_is_a_model_or_one_line(
+    tmp_path_factory: pytest.TempPathFactory, base: Path | None, change: dict[str, Any], dropped: set[str]
+) -> None:
+    values = {} if base is None else json.loads(base.read_text())
+    values = {name: value for name, value in (values | change).items() if name not in dropped}
+    path = tmp_path_factory.getbasetemp() / "any.json"
+    path.write_text(json.dumps(values))
+    refusal, parameters = _loaded(path)
+    assert refusal or parameters > 0
+    if refusal:
+        assert refusal.startswith(f"model file {path}: ")
+        assert refusal.isprintable()
+        assert len(refusal) < 700
+
+
+def _loaded(path: Path) -> tuple[str, int]:
+    """The refusal, or the parameters."""
+    try:
+        return "", total_parameters(load_model(path))
+    except KernelcastError as error:
+        return str(error), 0
+
+
+def test_the_documentation_has_every_name_and_field() -> None:
+    page = Path(__file__).parents[4].joinpath("docs", "models.md").read_text()
+    for name in (*BUILT_IN, *(f.name for f in fields(ModelConfig))):
+        assert f"`{name}`" in page, name
