@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
+import torch.multiprocessing as tp
 
 from kernelcast.collector.machine.probe import probe
 from kernelcast.collector.measuring.core_binding import bind, own_cores
@@ -57,7 +57,7 @@ def times_us(*, calm: bool, repetitions: int) -> np.ndarray[Any, np.dtype[np.flo
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(exchange, (calm, port, repetitions, folder), nprocs=2)
+        tp.spawn(exchange, (calm, port, repetitions, folder), nprocs=2)
         return np.minimum(*(np.load(Path(folder, f"{rank}.npy")) for rank in range(2)))
 
 

@@ -90,7 +90,7 @@ def command(arguments: Sequence[str]) -> tuple[float, float]:
 def cold(bench: Bench) -> list[str]:
     """A command that predicts once, beside a bare import of ONNX Runtime, taken in turn."""
     program = "from kernelcast.cli.main import main; main()"
-    layout = {"pp": 8, "mp": 8, "dp": 2, "micro-batch": 1, "micro-batches": 32, "gpus-per-node": NODE}
+    layout = {"pp": 8, "tp": 8, "dp": 2, "micro-batch": 1, "micro-batches": 32, "gpus-per-node": NODE}
     predict = [
         sys.executable,
         "-c",
@@ -240,7 +240,7 @@ def measure_warm(bundle: Path) -> dict[str, float]:
     def layouts(micro_batches: int) -> list[Parallelism]:
         # Another micro-batch is other workloads: nothing of an earlier one is remembered.
         return [
-            Parallelism(pp=16, mp=8, dp=4, micro_batch=first, micro_batches=micro_batches, zero=1)
+            Parallelism(pp=16, tp=8, dp=4, micro_batch=first, micro_batches=micro_batches, zero=1)
             for first in range(1, 41)
         ]
 

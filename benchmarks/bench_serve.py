@@ -26,7 +26,7 @@ PAGE = ROOT / "docs" / "serve.md"
 BEGIN, END = "<!-- make bench-serve -->\n", "<!-- end -->\n"
 ASK = ROOT / "integrations" / "slurm" / "kernelcast-ask"
 CLIENTS = (1, 8, 64)
-SCRIPT = b"#!/bin/bash\n#KERNELCAST model=llama-2-7b pp=2 mp=2 dp=2 micro_batch=1 micro_batches=8 steps=1e4\n"
+SCRIPT = b"#!/bin/bash\n#KERNELCAST model=llama-2-7b pp=2 tp=2 dp=2 micro_batch=1 micro_batches=8 steps=1e4\n"
 QUESTIONS = {
     "health": "`/health`",
     "again": "`/predict`, asked before",
@@ -49,7 +49,7 @@ def request(path: str, body: bytes = b"", kind: str = "application/json") -> byt
 def predict(sequence_length: int) -> bytes:
     """A question that depends on the length."""
     asked = {
-        "model": "llama-2-7b", "sequence_length": sequence_length, "pp": 2, "mp": 2, "dp": 2, "micro_batch": 1,
+        "model": "llama-2-7b", "sequence_length": sequence_length, "pp": 2, "tp": 2, "dp": 2, "micro_batch": 1,
         "micro_batches": 8,
     }  # fmt: skip
     return request("/predict", json.dumps(asked).encode())

@@ -70,7 +70,7 @@ def _model(operator: Operator, direction: Direction, trees: int, random: np.rand
     exponents, rates = _terms(operator, direction)
     features = len(operator.features)
     nodes = [
-        helper.make_node("Max", ["workload", "one"], ["positive"]),  # a stage may hold no encoder
+        helper.make_node("Max", ["workload", "one"], ["positive"]),  # a stage may hold no layer
         helper.make_node("Log", ["positive"], ["logs"]),
         helper.make_node("MatMul", ["logs", "exponents"], ["powers"]),
         helper.make_node("Add", ["powers", "rates"], ["scaled"]),

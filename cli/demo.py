@@ -138,5 +138,5 @@ def _show_steps(comparisons: list[Comparison]) -> None:
         for comparison in comparisons
     ]
     click.echo("\nstep time, predicted from quiet operators against the quiet (10th percentile) real step")
-    heads = ("pp-mp-dp", "predicted", "measured", "error", "minimum", "median", "steps")
+    heads = ("pp-tp-dp", "predicted", "measured", "error", "minimum", "median", "steps")
     click.echo(text_table(heads, rows, indent="  "))

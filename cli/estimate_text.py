@@ -29,7 +29,7 @@ def render(estimate: Estimate) -> str:
 def headline(estimate: Estimate) -> str:
     """The step time, and what it was asked for."""
     layout, model, source = estimate.parallelism, estimate.model, estimate.provenance
-    encoders = ", ".join(map(str, estimate.encoder_counts))
+    layers = ", ".join(map(str, estimate.layer_counts))
     hardware = "; ".join((*source.compute, *source.fabric)) or "not recorded"
     lines = [
         f"step {seconds_precisely(estimate.step_time_s)}, {rate(estimate.tokens_per_s)} tokens/s",
@@ -48,14 +48,14 @@ def headline(estimate: Estimate) -> str:
             *lines,
             f"timeline  {estimate.timeline}, {layout.schedule}; stages wait {estimate.bubble_share:.1%} "
             "of the pipeline's time",
-            f"model     {model.name}: {model.encoders} encoders, hidden {model.hidden_size}, "
+            f"model     {model.name}: {model.layers} layers, hidden {model.hidden_size}, "
             f"sequence {model.sequence_length}, vocabulary {estimate.padded_vocabulary_size} (padded)",
-            f"layout    pp {layout.pp} × mp {layout.mp} × dp {layout.dp} = {layout.world_size} device(s), "
+            f"layout    pp {layout.pp} × tp {layout.tp} × dp {layout.dp} = {layout.world_size} device(s), "
             f"{estimate.cluster.gpus_per_node} per node ({estimate.cluster_source}); "
             f"micro-batch {layout.micro_batch} × {layout.micro_batches}, recompute {layout.recompute}, "
             f"ZeRO {layout.zero}{', sequence parallel' if layout.sequence_parallel else ''}"
             f"{f', {layout.virtual_stages} chunks per stage' if layout.virtual_stages > 1 else ''}",
-            f"encoders  {encoders}",
+            f"layers  {layers}",
             f"bundle    {source.bundle} ({source.statistic} times, {source.dtype}, {measured(source.created_at)})",
             f"hardware  {hardware}",
             *([] if calibration is None else [f"calibration  {calibration.summary}"]),
@@ -71,7 +71,7 @@ def _components(estimate: Estimate) -> str:
 def _stages(estimate: Estimate) -> str:
     rows = [
         [
-            str(stage.encoders),
+            str(stage.layers),
             f"{stage.parameters:,}",
             seconds(stage.forward_s),
             seconds(stage.backward_s),
@@ -80,7 +80,7 @@ def _stages(estimate: Estimate) -> str:
         ]
         for stage in estimate.stages
     ]
-    headers = ("stage", "encoders", "parameters", "forward", "backward", "all-reduce", "update")
+    headers = ("stage", "layers", "parameters", "forward", "backward", "all-reduce", "update")
     return text_table(headers, list(_together(rows)), indent="  ")
 
 

@@ -30,7 +30,7 @@ _COUNTS = re.compile(r"\d{1,9}(,\d{1,9})*")
 )
 @click.option("--sequence-length", type=int, help="Tokens of a sequence.  [default: the model's]")
 @click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
-@click.option("--mp", type=int, default=1, show_default=True, help="Model (tensor) parallel degree.")
+@click.option("--tp", type=int, default=1, show_default=True, help="Model (tensor) parallel degree.")
 @click.option("--dp", type=int, default=1, show_default=True, help="Data parallel degree.")
 @click.option("--micro-batch", type=int, required=True, help="Samples per micro-batch.")
 @click.option("--micro-batches", type=int, help="Micro-batches per update (or --global-batch).")
@@ -93,7 +93,7 @@ def predict(
     model_name: str,
     sequence_length: int | None,
     pp: int,
-    mp: int,
+    tp: int,
     dp: int,
     micro_batch: int,
     micro_batches: int | None,
@@ -123,7 +123,7 @@ def predict(
     # Checked before the bundle is read: what was asked for is the cheaper thing to get wrong.
     fields = {
         "pp": pp,
-        "mp": mp,
+        "tp": tp,
         "dp": dp,
         "micro_batch": micro_batch,
         "recompute": recompute,
@@ -131,7 +131,7 @@ def predict(
         "virtual_stages": virtual_stages,
         "zero": zero,
         "sequence_parallel": sequence_parallel,
-        "encoder_counts": None if stages is None else _counts(stages),
+        "layer_counts": None if stages is None else _counts(stages),
     }
     layout = _layout(micro_batches, global_batch, fields)
     cluster = None if gpus_per_node is None else Cluster(gpus_per_node=gpus_per_node)

@@ -63,7 +63,7 @@ def _choices(option: str, allowed: tuple[Any, ...], help_text: str) -> Callable[
     help="Time of a step, or tokens per second and device.",
 )
 @_limit("pp", "Pipeline stages that are allowed: numbers and ranges, 1,2,4-8.  [default: any]")
-@_limit("mp", "Tensor parallel degrees.  [default: within a node]")
+@_limit("tp", "Tensor parallel degrees.  [default: within a node]")
 @_limit("dp", "Data parallel degrees.  [default: any]")
 @_limit("micro-batch", "Samples per micro-batch.  [default: any]")
 @_limit("micro-batches", "Micro-batches per update.  [default: any]")
@@ -115,7 +115,7 @@ def search_(
     memory_bytes = None if gpu_memory in (None, "any") else parse_size(gpu_memory, name="gpu_memory")
     limits = {
         name: NumberSet.parse(options[name], name=name)
-        for name in ("pp", "mp", "dp", "micro_batch", "micro_batches", "virtual_stages")
+        for name in ("pp", "tp", "dp", "micro_batch", "micro_batches", "virtual_stages")
         if options[name] is not None
     }
     model = load_model(model_name, sequence_length=sequence_length)
@@ -218,7 +218,7 @@ def render(result: SearchResult, *, pareto: bool) -> str:
 
 
 _HEADERS = (
-    "", "step", "tokens/s/device", "GiB", "pp", "mp", "dp", "micro-batch", "schedule", "recompute", "ZeRO", "seq.",
+    "", "step", "tokens/s/device", "GiB", "pp", "tp", "dp", "micro-batch", "schedule", "recompute", "ZeRO", "seq.",
     "warnings",
 )  # fmt: skip
 
@@ -234,7 +234,7 @@ def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
                 rate(answer.tokens_per_s_per_gpu),
                 in_gib(answer.memory_bytes),
                 str(one.pp),
-                str(one.mp),
+                str(one.tp),
                 str(one.dp),
                 f"{one.micro_batch} × {one.micro_batches}",
                 f"{one.schedule} × {one.virtual_stages}" if one.virtual_stages > 1 else one.schedule,

@@ -124,7 +124,7 @@ def _show(found: Published) -> None:
         _size(found.mean_abs_published_error),
     )
     rows.append(("mean of absolute errors", "", "", means[0], "", means[1], means[2]))
-    heads = ("model (pp-mp-dp)", "measured", "closed form", "error", "simulated", "error", "published error")
+    heads = ("model (pp-tp-dp)", "measured", "closed form", "error", "simulated", "error", "published error")
     click.echo(text_table(heads, rows))
     click.echo(f"measured: {found.file.source}; no calibration")
     trained = found.trained

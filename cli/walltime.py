@@ -209,7 +209,7 @@ def render(found: Answer) -> str:
         f"requested: its upper end and a margin of {times.margin:.0%}",
         f"steps     {times.steps:,} of {seconds_precisely(step.expected_s)} "
         f"({seconds_precisely(step.low_s)} to {seconds_precisely(step.high_s)})",
-        f"layout    pp {layout.pp} × mp {layout.mp} × dp {layout.dp} = {found.gpus} GPU(s) "
+        f"layout    pp {layout.pp} × tp {layout.tp} × dp {layout.dp} = {found.gpus} GPU(s) "
         f"on {found.nodes} node(s), {cluster.gpus_per_node} per node ({estimate.cluster_source})",
     ]
     calibration = estimate.provenance.calibration

@@ -102,7 +102,7 @@ def _layout(model: ModelConfig, pp: int, job: dict[str, Any]) -> Parallelism:
     """One layout, checked now: measuring takes minutes, and only then would a prediction or a real step refuse it."""
     try:
         layout = Parallelism(
-            pp=pp, mp=1, dp=1, micro_batch=job["micro_batch"], micro_batches=job["micro_batches"]
+            pp=pp, tp=1, dp=1, micro_batch=job["micro_batch"], micro_batches=job["micro_batches"]
         )
         TrainingJob(model=model, parallelism=layout)
     except UsageError as error:

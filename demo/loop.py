@@ -36,7 +36,7 @@ class Comparison:
 
     @property
     def label(self) -> str:
-        """`pp-mp-dp`."""
+        """`pp-tp-dp`."""
         return self.steps.job.label
 
     @property
@@ -124,7 +124,7 @@ def _measured_step(run_id: str, comparison: Comparison) -> MeasuredStep:
         repetitions_s=comparison.steps.steps_s,
         model=asdict(comparison.estimate.model),
         pp=layout.pp,
-        mp=layout.mp,
+        tp=layout.tp,
         dp=layout.dp,
         micro_batch=layout.micro_batch,
         micro_batches=layout.micro_batches,

@@ -59,7 +59,7 @@ def _published(result: dict[str, Any]) -> Iterator[str]:
     """Steps, then components, of `validate published --json`."""
     yield f"{result['site']} ({result['hardware']}); measured: {result['source']}."
     yield ""
-    heads = ("model (pp-mp-dp)", "measured", "closed form", "error", "simulated", "error", "published error")
+    heads = ("model (pp-tp-dp)", "measured", "closed form", "error", "simulated", "error", "published error")
     rows = [
         (
             run["label"],
@@ -140,7 +140,7 @@ def _real_steps(result: dict[str, Any]) -> Iterator[str]:
     )
     yield ""
     heads = (
-        "model", "pp-mp-dp", "b × m", "ZeRO, recompute", "predicted", "fastest", "10th percentile", "median", "error",
+        "model", "pp-tp-dp", "b × m", "ZeRO, recompute", "predicted", "fastest", "10th percentile", "median", "error",
         "90 % interval", "noise",
     )  # fmt: skip
     rows = [
@@ -199,7 +199,7 @@ def _interval(run: dict[str, Any]) -> str:
 
 
 def _configuration(run: dict[str, Any]) -> tuple[str, ...]:
-    degrees = f"{run['pp']}-{run['mp']}-{run['dp']}"
+    degrees = f"{run['pp']}-{run['tp']}-{run['dp']}"
     return (
         run["model"],
         degrees,

@@ -3,14 +3,14 @@
 A layout is checked when it is made, a model when it is read, and both together when a step is predicted:
 
 >>> from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism, load_model
->>> layout = Parallelism(pp=4, mp=4, dp=8, micro_batch=4, micro_batches=16, recompute="full")
+>>> layout = Parallelism(pp=4, tp=4, dp=8, micro_batch=4, micro_batches=16, recompute="full")
 >>> layout.world_size, layout.samples_per_update
 (128, 512)
 >>> estimator = Estimator.load("here.kcast")
 >>> estimate = estimator.predict(
 ...     model=load_model("gpt-20b"), parallelism=layout, cluster=Cluster(gpus_per_node=4)
 ... )
->>> [stage.encoders for stage in estimate.stages]
+>>> [stage.layers for stage in estimate.stages]
 [11, 12, 12, 9]
 
 An estimate is immutable. It has the step time with its interval, the paper's components, stages, operators, memory
@@ -27,12 +27,12 @@ True
 Models can also be made of their sizes, and every refusal is one line that names the field:
 
 >>> small = ModelConfig(
-...     name="small", hidden_size=512, sequence_length=256, attention_heads=8, encoders=4, vocabulary_size=32000
+...     name="small", hidden_size=512, sequence_length=256, attention_heads=8, layers=4, vocabulary_size=32000
 ... )
->>> estimator.predict(model=small, parallelism=Parallelism(pp=1, mp=3, dp=1, micro_batch=1, micro_batches=1))
+>>> estimator.predict(model=small, parallelism=Parallelism(pp=1, tp=3, dp=1, micro_batch=1, micro_batches=1))
 Traceback (most recent call last):
     ...
-kernelcast.runtime.errors.UsageError: mp is 3, expected a divisor of attention_heads (8) of model small
+kernelcast.runtime.errors.UsageError: tp is 3, expected a divisor of attention_heads (8) of model small
 
 `UsageError` is wrong use, `DataError` a file that does not hold what is needed; both are `KernelcastError`:
 

@@ -87,13 +87,13 @@ def collective(
 def optimizer(role: str) -> Operator:
     """The optimizer's step over one of the stages."""
     # Fused Adam reads parameter, gradient and both moments and writes all but the gradient. The paper's vector is
-    # [mp, d, encoders]; parameters follow from it, and also hold for other vocabularies and MLP widths.
+    # [tp, d, layers]; parameters follow from it, and also hold for other vocabularies and MLP widths.
     return Operator(
         name=f"optimizer_{role}_stage",
         paper_name="Optimizer",
         title=f"fused Adam step over the parameters of the {role} stage",
         operator_class=OperatorClass.OPTIMIZER,
-        features={"parameters": "elements", "encoders": "encoders"},
-        workload_of=lambda s: (s.stage_parameters, s.stage_encoders),
+        features={"parameters": "elements", "layers": "layers"},
+        workload_of=lambda s: (s.stage_parameters, s.stage_layers),
         costs={_1: cost(flops="14 parameters", elements="7 parameters")},
     )

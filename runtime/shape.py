@@ -21,7 +21,7 @@ class Shape:
     mlp_size: int = 1
     vocabulary_size: int = 1
     tensor_parallel: int = 1
-    stage_encoders: int = 1
+    stage_layers: int = 1
     stage_parameters: int = 1
     data_parallel: int = 1
     nodes: int = 1
@@ -44,7 +44,7 @@ class Shape:
 
     @property
     def local_heads(self) -> int:
-        """h/mp, query heads on one device."""
+        """h/tp, query heads on one device."""
         return self.attention_heads // self.tensor_parallel
 
     @property
@@ -64,5 +64,5 @@ class Shape:
 
     @property
     def local_vocabulary(self) -> int:
-        """v/mp, vocabulary rows on one device."""
+        """v/tp, vocabulary rows on one device."""
         return self.vocabulary_size // self.tensor_parallel

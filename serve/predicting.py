@@ -11,7 +11,7 @@ from kernelcast.serve.schemas import PREDICT
 from kernelcast.serve.warm import Warm
 
 _LAYOUT = ("recompute", "schedule", "virtual_stages", "zero", "sequence_parallel")
-_DEGREES = ("pp", "mp", "dp")
+_DEGREES = ("pp", "tp", "dp")
 
 
 def predict(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
@@ -44,13 +44,13 @@ def layout(values: dict[str, Any]) -> Parallelism:
     given: dict[str, Any] = {name: values.get(name, 1) for name in _DEGREES}
     given["micro_batch"] = require_field(values, "micro_batch")
     given |= {name: values[name] for name in _LAYOUT if name in values}
-    if "encoder_counts" in values:
-        counts = values["encoder_counts"]
+    if "layer_counts" in values:
+        counts = values["layer_counts"]
         if not isinstance(counts, list):
             raise UsageError(
-                f"encoder_counts is {shown(counts)}, expected a list of whole numbers, one per stage"
+                f"layer_counts is {shown(counts)}, expected a list of whole numbers, one per stage"
             )
-        given["encoder_counts"] = tuple(counts)
+        given["layer_counts"] = tuple(counts)
     if ("micro_batches" in values) == ("global_batch" in values):
         found = "both" if "micro_batches" in values else "neither"
         raise UsageError(f"{found} of micro_batches and global_batch given, expected one of them")

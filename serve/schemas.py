@@ -7,7 +7,7 @@ from typing import Any, get_args, get_type_hints
 
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.request.layout import MAX_DEGREE, Recompute, Schedule
-from kernelcast.runtime.request.model import MAX_ENCODERS, MAX_SIZE
+from kernelcast.runtime.request.model import MAX_LAYERS, MAX_SIZE
 from kernelcast.runtime.search.question import RankBy
 from kernelcast.runtime.step.timeline_kinds import TimelineKind
 from kernelcast.walltime import FIELDS
@@ -65,7 +65,7 @@ def _model_fields() -> Schema:
         elif get_args(kind):
             properties[field.name] = {"type": "string", "enum": list(get_args(kind))}
         else:
-            high = {"encoders": MAX_ENCODERS, "forward_syncs": 100, "backward_syncs": 100}
+            high = {"layers": MAX_LAYERS, "forward_syncs": 100, "backward_syncs": 100}
             low = 0 if field.name in _MAY_BE_ZERO else 1
             properties[field.name] = {
                 "type": "integer", "minimum": low, "maximum": high.get(field.name, MAX_SIZE)
@@ -113,7 +113,7 @@ PREDICT: Mapping[str, Schema] = MappingProxyType(
     {
         **_MODEL,
         "pp": _whole("Pipeline stages.", default=1),
-        "mp": _whole("Model (tensor) parallel degree.", default=1),
+        "tp": _whole("Model (tensor) parallel degree.", default=1),
         "dp": _whole("Data parallel degree.", default=1),
         "micro_batch": _whole("Samples per micro-batch."),
         "micro_batches": _whole("Micro-batches per update (or global_batch)."),
@@ -125,7 +125,7 @@ PREDICT: Mapping[str, Schema] = MappingProxyType(
         "sequence_parallel": {
             "type": "boolean", "default": False, "description": "Cut norms and residuals along the sequence.",
         },
-        "encoder_counts": {
+        "layer_counts": {
             "type": "array",
             "items": {"type": "integer", "minimum": 0, "maximum": MAX_DEGREE},
             "description": "Encoders of each stage (or chunk). Not given: spread evenly.",
@@ -149,7 +149,7 @@ SEARCH: Mapping[str, Schema] = MappingProxyType(
             "description": "Memory of a device; null leaves no layout out. Not given: the bundle's.",
         },
         "pp": _numbers("Pipeline stages"),
-        "mp": _numbers("Model parallel degrees"),
+        "tp": _numbers("Model parallel degrees"),
         "dp": _numbers("Data parallel degrees"),
         "micro_batch": _numbers("Samples per micro-batch"),
         "micro_batches": _numbers("Micro-batches per update"),

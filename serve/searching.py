@@ -17,7 +17,7 @@ from kernelcast.serve.models import find_model, with_length
 from kernelcast.serve.schemas import MAX_TOP, SEARCH
 from kernelcast.serve.warm import Warm
 
-_LIMITS = ("pp", "mp", "dp", "micro_batch", "micro_batches", "virtual_stages")
+_LIMITS = ("pp", "tp", "dp", "micro_batch", "micro_batches", "virtual_stages")
 _TEXTS = ("schedules", "recompute")
 # Ways to cut devices into degrees times micro-batches: what going through a space takes, however few are valid.
 _MAX_UNITS = 50_000

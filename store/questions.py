@@ -188,10 +188,10 @@ QUESTIONS = (
             operators are compared with quiet steps, else with the fastest step, as in the paper.
         """,
         sql="""
-            SELECT model, pp, mp, dp, measured_statistic, round(measured_s, 4) AS measured_s,
+            SELECT model, pp, tp, dp, measured_statistic, round(measured_s, 4) AS measured_s,
                 round(predicted_s, 4) AS predicted_s, error_percent
             FROM step_accuracy
-            ORDER BY model, pp, mp, dp, measured_at
+            ORDER BY model, pp, tp, dp, measured_at
         """,
     ),
     Question(

@@ -30,7 +30,7 @@ class MeasuredStep:
     run_id: str
     model: Mapping[str, Any]
     pp: int
-    mp: int
+    tp: int
     dp: int
     micro_batch: int  # samples
     micro_batches: int  # per update and pipeline
@@ -52,7 +52,7 @@ class MeasuredStep:
 
     def __post_init__(self) -> None:
         put = object.__setattr__
-        for name in ("pp", "mp", "dp", "micro_batch", "micro_batches"):
+        for name in ("pp", "tp", "dp", "micro_batch", "micro_batches"):
             if getattr(self, name) < 1:
                 raise UsageError(f"step: found {name} {getattr(self, name)}, expected at least 1")
         put(self, "status", Status(self.status))

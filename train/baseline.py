@@ -39,7 +39,7 @@ class Constant:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PowerLaw:
-    """log(time) = `log_us` + Σ `exponents` · log(feature); a feature of 0 (no encoder) counts as 1."""
+    """log(time) = `log_us` + Σ `exponents` · log(feature); a feature of 0 (no layer) counts as 1."""
 
     exponents: tuple[float, ...]
     log_us: float
@@ -147,7 +147,7 @@ def _knees(moved: Array) -> tuple[float, ...]:
 def monomial_powers(op: Operator, direction: Direction) -> tuple[Powers, ...]:
     """Distinct monomials of an operator's FLOPs and elements, as exponents per feature.
 
-    A feature that is in none of them has a monomial of its own: it counts calls (the encoders of an optimizer step),
+    A feature that is in none of them has a monomial of its own: it counts calls (the layers of an optimizer step),
     or cannot be ruled out. Only of a collective the layout is left to the trees: it changes rates, not work.
     """
     cost, features = op.costs[direction], tuple(op.features)

@@ -45,7 +45,7 @@ def pooled(table: Table, others: Sequence[Table]) -> Table:
 def leaves_open(table: Table, others: Sequence[Table]) -> bool:
     """Whether features moved together in a table's rows that a step moves apart, as its relatives' rows did.
 
-    Such rows cannot say which of the features takes the time: a square product at mp = 1 says nothing about mp = 4.
+    Such rows cannot say which of the features takes the time: a square product at tp = 1 says nothing about tp = 4.
     Queries and keys of attention always have one length, so that nothing is left open where they do in the rows.
     """
     if not others:
@@ -83,12 +83,12 @@ def _asked_rank(operator: str) -> int:
             mlp_size=int(1024 * mlp),
             vocabulary_size=int(1024 * vocabulary),
             tensor_parallel=2 ** int(tp % 4),
-            stage_encoders=int(encoders),
+            stage_layers=int(layers),
             stage_parameters=int(10**6 * parameters),
             nodes=int(nodes),
             gpus_per_node=2 ** int(tp % 3),
         )
-        for b, length, heads, width, mlp, vocabulary, tp, encoders, parameters, nodes in sizes.tolist()
+        for b, length, heads, width, mlp, vocabulary, tp, layers, parameters, nodes in sizes.tolist()
     ]
     return _rank(np.array([OPERATORS[operator].workload(shape) for shape in asked], dtype=np.float64))
 

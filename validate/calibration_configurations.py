@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.bundle.manifest import Manifest
-from kernelcast.runtime.step.partition import encoders_of_chunks
+from kernelcast.runtime.step.partition import layers_of_chunks
 from kernelcast.validate.runs import MeasuredRun
 
 
@@ -29,7 +29,7 @@ class Configuration:
         """That of `run`; where it does not say its nodes, they are what `Estimator.predict` takes.
 
         Raises:
-            UsageError: more chunks than the model's encoders can be spread over.
+            UsageError: more chunks than the model's layers can be spread over.
         """
         layout = run.parallelism
         sizes = {fabric.gpus_per_node for fabric in manifest.fabric} or {layout.world_size}
@@ -37,7 +37,7 @@ class Configuration:
             sizes = {run.cluster.gpus_per_node}
         return cls(
             model=run.model,
-            parallelism=replace(layout, encoder_counts=encoders_of_chunks(run.model.encoders, layout)),
+            parallelism=replace(layout, layer_counts=layers_of_chunks(run.model.layers, layout)),
             gpus_per_node=min(*sizes, layout.world_size) if len(sizes) == 1 else None,
             bucket_entries=run.bucket_entries,
         )

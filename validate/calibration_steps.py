@@ -86,10 +86,10 @@ def _why_left_out(step: MeasuredStep, run: Run | None, manifest: Manifest) -> st
 def _run(step: MeasuredStep) -> MeasuredRun:
     options: dict[str, Any] = dict(step.options)
     layout: dict[str, Any] = {name: options[name] for name in _LAYOUT if name in options}
-    if isinstance(layout.get("encoder_counts"), list):
-        layout["encoder_counts"] = tuple(layout["encoder_counts"])
+    if isinstance(layout.get("layer_counts"), list):
+        layout["layer_counts"] = tuple(layout["layer_counts"])
     layout.setdefault("recompute", "full" if step.recomputation else "none")
-    layout |= {name: getattr(step, name) for name in ("pp", "mp", "dp", "micro_batch", "micro_batches")}
+    layout |= {name: getattr(step, name) for name in ("pp", "tp", "dp", "micro_batch", "micro_batches")}
     if step.schedule:
         layout["schedule"] = step.schedule.lower()
     model = ModelConfig.from_document(dict(step.model), where="model", name=str(step.model.get("name", "")))
@@ -97,7 +97,7 @@ def _run(step: MeasuredStep) -> MeasuredRun:
     parallelism.check(model)
     nodes = options.get("gpus_per_node")
     return MeasuredRun(
-        label=f"{model.name} ({step.pp}-{step.mp}-{step.dp})",
+        label=f"{model.name} ({step.pp}-{step.tp}-{step.dp})",
         model=model,
         parallelism=parallelism,
         cluster=None if nodes is None else Cluster(gpus_per_node=nodes),

@@ -94,7 +94,7 @@ class ComparedRun:
             "label": self.run.label,
             "model": self.run.model.name,
             "pp": layout.pp,
-            "mp": layout.mp,
+            "tp": layout.tp,
             "dp": layout.dp,
             "micro_batch": layout.micro_batch,
             "micro_batches": layout.micro_batches,

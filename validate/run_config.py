@@ -76,7 +76,7 @@ class RunConfig:
         )
 
     def only(self, labels: tuple[str, ...]) -> Self:
-        """Configurations of some layouts, named `pp-mp-dp`; none named are all.
+        """Configurations of some layouts, named `pp-tp-dp`; none named are all.
 
         Raises:
             UsageError: a layout is not in the configuration.

@@ -172,7 +172,7 @@ class ComparedJob:
         return {
             "model": self.job.model.name,
             "pp": layout.pp,
-            "mp": layout.mp,
+            "tp": layout.tp,
             "dp": layout.dp,
             "micro_batch": layout.micro_batch,
             "micro_batches": layout.micro_batches,

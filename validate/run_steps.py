@@ -60,7 +60,7 @@ def step_of(
         repetitions_s=measured.steps_s,
         model=asdict(measured.job.model),
         pp=layout.pp,
-        mp=layout.mp,
+        tp=layout.tp,
         dp=layout.dp,
         micro_batch=layout.micro_batch,
         micro_batches=layout.micro_batches,
@@ -81,7 +81,7 @@ def _options(job: TrainingJob) -> dict[str, Any]:
         "recompute": layout.recompute,
         "virtual_stages": layout.virtual_stages,
         "zero": layout.zero,
-        "encoder_counts": list(job.chunk_encoders),
+        "layer_counts": list(job.chunk_layers),
         "bucket_entries": job.bucket_entries,
         "gpus_per_node": layout.world_size,
     }
@@ -112,7 +112,7 @@ def known_steps(
             continue
         repetition = options.pop("repetition", 0)
         options.pop("rounds", None)
-        layout = [step.pp, step.mp, step.dp, step.micro_batch, step.micro_batches, step.schedule.lower()]
+        layout = [step.pp, step.tp, step.dp, step.micro_batch, step.micro_batches, step.schedule.lower()]
         identity = _identity(step.model, step.dtype, layout, options)
         for job, one in wanted.items():
             keys = here[job.parallelism.world_size]
@@ -123,7 +123,7 @@ def known_steps(
 
 def _layout(job: TrainingJob) -> list[Any]:
     layout = job.parallelism
-    return [layout.pp, layout.mp, layout.dp, layout.micro_batch, layout.micro_batches, layout.schedule]
+    return [layout.pp, layout.tp, layout.dp, layout.micro_batch, layout.micro_batches, layout.schedule]
 
 
 def _identity(

@@ -138,7 +138,7 @@ def _run(number: int, run: dict[str, Any], defaults: dict[str, Any], models: Run
         layout = layout_of(values, model)
         has_nodes = "gpus_per_node" in values
         return MeasuredRun(
-            label=name or f"{model.name} ({layout.pp}-{layout.mp}-{layout.dp})",
+            label=name or f"{model.name} ({layout.pp}-{layout.tp}-{layout.dp})",
             model=model,
             parallelism=layout,
             cluster=Cluster(gpus_per_node=whole(values, "gpus_per_node")) if has_nodes else None,

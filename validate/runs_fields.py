@@ -10,7 +10,7 @@ from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.errors import shown
 from kernelcast.runtime.estimate.estimate import Components
 from kernelcast.runtime.request.model import MAX_SIZE, require_integer
-from kernelcast.runtime.step.partition import encoders_of_chunks
+from kernelcast.runtime.step.partition import layers_of_chunks
 
 LAYOUT_FIELDS = tuple(f.name for f in fields(Parallelism))
 DEFAULT_FIELDS = ("model", "sequence_length", *LAYOUT_FIELDS, "gpus_per_node", "bucket_entries")
@@ -121,11 +121,11 @@ def layout_of(table: Mapping[str, Any], model: ModelConfig) -> Parallelism:
     needed = [f.name for f in fields(Parallelism) if f.default is MISSING]
     if missing := [name for name in needed if name not in values]:
         raise UsageError(f"{missing[0]} is missing, needed are {', '.join(needed)}")
-    if isinstance(values.get("encoder_counts"), list):
-        values["encoder_counts"] = tuple(values["encoder_counts"])
+    if isinstance(values.get("layer_counts"), list):
+        values["layer_counts"] = tuple(values["layer_counts"])
     layout = Parallelism(**values)
     layout.check(model)
-    encoders_of_chunks(model.encoders, layout)
+    layers_of_chunks(model.layers, layout)
     return layout
 
 

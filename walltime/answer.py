@@ -23,7 +23,7 @@ from kernelcast.walltime.settings import Settings, is_path
 WALLTIME_FORMAT = "kernelcast.walltime/1"
 
 _LAYOUT = tuple(field.name for field in fields(Parallelism))
-_LAYOUT_DEFAULTS: Mapping[str, int] = {"pp": 1, "mp": 1, "dp": 1}
+_LAYOUT_DEFAULTS: Mapping[str, int] = {"pp": 1, "tp": 1, "dp": 1}
 
 
 class Predicts(Protocol):

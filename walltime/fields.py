@@ -173,7 +173,7 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
                 help="Tokens per sample.  [default: the model's]",
             ),
             Field(name="pp", kind=_DEGREE, help="Pipeline stages.  [default: 1]"),
-            Field(name="mp", kind=_DEGREE, help="Model (tensor) parallel degree.  [default: 1]"),
+            Field(name="tp", kind=_DEGREE, help="Model (tensor) parallel degree.  [default: 1]"),
             Field(name="dp", kind=_DEGREE, help="Data parallel degree.  [default: 1]"),
             Field(name="micro_batch", kind=_DEGREE, help="Samples per micro-batch."),
             Field(name="micro_batches", kind=_DEGREE, help="Micro-batches per update (step)."),
@@ -195,7 +195,7 @@ FIELDS: Mapping[str, Field] = MappingProxyType(
             Field(name="virtual_stages", kind=_DEGREE, help="Chunks per device, with interleaved."),
             Field(name="zero", kind=_whole(0, 3), help="ZeRO stage, 0 to 3."),
             Field(name="sequence_parallel", kind=_flag(), help="Sequence parallelism: true or false."),
-            Field(name="encoder_counts", kind=_counts(), help="Encoders of each stage: 11,12,12,9."),
+            Field(name="layer_counts", kind=_counts(), help="Encoders of each stage: 11,12,12,9."),
             Field(
                 name="gpus_per_node",
                 kind=_DEGREE,

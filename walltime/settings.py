@@ -53,7 +53,7 @@ class Settings:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Errors that begin with a field's name begin with where it was given instead: `--mp: mp is 3, …`."""
+        """Errors that begin with a field's name begin with where it was given instead: `--tp: tp is 3, …`."""
         try:
             yield
         except UsageError as error:

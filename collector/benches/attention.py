@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from kernelcast.collector.benches.bench import Bench, Place, UnsupportedError
-from kernelcast.collector.layers.encoder_layers import causal_attention, rotary_tables, rotate, split_qkv
+from kernelcast.collector.functions.transformer import causal_attention, rotary_tables, rotate, split_qkv
 from kernelcast.runtime.operators import Shape
 
 

@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 
 from kernelcast.collector.benches.bench import Bench, Place
-from kernelcast.collector.layers.encoder_layers import swiglu as swiglu_of
+from kernelcast.collector.functions.transformer import swiglu as swiglu_of
 from kernelcast.runtime.operators import Shape
 
 

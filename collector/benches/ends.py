@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from kernelcast.collector.benches.bench import Bench, Place
-from kernelcast.collector.layers.encoder_layers import token_loss
-from kernelcast.collector.layers.vocabulary_parallel import (
+from kernelcast.collector.functions.transformer import token_loss
+from kernelcast.collector.functions.vocabulary_parallel import (
     local_rows,
     mask_rows,
     vocabulary_parallel_embedding,

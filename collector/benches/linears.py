@@ -3,7 +3,7 @@
 import torch.nn.functional as F
 
 from kernelcast.collector.benches.bench import Bench, Place
-from kernelcast.collector.layers.encoder_layers import add_bias
+from kernelcast.collector.functions.transformer import add_bias
 from kernelcast.runtime.operators import OPERATORS, Shape
 
 

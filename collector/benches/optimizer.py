@@ -4,9 +4,9 @@ import torch
 from torch import Tensor
 
 from kernelcast.collector.benches.bench import Bench, Builder, Place
-from kernelcast.collector.layers.clipping import clip_to_norm, squared_norm
-from kernelcast.collector.layers.mixed_precision import MasterAdamW
-from kernelcast.collector.layers.stage_parameters import stage_parameter_shapes
+from kernelcast.collector.functions.clipping import clip_to_norm, squared_norm
+from kernelcast.collector.functions.mixed_precision import MasterAdamW
+from kernelcast.collector.functions.stage_parameters import stage_parameter_shapes
 from kernelcast.runtime.operators import Shape
 
 

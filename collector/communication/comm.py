@@ -36,7 +36,7 @@ TIMEOUT_S = 300.0
 def comm_points(plan: Plan, chosen: list[Layout], dtype: str) -> list[CommPoint]:
     """What a collection measures: the plan's sizes of every collective in the layouts whose kind calls it.
 
-    Operators named mp_… run in mp groups, pp_… in pairs, dp_… and ep_… (experts are spread over data-parallel
+    Operators named mp_… run in tp groups, pp_… in pairs, dp_… and ep_… (experts are spread over data-parallel
     processes) in dp groups. Where the plan's operators name collectives, it means those, else all.
 
     Raises:

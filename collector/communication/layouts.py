@@ -1,6 +1,6 @@
-"""Which groups of processes communicate, as tensor (mp), data (dp) and pipeline (pp) parallelism form them.
+"""Which groups of processes communicate, as tensor (tp), data (dp) and pipeline (pp) parallelism form them.
 
-With G processes on each node (docs/collecting.md, section 2): mp groups are neighbours; dp groups take every s-th
+With G processes on each node (docs/collecting.md, section 2): tp groups are neighbours; dp groups take every s-th
 process of their nodes, the s between them being tensor-parallel; a pp pair is a process and its counterpart in the
 next stage. All groups of a layout run at once, as in a step, where they share the node's links.
 """
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from kernelcast.collector.communication.world import World
 from kernelcast.runtime.errors import UsageError
 
-MP, DP, PP = "mp", "dp", "pp"
+MP, DP, PP = "tp", "dp", "pp"
 
-_ITEM = re.compile(r"(\d{1,6})x(\d{1,6})|(mp|dp|pp)(\d{1,6})")
+_ITEM = re.compile(r"(\d{1,6})x(\d{1,6})|(tp|dp|pp)(\d{1,6})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +59,7 @@ def _named(item: str, world: World) -> list[Layout]:
     match = _ITEM.fullmatch(item)
     if match is None:
         raise UsageError(
-            f"--layouts: found {item!r}, expected NODESxPROCESSES or mp, dp or pp with a size, such as 1x2,mp4"
+            f"--layouts: found {item!r}, expected NODESxPROCESSES or tp, dp or pp with a size, such as 1x2,mp4"
         )
     if match[3] is None:
         nodes, per_node = int(match[1]), int(match[2])

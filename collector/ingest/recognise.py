@@ -17,7 +17,7 @@ Shapes = tuple[tuple[int, ...], ...]
 _NO_ROLE = Unclear("a matrix product whose operator cannot be told from the shapes of this trace")
 _NOT_CAUSAL = Unclear("attention that is not causal, or does not say (Concrete Inputs)")
 _OTHER_SHAPE = Unclear("shapes that the operator here does not have")
-_OPTIMIZER = Unclear("an optimizer step, of which the stage and its encoders cannot be told")
+_OPTIMIZER = Unclear("an optimizer step, of which the stage and its layers cannot be told")
 
 
 @dataclass(frozen=True, slots=True)

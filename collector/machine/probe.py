@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from kernelcast.collector.layers.flash_attn import flash_attn_version
+from kernelcast.collector.functions.flash_attn import flash_attn_version
 from kernelcast.collector.machine.probe_cpu import (
     cpu_caches,
     cpu_instruction_sets,

@@ -8,7 +8,7 @@ from math import prod
 
 from torch.quasirandom import SobolEngine
 
-from kernelcast.collector.layers.stage_parameters import stage_parameter_count
+from kernelcast.collector.functions.stage_parameters import stage_parameter_count
 from kernelcast.collector.plans.plan_file import load_plan, shipped_plans
 from kernelcast.collector.plans.plan_ranges import CollectiveRange, Messages, Plan, Ranges
 from kernelcast.runtime.errors import UsageError
@@ -38,7 +38,7 @@ _MOST_COMBINATIONS = 200_000
 _SHAPE_LIMITS = "most_tokens, most_gflop and most_elements"
 # Axes that a stage's parameters do not depend on, and the one that nothing else depends on.
 _NOT_OF_A_STAGE = ("micro_batch", "sequence_length")
-_OF_A_STAGE = ("encoders",)
+_OF_A_STAGE = ("layers",)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,16 +167,16 @@ def _seed(plan: Plan, op: Operator) -> int:
 def _shape(plan: Plan, picked: dict[str, float]) -> Shape | None:
     """The shape of one value per range; None where they do not go together (docs/plans.md, Impossible combinations)."""
     whole: Callable[[str], int] = lambda name: int(picked[name])  # noqa: E731
-    d, mp = whole("hidden_size"), whole("tensor_parallel")
+    d, tp = whole("hidden_size"), whole("tensor_parallel")
     size = whole("attention_heads" if "attention_heads" in picked else "head_size")
     heads = size if "attention_heads" in picked else d // size
     kv_heads, ungrouped = divmod(heads, int(picked.get("queries_per_kv_head", 1)))
     mlp_size = picked["mlp_ratio"] * d
     v = whole("vocabulary_size")
     if plan.padded_vocabulary:
-        v = padded_vocabulary(v, mp)
+        v = padded_vocabulary(v, tp)
     divided = (heads, kv_heads, int(mlp_size), v, d)
-    if d % size or ungrouped or mlp_size != int(mlp_size) or not kv_heads or any(n % mp for n in divided):
+    if d % size or ungrouped or mlp_size != int(mlp_size) or not kv_heads or any(n % tp for n in divided):
         return None
     return Shape(
         micro_batch=whole("micro_batch"),
@@ -186,8 +186,8 @@ def _shape(plan: Plan, picked: dict[str, float]) -> Shape | None:
         kv_heads=kv_heads,
         mlp_size=int(mlp_size),
         vocabulary_size=v,
-        tensor_parallel=mp,
-        stage_encoders=whole("encoders"),
+        tensor_parallel=tp,
+        stage_layers=whole("layers"),
     )
 
 

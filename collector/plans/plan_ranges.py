@@ -23,7 +23,7 @@ class Ranges:
     attention_heads: tuple[int, ...] = ()
     mlp_ratio: tuple[float, ...]
     vocabulary_size: tuple[int, ...]
-    encoders: tuple[int, ...]
+    layers: tuple[int, ...]
     queries_per_kv_head: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
@@ -72,7 +72,7 @@ class Plan:
     """A plan as written, with the name it is stored under.
 
     `shapes_per_operator` 0 asks for every shape of the ranges. `operators` empty means all. `padded_vocabulary` says
-    that the sizes are tokenizers' own, to be padded to multiples of 128 · mp. Collectives that
+    that the sizes are tokenizers' own, to be padded to multiples of 128 · tp. Collectives that
     `collectives` names are measured at those entries, and then no others; without it all at the sizes of `messages`.
     """
 

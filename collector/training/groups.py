@@ -49,22 +49,22 @@ class Groups:
     def of(cls, layout: Parallelism, rank: int, cache: GroupCache) -> Self | None:
         """The groups of `rank`; None where the layout does not need it. To be called by every process.
 
-        rank = (stage · dp + data index) · mp + tensor index.
+        rank = (stage · dp + data index) · tp + tensor index.
         """
-        mp, dp, pp = layout.mp, layout.dp, layout.pp
+        tp, dp, pp = layout.tp, layout.dp, layout.pp
         world = cache.of(tuple(range(layout.world_size)))
-        places = [(p, d, t) for p in range(pp) for d in range(dp) for t in range(mp)]
-        tensor = {(p, d): tuple((p * dp + d) * mp + t for t in range(mp)) for p, d, _ in places}
-        data = {(p, t): tuple((p * dp + d) * mp + t for d in range(dp)) for p, _, t in places}
-        pipeline = {(d, t): tuple((p * dp + d) * mp + t for p in range(pp)) for _, d, t in places}
+        places = [(p, d, t) for p in range(pp) for d in range(dp) for t in range(tp)]
+        tensor = {(p, d): tuple((p * dp + d) * tp + t for t in range(tp)) for p, d, _ in places}
+        data = {(p, t): tuple((p * dp + d) * tp + t for d in range(dp)) for p, _, t in places}
+        pipeline = {(d, t): tuple((p * dp + d) * tp + t for p in range(pp)) for _, d, t in places}
         made = [
             {key: cache.of(ranks) if len(ranks) > 1 else None for key, ranks in kind.items()}
             for kind in (pipeline, data, tensor)
         ]
         if rank >= layout.world_size:
             return None
-        stage, rest = divmod(rank, dp * mp)
-        data_index, tensor_index = divmod(rest, mp)
+        stage, rest = divmod(rank, dp * tp)
+        data_index, tensor_index = divmod(rest, tp)
         return cls(
             stage=stage,
             data_index=data_index,

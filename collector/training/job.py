@@ -7,7 +7,7 @@ from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
 from kernelcast.runtime.step.parameters import padded_vocabulary
-from kernelcast.runtime.step.partition import encoders_of_chunks
+from kernelcast.runtime.step.partition import layers_of_chunks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,24 +26,24 @@ class TrainingJob:
     def __post_init__(self) -> None:
         require_trainable(self.model)
         self.parallelism.check(self.model)
-        encoders_of_chunks(self.model.encoders, self.parallelism)
+        layers_of_chunks(self.model.layers, self.parallelism)
         _require_layout(self.parallelism)
 
     @property
     def label(self) -> str:
-        """`pp-mp-dp`."""
+        """`pp-tp-dp`."""
         layout = self.parallelism
-        return f"{layout.pp}-{layout.mp}-{layout.dp}"
+        return f"{layout.pp}-{layout.tp}-{layout.dp}"
 
     @property
-    def chunk_encoders(self) -> tuple[int, ...]:
+    def chunk_layers(self) -> tuple[int, ...]:
         """Encoders of every chunk of the model."""
-        return encoders_of_chunks(self.model.encoders, self.parallelism)
+        return layers_of_chunks(self.model.layers, self.parallelism)
 
     @property
     def vocabulary_size(self) -> int:
         """Padded rows of the whole vocabulary."""
-        return padded_vocabulary(self.model.vocabulary_size, self.parallelism.mp)
+        return padded_vocabulary(self.model.vocabulary_size, self.parallelism.tp)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for another process."""
@@ -53,8 +53,8 @@ class TrainingJob:
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """What `to_dict` made, after JSON."""
         layout = dict(values["parallelism"])
-        if layout["encoder_counts"] is not None:
-            layout["encoder_counts"] = tuple(layout["encoder_counts"])
+        if layout["layer_counts"] is not None:
+            layout["layer_counts"] = tuple(layout["layer_counts"])
         return cls(
             model=ModelConfig(**values["model"]),
             parallelism=Parallelism(**layout),
@@ -97,11 +97,11 @@ def _require_layout(layout: Parallelism) -> None:
             f"micro_batches is {layout.micro_batches}, real steps over {layout.pp} pipeline stages "
             f"need {layout.pp} or more (1F1B)"
         )
-    # The first stage has the embedding and the last one the loss; others have nothing but encoders.
-    counts = layout.encoder_counts or ()
+    # The first stage has the embedding and the last one the loss; others have nothing but layers.
+    counts = layout.layer_counts or ()
     for stage in range(1, layout.pp - 1):
         if counts and not any(counts[stage :: layout.pp]):
             raise UsageError(
-                f"encoder_counts is {shown(counts)}, which leaves stage {stage} (from 0) empty; "
-                "real steps need an encoder on every stage between the first and the last"
+                f"layer_counts is {shown(counts)}, which leaves stage {stage} (from 0) empty; "
+                "real steps need a layer on every stage between the first and the last"
             )

@@ -1,4 +1,4 @@
-"""Marks that say in a trace which operator, encoder or pass ran; without a profiler they cost next to nothing."""
+"""Marks that say in a trace which operator, layer or pass ran; without a profiler they cost next to nothing."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -7,7 +7,7 @@ from torch.profiler import record_function
 
 OPERATOR = "kernelcast.operator."
 """Before the name of an operator of runtime/operators.py, or of what has no name there."""
-ENCODER = "kernelcast.encoder"
+LAYER = "kernelcast.layer"
 FORWARD, LOSS, BACKWARD = "kernelcast.forward", "kernelcast.loss", "kernelcast.backward"
 """Passes of one micro-batch through one chunk of the model."""
 STEP = "kernelcast.step"
@@ -27,7 +27,7 @@ def marks_shown() -> Iterator[None]:
 
 
 def marked(name: str) -> AbstractContextManager[object]:
-    """A pass, an encoder or a step."""
+    """A pass, a layer or a step."""
     return record_function(name) if _tracing else nullcontext()
 
 

@@ -106,11 +106,11 @@ class _Traces:
         self._waited = [self._without_waiting(rank) for rank in range(len(ranks))]
 
     def _group(self, rank: int, kind: str) -> list[int]:
-        mp, dp = self._job.parallelism.mp, self._job.parallelism.dp
+        tp, dp = self._job.parallelism.tp, self._job.parallelism.dp
         if kind == "tensor":
-            return [rank // mp * mp + index for index in range(mp)]
-        stage, rest = divmod(rank, dp * mp)
-        return [stage * dp * mp + index * mp + rest % mp for index in range(dp)]
+            return [rank // tp * tp + index for index in range(tp)]
+        stage, rest = divmod(rank, dp * tp)
+        return [stage * dp * tp + index * tp + rest % tp for index in range(dp)]
 
     def _transfers(self, rank: int, name: str) -> list[list[float]]:
         """µs of every call of a collective in each step, of the process that came last."""
@@ -126,7 +126,7 @@ class _Traces:
         return own
 
     def _stage_ranks(self) -> list[list[int]]:
-        per_stage = self._job.parallelism.mp * self._job.parallelism.dp
+        per_stage = self._job.parallelism.tp * self._job.parallelism.dp
         return [list(range(first, first + per_stage)) for first in range(0, len(self._ranks), per_stage)]
 
     def operator_times(self) -> list[OperatorTime]:
@@ -162,8 +162,8 @@ class _Traces:
         message_us = self._message_us()
         p2p_us = message_us or 0.0
         found_us = {
-            "Encoder_Fwd": self._encoder_us("forward"),
-            "Encoder_Bwd": self._encoder_us("backward"),
+            "Encoder_Fwd": self._layer_us("forward"),
+            "Encoder_Bwd": self._layer_us("backward"),
             "Stage_Fwd_Max": 0.0,
             "Stage_Bwd_Max": 0.0,
         }
@@ -183,7 +183,7 @@ class _Traces:
         if layout.dp > 1 and layout.zero:
             found_us["DP_Allgather"] = largest[1]
         found_us["Max_Update"] = sum(largest)
-        if layout.mp > 1:
+        if layout.tp > 1:
             found_us["MP_Allreduce"] = self._sum_us_of(0, _SUM)
         if message_us is not None:
             found_us["PP_P2P"] = message_us
@@ -207,9 +207,9 @@ class _Traces:
         ]
         return max(times, default=0.0)
 
-    def _encoder_us(self, direction: str) -> float:
-        """One encoder's own work and its all-reduces; the mean of the ranks."""
-        name = f"encoder_{direction}"
+    def _layer_us(self, direction: str) -> float:
+        """One layer's own work and its all-reduces; the mean of the ranks."""
+        name = f"layer_{direction}"
         times = [
             quiet_us([own for own, _ in rank[name]])
             + self._sum_us_of(number, _SUM) * max((calls for _, calls in rank[name]), default=0)
@@ -237,7 +237,7 @@ class _Traces:
 
     def _sum_us_of(self, rank: int, name: str) -> float:
         """Mean time of a sum over the rank's tensor-parallel group."""
-        if self._job.parallelism.mp == 1:
+        if self._job.parallelism.tp == 1:
             return 0.0
         times = [t for step in self._transfers(rank, name) for t in step]
         return fmean(times) if times else 0.0
@@ -254,7 +254,7 @@ class _Traces:
 
         None where a trace does not say which messages belong together: on GPUs, and with more than two stages.
         """
-        per_stage = self._job.parallelism.mp * self._job.parallelism.dp
+        per_stage = self._job.parallelism.tp * self._job.parallelism.dp
         if self._job.parallelism.pp != 2:
             return None
         times: list[float] = []

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelcast.collector.layers.encoder_layers import (
+from kernelcast.collector.functions.transformer import (
     add_bias,
     causal_attention,
     rotary_tables,
@@ -21,13 +21,13 @@ from kernelcast.collector.layers.encoder_layers import (
     split_qkv,
     swiglu,
 )
-from kernelcast.collector.layers.vocabulary_parallel import (
+from kernelcast.collector.functions.vocabulary_parallel import (
     local_rows,
     mask_rows,
     vocabulary_parallel_cross_entropy,
     vocabulary_parallel_embedding,
 )
-from kernelcast.collector.training.marks import ENCODER, marked, operator_mark
+from kernelcast.collector.training.marks import LAYER, marked, operator_mark
 from kernelcast.collector.training.recompute import checkpointed
 from kernelcast.collector.training.tensor_parallel import enter, leave
 from kernelcast.runtime import ModelConfig
@@ -82,7 +82,7 @@ class _Norm(nn.Module):
 
 
 class _ColumnParallel(nn.Module):
-    """Rows of the weight [out / mp, in] on every device; the input is the same on all of them."""
+    """Rows of the weight [out / tp, in] on every device; the input is the same on all of them."""
 
     def __init__(self, operator: str, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ def _with_bias(x: Tensor, bias: Tensor | None) -> Tensor:
 
 
 class _RowParallel(nn.Module):
-    """Columns of the weight [out, in / mp] on every device; the partial products are summed over the group."""
+    """Columns of the weight [out, in / tp] on every device; the partial products are summed over the group."""
 
     def __init__(self, operator: str, weight: Tensor, bias: Tensor | None, shard: Shard) -> None:
         super().__init__()
@@ -126,7 +126,7 @@ class _RowParallel(nn.Module):
 
 
 class Encoder(nn.Module):
-    """One transformer block on activations [b, l, d]; every device has heads / mp heads and mlp_size / mp columns."""
+    """One transformer block on activations [b, l, d]; every device has heads / tp heads and mlp_size / tp columns."""
 
     def __init__(
         self, model: ModelConfig, shard: Shard, recompute: Recompute, weights: Callable[..., Tensor]
@@ -170,7 +170,7 @@ class Encoder(nn.Module):
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """X [b, l, d] → [b, l, d]; the tables are those of rotary_tables."""
-        with marked(ENCODER):
+        with marked(LAYER):
             if self.model.parallel_residual:
                 return self._parallel(x, cosine, sine)
             x = _residual(x, self.attention_output(self._attention(x, cosine, sine)))
@@ -246,8 +246,8 @@ class Chunk(nn.Module):
         self,
         model: ModelConfig,
         *,
-        first_encoder: int,
-        encoders: int,
+        first_layer: int,
+        layers: int,
         vocabulary_size: int,
         is_first: bool,
         is_last: bool,
@@ -260,9 +260,9 @@ class Chunk(nn.Module):
         weights, rows = _Weights(seed, ""), shard.of(vocabulary_size)
         size = (vocabulary_size, model.hidden_size)
         self.embedding = _parameter(weights("embedding", *size)[rows]) if is_first else None
-        self.encoders = nn.ModuleList(
-            Encoder(model, shard, recompute, _Weights(seed, f"encoder {number}."))
-            for number in range(first_encoder, first_encoder + encoders)
+        self.layers = nn.ModuleList(
+            Encoder(model, shard, recompute, _Weights(seed, f"layer {number}."))
+            for number in range(first_layer, first_layer + layers)
         )
         self.norm = _Norm(model) if is_last else None
         self.logits = (
@@ -286,12 +286,12 @@ class Chunk(nn.Module):
         ]
 
     def forward(self, x: Tensor) -> Tensor:
-        """Token ids [b, l] in the first chunk, else activations [b, l, d] → activations, or logits [b, l, v / mp]."""
+        """Token ids [b, l] in the first chunk, else activations [b, l, d] → activations, or logits [b, l, v / tp]."""
         group = self.shard.group
         if self.embedding is not None:
             x = leave(self._embedded(x), group)
-        for encoder in self.encoders:
-            x = checkpointed(encoder, x, self.cosine, self.sine, when=self.recompute == "full")
+        for layer in self.layers:
+            x = checkpointed(layer, x, self.cosine, self.sine, when=self.recompute == "full")
         if self.norm is not None and self.logits is not None:
             x = self.logits(enter(self.norm(x), group))
         return x
@@ -310,6 +310,6 @@ class Chunk(nn.Module):
             return mask_rows(x, elsewhere)
 
     def loss(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Mean cross-entropy of logits [b, l, v / mp] against targets [b, l]."""
+        """Mean cross-entropy of logits [b, l, v / tp] against targets [b, l]."""
         with operator_mark("cross_entropy"):
             return vocabulary_parallel_cross_entropy(logits, targets, self.first_row, self.shard.group).mean()

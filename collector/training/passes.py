@@ -66,7 +66,7 @@ def pipeline(
     b, length = layout.micro_batch, model.sequence_length
     hidden = torch.empty(b, length, model.hidden_size, device="meta", dtype=dtype, requires_grad=True)
     ids = torch.empty(b, length, dtype=torch.int64, device="meta")
-    logits_size = (b, length, job.vocabulary_size // layout.mp)
+    logits_size = (b, length, job.vocabulary_size // layout.tp)
     logits = torch.empty(*logits_size, device="meta", dtype=dtype, requires_grad=True)
     stages = [
         _MarkedStage(

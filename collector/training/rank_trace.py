@@ -15,7 +15,7 @@ def rank_trace(trace: Trace, *, stage: int) -> dict[str, Any]:
 
     - `operators`: [operator, direction, known, times of its calls in each step]
     - `steps`: durations
-    - `forward`, `loss`, `backward`, `encoder_forward`, `encoder_backward`: [duration without the sums over the
+    - `forward`, `loss`, `backward`, `layer_forward`, `layer_backward`: [duration without the sums over the
       tensor-parallel group, number of those sums] of every one
     - `idle`: µs of each step within passes, and outside of them, in which nothing ran (or the process waited); not of
       GPUs, whose kernels run later than the marks
@@ -27,7 +27,7 @@ def rank_trace(trace: Trace, *, stage: int) -> dict[str, Any]:
         "steps": [step.duration_us for step in work.steps],
         "operators": _operators(work),
         **_passes(work),
-        **_encoders(work),
+        **_layers(work),
         "idle": _idle(work),
         "messages": _messages(trace),
     }
@@ -83,18 +83,18 @@ def _pass_us(work: TracedWork, number: int, mark: Event) -> float:
     return max(p.end_us for p in own) - min(p.start_us for p in own) if own else 0.0
 
 
-def _encoders(work: TracedWork) -> dict[str, list[list[float]]]:
-    """First start to last end of the work of every encoder call."""
+def _layers(work: TracedWork) -> dict[str, list[list[float]]]:
+    """First start to last end of the work of every layer call."""
     spans: dict[tuple[int, str], list[Piece]] = defaultdict(list)
     for piece in work.pieces:
-        if piece.owner.encoder >= 0 and piece.owner.in_pass in work.passes:
+        if piece.owner.layer >= 0 and piece.owner.in_pass in work.passes:
             is_backward = work.passes[piece.owner.in_pass].name == BACKWARD
-            spans[piece.owner.encoder, "backward" if is_backward else "forward"].append(piece)
-    found: dict[str, list[list[float]]] = {"encoder_forward": [], "encoder_backward": []}
+            spans[piece.owner.layer, "backward" if is_backward else "forward"].append(piece)
+    found: dict[str, list[list[float]]] = {"layer_forward": [], "layer_backward": []}
     for (_, direction), pieces in spans.items():
         span = max(p.end_us for p in pieces) - min(p.start_us for p in pieces)
         sums = [p.time_us for p in pieces if p.owner.name in _SUMS]
-        found[f"encoder_{direction}"].append([span - sum(sums), len(sums)])
+        found[f"layer_{direction}"].append([span - sum(sums), len(sums)])
     return found
 
 

@@ -18,7 +18,7 @@ from kernelcast.collector.traces.kineto import (
     Event,
     Trace,
 )
-from kernelcast.collector.training.marks import BACKWARD, ENCODER, FORWARD, LOSS, OPERATOR, STEP
+from kernelcast.collector.training.marks import BACKWARD, FORWARD, LAYER, LOSS, OPERATOR, STEP
 
 _NODE = "autograd::engine::evaluate_function: "
 _ACCUMULATE = "AccumulateGrad"
@@ -34,7 +34,7 @@ OTHER = ""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """Who a piece of work belongs to: a call of an operator (by the number of its mark), an encoder, a pass.
+    """Who a piece of work belongs to: a call of an operator (by the number of its mark), a layer, a pass.
 
     `name` of an operator's work is the operator; of other work (`known` is False) the kernel's own.
     """
@@ -43,7 +43,7 @@ class Owner:
     known: bool = False
     direction: str = "forward"
     call: int = -1
-    encoder: int = -1
+    layer: int = -1
     in_pass: int = -1
 
 
@@ -73,14 +73,14 @@ class _Frame:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedWork:
-    """Pieces in order of time, and the marks of passes and encoders with their numbers (as `Owner` has them).
+    """Pieces in order of time, and the marks of passes and layers with their numbers (as `Owner` has them).
 
     `on_device`: the pieces are a GPU's kernels, which run later than the marks around their launches.
     """
 
     pieces: tuple[Piece, ...]
     passes: dict[int, Event]
-    encoders: dict[int, Event]
+    layers: dict[int, Event]
     steps: tuple[Event, ...]
     on_device: bool
 
@@ -107,7 +107,7 @@ def attribute_step(trace: Trace) -> TracedWork:
     return TracedWork(
         pieces=tuple(_joined(sorted(pieces, key=lambda piece: piece.start_us))),
         passes=walker.passes,
-        encoders=walker.encoders,
+        layers=walker.layers,
         steps=tuple(e for e in marks if e.name == STEP),
         on_device=bool(kernels),
     )
@@ -122,7 +122,7 @@ class _Walker:
         self._count = 0
         self._met: set[int] = set()
         self.passes: dict[int, Event] = {}
-        self.encoders: dict[int, Event] = {}
+        self.layers: dict[int, Event] = {}
         # (start, end, owner) of every work event by thread, for launches.
         self.owners: dict[str, list[tuple[float, float, Owner]]] = {}
 
@@ -167,12 +167,12 @@ class _Walker:
             self.passes[number] = event
             direction = "backward" if event.name == BACKWARD else "forward"
             return Owner(in_pass=number, direction=direction), False
-        if event.name == ENCODER and owner.encoder >= 0:
-            # Run again in the backward pass of an encoder, it is part of that.
+        if event.name == LAYER and owner.layer >= 0:
+            # Run again in the backward pass of a layer, it is part of that.
             return owner, parent.is_work
-        if event.name == ENCODER:
-            self.encoders[number] = event
-            return replace(owner, encoder=number), parent.is_work
+        if event.name == LAYER:
+            self.layers[number] = event
+            return replace(owner, layer=number), parent.is_work
         if event.name == STEP:
             return Owner(), False
         name = event.name.removeprefix(OPERATOR)
@@ -197,7 +197,7 @@ class _Walker:
         if event.name.startswith(_COLLECTIVE_CALL) and owner.known and owner.name not in _COLLECTIVE_MARKS:
             self._count += 1  # one mark holds several: each is waited for by itself
             return replace(owner, name=f"{owner.name}_all_reduce", direction="once", call=self._count)
-        is_sum = parent.is_node and event.name in _ADDS and owner.name in _NORMS and owner.encoder >= 0
+        is_sum = parent.is_node and event.name in _ADDS and owner.name in _NORMS and owner.layer >= 0
         if is_sum and owner.call not in self._met:
             # Two gradients of the residual stream meet where the norm's arrives. Further sums are the norm's own: on a
             # CPU, RMSNorm is made of several nodes.

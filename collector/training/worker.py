@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from kernelcast.collector.layers.clipping import MOST_NORM
+from kernelcast.collector.functions.clipping import MOST_NORM
 from kernelcast.collector.measuring.core_binding import bind, own_cores
 from kernelcast.collector.measuring.gloo_threads import calm_gloo
 from kernelcast.collector.measuring.harness import profiled, synchronise
@@ -47,13 +47,13 @@ class Trainer:
         layout, model = job.parallelism, job.model
         dtype: torch.dtype = getattr(torch, job.dtype)
         self._job, self._groups, self._device = job, groups, device
-        shard = Shard(index=groups.tensor_index, parts=layout.mp, group=groups.tensor)
-        counts = job.chunk_encoders
+        shard = Shard(index=groups.tensor_index, parts=layout.tp, group=groups.tensor)
+        counts = job.chunk_layers
         self.chunks = [
             Chunk(
                 model,
-                first_encoder=sum(counts[:index]),
-                encoders=counts[index],
+                first_layer=sum(counts[:index]),
+                layers=counts[index],
                 vocabulary_size=job.vocabulary_size,
                 is_first=index == 0,
                 is_last=index == len(counts) - 1,

@@ -25,7 +25,7 @@ def fill(job):
     given = [name for name in ("walltime", "min_walltime") if job.Resource_List[name] is not None]
     variables = job.Variable_List or {}
     described = str(variables[VARIABLE]).strip() if VARIABLE in variables else ""
-    # qsub wants values with commas in quotes of their own: qsub -v "KERNELCAST='encoder_counts=3,1 …'"
+    # qsub wants values with commas in quotes of their own: qsub -v "KERNELCAST='layer_counts=3,1 …'"
     if described[:1] in ("'", '"') and described[-1:] == described[:1]:
         described = described[1:-1].strip()
     if given or not described or described == "off":

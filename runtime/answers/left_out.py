@@ -52,7 +52,7 @@ def left_out_warnings(
     called = {
         "bias_add": model.biases != "none",
         "qkv_split": True,
-        "embedding_mask": parallelism.mp > 1,
+        "embedding_mask": parallelism.tp > 1,
         "grouped_rope": grouped and model.rotary,
         "grouped_flash_attention": grouped and model.attention == "flash",
         "gradient_zero": True,

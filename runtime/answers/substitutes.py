@@ -144,7 +144,7 @@ def _candidates(operator: str) -> tuple[Substitute, ...]:
     group, _, collective = operator.partition("_")
     if collective not in ("all_gather", "reduce_scatter"):
         return ()
-    other = {"mp": "dp", "dp": "mp"}[group]
+    other = {"tp": "dp", "dp": "tp"}[group]
     gathers = collective == "all_gather"
     return (
         Substitute(operator=operator, source=f"{other}_{collective}", factor=1.0, gathers=False),

@@ -23,15 +23,15 @@ _US_PER_S = 1e6
 class Components:
     """The paper's components (Table IX), in seconds; one that the layout does not have is 0.
 
-    `encoder_*` are one encoder, `stage_*_max` the slowest stage for one micro-batch (sends included),
+    `layer_*` are one layer, `stage_*_max` the slowest stage for one micro-batch (sends included),
     `dp_all_reduce` the first stage's gradients combined (ZeRO-2: a reduce-scatter), `max_update` the largest
     optimizer + all-gather of a stage and `dp_all_gather` the all-gather in it, `mp_all_reduce` one
     synchronisation of the tensor-parallel group (with sequence parallelism a gather and a reduce-scatter) and
     `pp_p2p` one transfer.
     """
 
-    encoder_forward_s: float
-    encoder_backward_s: float
+    layer_forward_s: float
+    layer_backward_s: float
     stage_forward_max_s: float
     stage_backward_max_s: float
     dp_all_reduce_s: float
@@ -43,8 +43,8 @@ class Components:
     def to_dict(self) -> dict[str, float]:
         """Seconds by the names of Table IX."""
         return {
-            "Encoder_Fwd": self.encoder_forward_s,
-            "Encoder_Bwd": self.encoder_backward_s,
+            "Encoder_Fwd": self.layer_forward_s,
+            "Encoder_Bwd": self.layer_backward_s,
             "Stage_Fwd_Max": self.stage_forward_max_s,
             "Stage_Bwd_Max": self.stage_backward_max_s,
             "DP_Allreduce": self.dp_all_reduce_s,
@@ -60,7 +60,7 @@ class StageEstimate:
     """One stage, per device. Forward and backward are one micro-batch with its sends; the rest one update."""
 
     index: int
-    encoders: int
+    layers: int
     parameters: int
     forward_s: float
     backward_s: float
@@ -178,9 +178,9 @@ class Estimate:
     durations: Durations = field(repr=False, compare=False)
 
     @property
-    def encoder_counts(self) -> tuple[int, ...]:
+    def layer_counts(self) -> tuple[int, ...]:
         """Encoders of each stage."""
-        return tuple(stage.encoders for stage in self.stages)
+        return tuple(stage.layers for stage in self.stages)
 
     @property
     def padded_vocabulary_size(self) -> int:
@@ -220,7 +220,7 @@ class Estimate:
             "bubble_share": self.bubble_share,
             "tokens_per_s": self.tokens_per_s,
             "components": self.components.to_dict(),
-            "encoder_counts": list(self.encoder_counts),
+            "layer_counts": list(self.layer_counts),
             "stages": [{**asdict(stage), "update_s": stage.update_s} for stage in self.stages],
             "memory": {
                 "gpu_memory_bytes": memory.gpu_memory_bytes,

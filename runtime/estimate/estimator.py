@@ -214,11 +214,11 @@ def _check_types(model: object, parallelism: object, cluster: object) -> None:
 def components_of(parts: Decomposition, step: StepTimes, times_us: Mapping[Question, Times]) -> Components:
     """The paper's components of configuration 0 of a step's times."""
     update_us = step.durations.update_us[0]
-    calls = parts.first.calls + parts.encoder.calls
+    calls = parts.first.calls + parts.layer.calls
     syncs = {call.operator: replace(call, count=1) for call in calls if call.operator in _MP_SYNCS}
     return Components(
-        encoder_forward_s=_seconds(step.encoder.forward_us[0]),
-        encoder_backward_s=_seconds(step.encoder.backward_us[0]),
+        layer_forward_s=_seconds(step.layer.forward_us[0]),
+        layer_backward_s=_seconds(step.layer.backward_us[0]),
         stage_forward_max_s=_seconds(step.forward_us[0].max()),
         stage_backward_max_s=_seconds(step.backward_us[0].max()),
         dp_all_reduce_s=_seconds(step.durations.all_reduce_us[0, 0]),
@@ -234,7 +234,7 @@ def _stages(parts: Decomposition, step: StepTimes) -> Iterable[StageEstimate]:
     for stage in parts.stages:
         yield StageEstimate(
             index=stage.index,
-            encoders=stage.encoders,
+            layers=stage.layers,
             parameters=stage.parameters,
             forward_s=_seconds(forward_us[stage.index]),
             backward_s=_seconds(backward_us[stage.index]),

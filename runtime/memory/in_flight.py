@@ -14,13 +14,13 @@ FULL_AFTER = {"1f1b": 1, "zero_bubble": 1, "interleaved": 3}
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One stage of a schedule at its fullest: encoders held, and what is in flight (see `Rows`)."""
+    """One stage of a schedule at its fullest: layers held, and what is in flight (see `Rows`)."""
 
     first: int
     last: int
-    encoders: int
-    chunk_encoders: int
-    live_encoders: int
+    layers: int
+    chunk_layers: int
+    live_layers: int
     live_first: int
     live_last: int
     late: int
@@ -30,7 +30,7 @@ class Load:
 def loads(
     schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[int, ...]
 ) -> tuple[Load, ...]:
-    """The stages of a pipeline with `counts` encoders per chunk, in order.
+    """The stages of a pipeline with `counts` layers per chunk, in order.
 
     - gpipe runs all m forward passes first: m.
     - 1f1b: min(pp − s, m) on stage s (arXiv 2104.04473, section 2.2.1).
@@ -41,7 +41,7 @@ def loads(
       1 + (pp − 1)/(pp · virtual_stages) times its share of all pp micro-batches (arXiv 2205.05198,
       section 4.2.3).
 
-    What is in flight in the ends is at its most on its own, not always at the same moment as the encoders.
+    What is in flight in the ends is at its most on its own, not always at the same moment as the layers.
     """
     if schedule in FULL_AFTER:
         micro_batches = min(micro_batches, FULL_AFTER[schedule] * pp)
@@ -72,9 +72,9 @@ def _load(
     return Load(
         first=int(stage == 0),
         last=int(stage == pp - 1),
-        encoders=sum(chunks),
-        chunk_encoders=chunks[0],
-        live_encoders=live,
+        layers=sum(chunks),
+        chunk_layers=chunks[0],
+        live_layers=live,
         live_first=live_first,
         live_last=live_last,
         late=min(stage, micro_batches - 1) if schedule == "zero_bubble" else 0,

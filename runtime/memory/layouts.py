@@ -20,7 +20,7 @@ def largest_stage_bytes(
     model: ModelConfig,
     *,
     pp: Whole,
-    mp: Whole,
+    tp: Whole,
     dp: Whole,
     micro_batch: Whole,
     micro_batches: Whole,
@@ -36,12 +36,12 @@ def largest_stage_bytes(
 ) -> Floats:
     """Bytes per device of every layout's fullest stage, float64 [layouts].
 
-    All arguments from `pp` to `zero` are int64 [layouts], fields of valid layouts with evenly spread encoders:
+    All arguments from `pp` to `zero` are int64 [layouts], fields of valid layouts with evenly spread layers:
     `schedule` is a position in `schedules`, `sequence_parallel` 0 or 1, `recompute` 0 for none, 1 for
     selective, 2 for full. The answer is the largest `total_bytes` of `stage_memory`, rounded up.
 
     Raises:
-        UsageError: a pipeline with more chunks than the encoders allow, or an unknown `dtype`.
+        UsageError: a pipeline with more chunks than the layers allow, or an unknown `dtype`.
     """
     precision = precision_of(dtype)
     if not len(pp):
@@ -50,7 +50,7 @@ def largest_stage_bytes(
     shapes = (schedule, pp, virtual_stages, waiting)
     _, where, shape_of = np.unique(_one_number(shapes), return_index=True, return_inverse=True)
     fullest = [
-        _fullest(schedules[kind], stages, chunks, enough, model.encoders)
+        _fullest(schedules[kind], stages, chunks, enough, model.layers)
         for kind, stages, chunks, enough in zip(*(column[where].tolist() for column in shapes), strict=True)
     ]
     # Rows of all shapes one after the other; every layout takes those of its shape.
@@ -61,7 +61,7 @@ def largest_stage_bytes(
     row_of = np.arange(ends[-1]) + np.repeat(begin - (ends - taken), taken)
     loaded = table[row_of]
     rows = Rows(
-        mp=np.repeat(mp.astype(np.float64), taken),
+        tp=np.repeat(tp.astype(np.float64), taken),
         dp=np.repeat(dp.astype(np.float64), taken),
         micro_batch=np.repeat(micro_batch.astype(np.float64), taken),
         zero=np.repeat(zero.astype(np.float64), taken),
@@ -90,12 +90,12 @@ def _enough(kind: Whole, pp: Whole, micro_batches: Whole, schedules: tuple[Sched
 
 
 @lru_cache(maxsize=1 << 12)
-def _fullest(schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, encoders: int) -> Floats:
+def _fullest(schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, layers: int) -> Floats:
     """Columns `LOADED` of the stages that can be the fullest, float64 [stages, columns].
 
     A stage that has no end and no more of anything than another one without ends is left out.
     """
-    counts = partition(encoders, pp, virtual_stages)
+    counts = partition(layers, pp, virtual_stages)
     stages = loads(schedule, pp, virtual_stages, micro_batches, counts)
     distinct = set(stages[1:-1])
     middle = [load for load in distinct if not any(_no_more(load, other) for other in distinct - {load})]
@@ -105,7 +105,7 @@ def _fullest(schedule: Schedule, pp: int, virtual_stages: int, micro_batches: in
 
 def _no_more(load: Load, other: Load) -> bool:
     return (
-        load.encoders <= other.encoders
-        and load.live_encoders <= other.live_encoders
-        and load.late * load.encoders <= other.late * other.encoders
+        load.layers <= other.layers
+        and load.live_layers <= other.live_layers
+        and load.late * load.layers <= other.late * other.layers
     )

@@ -17,13 +17,13 @@ class Rows:
     """Sizes of every row, each float64 [rows]; floats, so that no product of sizes overflows.
 
     - `sequence_parallel` and the ends `first`, `last` are 0 or 1, `recompute` a code, `zero` 0 to 3;
-    - `encoders` of the stage, and `chunk_encoders` of its first chunk;
-    - in flight at the peak: `live_encoders` (encoders times micro-batches that wait for their backward pass),
+    - `layers` of the stage, and `chunk_layers` of its first chunk;
+    - in flight at the peak: `live_layers` (layers times micro-batches that wait for their backward pass),
       and micro-batches in the model's first (`live_first`) and last chunk (`live_last`), where the row has it;
     - `late` micro-batches wait for their weight gradients (zero-bubble only).
     """
 
-    mp: Floats
+    tp: Floats
     dp: Floats
     micro_batch: Floats
     zero: Floats
@@ -31,13 +31,13 @@ class Rows:
     recompute: Floats
     first: Floats
     last: Floats
-    encoders: Floats
-    chunk_encoders: Floats
-    live_encoders: Floats
+    layers: Floats
+    chunk_layers: Floats
+    live_layers: Floats
     live_first: Floats
     live_last: Floats
     late: Floats
 
 
-LOADED = ("first", "last", "encoders", "chunk_encoders", "live_encoders", "live_first", "live_last", "late")
+LOADED = ("first", "last", "layers", "chunk_layers", "live_layers", "live_first", "live_last", "late")
 """The fields of `Rows` that the schedule decides, see `Load`."""

@@ -5,15 +5,15 @@ from math import ceil
 
 import numpy as np
 
-from kernelcast.runtime.memory.encoder import Kept, Widths, kept_by_encoder, mask_bytes
 from kernelcast.runtime.memory.in_flight import Load, loads
+from kernelcast.runtime.memory.layer import Kept, Widths, kept_by_layer, mask_bytes
 from kernelcast.runtime.memory.rows import FULL, LOADED, NONE, SELECTIVE, Floats, Rows
 from kernelcast.runtime.memory.states import Precision, model_states, precision_of
 from kernelcast.runtime.memory.working import LOG_PROBABILITY_BYTES, Ends, working_bytes
 from kernelcast.runtime.request.layout import Parallelism, Recompute
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.parameters import encoder_parameters, padded_vocabulary, stage_parameters
-from kernelcast.runtime.step.partition import encoders_of_chunks
+from kernelcast.runtime.step.parameters import layer_parameters, padded_vocabulary, stage_parameters
+from kernelcast.runtime.step.partition import layers_of_chunks
 
 RECOMPUTE_CODES: dict[Recompute, int] = {"none": NONE, "selective": SELECTIVE, "full": FULL}
 
@@ -30,7 +30,7 @@ class StageMemory:
     """
 
     stage: int
-    encoders: int
+    layers: int
     parameters: int
     weights_bytes: int
     gradients_bytes: int
@@ -77,13 +77,13 @@ def stage_memory(
 
     `dtype` is float16 or bfloat16 (mixed precision with fp32 master weights) or float32. `dropout` says
     whether the model drops out after embedding, attention, softmax and MLP. `device_kind` is that of the
-    compute fingerprint: on a "cpu" torch keeps more of some operators (see `kept_by_encoder`).
+    compute fingerprint: on a "cpu" torch keeps more of some operators (see `kept_by_layer`).
 
     Raises:
         UsageError: the model cannot be laid out so, or an unknown `dtype`.
     """
     parallelism.check(model)
-    counts = encoders_of_chunks(model.encoders, parallelism)
+    counts = layers_of_chunks(model.layers, parallelism)
     stages = loads(
         parallelism.schedule,
         parallelism.pp,
@@ -101,7 +101,7 @@ def stage_memory(
     return tuple(
         StageMemory(
             stage=index,
-            encoders=load.encoders,
+            layers=load.layers,
             parameters=int(found.parameters[index]),
             weights_bytes=ceil(found.weights[index]),
             gradients_bytes=ceil(found.gradients[index]),
@@ -119,22 +119,22 @@ def memory_of(
 ) -> Bytes:
     """Memory of one device of every row.
 
-    Activations are what the encoders in flight keep (`kept_by_encoder`), on the last chunk the final norm's
+    Activations are what the layers in flight keep (`kept_by_layer`), on the last chunk the final norm's
     input and output too, with dropout the embedding's mask on the first. A stage's output is not counted: it
     is freed once it is sent, as in Megatron-LM (arXiv 2205.05198, appendix B).
     """
     element = precision.element
     widths = Widths.of(model, rows)
-    kept = kept_by_encoder(model, widths, element=element, dropout=dropout, device_kind=device_kind)
-    vocabulary = padded_vocabulary(model.vocabulary_size, rows.mp) / rows.mp
+    kept = kept_by_layer(model, widths, element=element, dropout=dropout, device_kind=device_kind)
+    vocabulary = padded_vocabulary(model.vocabulary_size, rows.tp) / rows.tp
     ends = Ends(matrix=vocabulary * model.hidden_size, logits=vocabulary * widths.tokens)
-    parameters = stage_parameters(model, rows.mp, encoders=rows.encoders, first=rows.first, last=rows.last)
+    parameters = stage_parameters(model, rows.tp, layers=rows.layers, first=rows.first, last=rows.last)
     states = model_states(parameters, rows.dp, rows.zero, precision)
     hidden = element * widths.outside * widths.tokens
     mask = mask_bytes(element, dropout=dropout, device_kind=device_kind)
     activations = (
-        rows.live_encoders * _kept_in_flight(rows, kept)
-        + rows.late * rows.encoders * kept.for_weights
+        rows.live_layers * _kept_in_flight(rows, kept)
+        + rows.late * rows.layers * kept.for_weights
         + rows.first * rows.live_first * mask * hidden / element
         + rows.last * (rows.live_last + rows.late) * 2.0 * hidden
     )
@@ -152,7 +152,7 @@ def memory_of(
 
 
 def _kept_in_flight(rows: Rows, kept: Kept) -> Floats:
-    """Bytes per encoder and micro-batch in flight, by recomputation."""
+    """Bytes per layer and micro-batch in flight, by recomputation."""
     without_core = np.where(rows.recompute == SELECTIVE, kept.total - kept.core, kept.total)
     return np.where(rows.recompute == FULL, kept.block_input, without_core)
 
@@ -162,12 +162,12 @@ def _whole_blocks(model: ModelConfig, rows: Rows, ends: Ends, precision: Precisi
 
     With ZeRO-3 the next block's weights arrive while one works, so two are there.
     """
-    encoder = np.where(rows.encoders > 0, encoder_parameters(model, rows.mp), 0.0)
+    layer = np.where(rows.layers > 0, layer_parameters(model, rows.tp), 0.0)
     end = np.maximum(rows.first, rows.last) * ends.matrix
-    largest = np.maximum(encoder, end)
+    largest = np.maximum(layer, end)
     sharded = rows.dp > 1
     gradients = np.where(sharded & (rows.zero >= 2), precision.gradient * largest, 0.0)
-    two = np.where(rows.encoders > 0, encoder + largest, largest)
+    two = np.where(rows.layers > 0, layer + largest, largest)
     return gradients + np.where(sharded & (rows.zero >= 3), precision.weight * two, 0.0)
 
 
@@ -175,7 +175,7 @@ def _rows(parallelism: Parallelism, stages: tuple[Load, ...]) -> Rows:
     """The stages of one layout."""
     every = np.ones(len(stages))
     return Rows(
-        mp=parallelism.mp * every,
+        tp=parallelism.tp * every,
         dp=parallelism.dp * every,
         micro_batch=parallelism.micro_batch * every,
         zero=parallelism.zero * every,

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernelcast.runtime.memory.encoder import Kept, Widths
+from kernelcast.runtime.memory.layer import Kept, Widths
 from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows
 from kernelcast.runtime.request.model import ModelConfig
 
@@ -27,17 +27,17 @@ def working_bytes(
     """Bytes in use at a device's fullest moment beyond states, kept activations and logits, float64 [rows].
 
     The backward pass of the micro-batch that is furthest frees what was kept as it goes, so the fullest
-    moment is one of five. Each needs, with d, f, a as in `kept_by_encoder`, v·d the vocabulary matrix:
+    moment is one of five. Each needs, with d, f, a as in `kept_by_layer`, v·d the vocabulary matrix:
 
     - loss: two fp32 gradients of the logits (of the log-probabilities, then of the logits);
     - output product: the gradients of logits, hidden state and weights (v·d) are there, the
       log-probabilities no more;
-    - last encoder's MLP, log-probabilities freed: the gradient of its output (d), and the larger of f with
+    - last layer's MLP, log-probabilities freed: the gradient of its output (d), and the larger of f with
       the down projection's weight gradient (f·d), and 2f for SwiGLU's halves; with sequence parallelism the
       gathered gradient too. What full recomputation kept back is there again;
-    - last encoder's attention, its MLP freed: twice its scores (the gradients before and after the softmax)
+    - last layer's attention, its MLP freed: twice its scores (the gradients before and after the softmax)
       where they exist, and what selective recomputation kept back;
-    - embedding, the first chunk's encoders freed: its weight gradient (v·d).
+    - embedding, the first chunk's layers freed: its weight gradient (v·d).
 
     Weight gradients are made whole and then added to those that are there, as from the second micro-batch of
     an update on. Buffers: rotary tables, the unfused softmax's mask, token ids.
@@ -52,17 +52,15 @@ def working_bytes(
     output = rows.last * (element * (ends.logits + ends.matrix) + hidden) - log_probabilities
     down_gradient = element * widths.mlp * widths.hidden
     gated = local_mlp if model.activation == "swiglu" else 0.0
-    encoder = (
-        hidden + gathered + local_mlp + np.maximum(down_gradient, gated) + recomputed - log_probabilities
-    )
+    layer = hidden + gathered + local_mlp + np.maximum(down_gradient, gated) + recomputed - log_probabilities
     attention = _attention_gradients(model, widths, element) + hidden + recomputed + core_again
     attention = attention - kept.mlp - log_probabilities
-    kept_per_encoder = np.where(rows.recompute == FULL, kept.block_input, kept.total - core_again)
-    embedding = rows.first * element * ends.matrix + hidden - rows.chunk_encoders * kept_per_encoder
+    kept_per_layer = np.where(rows.recompute == FULL, kept.block_input, kept.total - core_again)
+    embedding = rows.first * element * ends.matrix + hidden - rows.chunk_layers * kept_per_layer
 
-    has_encoders = rows.encoders > 0
+    has_layers = rows.layers > 0
     peak = np.maximum(loss, output)
-    peak = np.maximum(peak, np.where(has_encoders, np.maximum(encoder, attention), 0.0))
+    peak = np.maximum(peak, np.where(has_layers, np.maximum(layer, attention), 0.0))
     return np.maximum(peak, embedding) + _buffers(model, rows)
 
 
@@ -73,9 +71,9 @@ def _attention_gradients(model: ModelConfig, widths: Widths, element: int) -> Fl
 
 
 def _buffers(model: ModelConfig, rows: Rows) -> Floats:
-    encoder = 2 * 4 * model.sequence_length * model.head_size if model.rotary else 0
+    layer = 2 * 4 * model.sequence_length * model.head_size if model.rotary else 0
     if model.attention == "unfused":
-        encoder += model.sequence_length**2
+        layer += model.sequence_length**2
     ids = _TOKEN_ID_BYTES * rows.micro_batch * model.sequence_length
     waiting = rows.first * rows.live_first + rows.last * rows.live_last
-    return np.where(rows.encoders > 0, float(encoder), 0.0) + ids * waiting
+    return np.where(rows.layers > 0, float(layer), 0.0) + ids * waiting

@@ -18,18 +18,18 @@ DEFAULT_BUCKET_ENTRIES = 1_260_000_000
 class Parallelism:
     """Layout of one training job (docs/method.md, Symbols).
 
-    `pp` pipeline stages, `mp` tensor-parallel degree, `dp` data-parallel degree; `micro_batch` samples per
+    `pp` pipeline stages, `tp` tensor-parallel degree, `dp` data-parallel degree; `micro_batch` samples per
     micro-batch (b), `micro_batches` per update (m).
 
-    - `recompute`: the backward pass of every encoder runs again its forward pass ("full") or what lies
+    - `recompute`: the backward pass of every layer runs again its forward pass ("full") or what lies
       between queries and attention output ("selective", arXiv 2205.05198).
     - `schedule`: order of forward and backward passes; "interleaved" gives every device `virtual_stages`
       chunks of the model (arXiv 2104.04473), "zero_bubble" is ZB-H1 (arXiv 2401.10241).
     - `zero`: what data parallelism shards: 0 nothing, 1 the optimizer's states, 2 gradients too, 3
       parameters too (arXiv 1910.02054; 3 is also called FSDP).
-    - `sequence_parallel`: norms and residuals are cut along the sequence across the mp group
+    - `sequence_parallel`: norms and residuals are cut along the sequence across the tp group
       (arXiv 2205.05198).
-    - `encoder_counts`: encoders of each stage (with virtual stages: of each chunk, in the order of the
+    - `layer_counts`: layers of each stage (with virtual stages: of each chunk, in the order of the
       model); not given, they are spread evenly (eq. 3–5).
 
     Raises:
@@ -37,7 +37,7 @@ class Parallelism:
     """
 
     pp: int
-    mp: int
+    tp: int
     dp: int
     micro_batch: int
     micro_batches: int
@@ -46,10 +46,10 @@ class Parallelism:
     virtual_stages: int = 1
     zero: int = 1
     sequence_parallel: bool = False
-    encoder_counts: tuple[int, ...] | None = None
+    layer_counts: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("pp", "mp", "dp", "micro_batch", "micro_batches"):
+        for name in ("pp", "tp", "dp", "micro_batch", "micro_batches"):
             require_integer(name, getattr(self, name), low=1, high=MAX_DEGREE)
         require_choice("recompute", self.recompute, get_args(Recompute))
         require_choice("schedule", self.schedule, get_args(Schedule))
@@ -57,7 +57,7 @@ class Parallelism:
         if type(self.sequence_parallel) is not bool:
             raise UsageError(f"sequence_parallel is {shown(self.sequence_parallel)}, expected true or false")
         self._check_virtual_stages()
-        self._check_encoder_counts()
+        self._check_layer_counts()
 
     def _check_virtual_stages(self) -> None:
         require_integer("virtual_stages", self.virtual_stages, low=1, high=MAX_DEGREE)
@@ -74,17 +74,17 @@ class Parallelism:
             multiple = f"a multiple of pp ({self.pp}) with schedule interleaved"
             raise UsageError(f"micro_batches is {self.micro_batches}, expected {multiple}")
 
-    def _check_encoder_counts(self) -> None:
-        counts = self.encoder_counts
+    def _check_layer_counts(self) -> None:
+        counts = self.layer_counts
         if counts is None:
             return
         if type(counts) is not tuple or len(counts) != self.chunks:
             raise UsageError(
-                f"encoder_counts is {shown(counts)}, expected one number per "
+                f"layer_counts is {shown(counts)}, expected one number per "
                 f"{'stage' if self.virtual_stages == 1 else 'chunk'}, {self.chunks} in all"
             )
         for index, count in enumerate(counts):
-            require_integer(f"encoder_counts[{index}]", count, low=0, high=MAX_DEGREE)
+            require_integer(f"layer_counts[{index}]", count, low=0, high=MAX_DEGREE)
 
     @classmethod
     def from_global_batch(cls, *, global_batch: int, dp: int, micro_batch: int, **layout: Any) -> Self:
@@ -92,7 +92,7 @@ class Parallelism:
 
         The other fields are those of the class.
 
-        >>> Parallelism.from_global_batch(global_batch=512, pp=4, mp=4, dp=8, micro_batch=4).micro_batches
+        >>> Parallelism.from_global_batch(global_batch=512, pp=4, tp=4, dp=8, micro_batch=4).micro_batches
         16
 
         Raises:
@@ -114,8 +114,8 @@ class Parallelism:
 
     @property
     def world_size(self) -> int:
-        """Devices of the job: pp · mp · dp."""
-        return self.pp * self.mp * self.dp
+        """Devices of the job: pp · tp · dp."""
+        return self.pp * self.tp * self.dp
 
     @property
     def samples_per_update(self) -> int:
@@ -126,20 +126,20 @@ class Parallelism:
         """Check that `model` can be cut so.
 
         Raises:
-            UsageError: `mp` does not divide the attention heads, the key-value heads or the MLP width (with
-                sequence parallelism also the sequence), or `encoder_counts` do not add up to the encoders.
+            UsageError: `tp` does not divide the attention heads, the key-value heads or the MLP width (with
+                sequence parallelism also the sequence), or `layer_counts` do not add up to the layers.
         """
         cut = ["attention_heads", "kv_heads", "mlp_size"]
         for name in [*cut, "sequence_length"] if self.sequence_parallel else cut:
             size = getattr(model, name)
-            if size % self.mp:
+            if size % self.tp:
                 raise UsageError(
-                    f"mp is {self.mp}, expected a divisor of {name} ({size}) of model {model.name}"
+                    f"tp is {self.tp}, expected a divisor of {name} ({size}) of model {model.name}"
                 )
-        if self.encoder_counts is not None and sum(self.encoder_counts) != model.encoders:
+        if self.layer_counts is not None and sum(self.layer_counts) != model.layers:
             raise UsageError(
-                f"encoder_counts add up to {sum(self.encoder_counts)}, expected {model.encoders}, "
-                f"the encoders of model {model.name}"
+                f"layer_counts add up to {sum(self.layer_counts)}, expected {model.layers}, "
+                f"the layers of model {model.name}"
             )
 
 

@@ -14,7 +14,7 @@ Attention = Literal["flash", "fused_softmax", "unfused"]
 Biases = Literal["all", "attention", "qkv", "mlp", "none"]
 
 MAX_SIZE = 2**31 - 1
-MAX_ENCODERS = 10_000
+MAX_LAYERS = 10_000
 # Marks a field that was not given and follows from the others; `__post_init__` replaces it.
 DERIVED = cast(int, None)
 DERIVED_BIASES = cast(Biases, None)
@@ -25,10 +25,10 @@ class ModelConfig:
     """A decoder-only transformer (docs/method.md, Symbols and the paper's Table IV).
 
     `vocabulary_size` is the tokenizer's own (v_raw, unpadded). Not given, `kv_heads` is `attention_heads`,
-    `head_size` is hidden_size / attention_heads, `mlp_size` is 4 · `hidden_size`, and an encoder's
+    `head_size` is hidden_size / attention_heads, `mlp_size` is 4 · `hidden_size`, and a layer's
     all-reduces are 1 forward with a parallel residual, else 2, and 2 backward.
 
-    - `biases`: which linears of an encoder have one: "all", "attention" (QKV and output), "qkv", "mlp" or
+    - `biases`: which linears of a layer have one: "all", "attention" (QKV and output), "qkv", "mlp" or
       "none"; not given, the attention's with LayerNorm and the MLP's with GeLU (Table III).
     - `tied_embeddings`: the output projection is the embedding's matrix.
     - `learned_positions`: rows of the learned position table, 0 without one.
@@ -43,7 +43,7 @@ class ModelConfig:
     hidden_size: int
     sequence_length: int
     attention_heads: int
-    encoders: int
+    layers: int
     vocabulary_size: int
     kv_heads: int = DERIVED
     head_size: int = DERIVED
@@ -79,7 +79,7 @@ class ModelConfig:
             "mlp_size",
         ):
             require_integer(size, getattr(self, size), low=1, high=MAX_SIZE)
-        require_integer("encoders", self.encoders, low=1, high=MAX_ENCODERS)
+        require_integer("layers", self.layers, low=1, high=MAX_LAYERS)
         require_integer("learned_positions", self.learned_positions, low=0, high=MAX_SIZE)
         require_integer("sliding_window", self.sliding_window, low=0, high=MAX_SIZE)
         require_integer("forward_syncs", self.forward_syncs, low=0, high=100)

@@ -54,9 +54,9 @@ def _structures(layouts: Layouts) -> Iterator[tuple[Structure, Rows]]:
 
 
 def _stage_kinds(model: ModelConfig, structure: Structure) -> list[StageKind]:
-    counts, pp = partition(model.encoders, structure.pp, structure.virtual_stages), structure.pp
+    counts, pp = partition(model.layers, structure.pp, structure.virtual_stages), structure.pp
     return [
-        StageKind(encoders=sum(counts[stage::pp]), first=stage == 0, last=stage == pp - 1)
+        StageKind(layers=sum(counts[stage::pp]), first=stage == 0, last=stage == pp - 1)
         for stage in range(pp)
     ]
 
@@ -65,15 +65,15 @@ def _per_chunk(
     model: ModelConfig, pieces: Pieces, structure: Structure, prices: Prices, rows: Rows
 ) -> dict[str, Times]:
     """Passes and sends of the layouts at `rows`, arrays [rows, chunks] by their names in `Durations`."""
-    first, encoder, last = pieces.blocks(prices, rows, sharded=structure.sharded, split=structure.split)
-    counts = partition(model.encoders, structure.pp, structure.virtual_stages)
+    first, layer, last = pieces.blocks(prices, rows, sharded=structure.sharded, split=structure.split)
+    counts = partition(model.layers, structure.pp, structure.virtual_stages)
     kinds = [(count, index == 0, index == len(counts) - 1) for index, count in enumerate(counts)]
     distinct = list(dict.fromkeys(kinds))
     times = [
         chunk_times(
             first=first if is_first else None,
-            encoder=encoder,
-            encoders=count,
+            layer=layer,
+            layers=count,
             last=last if is_last else None,
             sharded=structure.sharded,
             split=structure.split,

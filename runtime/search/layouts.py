@@ -14,7 +14,7 @@ SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 COLUMNS = (
     "index",  # where in the space: what breaks ties, whoever evaluates the layout
     "pp",
-    "mp",
+    "tp",
     "dp",
     "micro_batch",
     "micro_batches",
@@ -49,7 +49,7 @@ class Layouts:
         values = dict(zip(COLUMNS, self.table[row].tolist(), strict=True))
         return Parallelism(
             pp=values["pp"],
-            mp=values["mp"],
+            tp=values["tp"],
             dp=values["dp"],
             micro_batch=values["micro_batch"],
             micro_batches=values["micro_batches"],

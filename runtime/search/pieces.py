@@ -1,7 +1,7 @@
 """The distinct pieces of many layouts, priced together: every regressor is asked once for a whole block.
 
-Thousands of layouts share few pieces, because a piece depends on few of their columns: one encoder's forward pass
-on mp, micro_batch and sequence_parallel, say. The pieces are those of `decomposition`, so that a search adds up
+Thousands of layouts share few pieces, because a piece depends on few of their columns: one layer's forward pass
+on tp, micro_batch and sequence_parallel, say. The pieces are those of `decomposition`, so that a search adds up
 what `Estimator.predict` adds up.
 """
 
@@ -23,15 +23,15 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.layouts import Layouts
 from kernelcast.runtime.step.blocks import (
     Cut,
-    encoder_backward,
-    encoder_forward,
     end_backward,
     end_forward,
+    layer_backward,
+    layer_forward,
     send,
 )
 from kernelcast.runtime.step.calls import Calls, Component
 from kernelcast.runtime.step.groups import data_group, pipeline_pair
-from kernelcast.runtime.step.parameters import encoder_parameters, stage_parameters
+from kernelcast.runtime.step.parameters import layer_parameters, stage_parameters
 from kernelcast.runtime.step.stage_times import BlockTimes
 from kernelcast.runtime.step.update import Role, block_gather, block_scatter, update
 
@@ -56,16 +56,16 @@ class Kind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageKind:
-    """Stages of one layout that have the same update: so many encoders, and which ends of the model."""
+    """Stages of one layout that have the same update: so many layers, and which ends of the model."""
 
-    encoders: int
+    layers: int
     first: bool
     last: bool
 
     @property
     def name(self) -> str:
         """Distinct for distinct kinds."""
-        return f"update {self.encoders} {self.first} {self.last}"
+        return f"update {self.layers} {self.first} {self.last}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +107,20 @@ class Pieces:
         self._kinds = (
             Kind(
                 name="micro_batch",
-                columns=("mp", "micro_batch", "sequence_parallel"),
+                columns=("tp", "micro_batch", "sequence_parallel"),
                 parts=self._micro_batch,
             ),
             Kind(
-                name="encoder_backward",
-                columns=("mp", "micro_batch", "sequence_parallel", "recompute"),
-                parts=self._encoder_backward,
+                name="layer_backward",
+                columns=("tp", "micro_batch", "sequence_parallel", "recompute"),
+                parts=self._layer_backward,
             ),
             Kind(
                 name="send",
-                columns=("mp", "micro_batch", "sequence_parallel", "pp", "dp"),
+                columns=("tp", "micro_batch", "sequence_parallel", "pp", "dp"),
                 parts=self._send,
             ),
-            Kind(name="shards", columns=("mp", "dp", "zero"), parts=self._shards),
+            Kind(name="shards", columns=("tp", "dp", "zero"), parts=self._shards),
         )
 
     def price(
@@ -140,7 +140,7 @@ class Pieces:
     def blocks(
         self, prices: Prices, rows: NDArray[np.intp], *, sharded: bool, split: bool
     ) -> tuple[BlockTimes, BlockTimes, BlockTimes]:
-        """First end, encoder and last end of the layouts at `rows`."""
+        """First end, layer and last end of the layouts at `rows`."""
         nothing = np.zeros(len(rows))
 
         def block(forward: int, kind: str, backward: int, shard: int) -> BlockTimes:
@@ -154,23 +154,23 @@ class Pieces:
 
         return (
             block(1, "micro_batch", 3, 1),
-            block(0, "encoder_backward", 0, 0),
+            block(0, "layer_backward", 0, 0),
             block(2, "micro_batch", 4, 2),
         )
 
     def _micro_batch(self, parallelism: Parallelism) -> Sequence[Calls]:
         model, cut = self.model, Cut.of(parallelism, self.cluster, self.left_out)
         return (
-            encoder_forward.__wrapped__(model, cut),
+            layer_forward.__wrapped__(model, cut),
             end_forward.__wrapped__(model, cut, "first"),
             end_forward.__wrapped__(model, cut, "last"),
             end_backward.__wrapped__(model, cut, "first"),
             end_backward.__wrapped__(model, cut, "last"),
         )
 
-    def _encoder_backward(self, parallelism: Parallelism) -> Sequence[Calls]:
+    def _layer_backward(self, parallelism: Parallelism) -> Sequence[Calls]:
         cut = Cut.of(parallelism, self.cluster, self.left_out)
-        return (encoder_backward.__wrapped__(self.model, cut, parallelism.recompute),)
+        return (layer_backward.__wrapped__(self.model, cut, parallelism.recompute),)
 
     def _send(self, parallelism: Parallelism) -> Sequence[Calls]:
         if parallelism.pp == 1:
@@ -180,14 +180,14 @@ class Pieces:
         return [send(self.model, cut, pair, component) for component in both]
 
     def _shards(self, parallelism: Parallelism) -> Sequence[Calls]:
-        """Gathers of an encoder, the first and the last end (ZeRO-3), then their gradients' scatters (ZeRO-2 and 3)."""
+        """Gathers of a layer, the first and the last end (ZeRO-3), then their gradients' scatters (ZeRO-2 and 3)."""
         if parallelism.zero < 2:
             return [()] * 6
         group, dp, bucket = data_group(parallelism, self.cluster), parallelism.dp, self.bucket_entries
         blocks = [
-            encoder_parameters(self.model, parallelism.mp),
-            stage_parameters(self.model, parallelism.mp, encoders=0, first=True, last=False),
-            stage_parameters(self.model, parallelism.mp, encoders=0, first=False, last=True),
+            layer_parameters(self.model, parallelism.tp),
+            stage_parameters(self.model, parallelism.tp, layers=0, first=True, last=False),
+            stage_parameters(self.model, parallelism.tp, layers=0, first=False, last=True),
         ]
         part = Component.GATHER_FORWARD
         gathers: list[Calls] = [()] * len(blocks)
@@ -206,12 +206,12 @@ class Pieces:
 
         def parts(parallelism: Parallelism) -> Sequence[Calls]:
             parameters = stage_parameters(
-                self.model, parallelism.mp, encoders=stage.encoders, first=stage.first, last=stage.last
+                self.model, parallelism.tp, layers=stage.layers, first=stage.first, last=stage.last
             )
             found = update.__wrapped__(
                 role,
                 parameters,
-                stage.encoders,
+                stage.layers,
                 dp=parallelism.dp,
                 zero=parallelism.zero,
                 group=data_group(parallelism, self.cluster),
@@ -220,7 +220,7 @@ class Pieces:
             )
             return found.gradients, found.optimizer, found.gather
 
-        return Kind(name=stage.name, columns=("mp", "dp", "zero"), parts=parts)
+        return Kind(name=stage.name, columns=("tp", "dp", "zero"), parts=parts)
 
     def _price(self, requests: Sequence[tuple[Layouts, Sequence[Kind]]]) -> list[Prices]:
         wanted: dict[PieceKey, Sequence[Calls]] = {}

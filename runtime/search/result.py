@@ -99,13 +99,13 @@ class SearchResult:
         examples = "; ".join(refusal.example for refusal in self.refusals.by_field.values())
         limits = [
             f"{name} {allowed}"
-            for name in ("pp", "mp", "dp", "micro_batch", "micro_batches")
+            for name in ("pp", "tp", "dp", "micro_batch", "micro_batches")
             if (allowed := getattr(question.space, name)) is not None
         ]
         asked = f"{devices} device(s)" + (f" with {', '.join(limits)}" if limits else "")
         if limits or not examples:
             products = (
-                f"pp · mp · dp is {devices}, dp · micro_batch · micro_batches {question.space.global_batch}"
+                f"pp · tp · dp is {devices}, dp · micro_batch · micro_batches {question.space.global_batch}"
             )
             examples = "; ".join(filter(None, (products, examples)))
         return f"model {question.space.model.name} has no valid layout on {asked} ({examples})"
@@ -151,7 +151,7 @@ def layout_text(parallelism: Parallelism) -> str:
     one = parallelism
     schedule = f"{one.schedule} × {one.virtual_stages}" if one.virtual_stages > 1 else one.schedule
     parts = [
-        f"pp {one.pp} × mp {one.mp} × dp {one.dp}",
+        f"pp {one.pp} × tp {one.tp} × dp {one.dp}",
         f"micro-batch {one.micro_batch} × {one.micro_batches}",
         schedule,
         f"recompute {one.recompute}",

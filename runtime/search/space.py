@@ -26,7 +26,7 @@ _BLOCK = 1 << 12
 _UNIT_STEP = 1 << 28
 
 Unit = tuple[int, int, int, int, int]
-"""Layouts that share pp, mp, dp, micro_batch and micro_batches."""
+"""Layouts that share pp, tp, dp, micro_batch and micro_batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,9 +65,9 @@ class Refusals:
 class Space:
     """The layouts of `model` that train `global_batch` samples per update on as many devices as one of `gpus`.
 
-    Every field from `pp` on is a limit: the allowed values. Not given, `mp` stays within a node
+    Every field from `pp` on is a limit: the allowed values. Not given, `tp` stays within a node
     (`gpus_per_node`), an interleaved schedule has 2 to 8 chunks per device, and the others are free. What
-    makes no difference is looked at once: with dp = 1 only the first of `zero`; with mp = 1 no sequence
+    makes no difference is looked at once: with dp = 1 only the first of `zero`; with tp = 1 no sequence
     parallelism, with pp = 1 no schedule but 1f1b, and with one micro-batch no gpipe beside it (it is the
     same then), each unless nothing else is asked for.
 
@@ -80,7 +80,7 @@ class Space:
     global_batch: int
     gpus_per_node: int
     pp: Container[int] | None = None
-    mp: Container[int] | None = None
+    tp: Container[int] | None = None
     dp: Container[int] | None = None
     micro_batch: Container[int] | None = None
     micro_batches: Container[int] | None = None
@@ -118,28 +118,28 @@ class Space:
             # Many small micro-batches first: what fits into memory comes early, and raises the bar.
             for micro_batches in reversed(updates):
                 samples = self.global_batch // micro_batches
-                for mp, dp in worlds:
+                for tp, dp in worlds:
                     if samples % dp == 0 and _in(samples // dp, self.micro_batch):
-                        yield pp, mp, dp, samples // dp, micro_batches
+                        yield pp, tp, dp, samples // dp, micro_batches
 
     def _worlds(self, gpus: int, pp: int, refusals: Refusals) -> Iterator[tuple[int, int]]:
-        """The (mp, dp) that go with `pp` stages on `gpus` devices."""
+        """The (tp, dp) that go with `pp` stages on `gpus` devices."""
         if not _in(pp, self.pp):
             return
         within_node = range(1, self.gpus_per_node + 1)
-        for mp in divisors(gpus // pp):
-            dp = gpus // pp // mp
-            if not _in(mp, within_node if self.mp is None else self.mp) or not _in(dp, self.dp):
+        for tp in divisors(gpus // pp):
+            dp = gpus // pp // tp
+            if not _in(tp, within_node if self.tp is None else self.tp) or not _in(dp, self.dp):
                 continue
             try:
-                Parallelism(pp=pp, mp=mp, dp=dp, micro_batch=1, micro_batches=1).check(self.model)
-                partition(self.model.encoders, pp)
+                Parallelism(pp=pp, tp=tp, dp=dp, micro_batch=1, micro_batches=1).check(self.model)
+                partition(self.model.layers, pp)
                 if self.global_batch % dp:
                     raise UsageError(f"global_batch is {self.global_batch}, expected a multiple of dp ({dp})")
             except UsageError as error:
                 refusals.add(error)
             else:
-                yield mp, dp
+                yield tp, dp
 
     def blocks(
         self,
@@ -188,12 +188,12 @@ class _Parts:
     def of(self, number: int, unit: Unit) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         """Rows int64 [layouts, columns] of a unit, which is number `number` of its space."""
         space = self.space
-        pp, mp, dp = unit[:3]
+        pp, tp, dp = unit[:3]
         variants = [
             (SCHEDULES.index(schedule), virtual_stages, int(sequence_parallel))
             for schedule in _schedules(space.schedules, pp, unit[4])
             for virtual_stages in self._virtual_stages(schedule, pp)
-            for sequence_parallel in _distinct(space.sequence_parallel, mp > 1)
+            for sequence_parallel in _distinct(space.sequence_parallel, tp > 1)
             if self._is_valid(unit, schedule, virtual_stages, sequence_parallel)
         ]
         options = [
@@ -210,11 +210,11 @@ class _Parts:
         return table
 
     def _is_valid(self, unit: Unit, schedule: Schedule, virtual_stages: int, sequence_parallel: bool) -> bool:
-        pp, mp, dp, micro_batch, micro_batches = unit
+        pp, tp, dp, micro_batch, micro_batches = unit
         try:
             layout = Parallelism(
                 pp=pp,
-                mp=mp,
+                tp=tp,
                 dp=dp,
                 micro_batch=micro_batch,
                 micro_batches=micro_batches,
@@ -246,7 +246,7 @@ class _Parts:
         # `partition` refuses every cut that is finer than one that it refuses.
         for virtual_stages in range(1, MAX_DEGREE):
             try:
-                partition(self.space.model.encoders, pp, virtual_stages)
+                partition(self.space.model.layers, pp, virtual_stages)
             except UsageError as error:
                 return allowed, error if virtual_stages in self.space.virtual_stages else None
             if virtual_stages in self.space.virtual_stages:

@@ -108,7 +108,7 @@ class _Sweep:
 
     def _pieces(self, layouts: Layouts) -> Iterator[tuple[Pieces, NDArray[np.bool_]]]:
         """Layouts that keep as many processes of a node busy, by what prices them."""
-        devices = layouts["pp"] * layouts["mp"] * layouts["dp"]
+        devices = layouts["pp"] * layouts["tp"] * layouts["dp"]
         busy = np.minimum(devices, self.question.cluster.gpus_per_node)
         rows: dict[Predictor, NDArray[np.bool_]] = {}
         for processes in np.unique(busy).tolist():
@@ -166,7 +166,7 @@ class _Sweep:
             largest_stage_bytes(
                 self.question.space.model,
                 pp=part["pp"],
-                mp=part["mp"],
+                tp=part["tp"],
                 dp=part["dp"],
                 micro_batch=part["micro_batch"],
                 micro_batches=part["micro_batches"],

@@ -1,4 +1,4 @@
-"""What one micro-batch calls inside one encoder and at the model's ends (docs/method.md, A step).
+"""What one micro-batch calls inside one layer and at the model's ends (docs/method.md, A step).
 
 Pure functions of hashable arguments, remembered: the thousands of layouts of a search share few distinct
 pieces. A piece is a tuple of calls on one device.
@@ -28,11 +28,11 @@ End = Literal["first", "last"]
 class Cut:
     """What the pieces of one micro-batch depend on, beside the model: how a layer is cut into devices.
 
-    `group` is the tensor-parallel group. With `sequence_parallel`, norms and residuals hold l/mp tokens.
+    `group` is the tensor-parallel group. With `sequence_parallel`, norms and residuals hold l/tp tokens.
     `left_out` are supplementary operators that are not called, as the bundle lacks them.
     """
 
-    mp: int
+    tp: int
     micro_batch: int
     sequence_parallel: bool
     group: Group
@@ -42,29 +42,29 @@ class Cut:
     def of(cls, parallelism: Parallelism, cluster: Cluster, left_out: frozenset[str] = frozenset()) -> Self:
         """The cut of a layout; a tensor-parallel degree of 1 has no sequence to cut."""
         return cls(
-            mp=parallelism.mp,
+            tp=parallelism.tp,
             micro_batch=parallelism.micro_batch,
-            sequence_parallel=parallelism.sequence_parallel and parallelism.mp > 1,
+            sequence_parallel=parallelism.sequence_parallel and parallelism.tp > 1,
             group=tensor_group(parallelism, cluster),
             left_out=left_out,
         )
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def encoder_forward(model: ModelConfig, cut: Cut) -> Calls:
-    """Forward calls of one encoder, its collectives last."""
-    return _encoder(model, cut, _F, Component.ENCODER_FORWARD)
+def layer_forward(model: ModelConfig, cut: Cut) -> Calls:
+    """Forward calls of one layer, its collectives last."""
+    return _layer(model, cut, _F, Component.LAYER_FORWARD)
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def encoder_backward(model: ModelConfig, cut: Cut, recompute: Recompute) -> Calls:
-    """Backward calls of one encoder; what recomputation runs again stands after them, as forward calls."""
-    part = Component.ENCODER_BACKWARD
-    calls = _encoder(model, cut, _B, part)
+def layer_backward(model: ModelConfig, cut: Cut, recompute: Recompute) -> Calls:
+    """Backward calls of one layer; what recomputation runs again stands after them, as forward calls."""
+    part = Component.LAYER_BACKWARD
+    calls = _layer(model, cut, _B, part)
     if "qkv_split" not in cut.left_out:
         calls = (call("qkv_split", _B, piece_shape(model, cut), 1, part), *calls)
     if recompute == "full":
-        calls += _encoder(model, cut, _F, part)
+        calls += _layer(model, cut, _F, part)
     elif recompute == "selective":
         shape = piece_shape(model, cut)
         calls += tuple(call(name, _F, shape, 1, part) for name in _attention(model, cut))
@@ -134,12 +134,12 @@ def piece_shape(model: ModelConfig, cut: Cut) -> Shape:
         explicit_head_size=model.head_size,
         kv_heads=model.kv_heads,
         mlp_size=model.mlp_size,
-        vocabulary_size=padded_vocabulary(model.vocabulary_size, cut.mp),
-        tensor_parallel=cut.mp,
+        vocabulary_size=padded_vocabulary(model.vocabulary_size, cut.tp),
+        tensor_parallel=cut.tp,
     )
 
 
-def _encoder(model: ModelConfig, cut: Cut, direction: Direction, part: Component) -> Calls:
+def _layer(model: ModelConfig, cut: Cut, direction: Direction, part: Component) -> Calls:
     shape, along = piece_shape(model, cut), _along_sequence(model, cut)
     calls: list[OperatorCall] = []
     for name, count in _operators(model, cut).items():
@@ -157,7 +157,7 @@ def _encoder(model: ModelConfig, cut: Cut, direction: Direction, part: Component
 
 
 def _operators(model: ModelConfig, cut: Cut) -> dict[str, int]:
-    """Operators of one encoder with their number, in order of first appearance."""
+    """Operators of one layer with their number, in order of first appearance."""
     operators = {model.norm: 2, "qkv_linear": 1}
     if model.rotary:
         operators[_grouped("rope", model, cut)] = 1
@@ -184,14 +184,14 @@ def _grouped(name: str, model: ModelConfig, cut: Cut) -> str:
 
 
 def _biases(model: ModelConfig, cut: Cut, direction: Direction, part: Component) -> list[OperatorCall]:
-    """Biases of an encoder's linears, equal ones as one call; row-parallel linears' are added to what was summed."""
+    """Biases of a layer's linears, equal ones as one call; row-parallel linears' are added to what was summed."""
     if "bias_add" in cut.left_out or model.biases == "none":
         return []
     shape, along = piece_shape(model, cut), _along_sequence(model, cut)
     tokens, summed_tokens = shape.sequence_length, along.sequence_length
     sizes: list[tuple[int, int]] = []
     if model.biases in ("all", "attention", "qkv"):
-        sizes.append((tokens, shape.qkv_width // cut.mp))
+        sizes.append((tokens, shape.qkv_width // cut.tp))
     if model.biases in ("all", "attention"):
         sizes.append((summed_tokens, model.hidden_size))
     if model.biases in ("all", "mlp"):
@@ -210,13 +210,13 @@ def _biases(model: ModelConfig, cut: Cut, direction: Direction, part: Component)
 
 
 def _embedding_mask(model: ModelConfig, cut: Cut, direction: Direction, part: Component) -> Calls:
-    if cut.mp == 1 or "embedding_mask" in cut.left_out:
+    if cut.tp == 1 or "embedding_mask" in cut.left_out:
         return ()
     return (call("embedding_mask", direction, piece_shape(model, cut), 1, part),)
 
 
 def _along_sequence(model: ModelConfig, cut: Cut) -> Shape:
-    tokens = model.sequence_length // cut.mp if cut.sequence_parallel else model.sequence_length
+    tokens = model.sequence_length // cut.tp if cut.sequence_parallel else model.sequence_length
     return Shape(micro_batch=cut.micro_batch, sequence_length=tokens, hidden_size=model.hidden_size)
 
 
@@ -224,7 +224,7 @@ def _sync(
     name: str, model: ModelConfig, cut: Cut, count: int, part: Component, *, width: int | None = None
 ) -> Calls:
     """Collectives over `width` entries per token, the hidden size unless given."""
-    if cut.mp == 1 or count == 0:
+    if cut.tp == 1 or count == 0:
         return ()
     return (call(name, _1, _on(model, cut, cut.group, width), count, part),)
 
@@ -234,7 +234,7 @@ def _on(model: ModelConfig, cut: Cut, group: Group, width: int | None = None) ->
         micro_batch=cut.micro_batch,
         sequence_length=model.sequence_length,
         hidden_size=width or model.hidden_size,
-        tensor_parallel=cut.mp,
+        tensor_parallel=cut.tp,
         nodes=group.nodes,
         gpus_per_node=group.gpus_per_node,
     )

@@ -9,8 +9,8 @@ from kernelcast.runtime.operators import OPERATORS, Direction, Shape
 class Component(StrEnum):
     """The part of a step that a call's time belongs to."""
 
-    ENCODER_FORWARD = "encoder_forward"
-    ENCODER_BACKWARD = "encoder_backward"
+    LAYER_FORWARD = "layer_forward"
+    LAYER_BACKWARD = "layer_backward"
     ENDS_FORWARD = "ends_forward"  # embedding on the first stage; norm, logits and loss on the last
     ENDS_BACKWARD = "ends_backward"
     SEND_FORWARD = "send_forward"

@@ -11,17 +11,17 @@ from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import MAX_SIZE, ModelConfig, require_integer
 from kernelcast.runtime.step.blocks import (
     Cut,
-    encoder_backward,
-    encoder_forward,
     end_backward,
     end_forward,
+    layer_backward,
+    layer_forward,
     piece_shape,
     send,
 )
 from kernelcast.runtime.step.calls import Calls, Component, OperatorCall
 from kernelcast.runtime.step.groups import Group, data_group, pipeline_pair
-from kernelcast.runtime.step.parameters import encoder_parameters, stage_parameters
-from kernelcast.runtime.step.partition import encoders_of_chunks
+from kernelcast.runtime.step.parameters import layer_parameters, stage_parameters
+from kernelcast.runtime.step.partition import layers_of_chunks
 from kernelcast.runtime.step.update import Role, Update, block_gather, block_scatter, update
 
 __all__ = ["Block", "Calls", "Chunk", "Component", "Decomposition", "OperatorCall", "Stage", "decompose"]
@@ -29,7 +29,7 @@ __all__ = ["Block", "Calls", "Chunk", "Component", "Decomposition", "OperatorCal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One kind of block of the model (an encoder, or an end) for one micro-batch.
+    """One kind of block of the model (a layer, or an end) for one micro-batch.
 
     With ZeRO-3, `gather_forward` and `gather_backward` fetch its parameters before the pass; with ZeRO-2 and
     3, `scatter` sums and splits its gradients after it. Otherwise they are empty.
@@ -53,18 +53,18 @@ class Chunk:
 
     index: int
     stage: int
-    encoders: int
+    layers: int
     first: bool
     last: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stage:
-    """One pipeline stage: its chunks and encoders, the parameters on one of its devices, its update."""
+    """One pipeline stage: its chunks and layers, the parameters on one of its devices, its update."""
 
     index: int
     chunks: tuple[Chunk, ...]
-    encoders: int
+    layers: int
     parameters: int
     update: Update
 
@@ -79,7 +79,7 @@ class Decomposition:
     """
 
     vocabulary_size: int
-    encoder: Block
+    layer: Block
     first: Block
     last: Block
     send_forward: Calls
@@ -94,8 +94,8 @@ class Decomposition:
         for chunk in stage.chunks:
             if chunk.first:
                 yield from self.first.calls
-            if chunk.encoders:
-                yield from (call.times(chunk.encoders) for call in self.encoder.calls)
+            if chunk.layers:
+                yield from (call.times(chunk.layers) for call in self.layer.calls)
             if chunk.last:
                 yield from self.last.calls
             if not chunk.last:
@@ -111,8 +111,8 @@ class Decomposition:
     def distinct_calls(self) -> Iterable[OperatorCall]:
         """Every piece once, those of the ends and of equal updates too; empty blocks are left out."""
         blocks = [self.first, self.last]
-        if any(chunk.encoders for chunk in self.chunks):
-            blocks.insert(1, self.encoder)
+        if any(chunk.layers for chunk in self.chunks):
+            blocks.insert(1, self.layer)
         for block in blocks:
             yield from block.calls
         yield from self.send_forward + self.send_backward
@@ -139,14 +139,14 @@ def decompose(
     """
     require_integer("bucket_entries", bucket_entries, low=1, high=MAX_SIZE)
     parallelism.check(model)
-    counts = encoders_of_chunks(model.encoders, parallelism)
+    counts = layers_of_chunks(model.layers, parallelism)
     cut = Cut.of(parallelism, cluster, left_out)
     layout = _Layout(model, parallelism, cut, data_group(parallelism, cluster), bucket_entries)
     chunks = tuple(
         Chunk(
             index=index,
             stage=index % parallelism.pp,
-            encoders=count,
+            layers=count,
             first=index == 0,
             last=index == len(counts) - 1,
         )
@@ -156,7 +156,7 @@ def decompose(
     several = len(chunks) > 1
     return Decomposition(
         vocabulary_size=piece_shape(model, cut).vocabulary_size,
-        encoder=layout.encoder(),
+        layer=layout.layer(),
         first=layout.end(first=True),
         last=layout.end(first=False),
         send_forward=send(model, cut, pair, Component.SEND_FORWARD) if several else (),
@@ -178,12 +178,12 @@ class _Layout:
     data_group: Group
     bucket_entries: int
 
-    def encoder(self) -> Block:
-        """One encoder."""
+    def layer(self) -> Block:
+        """One layer."""
         return self._block(
-            encoder_forward(self.model, self.cut),
-            encoder_backward(self.model, self.cut, self.parallelism.recompute),
-            encoder_parameters(self.model, self.cut.mp),
+            layer_forward(self.model, self.cut),
+            layer_backward(self.model, self.cut, self.parallelism.recompute),
+            layer_parameters(self.model, self.cut.tp),
         )
 
     def end(self, *, first: bool) -> Block:
@@ -192,24 +192,24 @@ class _Layout:
         return self._block(
             end_forward(self.model, self.cut, end),
             end_backward(self.model, self.cut, end),
-            stage_parameters(self.model, self.cut.mp, encoders=0, first=first, last=not first),
+            stage_parameters(self.model, self.cut.tp, layers=0, first=first, last=not first),
         )
 
     def stage(self, index: int, chunks: tuple[Chunk, ...]) -> Stage:
         """One stage with its update."""
         first, last = chunks[0].first, chunks[-1].last
-        encoders = sum(chunk.encoders for chunk in chunks)
-        parameters = stage_parameters(self.model, self.cut.mp, encoders=encoders, first=first, last=last)
+        layers = sum(chunk.layers for chunk in chunks)
+        parameters = stage_parameters(self.model, self.cut.tp, layers=layers, first=first, last=last)
         role: Role = "last" if last else "first" if first else "middle"
         return Stage(
             index=index,
             chunks=chunks,
-            encoders=encoders,
+            layers=layers,
             parameters=parameters,
             update=update(
                 role,
                 parameters,
-                encoders,
+                layers,
                 dp=self.parallelism.dp,
                 zero=self.parallelism.zero,
                 group=self.data_group,

@@ -19,13 +19,13 @@ class Group:
 
 
 def tensor_group(parallelism: Parallelism, cluster: Cluster) -> Group:
-    """The mp group: min(mp, g) devices of a node, on mp / that many nodes."""
-    return _spread(parallelism.mp, cluster.gpus_per_node)
+    """The tp group: min(tp, g) devices of a node, on tp / that many nodes."""
+    return _spread(parallelism.tp, cluster.gpus_per_node)
 
 
 def data_group(parallelism: Parallelism, cluster: Cluster) -> Group:
-    """The dp group: max(1, g // mp) devices of a node, at most dp, on dp / that many nodes."""
-    return _spread(parallelism.dp, max(1, cluster.gpus_per_node // parallelism.mp))
+    """The dp group: max(1, g // tp) devices of a node, at most dp, on dp / that many nodes."""
+    return _spread(parallelism.dp, max(1, cluster.gpus_per_node // parallelism.tp))
 
 
 def pipeline_pair(parallelism: Parallelism, cluster: Cluster) -> Group:

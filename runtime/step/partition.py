@@ -6,34 +6,34 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.layout import Parallelism
 
 BLOCKS_BEFORE = 2
-"""Blocks before the encoders, on the first stage."""
+"""Blocks before the layers, on the first stage."""
 BLOCKS_AFTER = 3
-"""Blocks after the encoders, on the last stage."""
+"""Blocks after the layers, on the last stage."""
 
 
 @lru_cache(maxsize=1 << 14)
-def partition(encoders: int, pp: int, virtual_stages: int = 1) -> tuple[int, ...]:
-    """Encoders of each chunk (pp stages times `virtual_stages`, in the order of the model); they sum to `encoders`.
+def partition(layers: int, pp: int, virtual_stages: int = 1) -> tuple[int, ...]:
+    """Encoders of each chunk (pp stages times `virtual_stages`, in the order of the model); they sum to `layers`.
 
     The n + 5 blocks of a pipeline are spread evenly, the remainder going to the earliest chunks; 2 blocks
-    of the first chunk and 3 of the last are not encoders. A last chunk without encoders is allowed: it
+    of the first chunk and 3 of the last are not layers. A last chunk without layers is allowed: it
     still has norm, output projection and loss. Where a chunk would have fewer than 3 blocks, so that the
-    last one could not hold even those, the encoders alone are spread evenly, the remainder going to the
+    last one could not hold even those, the layers alone are spread evenly, the remainder going to the
     chunks after the first.
 
     Raises:
-        UsageError: more chunks than encoders (or than (n + 5) // 3), or fewer than one.
+        UsageError: more chunks than layers (or than (n + 5) // 3), or fewer than one.
     """
     chunks = pp * virtual_stages
-    blocks = encoders + BLOCKS_BEFORE + BLOCKS_AFTER
+    blocks = layers + BLOCKS_BEFORE + BLOCKS_AFTER
     # A single stage has all blocks; of several, the last has the fewest, blocks // chunks.
     roomy = max(1, blocks // BLOCKS_AFTER)
-    most = max(roomy, encoders)
+    most = max(roomy, layers)
     if not 1 <= chunks <= most:
         field = "pp" if virtual_stages == 1 else f"pp · virtual_stages ({pp} · {virtual_stages})"
-        raise UsageError(f"{field} is {chunks}, expected from 1 to {most} for {encoders} encoders")
+        raise UsageError(f"{field} is {chunks}, expected from 1 to {most} for {layers} layers")
     if chunks > roomy:
-        even, remainder = divmod(encoders, chunks)
+        even, remainder = divmod(layers, chunks)
         return tuple(even + (1 <= chunk <= remainder) for chunk in range(chunks))
     even, remainder = divmod(blocks, chunks)
     counts = [even + (chunk < remainder) for chunk in range(chunks)]
@@ -42,12 +42,12 @@ def partition(encoders: int, pp: int, virtual_stages: int = 1) -> tuple[int, ...
     return tuple(counts)
 
 
-def encoders_of_chunks(encoders: int, parallelism: Parallelism) -> tuple[int, ...]:
-    """Encoders of each chunk of a layout: `encoder_counts` where they are given, else spread evenly.
+def layers_of_chunks(layers: int, parallelism: Parallelism) -> tuple[int, ...]:
+    """Encoders of each chunk of a layout: `layer_counts` where they are given, else spread evenly.
 
     Raises:
         UsageError: as `partition`.
     """
-    if parallelism.encoder_counts is not None:
-        return parallelism.encoder_counts
-    return partition(encoders, parallelism.pp, parallelism.virtual_stages)
+    if parallelism.layer_counts is not None:
+        return parallelism.layer_counts
+    return partition(layers, parallelism.pp, parallelism.virtual_stages)

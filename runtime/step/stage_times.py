@@ -45,24 +45,22 @@ class ChunkTimes:
 def chunk_times(
     *,
     first: BlockTimes | None,
-    encoder: BlockTimes,
-    encoders: int,
+    layer: BlockTimes,
+    layers: int,
     last: BlockTimes | None,
     sharded: bool,
     split: bool,
 ) -> ChunkTimes:
-    """Passes through the blocks of a chunk: the first end if it has it, its encoders, the last end.
+    """Passes through the blocks of a chunk: the first end if it has it, its layers, the last end.
 
     `split` says that the schedule cuts the backward pass into input and weight gradients. With `sharded`
     (ZeRO-2 and 3) the network works beside the computing: while a block computes, the parameters of the next one
     are gathered and the gradients of the one before are scattered, and the longer of the two counts. The
     first gather and the last scatter have nothing beside them.
     """
-    blocks = [
-        (block, count) for block, count in ((first, 1), (encoder, encoders), (last, 1)) if block and count
-    ]
+    blocks = [(block, count) for block, count in ((first, 1), (layer, layers), (last, 1)) if block and count]
     if not blocks:
-        nothing = np.zeros_like(np.asarray(encoder.forward_us))
+        nothing = np.zeros_like(np.asarray(layer.forward_us))
         return ChunkTimes(forward_us=nothing, backward_us=nothing, weight_us=nothing)
     if not sharded:
         return ChunkTimes(

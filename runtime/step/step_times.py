@@ -16,9 +16,9 @@ _WEIGHT_SHARE = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepTimes:
-    """Times of a step in µs: one encoder [configs], the durations, and the update taken apart [configs, stages]."""
+    """Times of a step in µs: one layer [configs], the durations, and the update taken apart [configs, stages]."""
 
-    encoder: BlockTimes
+    layer: BlockTimes
     durations: Durations
     optimizer_us: Times
     gather_us: Times
@@ -43,23 +43,23 @@ class StepTimes:
 
 def step_times(parts: Decomposition, times_us: Mapping[Question, Times]) -> StepTimes:
     """Add the operators' times, float64 [configs] each, up to the durations of the parts of a step."""
-    first, encoder, last = (
-        _block_times(block, times_us, split=parts.split) for block in (parts.first, parts.encoder, parts.last)
+    first, layer, last = (
+        _block_times(block, times_us, split=parts.split) for block in (parts.first, parts.layer, parts.last)
     )
     known: dict[tuple[bool, int, bool], ChunkTimes] = {}
     for chunk in parts.chunks:
-        kind = chunk.first, chunk.encoders, chunk.last
+        kind = chunk.first, chunk.layers, chunk.last
         if kind not in known:
             known[kind] = chunk_times(
                 first=first if chunk.first else None,
-                encoder=encoder,
-                encoders=chunk.encoders,
+                layer=layer,
+                layers=chunk.layers,
                 last=last if chunk.last else None,
                 sharded=parts.sharded,
                 split=parts.split,
             )
-    chunks = [known[chunk.first, chunk.encoders, chunk.last] for chunk in parts.chunks]
-    nothing = np.zeros_like(encoder.forward_us)
+    chunks = [known[chunk.first, chunk.layers, chunk.last] for chunk in parts.chunks]
+    nothing = np.zeros_like(layer.forward_us)
     forward_send, backward_send = (
         total_us(calls, times_us) for calls in (parts.send_forward, parts.send_backward)
     )
@@ -73,7 +73,7 @@ def step_times(parts: Decomposition, times_us: Mapping[Question, Times]) -> Step
     optimizer_us = _columns([update_us(stage.update.optimizer) for stage in parts.stages])
     gather_us = _columns([update_us(stage.update.gather) for stage in parts.stages])
     return StepTimes(
-        encoder=encoder,
+        layer=layer,
         durations=Durations(
             forward_us=_columns([chunk.forward_us for chunk in chunks]),
             backward_us=_columns([chunk.backward_us for chunk in chunks]),

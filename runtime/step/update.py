@@ -35,7 +35,7 @@ class Update:
 def update(
     role: Role,
     parameters: int,
-    encoders: int,
+    layers: int,
     *,
     dp: int,
     zero: int,
@@ -43,7 +43,7 @@ def update(
     bucket_entries: int,
     left_out: frozenset[str] = frozenset(),
 ) -> Update:
-    """The update of a stage with so many parameters and encoders on a device (docs/method.md, A step).
+    """The update of a stage with so many parameters and layers on a device (docs/method.md, A step).
 
     | zero | gradients | optimizer over | parameters |
     |---|---|---|---|
@@ -55,11 +55,11 @@ def update(
     A data-parallel degree of 1 calls the optimizer alone. With the optimizer go clipping the gradients before it, and
     setting them to zero after it, for the micro-batches of the next step to add into.
     """
-    shape = _shape(parameters, encoders, dp, group)
+    shape = _shape(parameters, layers, dp, group)
     own = shape
     if zero >= 2:
-        # A shard is a smaller stage: as many parameters per encoder, fewer of both.
-        own = _shape(-(-parameters // dp), -(-encoders // dp), dp, group)
+        # A shard is a smaller stage: as many parameters per layer, fewer of both.
+        own = _shape(-(-parameters // dp), -(-layers // dp), dp, group)
     names = ("gradient_clip", f"optimizer_{role}_stage", "gradient_zero")
     optimizer = tuple(
         call(name, Direction.ONCE, own, 1, Component.OPTIMIZER) for name in names if name not in left_out
@@ -92,10 +92,10 @@ def block_scatter(parameters: int, *, dp: int, group: Group, bucket_entries: int
     return bucketed("dp_reduce_scatter", shape, Component.SCATTER, bucket_entries)
 
 
-def _shape(parameters: int, encoders: int, dp: int, group: Group) -> Shape:
+def _shape(parameters: int, layers: int, dp: int, group: Group) -> Shape:
     return Shape(
         stage_parameters=parameters,
-        stage_encoders=encoders,
+        stage_layers=layers,
         data_parallel=dp,
         nodes=group.nodes,
         gpus_per_node=group.gpus_per_node,

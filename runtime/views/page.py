@@ -116,10 +116,10 @@ def _warnings(estimate: Estimate) -> Markup:
 def _question(estimate: Estimate) -> Markup:
     model, layout, source = estimate.model, estimate.parallelism, estimate.provenance
     facts = {
-        "model": f"{model.name}: {counted(model.encoders, 'encoder')}, hidden size {model.hidden_size:,}, "
+        "model": f"{model.name}: {counted(model.layers, 'layer')}, hidden size {model.hidden_size:,}, "
         f"{model.attention_heads} heads, sequence {model.sequence_length:,}, "
         f"vocabulary {estimate.padded_vocabulary_size:,} (padded), {total_parameters(model):,} parameters",
-        "encoders per stage": _encoder_words(estimate.encoder_counts),
+        "layers per stage": _layer_words(estimate.layer_counts),
         "global batch": f"{counted(layout.samples_per_update, 'sample')}, "
         f"{layout.samples_per_update * model.sequence_length:,} tokens",
         "cluster": f"{counted(layout.world_size, 'device')}, {estimate.cluster.gpus_per_node:,} per node "
@@ -134,7 +134,7 @@ def _question(estimate: Estimate) -> Markup:
     return _section("The question", element("dl", *rows, class_="facts"))
 
 
-def _encoder_words(counts: tuple[int, ...]) -> str:
+def _layer_words(counts: tuple[int, ...]) -> str:
     """Runs of equal counts: `12 × 3, 9`."""
     runs: list[list[int]] = []
     for count in counts:
@@ -169,7 +169,7 @@ def _stages(estimate: Estimate) -> Markup:
     rows = [
         (
             str(stage.index),
-            str(stage.encoders),
+            str(stage.layers),
             f"{stage.parameters:,}",
             seconds(stage.forward_s),
             seconds(stage.backward_s),
@@ -181,7 +181,7 @@ def _stages(estimate: Estimate) -> Markup:
     ]
     headers = (
         "stage",
-        "encoders",
+        "layers",
         "parameters",
         "forward",
         "backward",

@@ -10,8 +10,8 @@ from kernelcast.runtime.step.decomposition import Component
 
 _TENSOR_PARALLEL = ("mp_all_reduce", "mp_all_gather", "mp_reduce_scatter")
 _PASS_PARTS = {
-    Component.ENCODER_FORWARD: "encoders forward",
-    Component.ENCODER_BACKWARD: "encoders backward",
+    Component.LAYER_FORWARD: "layers forward",
+    Component.LAYER_BACKWARD: "layers backward",
     Component.ENDS_FORWARD: "embedding, logits and loss forward",
     Component.ENDS_BACKWARD: "embedding, logits and loss backward",
 }

@@ -56,7 +56,7 @@ def layout_words(estimate: Estimate) -> str:
         "interleaved": "interleaved 1F1B",
         "zero_bubble": "zero-bubble",
     }
-    words = [f"pp {layout.pp} × mp {layout.mp} × dp {layout.dp}", schedule[layout.schedule]]
+    words = [f"pp {layout.pp} × tp {layout.tp} × dp {layout.dp}", schedule[layout.schedule]]
     if layout.virtual_stages > 1:
         words.append(f"{layout.virtual_stages} chunks per stage")
     words.append(f"{counted(layout.micro_batches, 'micro-batch')} of {layout.micro_batch}")

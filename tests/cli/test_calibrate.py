@@ -30,17 +30,17 @@ micro_batch = 1
 hidden_size = 64
 sequence_length = 8
 attention_heads = 8
-encoders = 6
+layers = 6
 vocabulary_size = 100
 """
 LAYOUTS = ((1, 1, 1, 2), (2, 1, 1, 4), (1, 2, 1, 4), (1, 1, 2, 2), (2, 2, 1, 8), (2, 1, 2, 4))
-MODEL = '[model]\nname = "tiny"\nhidden_size = 64\nsequence_length = 8\nattention_heads = 8\nencoders = 6\n'
+MODEL = '[model]\nname = "tiny"\nhidden_size = 64\nsequence_length = 8\nattention_heads = 8\nlayers = 6\n'
 
 
-def predicted_s(bundle: Path, folder: Path, pp: int, mp: int, dp: int, m: int, *options: str) -> float:
+def predicted_s(bundle: Path, folder: Path, pp: int, tp: int, dp: int, m: int, *options: str) -> float:
     model = folder / "tiny.toml"
     model.write_text(MODEL + "vocabulary_size = 100\n")
-    words = ["--bundle", bundle, "--model", model, "--pp", pp, "--mp", mp, "--dp", dp, "--micro-batch", 1]
+    words = ["--bundle", bundle, "--model", model, "--pp", pp, "--tp", tp, "--dp", dp, "--micro-batch", 1]
     words += ["--micro-batches", m, "--gpus-per-node", 4, "--json"]
     result = CliRunner().invoke(predict, [*map(str, words), *options], catch_exceptions=False)
     return float(json.loads(result.output)["step_time_s"])
@@ -49,9 +49,9 @@ def predicted_s(bundle: Path, folder: Path, pp: int, mp: int, dp: int, m: int, *
 def runs_file(bundle: Path, folder: Path, errors: list[float], name: str = "runs.toml") -> Path:
     """Steps that take so many times as long as predicted."""
     text = HEAD
-    for (pp, mp, dp, m), error in zip(LAYOUTS, errors, strict=False):
-        time_s = error * predicted_s(bundle, folder, pp, mp, dp, m)
-        text += f"\n[[runs]]\npp = {pp}\nmp = {mp}\ndp = {dp}\nmicro_batches = {m}\nmeasured_s = {time_s!r}\n"
+    for (pp, tp, dp, m), error in zip(LAYOUTS, errors, strict=False):
+        time_s = error * predicted_s(bundle, folder, pp, tp, dp, m)
+        text += f"\n[[runs]]\npp = {pp}\nmp = {tp}\ndp = {dp}\nmicro_batches = {m}\nmeasured_s = {time_s!r}\n"
     path = folder / name
     path.write_text(text)
     return path
@@ -197,7 +197,7 @@ def test_wrong_use_and_wrong_files(
     poor = make_bundle(without=["mp_all_reduce", "dp_all_reduce"], name="poor.kcast")
     in_ms = runs_file(bundle, tmp_path, [1100.0], name="in_ms.toml")
     for words, code, message in (
-        (("--bundle", bundle, "--runs", wide), 2, "run 1 (wide): mp is 3, expected a divisor of"),
+        (("--bundle", bundle, "--runs", wide), 2, "run 1 (wide): tp is 3, expected a divisor of"),
         (("--bundle", bundle, "--runs", unknown), 2, "run 1: model 'gpt-9' is unknown"),
         (("--bundle", poor, "--runs", runs), 1, f"runs file {runs}: run tiny (1-2-1): bundle "),
         (("--bundle", bundle, "--runs", in_ms), 2, f"runs file {in_ms}: run tiny (1-1-1): measured_s is "),

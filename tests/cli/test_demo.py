@@ -21,7 +21,7 @@ name = "tiny-gpt"
 hidden_size = 64
 sequence_length = 16
 attention_heads = 4
-encoders = 3
+layers = 3
 vocabulary_size = 200
 [job]
 micro_batch = 1
@@ -40,7 +40,7 @@ def config(tmp_path: Path) -> Path:
     plan, path = tmp_path / "plan.toml", tmp_path / "demo.toml"
     text = PLAN.read_text().replace("shapes_per_operator = 2", "shapes_per_operator = 8")
     text = re.sub(r"hidden_size = .*", "hidden_size = [32, 48, 64, 96]", text)
-    text = re.sub(r"encoders = .*", "encoders = [1, 2, 3, 4, 5]", text)
+    text = re.sub(r"layers = .*", "layers = [1, 2, 3, 4, 5]", text)
     text = re.sub(r"most_parameters = .*", "most_parameters = 600000", text)
     plan.write_text(re.sub(r"largest_bytes = .*", "largest_bytes = 524288", text))
     path.write_text(DEMO.replace("PLAN", str(plan)))
@@ -110,7 +110,7 @@ def test_the_whole_loop(config: Path, tmp_path: Path) -> None:
     assert [line[:5] for line in lines if line.startswith("[")] == [f"[{n}/5]" for n in range(1, 6)]
 
     # The last lines show predicted and measured, per layout.
-    heads = ["pp-mp-dp", "predicted", "measured", "error", "minimum", "median", "steps"]
+    heads = ["pp-tp-dp", "predicted", "measured", "error", "minimum", "median", "steps"]
     assert lines[-4].split() == heads
     for line, label in zip(lines[-2:], ("1-1-1", "2-1-1"), strict=True):
         assert re.fullmatch(rf"\s+{label}(\s+[\d.]+ m?s){{2}}\s+[+-][\d.]+%(\s+[\d.]+ m?s){{2}}\s+3", line)

@@ -27,14 +27,14 @@ name = "tiny"
 hidden_size = 8
 sequence_length = 4
 attention_heads = 2
-encoders = 4
+layers = 4
 vocabulary_size = 100
 """
 
 
 @pytest.fixture
 def model_file(tmp_path: Path) -> Path:
-    """A model of 4 encoders."""
+    """A model of 4 layers."""
     path = tmp_path / "tiny.toml"
     path.write_text(MODEL)
     return path
@@ -61,8 +61,8 @@ def test_readable(make_bundle: Make, model_file: Path) -> None:
     # The first stage is the busiest: its three micro-batches of 340 + 680, and its 1F1B waits 90 for the
     # second one's first (5 to get there, 140 + 280, 5 back, less one forward pass); 5 for the optimizer.
     assert lines[0] == "step 0.003155 s, 3,803 tokens/s"
-    assert "model     tiny: 4 encoders, hidden 8, sequence 4, vocabulary 128 (padded)" in lines
-    assert "encoders  3, 1" in lines
+    assert "model     tiny: 4 layers, hidden 8, sequence 4, vocabulary 128 (padded)" in lines
+    assert "layers  3, 1" in lines
     assert "  Stage_Bwd_Max  680.0 µs" in lines
     assert "      1         1       1,912  140.0 µs  285.0 µs      0.0 µs  5.0 µs" in lines
     assert not [line for line in lines if line != line.rstrip() or line.startswith("warning")]
@@ -81,7 +81,7 @@ def test_json(make_bundle: Make, model_file: Path) -> None:
 
 def test_every_layout_option_arrives(make_bundle: Make, model_file: Path) -> None:
     arguments = (
-        "--pp 2 --mp 2 --dp 2 --micro-batch 3 --global-batch 24 --gpus-per-node 4 --schedule interleaved "
+        "--pp 2 --tp 2 --dp 2 --micro-batch 3 --global-batch 24 --gpus-per-node 4 --schedule interleaved "
         "--virtual-stages 2 --stages 1,2,1,0 --zero 2 --sequence-parallel --recompute selective "
         "--bucket-entries 1000 --timeline closed-form --gpu-memory 1MB --sequence-length 8 --json"
     )
@@ -90,14 +90,14 @@ def test_every_layout_option_arrives(make_bundle: Make, model_file: Path) -> Non
     values = json.loads(result.output)
     assert {
         "pp": 2,
-        "mp": 2,
+        "tp": 2,
         "dp": 2,
         "micro_batch": 3,
         "micro_batches": 4,
         "global_batch": 24,
         "schedule": "interleaved",
         "virtual_stages": 2,
-        "encoder_counts": [1, 2, 1, 0],
+        "layer_counts": [1, 2, 1, 0],
         "zero": 2,
         "sequence_parallel": True,
         "recompute": "selective",
@@ -126,7 +126,7 @@ def test_one_of_the_batches_is_needed(make_bundle: Make, model_file: Path) -> No
 def test_a_built_in_model(make_bundle: Make) -> None:
     arguments = ["--model", "llama-2-7b", "--sequence-length", "2048", "--micro-batch", "1"]
     result = CliRunner().invoke(predict, ["--bundle", str(make_bundle()), *arguments, "--micro-batches", "1"])
-    assert "model     llama-2-7b: 32 encoders, hidden 4096, sequence 2048, vocabulary 32000" in result.output
+    assert "model     llama-2-7b: 32 layers, hidden 4096, sequence 2048, vocabulary 32000" in result.output
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,7 @@ numbers = st.integers(-2, 12).map(str) | st.sampled_from(["x", "1.5", "", "10" *
 options = st.dictionaries(
     st.sampled_from(
         [
-            *("--pp", "--mp", "--dp", "--micro-batch", "--micro-batches", "--virtual-stages", "--zero"),
+            *("--pp", "--tp", "--dp", "--micro-batch", "--micro-batches", "--virtual-stages", "--zero"),
             *("--gpus-per-node", "--sequence-length", "--stages", "--gpu-memory", "--bucket-entries"),
         ]
     ),
@@ -300,8 +300,8 @@ def test_warnings_are_shown_and_counted(make_bundle: Make, model_file: Path) -> 
     ("arguments", "error", "message"),
     [
         (["--micro-batch", "0"], UsageError, "micro_batch is 0, expected a whole number from 1"),
-        (["--pp", "5"], UsageError, "pp is 5, expected from 1 to 4 for 4 encoders"),
-        (["--mp", "3"], UsageError, "mp is 3, expected a divisor of attention_heads (2) of model tiny"),
+        (["--pp", "5"], UsageError, "pp is 5, expected from 1 to 4 for 4 layers"),
+        (["--tp", "3"], UsageError, "tp is 3, expected a divisor of attention_heads (2) of model tiny"),
         (["--gpus-per-node", "0"], UsageError, "gpus_per_node is 0, expected a whole number from 1"),
         (["--bucket-entries", "-1"], UsageError, "bucket_entries is -1, expected a whole number from 1"),
         (["--zero", "4"], UsageError, "zero is 4, expected a whole number from 0 to 3"),
@@ -309,9 +309,9 @@ def test_warnings_are_shown_and_counted(make_bundle: Make, model_file: Path) -> 
         (
             ["--stages", "2,2"],
             UsageError,
-            "encoder_counts is (2, 2), expected one number per stage, 1 in all",
+            "layer_counts is (2, 2), expected one number per stage, 1 in all",
         ),
-        (["--stages", "3"], UsageError, "encoder_counts add up to 3, expected 4, the encoders of model tiny"),
+        (["--stages", "3"], UsageError, "layer_counts add up to 3, expected 4, the layers of model tiny"),
         (["--stages", "2;2"], UsageError, "stages is '2;2', expected numbers separated by commas, such as"),
         (["--stages", "9" * 5000], UsageError, "stages is '9999"),
         (

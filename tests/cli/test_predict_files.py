@@ -17,7 +17,7 @@ name = "tiny"
 hidden_size = 8
 sequence_length = 4
 attention_heads = 2
-encoders = 4
+layers = 4
 vocabulary_size = 100
 """
 

@@ -25,14 +25,14 @@ name = "tiny"
 hidden_size = 64
 sequence_length = 8
 attention_heads = 8
-encoders = 6
+layers = 6
 vocabulary_size = 100
 """
 
 
 @pytest.fixture
 def model_file(tmp_path: Path) -> Path:
-    """A model of 6 encoders."""
+    """A model of 6 layers."""
     path = tmp_path / "tiny.toml"
     path.write_text(MODEL)
     return path
@@ -118,7 +118,7 @@ def test_what_search_finds_predict_says_too(bundle: Path, model_file: Path) -> N
         flags = ["--sequence-parallel"] if layout["sequence_parallel"] else []
         for name in (
             "pp",
-            "mp",
+            "tp",
             "dp",
             "micro_batch",
             "micro_batches",
@@ -145,12 +145,12 @@ def test_what_search_finds_predict_says_too(bundle: Path, model_file: Path) -> N
 
 def test_limits_and_ranking(bundle: Path, model_file: Path) -> None:
     values = document(
-        bundle, model_file, "--pp", "2-4", "--mp", "1", "--micro-batch", "1,2", "--schedules", "1f1b,gpipe",
+        bundle, model_file, "--pp", "2-4", "--tp", "1", "--micro-batch", "1,2", "--schedules", "1f1b,gpipe",
         "--recompute", "full", "--zero", "0,1", "--sequence-parallel", "off", "--top", "200",
     )  # fmt: skip
     layouts = [one["parallelism"] for one in values["top"]]
     assert {one["pp"] for one in layouts} == {2, 4}
-    assert {one["mp"] for one in layouts} == {1}
+    assert {one["tp"] for one in layouts} == {1}
     assert {one["schedule"] for one in layouts} == {"1f1b", "gpipe"}
     assert {one["micro_batch"] for one in layouts} == {1, 2}
     assert {one["zero"] for one in layouts} == {0, 1}
@@ -323,9 +323,9 @@ def test_dask_is_not_installed(bundle: Path, model_file: Path, monkeypatch: pyte
 def test_interrupted(bundle: Path, tmp_path: Path) -> None:
     # A space that takes minutes: all numbers are products of many small primes.
     model_file = tmp_path / "divisible.toml"
-    sizes = "hidden_size = 5040\nattention_heads = 5040\nencoders = 5040"
+    sizes = "hidden_size = 5040\nattention_heads = 5040\nlayers = 5040"
     model_file.write_text(f"{sizes}\nsequence_length = 5040\nvocabulary_size = 100\n")
-    more = ["--gpus", "5040", "--global-batch", "720720", "--virtual-stages", "1-", "--mp", "1-"]
+    more = ["--gpus", "5040", "--global-batch", "720720", "--virtual-stages", "1-", "--tp", "1-"]
     program = (
         "import os, signal, sys\n"
         "from kernelcast.cli.main import main\n"

@@ -15,18 +15,18 @@ warm_up_steps = 1
 hidden_size = 32
 sequence_length = 16
 attention_heads = 4
-encoders = 3
+layers = 3
 vocabulary_size = 200
 [defaults]
 model = "tiny"
 pp = 1
-mp = 1
+tp = 1
 dp = 1
 micro_batch = 1
 micro_batches = 2
 [[runs]]
 [[runs]]
-mp = 2
+tp = 2
 """
 
 
@@ -65,7 +65,7 @@ def test_components_operators_and_summary(arguments: list[str], capsys: pytest.C
     printed = capsys.readouterr()
     document = json.loads(printed.out)
     assert document["format"] == "kernelcast.validation-run/1"
-    assert [one["mp"] for one in document["runs"]] == [1, 2]
+    assert [one["tp"] for one in document["runs"]] == [1, 2]
     assert document["same_hardware"] is False
     assert document["noise"]["largest"] is None
     alone, pair = document["runs"]

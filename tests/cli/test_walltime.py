@@ -18,7 +18,7 @@ from kernelcast.walltime import FIELDS
 
 Make = Callable[..., Path]
 ROOT = Path(__file__).parent.parent.parent
-SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 2\nencoders = 4\nvocabulary_size = 100\n"
+SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 2\nlayers = 4\nvocabulary_size = 100\n"
 SCRIPT = """#!/bin/bash
 #SBATCH --nodes=2 --gpus-per-node=2
 #KERNELCAST model=tiny.toml pp=2 dp=2 timeline=closed-form
@@ -56,7 +56,7 @@ def test_readable() -> None:
     assert times[1] == "01:08:35"
     assert float(cost[1]) == pytest.approx(2 * float(hours[1]), abs=0.02)
     assert any(
-        line.startswith("layout    pp 2 × mp 1 × dp 2 = 4 GPU(s) on 2 node(s), 2 per node") for line in lines
+        line.startswith("layout    pp 2 × tp 1 × dp 2 = 4 GPU(s) on 2 node(s), 2 per node") for line in lines
     )
     assert any(re.fullmatch(r"  steps +1000000 +train.sbatch line 4", line) for line in lines)
     assert not [line for line in lines if line != line.rstrip()]
@@ -132,7 +132,7 @@ def test_a_strangers_script_with_a_site(folder: Path, monkeypatch: pytest.Monkey
 
 
 def test_gpus_must_fit_the_job(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = "layout pp 2 × mp 1 × dp 2 has 4 GPU(s), expected {}, as the job asks for ({})"
+    expected = "layout pp 2 × tp 1 × dp 2 has 4 GPU(s), expected {}, as the job asks for ({})"
     wrong = run("train.sbatch", "--slurm", "nodes=1")
     assert str(wrong.exception) == expected.format(2, "nodes 1, gpus-per-node 2")
     (folder / "kernelcast.toml").write_text(

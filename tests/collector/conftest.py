@@ -59,7 +59,7 @@ def shape() -> Shape:
         mlp_size=112,
         vocabulary_size=256,
         tensor_parallel=2,
-        stage_encoders=2,
+        stage_layers=2,
         stage_parameters=999,
     )
 
@@ -77,6 +77,6 @@ def model() -> ModelConfig:
         hidden_size=32,
         sequence_length=16,
         attention_heads=4,
-        encoders=3,
+        layers=3,
         vocabulary_size=100,
     )

@@ -17,8 +17,8 @@ SHIPPED = (Path(module.__file__).parent / "demo.toml").read_text()
 def test_the_one_that_ships() -> None:
     config = DemoConfig.load(None)
     assert load_plan(config.plan).name == "quick"
-    assert [(layout.pp, layout.mp, layout.dp) for layout in config.layouts] == [(1, 1, 1), (2, 1, 1)]
-    assert config.model.encoders == 7
+    assert [(layout.pp, layout.tp, layout.dp) for layout in config.layouts] == [(1, 1, 1), (2, 1, 1)]
+    assert config.model.layers == 7
     assert config.timed_steps * config.rounds >= 10
 
 
@@ -74,11 +74,11 @@ def test_a_copy_of_it_is_the_same(tmp_path: Path) -> None:
         (
             "pipeline_stages = [1, 2]",
             "pipeline_stages = [1, 8]",
-            "job with 8 pipeline stages: pp is 8, expected from 1 to 7 for 7 encoders",
+            "job with 8 pipeline stages: pp is 8, expected from 1 to 7 for 7 layers",
         ),
-        ("encoders = 7", "", "model.encoders is missing"),
-        ("encoders = 7", "layers = 7", "model.layers is unknown; known are name, hidden_size"),
-        ("encoders = 7", 'encoders = "7"', "model.encoders is '7', expected"),
+        ("layers = 7", "", "model.layers is missing"),
+        ("layers = 7", "layers = 7", "model.layers is unknown; known are name, hidden_size"),
+        ("layers = 7", 'layers = "7"', "model.layers is '7', expected"),
         ("attention_heads = 4", "attention_heads = 3", "model.hidden_size is 256, expected a multiple of"),
         (
             "attention_heads = 4",

@@ -25,7 +25,7 @@ name = "tiny"
 hidden_size = 8
 sequence_length = 4
 attention_heads = 2
-encoders = 3
+layers = 3
 vocabulary_size = 100
 [job]
 micro_batch = 1
@@ -53,7 +53,7 @@ def trace(stage: int, *, scale: float) -> dict[str, Any]:
         "operators": [["optimizer_last_stage", "once", True, [[1e4 * scale]]]],
         "forward": [[1e5 * scale, 0]],
         "backward": [[2e5 * scale, 0]],
-        **{name: [] for name in ("loss", "encoder_forward", "encoder_backward", "messages")},
+        **{name: [] for name in ("loss", "layer_forward", "layer_backward", "messages")},
         "idle": {},
     }
 
@@ -86,7 +86,7 @@ def test_layouts_take_turns(
 
     def train(jobs: Sequence[TrainingJob], **options: Any) -> list[Turn]:
         # What was predicted is what is trained: the stages and the padded vocabulary.
-        assert [job.chunk_encoders for job in jobs] == [(3,), (2, 1)]
+        assert [job.chunk_layers for job in jobs] == [(3,), (2, 1)]
         assert [job.vocabulary_size for job in jobs] == [128, 128]
         assert (options["effort"].rounds, options["effort"].steps, options["seed"]) == (2, 3, 1)
         turns = [
@@ -118,7 +118,7 @@ def test_steps_and_predictions_are_stored(
         steps, predictions = database.step_list(), database.prediction_list()
         (run,) = database.run_list()
     assert (run.command, run.compute_id, run.fabric_id) == ("demo", keys.compute.digest, keys.fabric.digest)
-    assert {(s.pp, s.mp, s.dp, s.micro_batch, s.micro_batches) for s in steps} == {
+    assert {(s.pp, s.tp, s.dp, s.micro_batch, s.micro_batches) for s in steps} == {
         (1, 1, 1, 1, 2),
         (2, 1, 1, 1, 2),
     }

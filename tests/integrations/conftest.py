@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from kernelcast.cli.walltime import walltime
 
-SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 2\nencoders = 4\nvocabulary_size = 100\n"
+SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 2\nlayers = 4\nvocabulary_size = 100\n"
 
 ASK = Path(__file__).parents[2] / "integrations" / "slurm" / "kernelcast-ask"
 

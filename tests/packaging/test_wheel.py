@@ -24,7 +24,7 @@ ROOT = Path(__file__).parent.parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES: list[str] = PROJECT["tool"]["setuptools"]["packages"]
 DATA: Mapping[str, list[str]] = PROJECT["tool"]["setuptools"]["package-data"]
-SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 2\nencoders = 4\nvocabulary_size = 100\n"
+SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 2\nlayers = 4\nvocabulary_size = 100\n"
 MODEL = ["--bundle", "test.kcast", "--model", "tiny.toml"]
 LAYOUT = ["--pp", "2", "--micro-batch", "1", "--micro-batches", "3"]
 

@@ -15,7 +15,7 @@ before = set(sys.modules)
 from kernelcast.runtime import *
 estimate = Estimator.load(sys.argv[1]).predict(
     model=ModelConfig.from_file(sys.argv[2]),
-    parallelism=Parallelism(pp=1, mp=1, dp=1, micro_batch=1, micro_batches=1),
+    parallelism=Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1),
 )
 assert estimate.step_time_s > 0
 loaded = {name.partition(".")[0] for name in set(sys.modules) - before}
@@ -27,7 +27,7 @@ def test_a_prediction_loads_only_numpy_and_onnxruntime(
     make_bundle: Callable[..., Path], tmp_path: Path
 ) -> None:
     model = tmp_path / "tiny.toml"
-    sizes = ("hidden_size = 8", "sequence_length = 4", "attention_heads = 2", "encoders = 1")
+    sizes = ("hidden_size = 8", "sequence_length = 4", "attention_heads = 2", "layers = 1")
     model.write_text("\n".join((*sizes, "vocabulary_size = 9")))
     command = [sys.executable, "-c", PROGRAM, str(make_bundle()), str(model)]
     found = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()

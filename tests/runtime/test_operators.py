@@ -54,7 +54,7 @@ def test_linears_share_their_features() -> None:
 
 def test_both_groups_call_the_same_collectives() -> None:
     for collective in ("all_reduce", "all_gather", "reduce_scatter"):
-        rows = [OPERATORS[f"{group}_{collective}"] for group in ("mp", "dp")]
+        rows = [OPERATORS[f"{group}_{collective}"] for group in ("tp", "dp")]
         assert {row.collective for row in rows} == {collective}
         assert rows[0].costs == rows[1].costs
         assert rows[0].features == rows[1].features

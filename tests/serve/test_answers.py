@@ -18,7 +18,7 @@ TINY = {
     "hidden_size": 8,
     "sequence_length": 4,
     "attention_heads": 2,
-    "encoders": 4,
+    "layers": 4,
     "vocabulary_size": 100,
 }
 LINES = "#!/bin/bash\n#KERNELCAST model=llama-2-7b micro_batch=1\n#KERNELCAST micro_batches=3 steps=1e6\n"
@@ -44,21 +44,21 @@ def bundle(make_bundle: Callable[..., Path]) -> Path:
     [
         ({"micro_batches": 8}, "--micro-batches 8"),
         (
-            {"global_batch": 32, "dp": 2, "mp": 2, "pp": 2, "schedule": "zero_bubble", "zero": 3, "gpus_per_node": 4},
-            "--global-batch 32 --dp 2 --mp 2 --pp 2 --schedule zero_bubble --zero 3 --gpus-per-node 4",
+            {"global_batch": 32, "dp": 2, "tp": 2, "pp": 2, "schedule": "zero_bubble", "zero": 3, "gpus_per_node": 4},
+            "--global-batch 32 --dp 2 --tp 2 --pp 2 --schedule zero_bubble --zero 3 --gpus-per-node 4",
         ),
         (
             {
                 "micro_batches": 4, "pp": 2, "schedule": "interleaved", "virtual_stages": 2, "recompute": "full",
-                "encoder_counts": [8, 8, 8, 8], "sequence_length": 128, "timeline": "closed-form",
+                "layer_counts": [8, 8, 8, 8], "sequence_length": 128, "timeline": "closed-form",
                 "bucket_entries": 1000, "gpu_memory_bytes": 80_000_000_000,
             },
             "--micro-batches 4 --pp 2 --schedule interleaved --virtual-stages 2 --recompute full --stages 8,8,8,8"
             " --sequence-length 128 --timeline closed-form --bucket-entries 1000 --gpu-memory 80GB",
         ),
         (
-            {"micro_batches": 1, "mp": 2, "sequence_parallel": True},
-            "--micro-batches 1 --mp 2 --sequence-parallel",
+            {"micro_batches": 1, "tp": 2, "sequence_parallel": True},
+            "--micro-batches 1 --tp 2 --sequence-parallel",
         ),
     ],
 )  # fmt: skip
@@ -123,14 +123,14 @@ def test_search(start: Start, bundle: Path) -> None:
 def test_search_with_all_its_fields(server: Server) -> None:
     asked = {
         "model": TINY, "gpus": 4, "global_batch": 8, "gpus_per_node": 2, "gpu_memory_bytes": 10**12, "pp": [1, 2],
-        "mp": 1, "dp": "1-", "micro_batch": [1, 2, 4], "micro_batches": "1-8", "virtual_stages": 2, "top": 1,
+        "tp": 1, "dp": "1-", "micro_batch": [1, 2, 4], "micro_batches": "1-8", "virtual_stages": 2, "top": 1,
         "schedules": ["1f1b", "interleaved"], "recompute": "none", "zero": [0, 1], "sequence_parallel": False,
         "timeline": "closed-form", "rank_by": "tokens-per-gpu", "bucket_entries": 10, "sequence_length": 2,
     }  # fmt: skip
     reply = server.post("/search", asked)
     assert reply.status == 200, reply
     assert len(reply.json["top"]) == 1
-    assert reply.json["best"]["parallelism"]["mp"] == 1
+    assert reply.json["best"]["parallelism"]["tp"] == 1
 
 
 def test_nothing_found_is_an_answer(server: Server) -> None:
@@ -191,7 +191,7 @@ def test_the_site_s_file_counts(start: Start, tmp_path: Path) -> None:
     server = start(site=site)
     assert "broken" in server.log.read_text()
     asked = {"model": "ours", "micro_batch": 1, "micro_batches": 1}
-    assert server.post("/predict", asked).json["model"]["encoders"] == 4
+    assert server.post("/predict", asked).json["model"]["layers"] == 4
     found = server.post("/walltime", {**asked, "steps": 10}).json
     assert found["margin"] == 0.5
     assert found["settings"]["margin"]["origin"] == "site file"

@@ -10,7 +10,7 @@ Server, Start = Any, Callable[..., Any]  # of conftest.py, which cannot be impor
 
 ASKED = {"model": "llama-2-7b", "micro_batch": 1, "micro_batches": 4}
 SEARCHED = {"model": "llama-2-7b", "gpus": 4, "global_batch": 8}
-MODEL = {"hidden_size": 8, "sequence_length": 4, "attention_heads": 2, "encoders": 4, "vocabulary_size": 100}
+MODEL = {"hidden_size": 8, "sequence_length": 4, "attention_heads": 2, "layers": 4, "vocabulary_size": 100}
 JSON = {"Content-Type": "application/json"}
 
 FIELDS: list[tuple[str, dict[str, Any], str]] = [
@@ -23,11 +23,11 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("/predict", {**ASKED, "micro_batch": 1.0}, "micro_batch is 1.0, expected a whole number from 1 to 1000000"),
     ("/predict", {**ASKED, "pp": True}, "pp is True, expected a whole number"),
     ("/predict", {**ASKED, "pp": 10**30}, "pp is 1000"),
-    ("/predict", {**ASKED, "mp": 5}, "mp is 5, expected a divisor of attention_heads (32)"),
+    ("/predict", {**ASKED, "tp": 5}, "tp is 5, expected a divisor of attention_heads (32)"),
     ("/predict", {**ASKED, "schedule": "fifo"}, "schedule is 'fifo', expected gpipe, 1f1b, interleaved or zero_"),
     ("/predict", {**ASKED, "schedule": ["1f1b"]}, "schedule is ['1f1b'], expected"),
-    ("/predict", {**ASKED, "encoder_counts": 4}, "encoder_counts is 4, expected a list"),
-    ("/predict", {**ASKED, "encoder_counts": [4, "a"]}, "encoder_counts is "),
+    ("/predict", {**ASKED, "layer_counts": 4}, "layer_counts is 4, expected a list"),
+    ("/predict", {**ASKED, "layer_counts": [4, "a"]}, "layer_counts is "),
     ("/predict", {**ASKED, "timeline": {}}, "timeline is {}, expected"),
     ("/predict", {**ASKED, "gpus_per_node": "8"}, "gpus_per_node is '8', expected"),
     ("/predict", {**ASKED, "gpu_memory_bytes": 0}, "gpu_memory_bytes is 0, expected"),
@@ -56,7 +56,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("/walltime", ASKED, "neither steps nor tokens is given"),
     ("/walltime", {**ASKED, "steps": 0}, "request: steps is 0, expected a whole number from 1 to"),
     ("/walltime", {**ASKED, "steps": 1, "tokens": 1}, "request: steps and tokens are both given"),
-    ("/walltime", {**ASKED, "steps": 1, "mp": 5}, "request: mp is 5, expected a divisor"),
+    ("/walltime", {**ASKED, "steps": 1, "tp": 5}, "request: tp is 5, expected a divisor"),
     ("/walltime", {**ASKED, "steps": 1, "model": "models/x.toml"}, "request: model is 'models/x.toml', expected"),
     ("/walltime", {**ASKED, "steps": 1, "bundle": "x"}, "field 'bundle' is unknown"),
     ("/walltime", {**ASKED, "steps": 1, "models": "/etc"}, "field 'models' is unknown"),
@@ -67,7 +67,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("/walltime", {**ASKED, "steps": 1, "slurm": "nodes=1"}, "slurm is 'nodes=1', expected an object"),
     ("/walltime", {**ASKED, "steps": 1, "slurm": {"time": "1"}}, "slurm has 'time', expected only nodes, "),
     ("/walltime", {**ASKED, "steps": 1, "slurm": {"nodes": 1}}, "slurm's nodes is 1, expected a text"),
-    ("/walltime", {**ASKED, "steps": 1, "slurm": {"gpus": "2"}}, "layout pp 1 × mp 1 × dp 1 has 1 GPU(s), expected 2"),
+    ("/walltime", {**ASKED, "steps": 1, "slurm": {"gpus": "2"}}, "layout pp 1 × tp 1 × dp 1 has 1 GPU(s), expected 2"),
     ("/walltime", {**ASKED, "steps": 1, "asked": "soon"}, "asked is 'soon', expected a time"),
     ("/walltime", {**ASKED, "steps": 1, "asked": 60}, "asked is 60, expected a time"),
     ("/walltime", {**ASKED, "steps": 1, "model": {**MODEL, "norm": 1}}, "model: norm is 1, expected"),

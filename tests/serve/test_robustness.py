@@ -32,14 +32,14 @@ models = st.one_of(
     st.sampled_from(["llama-2-7b", "gpt-20b", "mistral-7b", "x"]),
     st.fixed_dictionaries(
         {"hidden_size": degrees.map(lambda n: n * 64), "sequence_length": degrees, "attention_heads": degrees,
-         "encoders": degrees, "vocabulary_size": degrees},
+         "layers": degrees, "vocabulary_size": degrees},
         optional={"norm": st.sampled_from(["rms_norm", "layer_norm"]), "kv_heads": degrees, "mlp_size": degrees},
     ),
 )  # fmt: skip
 layouts = st.fixed_dictionaries(
     {"model": models, "micro_batch": degrees, "micro_batches": degrees},
     optional={
-        "pp": degrees, "mp": degrees, "dp": degrees, "zero": st.integers(0, 3), "virtual_stages": degrees,
+        "pp": degrees, "tp": degrees, "dp": degrees, "zero": st.integers(0, 3), "virtual_stages": degrees,
         "schedule": st.sampled_from(["1f1b", "gpipe", "interleaved", "zero_bubble"]),
         "recompute": st.sampled_from(["none", "selective", "full"]), "sequence_parallel": st.booleans(),
         "timeline": st.sampled_from(["simulate", "closed-form"]), "gpus_per_node": degrees,

@@ -121,14 +121,14 @@ def step(run: Run) -> MeasuredStep:
         run_id=run.id,
         model={"name": "small-gpt", "d": 512},
         pp=2,
-        mp=1,
+        tp=1,
         dp=1,
         micro_batch=4,
         micro_batches=8,
         schedule="1F1B",
         recomputation=False,
         dtype="float32",
-        components_s={"encoder_forward": 0.02},
+        components_s={"layer_forward": 0.02},
         measured_at="2026-01-31T09:00:00Z",
     )
 

@@ -85,7 +85,7 @@ def runs(
             repetitions_s=[step_s],
             run_id=run.id,
             model={"name": "small-gpt"},
-            pp=1, mp=1, dp=1, micro_batch=1, micro_batches=1,
+            pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1,
             schedule="",
             recomputation=False,
             dtype="float32",

@@ -17,7 +17,7 @@ Vector = tuple[int, ...]
 LARGEST = {
     "entries": 2**24,
     "parameters": 2**24,
-    "encoders": 8,
+    "layers": 8,
     "nodes": 4,
     "gpus_per_node": 4,
     "vocabulary": 16384,

@@ -113,7 +113,7 @@ def test_knees_are_apart_so_that_noise_between_near_sizes_is_no_slope() -> None:
     assert np.exp(one_size.predict_log(workloads[:12])) == pytest.approx(np.full(12, 40), rel=0.2)
 
 
-def test_encoders_of_an_optimizer_step_count_as_calls() -> None:
+def test_layers_of_an_optimizer_step_count_as_calls() -> None:
     op = OPERATORS["optimizer_middle_stage"]
     workloads = np.array([[p * 1000.0, e] for p in (1, 3, 10, 30) for e in (1, 2, 4, 8)])
     times_us = 10 + 0.002 * workloads[:, 0] + 20 * workloads[:, 1]
@@ -137,7 +137,7 @@ def test_a_feature_that_never_varies_has_no_exponent() -> None:
     assert found.exponents == pytest.approx((1, 0, 0), abs=1e-4)
 
 
-def test_a_stage_without_encoders_has_a_time() -> None:
+def test_a_stage_without_layers_has_a_time() -> None:
     op = OPERATORS["optimizer_last_stage"]
     workloads = np.array([[1000.0 * 2**i, i % 4 + 1] for i in range(12)])
     times_us = 10 + 0.002 * workloads[:, 0]

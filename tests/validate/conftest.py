@@ -11,14 +11,14 @@ DEVICE = "NVIDIAEXAMPLE-40GB"
 SETTINGS = {"rforest": "{'n_estimators': 10}", "xgboost": "{'n_estimators': 20, 'max_depth': 3}"}
 _TOKENS = ("embedding", "linear1", "linear2", "linear3", "gelu", "linear4", "linear_final")
 _OPERATORS = {
-    **dict.fromkeys(_TOKENS, ("mp", "b", "l", "dim")),
+    **dict.fromkeys(_TOKENS, ("tp", "b", "l", "dim")),
     "RMSlayernorm": ("b", "l", "dim"),
     "res_add": ("b", "l", "dim"),
-    "RoPE": ("mp", "b", "h", "l", "dim"),
-    "flash_atten": ("mp", "b", "h", "l", "dim"),
-    "parallel_cross_entropy_128": ("mp", "b", "l"),
+    "RoPE": ("tp", "b", "h", "l", "dim"),
+    "flash_atten": ("tp", "b", "h", "l", "dim"),
+    "parallel_cross_entropy_128": ("tp", "b", "l"),
 }
-_VALUES = {"mp": (1,), "b": (1, 2), "h": (4,), "l": (16, 32), "dim": (32, 64, 128)}
+_VALUES = {"tp": (1,), "b": (1, 2), "h": (4,), "l": (16, 32), "dim": (32, 64, 128)}
 RUNS = """
 site = "Example"
 hardware = "two devices a node"
@@ -28,13 +28,13 @@ biases = "none"  # the authors measured none apart: with them, ours would sum mo
 hidden_size = 64
 sequence_length = 32
 attention_heads = 4
-encoders = 6
+layers = 6
 vocabulary_size = 50257
 norm = "rms_norm"
 [defaults]
 model = "small"
 pp = 2
-mp = 1
+tp = 1
 micro_batch = 2
 micro_batches = 4
 gpus_per_node = 2
@@ -79,7 +79,7 @@ def _once(folder: Path) -> None:
         rows: list[tuple[object, ...]] = [
             (1, d, n, 20 + d * n / 10) for d in (32, 64, 128) for n in (2, 3, 4)
         ]
-        columns = ("mp", "dim", "encoders", "dur(us)")
+        columns = ("tp", "dim", "layers", "dur(us)")
         _write(folder / "operator" / f"{DEVICE}_{stage}Stage_optimizer_fp16.csv", columns, rows)
     for function in ("allreduce_large", "allgather_large", "p2p"):
         for nodes, gpus in ((1, 2), (2, 1)):

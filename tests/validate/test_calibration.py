@@ -69,13 +69,13 @@ def layouts(count: int = 10) -> list[tuple[ModelConfig, Parallelism]]:
             hidden_size=(64, 512, 128, 256)[index % 4],
             sequence_length=(512, 64, 128)[index % 3],
             attention_heads=8,
-            encoders=6,
+            layers=6,
             vocabulary_size=1000,
             attention="fused_softmax",
         )
-        mp, dp = ((1, 1), (4, 1), (1, 4), (2, 2), (2, 1))[index % 5]
+        tp, dp = ((1, 1), (4, 1), (1, 4), (2, 2), (2, 1))[index % 5]
         layout = Parallelism(
-            pp=1 + index % 2, mp=mp, dp=dp, micro_batch=1 + index % 2, micro_batches=4, recompute="full"
+            pp=1 + index % 2, tp=tp, dp=dp, micro_batch=1 + index % 2, micro_batches=4, recompute="full"
         )
         found.append((model, layout))
     return found
@@ -188,8 +188,8 @@ def test_left_out_means_left_out(bundle: Bundle) -> None:
 
 def test_steps_of_one_configuration_are_left_out_together(bundle: Bundle) -> None:
     [first, *others] = runs(bundle, [math.log(1.1), 0.0, 0.0, 0.0], count=4)
-    # Said in other words: 4 devices are one node's, and the encoders are spread as they would be anyway.
-    layout = replace(first.parallelism, encoder_counts=(first.model.encoders,))
+    # Said in other words: 4 devices are one node's, and the layers are spread as they would be anyway.
+    layout = replace(first.parallelism, layer_counts=(first.model.layers,))
     again = replace(first, parallelism=layout, cluster=None, measured_s=1.01 * first.measured_s)
     alone, _ = (
         left_out_errors(predicted_steps(bundle, [one, *others], "simulate"), 2)[0] for one in (first, again)
@@ -277,8 +277,8 @@ def test_a_step_within_the_largest_factor_is_fitted(bundle: Bundle, factor: floa
 
 def test_what_cannot_be_predicted_names_the_run(bundle: Bundle, make_bundle: Make) -> None:
     [run, *others] = runs(bundle, [0.0] * 4)
-    wide = replace(run, label="wide", parallelism=replace(run.parallelism, mp=3))
-    with pytest.raises(UsageError, match=r"^run wide: mp is 3, expected a divisor of attention_heads"):
+    wide = replace(run, label="wide", parallelism=replace(run.parallelism, tp=3))
+    with pytest.raises(UsageError, match=r"^run wide: tp is 3, expected a divisor of attention_heads"):
         predicted_steps(bundle, [run, wide], "simulate")
     names = ("mp_all_reduce", "dp_all_reduce")
     poor = read_bundle(make_bundle(without=names, name="poor.kcast"))

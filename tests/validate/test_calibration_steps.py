@@ -15,7 +15,7 @@ from kernelcast.store import Database, MeasuredStep, Run, Status
 from kernelcast.validate.calibration_steps import stored_runs
 
 MODEL = ModelConfig(
-    name="tiny", hidden_size=64, sequence_length=8, attention_heads=8, encoders=6, vocabulary_size=100
+    name="tiny", hidden_size=64, sequence_length=8, attention_heads=8, layers=6, vocabulary_size=100
 )
 HERE, THERE = (ComputeFingerprint(kind="cpu", device_name=name, cores=2) for name in ("here", "there"))
 FABRIC, SOFTWARE = FabricFingerprint(backend="gloo", gpus_per_node=2), SoftwareFingerprint(torch="2.13.0")
@@ -46,7 +46,7 @@ def store(
         "run_id": run.id,
         "model": asdict(MODEL),
         "pp": 2,
-        "mp": 1,
+        "tp": 1,
         "dp": 1,
         "micro_batch": 1,
         "micro_batches": 4,
@@ -74,7 +74,7 @@ def test_the_fastest_of_each_configuration(tmp_path: Path, of_here: Manifest) ->
         {"times": (0.5, 0.6)},
         {"times": (0.4, 0.9), "measured_at": "2026-01-03T00:00:00Z"},
         {"micro_batches": 8, "schedule": "GPipe", "recomputation": True, "options": options, "times": (1.0,)},
-        {"status": Status.FAILED, "reason": "out of memory", "mp": 2},
+        {"status": Status.FAILED, "reason": "out of memory", "tp": 2},
     )
     found = stored_runs(path, of_here)
     by_count = {run.parallelism.micro_batches: run for run in found.runs}
@@ -99,13 +99,13 @@ def test_the_fastest_of_each_configuration(tmp_path: Path, of_here: Manifest) ->
 
 def test_a_configuration_is_one_whichever_command_stored_it(tmp_path: Path, of_here: Manifest) -> None:
     path = tmp_path / "steps.db"
-    # The demo says nothing of nodes and encoders; validate run says what both have.
+    # The demo says nothing of nodes and layers; validate run says what both have.
     said = {"recompute": "none", "virtual_stages": 1, "zero": 1, "bucket_entries": DEFAULT_BUCKET_ENTRIES}
-    whole = said | {"encoder_counts": [4, 2], "gpus_per_node": 2}
+    whole = said | {"layer_counts": [4, 2], "gpus_per_node": 2}
     store(path, {"times": (1.3,)}, {"options": whole, "times": (1.25,)})
     [found] = stored_runs(path, of_here).runs
     assert found.measured_s == 1.25
-    store(path, {"options": whole | {"encoder_counts": [3, 3]}}, {"options": whole | {"gpus_per_node": 1}})
+    store(path, {"options": whole | {"layer_counts": [3, 3]}}, {"options": whole | {"gpus_per_node": 1}})
     assert len(stored_runs(path, of_here).runs) == 3
     # Where the bundle's nodes have one device each, a step that says nothing is predicted on such.
     [one, two] = (FabricFingerprint(backend="gloo", gpus_per_node=count) for count in (1, 2))
@@ -162,7 +162,7 @@ def test_labels_say_in_what_configurations_differ(tmp_path: Path, of_here: Manif
         {"options": {"zero": 2}},
         {"options": {"recompute": "selective"}},
         {"options": {"recompute": "selective", "sequence_parallel": True}},
-        {"options": {"encoder_counts": [2, 4]}},
+        {"options": {"layer_counts": [2, 4]}},
         {"options": {"bucket_entries": 1000}},
         {"options": {"gpus_per_node": 1}},
         {"model": asdict(replace(MODEL, sequence_length=16))},
@@ -175,8 +175,8 @@ def test_labels_say_in_what_configurations_differ(tmp_path: Path, of_here: Manif
     usual = "tiny (2-1-1), 4 × 1, recompute none, schedule"
     assert {f"{usual} interleaved, virtual_stages 2", f"{usual} interleaved, virtual_stages 3"} <= set(labels)
     usual += " 1f1b, zero 1"
-    assert f"{usual}, encoder_counts [2, 4]" in labels
-    usual += ", encoder_counts [4, 2]"
+    assert f"{usual}, layer_counts [2, 4]" in labels
+    usual += ", layer_counts [4, 2]"
     assert {
         f"{usual}, gpus_per_node 1",
         f"{usual}, gpus_per_node 2, bucket_entries 1000",

@@ -12,12 +12,12 @@ from kernelcast.validate.runs import MeasuredRun
 
 Make = Callable[..., Path]
 MODEL = ModelConfig(
-    name="tiny", hidden_size=8, sequence_length=4, attention_heads=2, encoders=6, vocabulary_size=100
+    name="tiny", hidden_size=8, sequence_length=4, attention_heads=2, layers=6, vocabulary_size=100
 )
 RUN = MeasuredRun(
     label="a run",
     model=MODEL,
-    parallelism=Parallelism(pp=2, mp=1, dp=2, micro_batch=1, micro_batches=3),
+    parallelism=Parallelism(pp=2, tp=1, dp=2, micro_batch=1, micro_batches=3),
     cluster=Cluster(gpus_per_node=2),
     measured_s=0.002,
 )
@@ -37,7 +37,7 @@ def test_a_run_is_predicted_both_ways_as_predict_does(make_bundle: Make) -> None
     assert found.error == pytest.approx(found.closed_form.step_time_s / 0.002 - 1)
     assert found.simulated_error < found.error  # stages are uneven: the closed form is above
     document = found.to_dict()
-    assert (document["model"], document["pp"], document["mp"], document["dp"]) == ("tiny", 2, 1, 2)
+    assert (document["model"], document["pp"], document["tp"], document["dp"]) == ("tiny", 2, 1, 2)
     assert document["predicted_s"] == found.closed_form.step_time_s
     assert document["interval_s"][0] < document["predicted_s"] < document["interval_s"][1]
 
@@ -50,10 +50,10 @@ def test_components_come_from_the_file_first_then_from_what_is_implied(make_bund
         implied=lambda run, estimate: {"PP_P2P": 1.0, "Encoder_Fwd": 1e-5},
     )
     components = {one.name: one for one in found.components()}
-    sent, encoder, update = (components[name] for name in ("PP_P2P", "Encoder_Fwd", "Max_Update"))
+    sent, layer, update = (components[name] for name in ("PP_P2P", "Encoder_Fwd", "Max_Update"))
     assert (sent.measured_s, sent.implied, sent.published_error) == (4e-6, False, 0.1)
     assert sent.error == pytest.approx(5e-6 / 4e-6 - 1)
-    assert (encoder.measured_s, encoder.implied, encoder.published_error) == (1e-5, True, None)
+    assert (layer.measured_s, layer.implied, layer.published_error) == (1e-5, True, None)
     assert (update.measured_s, update.error) == (None, None)
     assert found.implied_step_s is None  # of the parts that it is made of, none is implied
 

@@ -27,11 +27,11 @@ seed = 3
 hidden_size = 32
 sequence_length = 16
 attention_heads = 4
-encoders = 3
+layers = 3
 vocabulary_size = 200
 [defaults]
 model = "tiny"
-mp = 1
+tp = 1
 dp = 1
 micro_batch = 1
 micro_batches = 2
@@ -122,7 +122,7 @@ def check_report(found: dict[str, Any]) -> None:
         assert components["Encoder_Fwd"]["measured_s"] > 0
         operators = {(o["operator"], o["direction"]): o for o in one["operators"]}
         qkv = operators["qkv_linear", "backward"]
-        assert qkv["calls"] == 6  # 3 encoders, 2 micro-batches
+        assert qkv["calls"] == 6  # 3 layers, 2 micro-batches
         assert qkv["predicted_us_per_call"] == pytest.approx(20.0)
         assert qkv["measured_us_per_call"] == pytest.approx(qkv["measured_s"] / 6 * 1e6)
         assert sum(o["share"] for o in one["operators"]) == pytest.approx(1)
@@ -217,7 +217,7 @@ def test_steps_are_stored_under_the_software_of_their_number_of_processes(
     ("old", "new", "message"),
     [
         ('model = "tiny"', 'model = "huge"', "run 1: model 'huge' is unknown"),
-        ("pp = 2", "pp = 2\nmp = 3", r"run 2: mp is 3, expected a divisor of attention_heads \(4\)"),
+        ("pp = 2", "pp = 2\nmp = 3", r"run 2: tp is 3, expected a divisor of attention_heads \(4\)"),
         ("pp = 2", "pp = 2\nzero = 3", "run 2: zero is 3, real steps train 0 or 1 only"),
         ("pp = 2", "pp = 1", r"runs holds tiny \(1-1-1\) twice"),
         ("pp = 2", "stages = 2", "run 2: stages is unknown; known are model"),

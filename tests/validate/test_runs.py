@@ -17,7 +17,7 @@ RUN = """
 [[runs]]
 model = "llemma-7b"
 pp = 4
-mp = 2
+tp = 2
 dp = 2
 micro_batch = 4
 micro_batches = 8
@@ -34,7 +34,7 @@ def write(folder: Path, text: str) -> Path:
 def test_a_run_needs_a_model_a_layout_and_a_time(tmp_path: Path) -> None:
     [run] = read_runs(write(tmp_path, HEAD + RUN))
     assert run.label == "llemma-7b (4-2-2)"
-    assert run.model.encoders == 32
+    assert run.model.layers == 32
     assert (run.parallelism.pp, run.parallelism.recompute, run.parallelism.zero) == (4, "none", 1)
     assert run.cluster is None
     assert run.bucket_entries == 1_260_000_000
@@ -77,7 +77,7 @@ PP_P2P = 1
 
 @pytest.mark.parametrize("name", ["small", "small.toml", "sub/small.json"])
 def test_models_come_from_the_file_or_from_beside_it(tmp_path: Path, name: str) -> None:
-    fields = {"hidden_size": 64, "sequence_length": 32, "attention_heads": 4, "encoders": 8}
+    fields = {"hidden_size": 64, "sequence_length": 32, "attention_heads": 4, "layers": 8}
     table = "".join(f"{key} = {value}\n" for key, value in (fields | {"vocabulary_size": 100}).items())
     inline = ""
     if name == "small":
@@ -118,17 +118,17 @@ def test_models_come_from_the_file_or_from_beside_it(tmp_path: Path, name: str) 
         (HEAD + RUN.replace('"llemma-7b"', "7"), "run 1: model is 7, expected a model's name or file"),
         (HEAD + RUN.replace('model = "llemma-7b"', ""), "run 1: model is missing"),
         (HEAD + RUN + RUN.replace("pp = 4", "pp = 0"), "run 2: pp is 0, expected a whole number"),
-        (HEAD + RUN.replace("pp = 4", ""), "run 1: pp is missing, needed are pp, mp, dp, micro_batch"),
+        (HEAD + RUN.replace("pp = 4", ""), "run 1: pp is missing, needed are pp, tp, dp, micro_batch"),
         (
-            HEAD + RUN.replace("mp = 2", "mp = 5"),
-            "run 1: mp is 5, expected a divisor of attention_heads (32)",
+            HEAD + RUN.replace("tp = 2", "tp = 5"),
+            "run 1: tp is 5, expected a divisor of attention_heads (32)",
         ),
         (HEAD + RUN.replace("pp = 4", "pp = 64"), "run 1: pp is 64, expected from 1 to 32"),
         (
-            HEAD + RUN + "encoder_counts = [1, 1]",
-            "run 1: encoder_counts is (1, 1), expected one number per stage",
+            HEAD + RUN + "layer_counts = [1, 1]",
+            "run 1: layer_counts is (1, 1), expected one number per stage",
         ),
-        (HEAD + RUN + "encoder_counts = 3", "run 1: encoder_counts is 3, expected one number per stage"),
+        (HEAD + RUN + "layer_counts = 3", "run 1: layer_counts is 3, expected one number per stage"),
         (HEAD + RUN.replace("9.57", "0"), "run 1: measured_s is 0, expected seconds, a number above 0"),
         (HEAD + RUN.replace("9.57", "nan"), "run 1: measured_s is nan, expected seconds"),
         (HEAD + RUN.replace("9.57", '"9"'), "run 1: measured_s is '9', expected seconds"),
@@ -193,7 +193,7 @@ def test_no_value_of_a_field_gives_anything_but_a_run_or_one_line(field: str, va
     run = {
         "model": "llemma-7b",
         "pp": 4,
-        "mp": 2,
+        "tp": 2,
         "dp": 2,
         "micro_batch": 4,
         "micro_batches": 8,

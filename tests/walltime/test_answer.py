@@ -12,7 +12,7 @@ from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelCon
 from kernelcast.walltime import Allocation, Answer, answer, find_job, format_slurm, format_time
 
 Make = Callable[..., Path]
-SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 2\nencoders = 4\nvocabulary_size = 100\n"
+SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 2\nlayers = 4\nvocabulary_size = 100\n"
 JOB = """
 bundle = "test.kcast"
 model = "tiny.toml"
@@ -58,7 +58,7 @@ def test_the_time_of_the_steps_and_the_margin(ask: Ask, tmp_path: Path) -> None:
     assert times.walltime_s == pytest.approx(1.1 * times.high_s)
     estimate = Estimator.load(tmp_path / "test.kcast").predict(
         model=ModelConfig.from_file(tmp_path / "tiny.toml"),
-        parallelism=Parallelism(pp=2, mp=1, dp=1, micro_batch=1, micro_batches=3),
+        parallelism=Parallelism(pp=2, tp=1, dp=1, micro_batch=1, micro_batches=3),
         cluster=Cluster(gpus_per_node=2),
     )
     found = ask()
@@ -151,13 +151,13 @@ def test_what_is_missing_says_where_it_may_stand(ask: Ask, field: str) -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"mp": 3}, "--mp: mp is 3, expected a divisor of attention_heads"),
+        ({"tp": 3}, "--tp: tp is 3, expected a divisor of attention_heads"),
         (
             {"schedule": "interleaved"},
             "job file {folder}/kernelcast.toml: micro_batches is 3, expected a multiple of pp",
         ),
-        ({"encoder_counts": "1,2"}, "--encoder-counts: encoder_counts add up to 3, expected 4"),
-        ({"encoder_counts": "1,2,1"}, "--encoder-counts: encoder_counts is (1, 2, 1), expected "),
+        ({"layer_counts": "1,2"}, "--layer-counts: layer_counts add up to 3, expected 4"),
+        ({"layer_counts": "1,2,1"}, "--layer-counts: layer_counts is (1, 2, 1), expected "),
         ({"virtual_stages": 2}, "--virtual-stages: virtual_stages is 2, expected 1 with schedule 1f1b"),
         (
             {"global_batch": 5, "dp": 2},
@@ -172,7 +172,7 @@ def test_what_is_missing_says_where_it_may_stand(ask: Ask, field: str) -> None:
         ({"pp": 9}, "--pp: pp is 9, expected from 1 to "),
         (
             {"allocation": Allocation(gpus=3, origin="gpus 3")},
-            "layout pp 2 × mp 1 × dp 1 has 2 GPU(s), expected 3",
+            "layout pp 2 × tp 1 × dp 1 has 2 GPU(s), expected 3",
         ),
     ],
 )

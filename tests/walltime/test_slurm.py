@@ -70,12 +70,12 @@ def test_any_text_is_understood_or_left_alone(options: Options) -> None:
 
 
 def test_the_layout_must_fit() -> None:
-    layout = Parallelism(pp=2, mp=2, dp=2, micro_batch=1, micro_batches=1)
+    layout = Parallelism(pp=2, tp=2, dp=2, micro_batch=1, micro_batches=1)
     Allocation().check(layout)
     Allocation(nodes=3).check(layout)
     slurm_allocation({"nodes": "2", "gpus-per-node": "4"}).check(layout)
     with pytest.raises(UsageError) as raised:
         slurm_allocation({"nodes": "1-0", "gres": "gpu:4"}).check(layout)
     assert str(raised.value) == (
-        "layout pp 2 × mp 2 × dp 2 has 8 GPU(s), expected 4, as the job asks for (gres gpu:4)"
+        "layout pp 2 × tp 2 × dp 2 has 8 GPU(s), expected 4, as the job asks for (gres gpu:4)"
     )

@@ -50,7 +50,7 @@ class Points:
             times_us=table.times_us[drawn],
             held_out_us=held_out_us[drawn],
             half_widths=half_widths[drawn],
-            # A feature of 0 (no encoder) moves nothing, which a logarithmic axis cannot show.
+            # A feature of 0 (no layer) moves nothing, which a logarithmic axis cannot show.
             sizes=np.maximum(np.array(sizes)[drawn], 1.0),
             size_unit="FLOP" if compute else "B",
         )

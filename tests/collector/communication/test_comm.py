@@ -152,7 +152,7 @@ def test_processes_started_by_the_command(tmp_path: Path, plan_file: Path) -> No
         vectors = {(row.operator, row.vector) for row in database.read_samples()}
         assert {run.site for run in database.run_list()} == {"-Example-"}
     assert ("dp_all_reduce", (1024, 1, 3)) in vectors
-    for group in ("mp", "dp"):
+    for group in ("tp", "dp"):
         assert (f"{group}_all_gather", (1024, 1, 3)) in vectors
         assert (f"{group}_reduce_scatter", (1023, 1, 3)) in vectors  # as much for each
     assert {vector for name, vector in vectors if name == "pp_p2p"} == {(n, 1, 2) for n in (1024, 2048, 4096)}
@@ -169,12 +169,12 @@ def test_groups_that_share_a_node_are_told_apart_from_lone_ones(tmp_path: Path, 
             for row in database.read_samples()
         }
     kinds = {name[:2] for name in COLLECTIVES} - {"pp"}
-    assert found == {("mp", (1, 2), 2)} | {(kind, (1, 4), None) for kind in kinds}
+    assert found == {("tp", (1, 2), 2)} | {(kind, (1, 4), None) for kind in kinds}
     # The rest of what these processes can form; what is there is not measured again.
     done = collect(*chosen)
     assert done.returncode == 0, done.stderr
-    already = len([name for name in COLLECTIVES if name.startswith("mp")]) + len(COLLECTIVES) - 1
-    new = len([name for name in COLLECTIVES if not name.startswith("mp")])
+    already = len([name for name in COLLECTIVES if name.startswith("tp")]) + len(COLLECTIVES) - 1
+    new = len([name for name in COLLECTIVES if not name.startswith("tp")])
     assert done.stdout.startswith(f"{path}: {3 * new} measured, {3 * already} already there")
 
 

@@ -25,13 +25,13 @@ def test_two_nodes_of_four() -> None:
     two = world(2, 4)
     assert groups("mp2", two, MP) == ((0, 1), (2, 3), (4, 5), (6, 7))
     assert groups("mp8", two, MP) == (tuple(range(8)),)
-    # dp 4 leaves mp 2: every second process, over both nodes.
+    # dp 4 leaves tp 2: every second process, over both nodes.
     assert groups("dp4", two, DP) == ((0, 2, 4, 6), (1, 3, 5, 7))
     assert groups("dp2", two, DP) == ((0, 4), (1, 5), (2, 6), (3, 7))
     assert groups("1x2", two, DP) == ((0, 2), (1, 3), (4, 6), (5, 7))
     assert groups("pp2", two, PP) == ((0, 4), (1, 5), (2, 6), (3, 7))
     assert groups("1x2", two, PP) == ((0, 2), (1, 3), (4, 6), (5, 7))
-    # mp groups are neighbours: one over parts of two nodes does not exist.
+    # tp groups are neighbours: one over parts of two nodes does not exist.
     assert [layout.kind for layout in layouts("2x2", two)] == [DP]
     assert layouts("dp4", two)[0].groups_per_node == 2
     assert layouts("2x4", two)[0].groups_per_node == 1
@@ -41,12 +41,12 @@ def test_by_default_all_in_powers_of_two_without_duplicates() -> None:
     def shapes(nodes: int, per_node: int) -> list[tuple[str, int, int]]:
         return sorted((x.kind, x.nodes, x.per_node) for x in layouts("", world(nodes, per_node)))
 
-    assert shapes(1, 2) == [("dp", 1, 2), ("mp", 1, 2), ("pp", 1, 2)]
-    assert shapes(1, 3) == [("dp", 1, 2), ("dp", 1, 3), ("mp", 1, 2), ("mp", 1, 3), ("pp", 1, 2)]
-    assert shapes(2, 1) == [("dp", 2, 1), ("mp", 2, 1), ("pp", 2, 1)]
+    assert shapes(1, 2) == [("dp", 1, 2), ("tp", 1, 2), ("pp", 1, 2)]
+    assert shapes(1, 3) == [("dp", 1, 2), ("dp", 1, 3), ("tp", 1, 2), ("tp", 1, 3), ("pp", 1, 2)]
+    assert shapes(2, 1) == [("dp", 2, 1), ("tp", 2, 1), ("pp", 2, 1)]
     assert shapes(2, 4) == [
         ("dp", 1, 2), ("dp", 1, 4), ("dp", 2, 1), ("dp", 2, 2), ("dp", 2, 4),
-        ("mp", 1, 2), ("mp", 1, 4), ("mp", 2, 4), ("pp", 1, 2), ("pp", 2, 1),
+        ("tp", 1, 2), ("tp", 1, 4), ("tp", 2, 4), ("pp", 1, 2), ("pp", 2, 1),
     ]  # fmt: skip
     assert len(layouts("1x2,mp2,dp2,1x2", world(1, 2))) == 3
 
@@ -85,20 +85,20 @@ def test_degrees_give_the_vectors_that_predictions_ask_for(
         return layout.nodes, layout.per_node
 
     def asked(**degrees: int) -> Parallelism:
-        return Parallelism(**{"pp": 1, "mp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 8} | degrees)
+        return Parallelism(**{"pp": 1, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 8} | degrees)
 
     here = world(nodes, per_node)
-    mp = tensor_group(asked(mp=degree, dp=size // degree), cluster)
-    assert [shape(x) for x in layouts(f"mp{degree}", here)] == [(mp.nodes, mp.gpus_per_node)]
-    dp = data_group(asked(dp=degree, mp=size // degree), cluster)
+    tp = tensor_group(asked(tp=degree, dp=size // degree), cluster)
+    assert [shape(x) for x in layouts(f"tp{degree}", here)] == [(tp.nodes, tp.gpus_per_node)]
+    dp = data_group(asked(dp=degree, tp=size // degree), cluster)
     assert [shape(x) for x in layouts(f"dp{degree}", here)] == [(dp.nodes, dp.gpus_per_node)]
-    pair = pipeline_pair(asked(pp=2, mp=size // 2), cluster)
+    pair = pipeline_pair(asked(pp=2, tp=size // 2), cluster)
     assert [shape(x) for x in layouts("pp2", here)] == [(pair.nodes, pair.gpus_per_node)]
 
 
-@pytest.mark.parametrize("text", ["2", "x", "1x", "mp", "tp2", "1x2;2x1", "1x2,", "-1x2", "1×2", "9999999x1"])
+@pytest.mark.parametrize("text", ["2", "x", "1x", "tp", "tp2", "1x2;2x1", "1x2,", "-1x2", "1×2", "9999999x1"])
 def test_what_is_no_layout(text: str) -> None:
-    with pytest.raises(UsageError, match=r"^--layouts: found .*expected NODESxPROCESSES or mp, dp or pp"):
+    with pytest.raises(UsageError, match=r"^--layouts: found .*expected NODESxPROCESSES or tp, dp or pp"):
         layouts(text, world(2, 4))
 
 

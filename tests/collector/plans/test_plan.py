@@ -74,10 +74,10 @@ def test_limits_hold() -> None:
 
 def test_shapes_divide() -> None:
     for point in compute_points(load_plan("quick")):
-        shape, mp = point.shape, point.shape.tensor_parallel
+        shape, tp = point.shape, point.shape.tensor_parallel
         assert shape.head_size * shape.attention_heads == shape.hidden_size
         assert not any(
-            size % mp
+            size % tp
             for size in (shape.attention_heads, shape.mlp_size, shape.vocabulary_size, shape.hidden_size)
         )
 
@@ -182,20 +182,20 @@ class TestThePaperPlan:
         return {point.vector for point in points}
 
     def test_rope_and_flash_attention(self, paper: Plan) -> None:
-        combinations = [(mp, h, d) for mp in self.MP for h in self.H for d in self.D if d % h == 0 == h % mp]
+        combinations = [(tp, h, d) for tp in self.MP for h in self.H for d in self.D if d % h == 0 == h % tp]
         assert (
             len(combinations) * len(self.B) * len(self.L) == 4860
         )  # as many rows as the authors' RoPE file has
-        expected = {(b, l, h // mp, d // h) for mp, h, d in combinations for b in self.B for l in self.L}  # noqa: E741
+        expected = {(b, l, h // tp, d // h) for tp, h, d in combinations for b in self.B for l in self.L}  # noqa: E741
         assert self.vectors(paper, "rope") == self.vectors(paper, "flash_attention") == expected
-        assert (8, 2048, 8, 96) in expected  # GPT-20B: h 64, d 6144, mp 8
+        assert (8, 2048, 8, 96) in expected  # GPT-20B: h 64, d 6144, tp 8
 
     def test_linears_norms_and_the_vocabulary(self, paper: Plan) -> None:
         assert self.vectors(paper, "layer_norm") == set(product(self.B, self.L, self.D))
         tokens = {b * l for b in self.B for l in self.L}  # noqa: E741
-        up = {(m, d, 4 * d // mp) for m in tokens for d in self.D for mp in self.MP}
+        up = {(m, d, 4 * d // tp) for m in tokens for d in self.D for tp in self.MP}
         assert self.vectors(paper, "mlp_up_linear") == up
-        padded = [-(-50257 // (128 * mp)) * 128 for mp in self.MP]  # v/mp
+        padded = [-(-50257 // (128 * tp)) * 128 for tp in self.MP]  # v/tp
         assert padded[:2] == [50304, 25216]
         entropy = {(b, l, v) for b in self.B for l in self.L for v in padded}  # noqa: E741
         assert self.vectors(paper, "cross_entropy") == entropy

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils.checkpoint import checkpoint
 
-from kernelcast.collector.layers.encoder_layers import causal_attention, rotary_tables, rotate
+from kernelcast.collector.functions.transformer import causal_attention, rotary_tables, rotate
 from kernelcast.collector.traces.memory_trace import peak_bytes
 from kernelcast.collector.training.model import Chunk, Shard
 from kernelcast.runtime import DataError, ModelConfig, Parallelism
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.pipeline.schedules import Kind, stage_orders
 from kernelcast.runtime.step.parameters import padded_vocabulary
-from kernelcast.runtime.step.partition import encoders_of_chunks
+from kernelcast.runtime.step.partition import layers_of_chunks
 
 DROPPED = 0.1
 
@@ -76,12 +76,12 @@ class Stage(nn.Module):
     sine: Tensor
 
     def __init__(
-        self, model: ModelConfig, *, encoders: int, vocabulary_size: int, is_first: bool, is_last: bool
+        self, model: ModelConfig, *, layers: int, vocabulary_size: int, is_first: bool, is_last: bool
     ) -> None:
         super().__init__()
         d = model.hidden_size
         self.embedding = nn.Embedding(vocabulary_size, d) if is_first else None
-        self.encoders = nn.ModuleList(Encoder(model) for _ in range(encoders))
+        self.layers = nn.ModuleList(Encoder(model) for _ in range(layers))
         self.norm = _norm(model) if is_last else None
         self.logits = nn.Linear(d, vocabulary_size, bias=False) if is_last else None
         cosine, sine = rotary_tables(
@@ -94,15 +94,15 @@ class Stage(nn.Module):
         """Token ids [b, l] on the first stage, else activations [b, l, d]; gives activations, or logits [b, l, v]."""
         if self.embedding is not None:
             x = self.embedding(x)
-        for encoder in self.encoders:
-            x = encoder(x, self.cosine, self.sine)
+        for layer in self.layers:
+            x = layer(x, self.cosine, self.sine)
         if self.norm is not None and self.logits is not None:
             x = self.logits(self.norm(x))
         return x
 
 
 class AnyEncoder(Encoder):
-    """The encoder with grouped queries, heads of any size, biases, dropout and a softmax of its own."""
+    """The layer with grouped queries, heads of any size, biases, dropout and a softmax of its own."""
 
     def __init__(self, model: ModelConfig, *, dropout: bool, recompute: str) -> None:
         super().__init__(model)
@@ -153,16 +153,16 @@ class AnyEncoder(Encoder):
 
 
 class AnyStage(Stage):
-    """A stage of those encoders, with tied embeddings and learned positions where the model has them."""
+    """A stage of those layers, with tied embeddings and learned positions where the model has them."""
 
     def __init__(
         self, model: ModelConfig, layout: Parallelism, index: int, *, dropout: bool, vocabulary_size: int
     ) -> None:
         first, last = index == 0, index == layout.pp - 1
-        super().__init__(model, encoders=0, vocabulary_size=vocabulary_size, is_first=first, is_last=last)
-        count = encoders_of_chunks(model.encoders, layout)[index]
+        super().__init__(model, layers=0, vocabulary_size=vocabulary_size, is_first=first, is_last=last)
+        count = layers_of_chunks(model.layers, layout)[index]
         self.recompute, self.dropped = layout.recompute, DROPPED if dropout else 0.0
-        self.encoders = nn.ModuleList(
+        self.layers = nn.ModuleList(
             AnyEncoder(model, dropout=dropout, recompute=layout.recompute) for _ in range(count)
         )
         if first and last and model.tied_embeddings:
@@ -175,11 +175,11 @@ class AnyStage(Stage):
             if self.positions.num_embeddings:
                 x = x + self.positions.weight[: x.shape[1]]
             x = F.dropout(x, self.dropped)
-        for encoder in self.encoders:
+        for layer in self.layers:
             if self.recompute == "full":
-                x = checkpoint(encoder, x, self.cosine, self.sine, use_reentrant=False)
+                x = checkpoint(layer, x, self.cosine, self.sine, use_reentrant=False)
             else:
-                x = encoder(x, self.cosine, self.sine)
+                x = layer(x, self.cosine, self.sine)
         return x if self.logits is None else self.logits(self.norm(x))
 
 
@@ -267,18 +267,18 @@ GPT: dict[str, Any] = {
     "hidden_size": 128,
     "sequence_length": 128,
     "attention_heads": 4,
-    "encoders": 4,
+    "layers": 4,
     "vocabulary_size": 1000,
 }
 LLAMA = GPT | {"norm": "rms_norm", "activation": "swiglu", "mlp_size": 344}
 SOFTMAX = GPT | {"sequence_length": 256, "attention": "fused_softmax"}
 GPT_2 = GPT | {"rotary": False, "tied_embeddings": True, "learned_positions": 256}
 NEOX = GPT | {"parallel_residual": True}
-LONG = GPT | {"encoders": 7}
+LONG = GPT | {"layers": 7}
 WIDE = GPT | {"hidden_size": 512}
 MANY_WORDS = GPT | {"vocabulary_size": 20000}
 
-ONE: dict[str, Any] = {"pp": 1, "mp": 1, "dp": 1, "micro_batch": 4, "micro_batches": 2}
+ONE: dict[str, Any] = {"pp": 1, "tp": 1, "dp": 1, "micro_batch": 4, "micro_batches": 2}
 SINGLE = ONE | {"micro_batch": 1}
 THREE = ONE | {"pp": 3, "micro_batches": 6}
 TWO = ONE | {"pp": 2, "micro_batches": 4}
@@ -331,8 +331,8 @@ def test_the_model_that_real_steps_train() -> None:
     def steps() -> object:
         stage = Chunk(
             model,
-            first_encoder=0,
-            encoders=4,
+            first_layer=0,
+            layers=4,
             vocabulary_size=padded_vocabulary(1000, 1),
             is_first=True,
             is_last=True,

@@ -7,7 +7,7 @@ from kernelcast.collector.training.steps import Effort, train_jobs
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 
 MODEL = ModelConfig(
-    name="tiny", hidden_size=32, sequence_length=16, attention_heads=4, encoders=4, vocabulary_size=200
+    name="tiny", hidden_size=32, sequence_length=16, attention_heads=4, layers=4, vocabulary_size=200
 )
 
 
@@ -16,13 +16,13 @@ def job(pp: int, counts: tuple[int, ...]) -> TrainingJob:
     virtual_stages = len(counts) // pp
     layout = Parallelism(
         pp=pp,
-        mp=1,
+        tp=1,
         dp=1,
         micro_batch=1,
         micro_batches=pp,
         schedule="interleaved" if virtual_stages > 1 else "1f1b",
         virtual_stages=virtual_stages,
-        encoder_counts=counts,
+        layer_counts=counts,
     )
     return TrainingJob(model=MODEL, parallelism=layout)
 
@@ -34,8 +34,8 @@ def test_a_stage_without_anything_is_named(pp: int, counts: tuple[int, ...], sta
     with pytest.raises(UsageError) as caught:
         job(pp, counts)
     assert str(caught.value) == (
-        f"encoder_counts is {counts}, which leaves stage {stage} (from 0) empty; "
-        "real steps need an encoder on every stage between the first and the last"
+        f"layer_counts is {counts}, which leaves stage {stage} (from 0) empty; "
+        "real steps need a layer on every stage between the first and the last"
     )
 
 

@@ -10,9 +10,9 @@ from kernelcast.collector.training.steps import Turn
 from kernelcast.runtime import ModelConfig, Parallelism
 
 MODEL = ModelConfig(
-    name="tiny", hidden_size=64, sequence_length=32, attention_heads=4, encoders=7, vocabulary_size=500
+    name="tiny", hidden_size=64, sequence_length=32, attention_heads=4, layers=7, vocabulary_size=500
 )
-LAYOUT = Parallelism(pp=1, mp=1, dp=1, micro_batch=1, micro_batches=4)
+LAYOUT = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=4)
 
 
 def rank(**more: Any) -> dict[str, Any]:
@@ -20,7 +20,7 @@ def rank(**more: Any) -> dict[str, Any]:
     nothing: dict[str, Any] = {
         name: []
         for name in (
-            "operators", "forward", "loss", "backward", "encoder_forward", "encoder_backward", "messages",
+            "operators", "forward", "loss", "backward", "layer_forward", "layer_backward", "messages",
         )
     }  # fmt: skip
     return {"stage": 0, "steps": [1.0], "idle": {}, **nothing, **more}
@@ -33,8 +33,8 @@ def components_s(layout: Parallelism, *ranks: dict[str, Any]) -> dict[str, float
 
 def test_chunks_of_a_stage_are_added_though_they_take_different_times() -> None:
     layout = Parallelism(
-        pp=2, mp=1, dp=1, micro_batch=1, micro_batches=4,
-        schedule="interleaved", virtual_stages=2, encoder_counts=(1, 5, 1, 0),
+        pp=2, tp=1, dp=1, micro_batch=1, micro_batches=4,
+        schedule="interleaved", virtual_stages=2, layer_counts=(1, 5, 1, 0),
     )  # fmt: skip
 
     def of_chunks(first_us: float, second_us: float) -> dict[str, Any]:
@@ -47,7 +47,7 @@ def test_chunks_of_a_stage_are_added_though_they_take_different_times() -> None:
 
 
 def test_the_losss_messages_count_by_their_own_time() -> None:
-    layout = Parallelism(pp=1, mp=2, dp=1, micro_batch=1, micro_batches=4)
+    layout = Parallelism(pp=1, tp=2, dp=1, micro_batch=1, micro_batches=4)
 
     def of_rank(waited_us: float) -> dict[str, Any]:
         return rank(

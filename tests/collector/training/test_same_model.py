@@ -8,24 +8,24 @@ import pytest
 from kernelcast.collector.launch import run_workers
 
 GPT = {
-    "name": "gpt", "hidden_size": 32, "sequence_length": 16, "attention_heads": 4, "encoders": 4, "vocabulary_size": 200
+    "name": "gpt", "hidden_size": 32, "sequence_length": 16, "attention_heads": 4, "layers": 4, "vocabulary_size": 200
 }  # fmt: skip
 LLAMA = GPT | {
     "name": "llama", "kv_heads": 2, "norm": "rms_norm", "activation": "swiglu", "mlp_size": 88, "biases": "none"
 }  # fmt: skip
 LAYOUTS = {
-    "1-2-1": {"mp": 2},
+    "1-2-1": {"tp": 2},
     "1-1-2": {"dp": 2, "zero": 0},
     "1-1-2, ZeRO-1": {"dp": 2},
     "2-1-1": {"pp": 2},
-    "2-2-1": {"pp": 2, "mp": 2},
-    "1-2-2": {"mp": 2, "dp": 2},
+    "2-2-1": {"pp": 2, "tp": 2},
+    "1-2-2": {"tp": 2, "dp": 2},
     "2-1-2": {"pp": 2, "dp": 2},
     "2-1-1, gpipe": {"pp": 2, "schedule": "gpipe"},
     "2-1-1, interleaved": {"pp": 2, "schedule": "interleaved", "virtual_stages": 2},
     "1-1-1, recomputed": {"recompute": "full"},
-    "2-2-1, recomputed": {"pp": 2, "mp": 2, "recompute": "full"},
-    "1-2-1, attention recomputed": {"mp": 2, "recompute": "selective"},
+    "2-2-1, recomputed": {"pp": 2, "tp": 2, "recompute": "full"},
+    "1-2-1, attention recomputed": {"tp": 2, "recompute": "selective"},
 }
 MODELS = {
     "gpt": GPT,
@@ -57,9 +57,9 @@ def own(name, whole, model, index, parts):
     return rows(whole) if name in ("embedding", "logits.weight") else whole
 
 def differences(model, options, cache, rank):
-    layout = Parallelism(**{"pp": 1, "mp": 1, "dp": 1, "micro_batch": 2, "micro_batches": 4} | options)
+    layout = Parallelism(**{"pp": 1, "tp": 1, "dp": 1, "micro_batch": 2, "micro_batches": 4} | options)
     groups = Groups.of(layout, rank, cache)
-    alone = Parallelism(pp=1, mp=1, dp=1, micro_batch=2, micro_batches=4 * layout.dp)
+    alone = Parallelism(pp=1, tp=1, dp=1, micro_batch=2, micro_batches=4 * layout.dp)
     if groups is None: return None
     cpu = torch.device("cpu")
     trainer = Trainer(TrainingJob(model=model, parallelism=layout, bucket_entries=1000), groups, device=cpu, seed=3)
@@ -67,7 +67,7 @@ def differences(model, options, cache, rank):
     whole = Trainer(TrainingJob(model=model, parallelism=alone), nobody, device=cpu, seed=3)
     loss, expected = torch.tensor(trainer.passes()), whole.passes()
     dist.all_reduce(loss, group=groups.world)
-    found = {"loss": [float(loss) / layout.mp, expected]}
+    found = {"loss": [float(loss) / layout.tp, expected]}
     known = {}
     for what in ("gradients", "clipped", "weights"):
         if what == "clipped":
@@ -79,13 +79,13 @@ def differences(model, options, cache, rank):
         values = {n: p if what == "weights" else p.grad for n, p in whole.chunks[0].named_parameters()}
         worst, compared = 0.0, 0
         for chunk, number in zip(trainer.chunks, range(groups.stage, layout.chunks, layout.pp)):
-            before = sum(trainer._job.chunk_encoders[:number])
+            before = sum(trainer._job.chunk_layers[:number])
             for name, parameter in chunk.named_parameters():
                 head, _, tail = name.partition(".")
-                if head == "encoders":
+                if head == "layers":
                     index, _, rest = tail.partition(".")
-                    name = f"encoders.{before + int(index)}.{rest}"
-                expected = own(name, values[name], model, groups.tensor_index, layout.mp)
+                    name = f"layers.{before + int(index)}.{rest}"
+                expected = own(name, values[name], model, groups.tensor_index, layout.tp)
                 mine = parameter if what == "weights" else parameter.grad
                 worst = max(worst, float((mine - expected).abs().max() / expected.abs().max().clamp_min(1e-12)))
                 compared += mine.numel()
@@ -109,14 +109,14 @@ def test_every_layout_trains_the_same_model(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "compares.py").write_text(WORKER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     cases = {f"gpt {name}": (GPT, options) for name, options in LAYOUTS.items()}
-    cases |= {f"{name} 2-2-1": (model, {"pp": 2, "mp": 2}) for name, model in MODELS.items()}
+    cases |= {f"{name} 2-2-1": (model, {"pp": 2, "tp": 2}) for name, model in MODELS.items()}
     request = tmp_path / "request.json"
     request.write_text(json.dumps(cases))
     run_workers("compares", [str(request), str(tmp_path)], processes=4, threads=1, timeout_s=120)
     ranks = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(4)]
     for label, (_, options) in cases.items():
         found = [rank[label] for rank in ranks if rank[label] is not None]
-        sizes = [options.get(name, 1) for name in ("pp", "mp", "dp")]
+        sizes = [options.get(name, 1) for name in ("pp", "tp", "dp")]
         assert len(found) == sizes[0] * sizes[1] * sizes[2], label
         for one in found:
             assert one["loss"][0] == pytest.approx(one["loss"][1], rel=1e-5), label

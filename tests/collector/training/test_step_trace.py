@@ -18,7 +18,7 @@ from kernelcast.collector.training.step_trace import TracedWork, attribute_step
 from kernelcast.collector.training.steps import Turn
 from kernelcast.runtime import ModelConfig, Parallelism
 
-ENCODERS = 2
+LAYERS = 2
 
 
 def traced(norm: str, recompute: str) -> tuple[TracedWork, dict[str, list[object]]]:
@@ -27,14 +27,14 @@ def traced(norm: str, recompute: str) -> tuple[TracedWork, dict[str, list[object
         hidden_size=32,
         sequence_length=16,
         attention_heads=4,
-        encoders=ENCODERS,
+        layers=LAYERS,
         vocabulary_size=100,
         norm=norm,  # type: ignore[arg-type]
     )
     chunk = Chunk(
         model,
-        first_encoder=0,
-        encoders=ENCODERS,
+        first_layer=0,
+        layers=LAYERS,
         vocabulary_size=128,
         is_first=True,
         is_last=True,
@@ -86,8 +86,8 @@ def test_every_operator_is_found_in_its_direction(norm: str, recompute: str) -> 
     assert found["embedding", "backward"] == found["cross_entropy", "backward"] == 1
     # The stream's two gradients meet once per residual addition, whatever the norm is made of.
     adds = [p for p in pieces if p.owner.name == "residual_add" and p.owner.direction == "backward"]
-    assert len({p.owner.call for p in adds}) == 2 * 2 * ENCODERS  # passed on, and met by the other gradient
-    assert len(said["encoder_forward"]) == len(said["encoder_backward"]) == ENCODERS
+    assert len({p.owner.call for p in adds}) == 2 * 2 * LAYERS  # passed on, and met by the other gradient
+    assert len(said["layer_forward"]) == len(said["layer_backward"]) == LAYERS
 
 
 def test_pieces_do_not_overlap_and_fill_the_step() -> None:
@@ -144,9 +144,9 @@ def test_on_a_gpu_passes_last_as_long_as_their_kernels_and_waiting_is_no_update(
     assert times["gradient_clip"] == 50
     assert times["gradient_clip_all_reduce"] == 9000
     model = ModelConfig(
-        name="tiny", hidden_size=32, sequence_length=16, attention_heads=4, encoders=1, vocabulary_size=100
+        name="tiny", hidden_size=32, sequence_length=16, attention_heads=4, layers=1, vocabulary_size=100
     )
-    layout = Parallelism(pp=1, mp=1, dp=1, micro_batch=1, micro_batches=1)
+    layout = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1)
     turn = Turn(job=0, round=0, steps_s=(0.02,), reference_us=(), traces=(found,))
     measured = MeasuredJob(job=TrainingJob(model=model, parallelism=layout), turns=(turn,))
     assert measured.components_s()["Max_Update"] == pytest.approx(50e-6)

@@ -16,13 +16,13 @@ from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, Usa
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 from kernelcast.runtime.step.decomposition import decompose
 
-ALONE = Parallelism(pp=1, mp=1, dp=1, micro_batch=1, micro_batches=3)
+ALONE = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=3)
 MODEL = ModelConfig(
     name="tiny",
     hidden_size=32,
     sequence_length=16,
     attention_heads=4,
-    encoders=3,
+    layers=3,
     vocabulary_size=200,
     forward_syncs=2,
     backward_syncs=2,
@@ -49,7 +49,7 @@ def marked(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_jobs_take_turns_and_their_operators_are_those_of_the_prediction() -> None:
-    layouts = [ALONE, replace(ALONE, pp=2), replace(ALONE, mp=2), replace(ALONE, dp=2)]
+    layouts = [ALONE, replace(ALONE, pp=2), replace(ALONE, tp=2), replace(ALONE, dp=2)]
     jobs = [TrainingJob(model=MODEL, parallelism=layout) for layout in layouts]
     seen: list[tuple[int, int]] = []
     turns = train_jobs(
@@ -69,7 +69,7 @@ def test_jobs_take_turns_and_their_operators_are_those_of_the_prediction() -> No
         components = measured.components_s()
         expected = {"Encoder_Fwd", "Encoder_Bwd", "Stage_Fwd_Max", "Stage_Bwd_Max", "Max_Update"}
         layout = job.parallelism
-        expected |= {"MP_Allreduce"} if layout.mp > 1 else set()
+        expected |= {"MP_Allreduce"} if layout.tp > 1 else set()
         expected |= {"DP_Allreduce", "DP_Allgather"} if layout.dp > 1 else set()
         assert expected <= set(components) <= expected | ({"PP_P2P"} if layout.pp > 1 else set())
         assert all(seconds > 0 for seconds in components.values())
@@ -78,7 +78,7 @@ def test_jobs_take_turns_and_their_operators_are_those_of_the_prediction() -> No
 
 
 def test_what_is_computed_again_is_counted_twice() -> None:
-    layouts = [replace(ALONE, recompute="full"), replace(ALONE, mp=2, recompute="full")]
+    layouts = [replace(ALONE, recompute="full"), replace(ALONE, tp=2, recompute="full")]
     jobs = [TrainingJob(model=MODEL, parallelism=layout) for layout in layouts]
     turns = train_jobs(jobs, effort=SHORT, seed=7, timeout_s=100)
     for job, measured in zip(jobs, measured_jobs(jobs, turns), strict=True):
@@ -106,7 +106,7 @@ def check_operators(job: TrainingJob, found: list[OperatorTime]) -> None:
         assert known[key].step_us > 0
         if key[1] == "forward" and key[0] != "embedding_mask":  # two pieces there, ids before and rows after
             assert known[key].calls == count, (job.label, key)
-    if job.parallelism.mp > 1:
+    if job.parallelism.tp > 1:
         sums = (known["mp_all_reduce", "once"], known["cross_entropy_all_reduce", "once"])
         assert sum(one.calls for one in sums) == calls["mp_all_reduce", "once"], job.label
     # What torch.distributed does on the main thread is no operator; a transfer is measured where it arrives.
@@ -132,7 +132,7 @@ def test_an_exception_is_one_line_and_leaves_nobody() -> None:
 
 
 def test_a_killed_rank_ends_the_others_and_keeps_what_was_measured() -> None:
-    job = TrainingJob(model=MODEL, parallelism=replace(ALONE, mp=2))
+    job = TrainingJob(model=MODEL, parallelism=replace(ALONE, tp=2))
     kept: list[Turn] = []
 
     def kill(turn: Turn) -> None:
@@ -173,12 +173,12 @@ def test_a_timeout_ends_everybody() -> None:
 @pytest.mark.parametrize(
     ("model", "layout", "message"),
     [
-        ({}, {"mp": 3}, r"mp is 3, expected a divisor of attention_heads \(4\) of model tiny"),
-        ({"kv_heads": 1}, {"mp": 2}, r"mp is 2, expected a divisor of kv_heads \(1\)"),
+        ({}, {"tp": 3}, r"tp is 3, expected a divisor of attention_heads \(4\) of model tiny"),
+        ({"kv_heads": 1}, {"tp": 2}, r"tp is 2, expected a divisor of kv_heads \(1\)"),
         ({}, {"pp": 3, "micro_batches": 2}, "micro_batches is 2, real steps over 3 pipeline stages need 3"),
         ({}, {"zero": 2}, "zero is 2, real steps train 0 or 1 only"),
         ({}, {"schedule": "zero_bubble"}, "schedule is zero_bubble, real steps train gpipe, 1f1b or"),
-        ({}, {"mp": 2, "sequence_parallel": True}, "sequence_parallel is true, real steps train false only"),
+        ({}, {"tp": 2, "sequence_parallel": True}, "sequence_parallel is true, real steps train false only"),
         ({"attention": "fused_softmax"}, {}, "model tiny: attention is 'fused_softmax', real steps train"),
         ({"tied_embeddings": True}, {}, "model tiny: tied_embeddings is true, real steps train false only"),
         ({"learned_positions": 64}, {}, "model tiny: learned_positions is 64, real steps train 0 only"),
@@ -197,9 +197,9 @@ def test_what_is_not_trained_is_named(
 def test_a_job_survives_json() -> None:
     job = TrainingJob(
         model=MODEL,
-        parallelism=replace(ALONE, pp=2, encoder_counts=(1, 2)),
+        parallelism=replace(ALONE, pp=2, layer_counts=(1, 2)),
         bucket_entries=99,
         dtype="bfloat16",
     )
     assert TrainingJob.from_dict(job.to_dict()) == job
-    assert (job.label, job.chunk_encoders, job.vocabulary_size) == ("2-1-1", (1, 2), 256)
+    assert (job.label, job.chunk_layers, job.vocabulary_size) == ("2-1-1", (1, 2), 256)

@@ -24,10 +24,10 @@ class Shorten(importlib.abc.MetaPathFinder):
 sys.meta_path.insert(0, Shorten())
 """
 MODEL = ModelConfig(
-    name="tiny", hidden_size=32, sequence_length=16, attention_heads=4, encoders=4, vocabulary_size=200
+    name="tiny", hidden_size=32, sequence_length=16, attention_heads=4, layers=4, vocabulary_size=200
 )
-ALONE = Parallelism(pp=1, mp=1, dp=1, micro_batch=1, micro_batches=1)
-PAIR = Parallelism(pp=1, mp=1, dp=2, micro_batch=1, micro_batches=1)
+ALONE = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1)
+PAIR = Parallelism(pp=1, tp=1, dp=2, micro_batch=1, micro_batches=1)
 
 
 @pytest.fixture(autouse=True)

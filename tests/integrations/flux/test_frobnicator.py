@@ -84,7 +84,7 @@ def test_attributes_of_the_command_line(ingest: Ingest, real: Path, limit_s: Ask
     script = SCRIPT.replace("steps=1e6", "steps=2000")
     found = ingest(job(tmp_path, script=script, fields={"margin": "50%"}), userid=SOMEBODY, command=real)
     assert duration(found) == pytest.approx(asked * 1.5 / 1.1, abs=120)
-    layout = {**fields, "pp": 2, "encoder_counts": [3, 1]}
+    layout = {**fields, "pp": 2, "layer_counts": [3, 1]}
     assert duration(ingest(job(tmp_path, script=None, fields=layout, gpus=2), userid=ME, command=real)) > 0
 
 

@@ -27,7 +27,7 @@ def test_a_job_that_describes_itself(queue: Queue, real: Path, limit_s: Ask) -> 
 
 
 def test_values_with_commas(queue: Queue, real: Path) -> None:
-    fields = FIELDS + " pp=2 encoder_counts=3,1"
+    fields = FIELDS + " pp=2 layer_counts=3,1"
     found = {
         queue({"KERNELCAST": value}, command=real).walltime
         for value in (fields, f"'{fields}'", f'"{fields}"', fields.replace(",", "\\,"))

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slurm
 Slurm = Any  # of conftest.py, which cannot be imported
 
 DEFAULT_LIMIT = "01:00:00"  # the partition's
-SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 2\nencoders = 4\nvocabulary_size = 100\n"
+SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 2\nlayers = 4\nvocabulary_size = 100\n"
 TOML = 'model = "tiny.toml"\nmicro_batch = 1\nmicro_batches = 3\nsteps = 1_000_000\n'
 LINES = "#KERNELCAST model=tiny.toml micro_batch=1\n#KERNELCAST micro_batches=3 steps=1e6\n"
 
@@ -227,7 +227,7 @@ def test_the_layout_must_have_the_gpus_of_the_job(
     # An option on the command line is what the job gets.
     submitted = slurm.run("sbatch", "--gpus-per-node=4", "train.sbatch", cwd=folder)
     assert slurm.limit(submitted.job) == DEFAULT_LIMIT
-    assert "layout pp 1 × mp 1 × dp 2 has 2 GPU(s), expected 4" in submitted.said
+    assert "layout pp 1 × tp 1 × dp 2 has 2 GPU(s), expected 4" in submitted.said
     write_script(folder, "#KERNELCAST dp=2\n" + LINES)
     submitted = slurm.run("sbatch", "--gres=gpu:2", "train.sbatch", cwd=folder)
     assert slurm.limit(submitted.job) == predicted(folder, "train.sbatch", monkeypatch)

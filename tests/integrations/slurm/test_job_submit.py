@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slurm
 Slurm = Any  # of conftest.py, which cannot be imported
 
 DEFAULT_LIMIT = "01:00:00"  # the partition's
-SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 2\nencoders = 4\nvocabulary_size = 100\n"
+SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 2\nlayers = 4\nvocabulary_size = 100\n"
 LINES = "#KERNELCAST model=tiny micro_batch=1\n#KERNELCAST micro_batches=3 steps=1e6\n"
 
 
@@ -96,7 +96,7 @@ def test_the_layout_must_have_the_gpus_of_the_job(
         assert slurm.limit(submitted.job) == predicted(site, folder, monkeypatch, "--gpus-per-node", "2")
     else:
         assert slurm.limit(submitted.job) == DEFAULT_LIMIT
-        assert f"layout pp 1 × mp 1 × dp 2 has 2 GPU(s), expected {gpus}" in submitted.server[0]
+        assert f"layout pp 1 × tp 1 × dp 2 has 2 GPU(s), expected {gpus}" in submitted.server[0]
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_limit_from_the_warm_process(slurm: Slurm, server: object, folder: Pat
 def test_what_the_job_asks_of_slurm_counts(slurm: Slurm, server: object, folder: Path) -> None:
     submitted = submit(slurm, folder, LINES, "--gpus-per-node=2")
     assert slurm.limit(submitted.job) == DEFAULT_LIMIT
-    assert submitted.server[0].startswith("error: layout pp 1 × mp 1 × dp 1 has 1 GPU(s), expected 2")
+    assert submitted.server[0].startswith("error: layout pp 1 × tp 1 × dp 1 has 1 GPU(s), expected 2")
 
 
 def test_slips_and_hostile_texts(slurm: Slurm, server: object, folder: Path) -> None:

@@ -85,11 +85,11 @@ def test_an_estimate_is_less_sure_beyond(make_bundle: Callable[..., Path]) -> No
 
     def width(sequence_length: int) -> float:
         model = ModelConfig(
-            name="tiny", hidden_size=16, sequence_length=sequence_length, attention_heads=2, encoders=2,
+            name="tiny", hidden_size=16, sequence_length=sequence_length, attention_heads=2, layers=2,
             vocabulary_size=10,
         )  # fmt: skip
         estimate = estimator.predict(
-            model=model, parallelism=Parallelism(pp=1, mp=1, dp=1, micro_batch=1, micro_batches=1)
+            model=model, parallelism=Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1)
         )
         assert estimate.interval_s is not None
         return estimate.interval_s[1] / estimate.interval_s[0]

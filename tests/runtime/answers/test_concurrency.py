@@ -24,13 +24,13 @@ F = Direction.FORWARD
 CPU = ComputeFingerprint(kind="cpu", device_name="one of a test", cores=8, threads=1)
 GPU = ComputeFingerprint(kind="cuda", device_name="one of a test")
 MODEL = ModelConfig(
-    name="tiny", hidden_size=64, sequence_length=16, attention_heads=4, encoders=8, vocabulary_size=500
+    name="tiny", hidden_size=64, sequence_length=16, attention_heads=4, layers=8, vocabulary_size=500
 )
 Make = Callable[..., Path]
 
 
 def layout(pp: int = 1, dp: int = 1) -> Parallelism:
-    return Parallelism(pp=pp, mp=1, dp=dp, micro_batch=1, micro_batches=4)
+    return Parallelism(pp=pp, tp=1, dp=dp, micro_batch=1, micro_batches=4)
 
 
 @pytest.fixture
@@ -106,7 +106,7 @@ def test_a_step_asks_the_level_of_its_fullest_node(levelled: Make) -> None:
     times = {}
     for name, one in (("alone", layout()), ("two", layout(dp=2)), ("four", layout(dp=4))):
         estimate = estimator.predict(model=MODEL, parallelism=one, cluster=node)
-        times[name] = estimate.components.encoder_forward_s
+        times[name] = estimate.components.layer_forward_s
         processes = 1 if name == "alone" else 2
         assert (estimate.processes_per_node, estimate.answered_with) == (processes, (processes,))
         assert estimate.to_dict()["concurrency"] == {

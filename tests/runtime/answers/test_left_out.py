@@ -13,7 +13,7 @@ from kernelcast.runtime.step.decomposition import Decomposition, decompose
 
 Make = Callable[..., Path]
 GPT: dict[str, Any] = {
-    "name": "gpt", "hidden_size": 8, "sequence_length": 4, "attention_heads": 2, "encoders": 2, "vocabulary_size": 100,
+    "name": "gpt", "hidden_size": 8, "sequence_length": 4, "attention_heads": 2, "layers": 2, "vocabulary_size": 100,
 }  # fmt: skip
 LLAMA = GPT | {
     "name": "llama",
@@ -22,7 +22,7 @@ LLAMA = GPT | {
     "attention_heads": 4,
     "kv_heads": 2,
 }
-LAYOUT: dict[str, Any] = {"pp": 1, "mp": 1, "dp": 1, "micro_batch": 3, "micro_batches": 2}
+LAYOUT: dict[str, Any] = {"pp": 1, "tp": 1, "dp": 1, "micro_batch": 3, "micro_batches": 2}
 SUPPLEMENTARY = frozenset(row.name for row in OPERATORS.values() if row.supplementary)
 F, B, ONCE = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
 
@@ -55,7 +55,7 @@ def test_gpt() -> None:
         (12, 24): 2,
         (12, 8): 4,
         (12, 32): 2,
-    }  # of 2 encoders: QKV; attention output and MLP down; MLP up
+    }  # of 2 layers: QKV; attention output and MLP down; MLP up
     assert called(found) == {
         **{("bias_add", direction, size): count for direction in (F, B) for size, count in biases.items()},
         ("qkv_split", B, (12, 24)): 2,
@@ -65,14 +65,14 @@ def test_gpt() -> None:
 
 
 def test_tensor_parallelism_narrows_what_is_cut_and_masks_the_embedding() -> None:
-    found = called(parts(GPT, mp=2))
+    found = called(parts(GPT, tp=2))
     assert {key[2] for key in found if key[0] == "bias_add"} == {(12, 12), (12, 8), (12, 16)}
     assert found["embedding_mask", F, (12, 8)] == found["embedding_mask", B, (12, 8)] == 1
     assert found["qkv_split", B, (12, 12)] == 2
 
 
 def test_sequence_parallelism_adds_summed_biases_to_its_tokens_only() -> None:
-    found = called(parts(GPT, mp=2, sequence_parallel=True))
+    found = called(parts(GPT, tp=2, sequence_parallel=True))
     assert {key[2] for key in found if key[0] == "bias_add"} == {(12, 12), (6, 8), (12, 16)}
 
 
@@ -87,7 +87,7 @@ def test_llama_has_no_biases_and_grouped_attention() -> None:
 
 @pytest.mark.parametrize("model", [GPT, LLAMA])
 def test_left_out(model: dict[str, Any]) -> None:
-    found = parts(model, SUPPLEMENTARY, mp=2)
+    found = parts(model, SUPPLEMENTARY, tp=2)
     assert called(found) == {}
     names = {call.operator for stage in found.stages for call in found.calls(stage)}
     assert {"rope", "flash_attention"} <= names
@@ -113,9 +113,9 @@ def test_a_bundle_without_them_says_so_once_and_is_that_much_shorter(make_bundle
     assert str(warning) == "not in the bundle: gradient_zero: left out of the sum"
     assert warning.to_dict()["kind"] == "left_out"
     assert (whole.step_time_s - short.step_time_s) * 1e6 == pytest.approx(13)
-    # An encoder has 4 biases; forward and backward.
-    assert whole.components.encoder_forward_s * 1e6 == pytest.approx(110 + 4 * 7)
-    assert whole.components.encoder_backward_s * 1e6 == pytest.approx(220 + 4 * 7 + 11)
+    # A layer has 4 biases; forward and backward.
+    assert whole.components.layer_forward_s * 1e6 == pytest.approx(110 + 4 * 7)
+    assert whole.components.layer_backward_s * 1e6 == pytest.approx(220 + 4 * 7 + 11)
 
 
 def test_grouped_attention_is_answered_by_the_ungrouped(make_bundle: Make) -> None:

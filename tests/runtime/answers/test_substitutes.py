@@ -16,14 +16,14 @@ Make = Callable[..., Path]
 ONCE = Direction.ONCE
 GATHERS = ("mp_all_gather", "mp_reduce_scatter", "dp_all_gather", "dp_reduce_scatter")
 TINY = ModelConfig(
-    name="tiny", hidden_size=8, sequence_length=4, attention_heads=2, encoders=4, vocabulary_size=100
+    name="tiny", hidden_size=8, sequence_length=4, attention_heads=2, layers=4, vocabulary_size=100
 )
 
 
 def ask(path: Path, **layout: Any) -> Estimate:
     return Estimator.load(path).predict(
         model=TINY,
-        parallelism=Parallelism(**{"pp": 1, "mp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1} | layout),
+        parallelism=Parallelism(**{"pp": 1, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1} | layout),
         cluster=Cluster(gpus_per_node=2),
     )
 
@@ -38,7 +38,7 @@ def messages(estimate: Estimate) -> list[str]:
 
 def test_what_is_measured_is_asked(make_bundle: Make) -> None:
     estimate = ask(
-        make_bundle({"mp_all_gather": 3.0, "mp_reduce_scatter": 4.0}), mp=2, sequence_parallel=True
+        make_bundle({"mp_all_gather": 3.0, "mp_reduce_scatter": 4.0}), tp=2, sequence_parallel=True
     )
     assert times_us(estimate)["mp_all_gather"] == 3
     assert times_us(estimate)["mp_reduce_scatter"] == 4
@@ -47,7 +47,7 @@ def test_what_is_measured_is_asked(make_bundle: Make) -> None:
 
 def test_the_other_group_serves(make_bundle: Make) -> None:
     path = make_bundle({"dp_all_gather": 3.0, "dp_reduce_scatter": 4.0}, without=GATHERS[:2])
-    estimate = ask(path, mp=2, sequence_parallel=True)
+    estimate = ask(path, tp=2, sequence_parallel=True)
     assert times_us(estimate)["mp_all_gather"] == 3
     assert times_us(estimate)["mp_reduce_scatter"] == 4
     assert messages(estimate) == [
@@ -67,7 +67,7 @@ def test_the_other_group_serves(make_bundle: Make) -> None:
 def test_half_an_all_reduce_stands_in(make_bundle: Make, linear_model: Callable[..., bytes]) -> None:
     # 1 µs per entry: 32 entries of b · l · d are 16 on each of two devices.
     path = make_bundle({"mp_all_reduce": linear_model((1, 0, 0), 0)}, without=GATHERS)
-    estimate = ask(path, mp=2, sequence_parallel=True)
+    estimate = ask(path, tp=2, sequence_parallel=True)
     assert times_us(estimate)["mp_all_gather"] == times_us(estimate)["mp_reduce_scatter"] == 16
     (row, *_) = [row for row in estimate.operators if row.operator == "mp_all_gather"]
     assert (row.vector, row.low_us <= 16 <= row.high_us) == ((16, 1, 2), True)
@@ -87,12 +87,12 @@ def test_nothing_stands_in_for_anything_else(make_bundle: Make) -> None:
     with pytest.raises(
         DataError, match=r"has no regressor for mp_all_reduce \(once\), which model tiny needs$"
     ):
-        ask(path, mp=2)
+        ask(path, tp=2)
     path = make_bundle(without=("mp_all_reduce", "dp_all_reduce", *GATHERS), name="less.kcast")
     with pytest.raises(
         DataError, match=r"no regressor for mp_reduce_scatter \(once\), which model tiny needs$"
     ):
-        ask(path, mp=2, sequence_parallel=True)
+        ask(path, tp=2, sequence_parallel=True)
 
 
 def test_the_nearest_training_answers(regressor: Callable[..., RegressorEntry]) -> None:
@@ -142,7 +142,7 @@ def test_elementwise_operators_take_as_long_as_a_residual_addition_that_moves_as
 
 
 def test_what_answers_for_them_is_said(make_bundle: Make) -> None:
-    estimate = ask(make_bundle(without=ALIKE), mp=2)
+    estimate = ask(make_bundle(without=ALIKE), tp=2)
     said = [message for message in messages(estimate) if message.startswith(ALIKE)]
     assert "bias_add (forward): not in the bundle, answered by residual_add moving as much memory" in said
     assert len(said) == len(set(said)) == 5

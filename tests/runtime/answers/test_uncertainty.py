@@ -17,9 +17,9 @@ from kernelcast.runtime.operators import Direction
 Make = Callable[..., Path]
 F, B = Direction.FORWARD, Direction.BACKWARD
 TINY = ModelConfig(
-    name="tiny", hidden_size=8, sequence_length=4, attention_heads=2, encoders=4, vocabulary_size=100
+    name="tiny", hidden_size=8, sequence_length=4, attention_heads=2, layers=4, vocabulary_size=100
 )
-LAYOUT = Parallelism(pp=2, mp=1, dp=1, micro_batch=1, micro_batches=3)
+LAYOUT = Parallelism(pp=2, tp=1, dp=1, micro_batch=1, micro_batches=3)
 
 
 def times(answers: Mapping[Question, Answer]) -> OperatorTimes:

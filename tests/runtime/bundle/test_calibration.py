@@ -24,9 +24,9 @@ from kernelcast.runtime.views.page import page
 Make = Callable[..., Path]
 FACTORS = (1.1, 0.9, 1.3, 2.0)
 MODEL = ModelConfig(
-    name="tiny", hidden_size=64, sequence_length=8, attention_heads=8, encoders=6, vocabulary_size=100
+    name="tiny", hidden_size=64, sequence_length=8, attention_heads=8, layers=6, vocabulary_size=100
 )
-LAYOUT = Parallelism(pp=2, mp=2, dp=2, micro_batch=1, micro_batches=4)
+LAYOUT = Parallelism(pp=2, tp=2, dp=2, micro_batch=1, micro_batches=4)
 NODES = Cluster(gpus_per_node=4)
 same_folder = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=40

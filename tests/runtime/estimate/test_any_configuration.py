@@ -14,10 +14,10 @@ from kernelcast.runtime import Cluster, Estimator, KernelcastError, ModelConfig,
 Make = Callable[..., Path]
 
 # Sound configurations, into some of which one field of nonsense is put.
-SIZE_FIELDS = ("hidden_size", "sequence_length", "attention_heads", "encoders", "vocabulary_size")
+SIZE_FIELDS = ("hidden_size", "sequence_length", "attention_heads", "layers", "vocabulary_size")
 DEGREE_FIELDS = (
     "pp",
-    "mp",
+    "tp",
     "dp",
     "micro_batch",
     "micro_batches",
@@ -26,7 +26,7 @@ DEGREE_FIELDS = (
     "schedule",
     "recompute",
     "sequence_parallel",
-    "encoder_counts",
+    "layer_counts",
 )
 nonsense = st.sampled_from([-1, 0, 3, 10**6, 2**31 - 1, 2**31, 10**30, 1.5, True, "4", None])
 architectures = {
@@ -43,7 +43,7 @@ sound_models = st.fixed_dictionaries(
         "hidden_size": st.integers(1, 512).map(lambda size: 16 * size),
         "sequence_length": st.integers(1, 10**5).map(lambda length: 4 * length),
         "attention_heads": st.sampled_from([4, 8, 16]),
-        "encoders": st.integers(1, 200),
+        "layers": st.integers(1, 200),
         "vocabulary_size": st.integers(1, 10**6),
     },
     optional={
@@ -54,7 +54,7 @@ sound_models = st.fixed_dictionaries(
 sound_layouts = st.fixed_dictionaries(
     {
         "pp": st.integers(1, 8),
-        "mp": st.sampled_from([1, 2, 4]),
+        "tp": st.sampled_from([1, 2, 4]),
         "dp": st.integers(1, 64),
         "micro_batch": st.integers(1, 64),
         "micro_batches": st.integers(1, 1000),
@@ -139,7 +139,7 @@ def test_any_configuration_gives_an_estimate_or_a_named_error(
     chunks_us = (times.forward_us + times.backward_us + times.weight_us)[0]
     busiest_us = max(chunks_us[stage :: parallelism.pp].sum() for stage in range(parallelism.pp))
     assert estimate.step_time_s * 1e6 >= parallelism.micro_batches * busiest_us * (1 - 1e-9)
-    assert sum(estimate.encoder_counts) == model["encoders"]
+    assert sum(estimate.layer_counts) == model["layers"]
     assert 0 <= estimate.bubble_share < 1
     if estimate.interval_s is not None:
         low_s, high_s = estimate.interval_s

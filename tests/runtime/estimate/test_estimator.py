@@ -18,7 +18,7 @@ from kernelcast.runtime import (
     UsageError,
 )
 from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
-from kernelcast.runtime.step.blocks import encoder_backward, encoder_forward, end_forward
+from kernelcast.runtime.step.blocks import end_forward, layer_backward, layer_forward
 from kernelcast.runtime.step.update import update
 
 Make = Callable[..., Path]
@@ -27,10 +27,10 @@ TINY: dict[str, Any] = {
     "hidden_size": 8,
     "sequence_length": 4,
     "attention_heads": 2,
-    "encoders": 4,
+    "layers": 4,
     "vocabulary_size": 100,
 }
-ONE: dict[str, Any] = {"pp": 1, "mp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1}
+ONE: dict[str, Any] = {"pp": 1, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1}
 OPTIMIZERS = {f"optimizer_{role}_stage": 100.0 for role in ("first", "middle", "last")}
 
 
@@ -39,8 +39,8 @@ def us(seconds: float) -> float:
 
 
 def test_two_stages_by_hand(make_bundle: Make) -> None:
-    # An encoder calls 11: 2 norms, Linear1, RoPE, attention, Linear2, 2 adds, Linear3, GeLU, Linear4.
-    # 9 blocks on 2 stages: 5 and 4, so 3 encoders and 1.
+    # A layer calls 11: 2 norms, Linear1, RoPE, attention, Linear2, 2 adds, Linear3, GeLU, Linear4.
+    # 9 blocks on 2 stages: 5 and 4, so 3 layers and 1.
     estimate = Estimator.load(make_bundle(OPTIMIZERS)).predict(
         model=ModelConfig(**TINY),
         parallelism=Parallelism(**ONE | {"pp": 2, "micro_batches": 3}),
@@ -65,7 +65,7 @@ def test_two_stages_by_hand(make_bundle: Make) -> None:
         "MP_Allreduce": 0,
         "PP_P2P": 5,
     }
-    assert estimate.encoder_counts == (3, 1)
+    assert estimate.layer_counts == (3, 1)
     assert estimate.tokens_per_s == pytest.approx(3 * 4 / 4200e-6)
     assert estimate.warnings == ()
 
@@ -78,7 +78,7 @@ def test_recomputation_by_hand(make_bundle: Make) -> None:
         timeline="closed-form",
     )
     # Encoder backward 220 + 110; first stage 20 + 3 · 330 = 1,010; 4 · (345 + 1,010) + 100.
-    assert us(estimate.components.encoder_backward_s) == 330
+    assert us(estimate.components.layer_backward_s) == 330
     assert us(estimate.step_time_s) == 5520
 
 
@@ -92,7 +92,7 @@ def test_all_three_dimensions_by_hand(make_bundle: Make) -> None:
     }
     estimate = Estimator.load(make_bundle(times)).predict(
         model=ModelConfig(**TINY, parallel_residual=True),
-        parallelism=Parallelism(**ONE | {"pp": 2, "mp": 2, "dp": 2, "micro_batches": 3}),
+        parallelism=Parallelism(**ONE | {"pp": 2, "tp": 2, "dp": 2, "micro_batches": 3}),
         cluster=Cluster(gpus_per_node=2),
         timeline="closed-form",
     )
@@ -107,7 +107,7 @@ def test_all_three_dimensions_by_hand(make_bundle: Make) -> None:
 
 
 def test_buckets_by_hand(make_bundle: Make, linear_model: Callable[..., bytes]) -> None:
-    # 1 µs per bucket and 0.001 µs per entry; on the first stage 3 encoders and 128 · 8 for the embedding:
+    # 1 µs per bucket and 0.001 µs per entry; on the first stage 3 layers and 128 · 8 for the embedding:
     # 3 · (32 + 8·8·9 + 8·33) + 1,024 = 3,640 entries, so buckets of 1,000 are 3 and a rest of 640.
     times = {"dp_all_reduce": linear_model((0.001, 0, 0), 1)}
     estimate = Estimator.load(make_bundle(times)).predict(
@@ -127,14 +127,14 @@ def test_a_single_process_needs_no_collectives(make_bundle: Make) -> None:
     estimate = Estimator.load(make_bundle({"optimizer_last_stage": 50.0}, without=without)).predict(
         model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"micro_batches": 2})
     )
-    # Embedding, 4 encoders, norm + logits + loss: 10 + 440 + 30 and 20 + 880 + 60; twice, and the optimizer.
+    # Embedding, 4 layers, norm + logits + loss: 10 + 440 + 30 and 20 + 880 + 60; twice, and the optimizer.
     assert us(estimate.step_time_s) == 2 * (480 + 960) + 50
 
 
 def test_rows_add_up_to_the_stages(make_bundle: Make) -> None:
     estimate = Estimator.load(make_bundle()).predict(
         model=ModelConfig(**TINY),
-        parallelism=Parallelism(**ONE | {"pp": 2, "mp": 2, "dp": 4, "recompute": "full"}),
+        parallelism=Parallelism(**ONE | {"pp": 2, "tp": 2, "dp": 4, "recompute": "full"}),
         cluster=Cluster(gpus_per_node=4),
     )
     for stage in estimate.stages:
@@ -158,7 +158,7 @@ def test_plain_values(make_bundle: Make) -> None:
         "bubble_share",
         "tokens_per_s",
         "components",
-        "encoder_counts",
+        "layer_counts",
         "stages",
         "memory",
         "operators",
@@ -170,7 +170,7 @@ def test_plain_values(make_bundle: Make) -> None:
         "provenance",
     }
     assert values["step_time_s"] == estimate.step_time_s
-    assert values["encoder_counts"] == [3, 1]
+    assert values["layer_counts"] == [3, 1]
     assert values["stages"][0]["update_s"] == estimate.stages[0].update_s
     assert values["operators"][0]["component"] == "ends_forward"
     assert values["warnings"][0] == estimate.warnings[0].to_dict()
@@ -210,7 +210,7 @@ def test_a_bundle_without_what_the_model_needs(make_bundle: Make) -> None:
     ("change", "message"),
     [
         ({"model": "gpt-20b"}, "model is 'gpt-20b', expected a ModelConfig"),
-        ({"parallelism": ONE}, "parallelism is {'pp': 1, 'mp': 1, 'dp'"),
+        ({"parallelism": ONE}, "parallelism is {'pp': 1, 'tp': 1, 'dp'"),
         ({"cluster": 4}, "cluster is 4, expected a Cluster"),
         ({"bucket_entries": [1]}, "bucket_entries is [1], expected a whole number from 1 to"),
         ({"bucket_entries": True}, "bucket_entries is True, expected a whole number from 1 to"),
@@ -282,7 +282,7 @@ def test_a_simulated_pipeline_by_hand(make_bundle: Make) -> None:
 )
 def test_simulations_that_take_too_long(make_bundle: Make, layout: dict[str, Any], message: str) -> None:
     estimator = Estimator.load(make_bundle())
-    model, parallelism = ModelConfig(**TINY | {"encoders": 2000}), Parallelism(**ONE | layout)
+    model, parallelism = ModelConfig(**TINY | {"layers": 2000}), Parallelism(**ONE | layout)
     with pytest.raises(UsageError) as caught:
         estimator.predict(model=model, parallelism=parallelism)
     assert str(caught.value) == message
@@ -298,7 +298,7 @@ def test_updates_beside_which_passes_vanish(make_bundle: Make) -> None:
 
 
 def test_virtual_stages_and_split_backward_by_hand(make_bundle: Make) -> None:
-    model = ModelConfig(**TINY | {"encoders": 7})
+    model = ModelConfig(**TINY | {"layers": 7})
     estimator = Estimator.load(make_bundle())
 
     def times(**change: Any) -> tuple[list[float], list[float], list[float]]:
@@ -306,10 +306,10 @@ def test_virtual_stages_and_split_backward_by_hand(make_bundle: Make) -> None:
         rows = durations.forward_us, durations.backward_us, durations.weight_us
         return tuple([round(value, 6) for value in row[0].tolist()] for row in rows)  # type: ignore[return-value]
 
-    # 12 blocks on 4 chunks are 1, 3, 3 and 0 encoders; the ends take 10 and 20, 30 and 60.
+    # 12 blocks on 4 chunks are 1, 3, 3 and 0 layers; the ends take 10 and 20, 30 and 60.
     chunks = {"pp": 2, "micro_batches": 2, "schedule": "interleaved", "virtual_stages": 2}
     assert times(**chunks) == ([120, 330, 330, 30], [240, 660, 660, 60], [0, 0, 0, 0])
-    # Half of 4 linears' 20 per encoder, and of the logits', are gradients of weights; 4 and 3 encoders.
+    # Half of 4 linears' 20 per layer, and of the logits', are gradients of weights; 4 and 3 layers.
     assert times(pp=2, schedule="zero_bubble") == ([450, 360], [900 - 160, 720 - 130], [160, 130])
 
 
@@ -319,7 +319,7 @@ def test_zero_3_beside_computing_by_hand(make_bundle: Make) -> None:
         model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"dp": 2, "zero": 3})
     )
     (stage,) = estimate.stages
-    # Forward 10, 4 · 110, 30; a gather takes 150: the first alone, then beside embedding and 4 encoders.
+    # Forward 10, 4 · 110, 30; a gather takes 150: the first alone, then beside embedding and 4 layers.
     assert us(stage.forward_s) == 150 + 150 + 4 * 150 + 30
     # Backward 60, 4 · 220, 20. Beside them 150; 150 + 100 four times; 100; and the last scatter alone.
     assert us(stage.backward_s) == 150 + 150 + 4 * 250 + 100 + 100
@@ -342,7 +342,7 @@ def test_zero_2_beside_computing_by_hand(make_bundle: Make) -> None:
         0,
         7,
     )
-    # A scatter of 250 outlasts every encoder, and the first end.
+    # A scatter of 250 outlasts every layer, and the first end.
     assert passes(dp_reduce_scatter=250.0, dp_all_gather=7.0)[1] == 60 + 4 * 250 + 250 + 250
 
 
@@ -356,7 +356,7 @@ def test_threads_agree(make_bundle: Make) -> None:
     alone, shared = Estimator.load(path), Estimator.load(path)
     expected = [alone.predict(model=model, parallelism=layout) for layout in layouts]
     # Pieces that are remembered for all estimators are made anew by many threads at once.
-    for remembered in (encoder_forward, encoder_backward, end_forward, update):
+    for remembered in (layer_forward, layer_backward, end_forward, update):
         remembered.cache_clear()
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda layout: shared.predict(model=model, parallelism=layout), layouts))
@@ -373,7 +373,7 @@ def test_no_file_stays_open(make_bundle: Make) -> None:
     estimator.predict(model=ModelConfig(**TINY), parallelism=layout)
     path.unlink()
     assert open_files() == before
-    again = Parallelism(**ONE | {"pp": 3, "mp": 2, "sequence_parallel": True})
+    again = Parallelism(**ONE | {"pp": 3, "tp": 2, "sequence_parallel": True})
     assert estimator.predict(model=ModelConfig(**TINY), parallelism=again).step_time_s > 0
 
 

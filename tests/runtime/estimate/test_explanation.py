@@ -12,13 +12,13 @@ from kernelcast.runtime.operators import Direction
 
 Make = Callable[..., Path]
 TINY = ModelConfig(
-    name="tiny", hidden_size=8, sequence_length=4, attention_heads=2, encoders=4, vocabulary_size=100
+    name="tiny", hidden_size=8, sequence_length=4, attention_heads=2, layers=4, vocabulary_size=100
 )
 
 
 def explained(path: Path, operator: str, **layout: object) -> tuple[Explanation, ...]:
     estimator = Estimator.load(path)
-    fields: dict[str, object] = {"pp": 2, "mp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 3}
+    fields: dict[str, object] = {"pp": 2, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 3}
     estimate = estimator.predict(
         model=TINY,
         parallelism=Parallelism(**fields | layout),  # type: ignore[arg-type]
@@ -37,7 +37,7 @@ def test_by_hand(make_bundle: Make) -> None:
         ("n", "columns out", 24, 1, 20, False),
     ]
     assert (forward.time_us, forward.low_us, forward.high_us) == (10, 5, 20)
-    # 4 encoders, 3 micro-batches; a step's work is 3 · (110 · 4 + 220 · 4 + 30 + 90 + 10) + 2 · 5.
+    # 4 layers, 3 micro-batches; a step's work is 3 · (110 · 4 + 220 · 4 + 30 + 90 + 10) + 2 · 5.
     assert forward.calls == 12
     assert forward.total_s == pytest.approx(120e-6)
     assert forward.share == pytest.approx(120 / 4360)
@@ -59,7 +59,7 @@ def test_once_per_update(make_bundle: Make) -> None:
 
 def test_a_substitute_is_named(make_bundle: Make) -> None:
     path = make_bundle({"mp_all_reduce": 8.0}, without=("mp_all_gather", "dp_all_gather"))
-    (gather,) = explained(path, "mp_all_gather", mp=2, pp=1, sequence_parallel=True)
+    (gather,) = explained(path, "mp_all_gather", tp=2, pp=1, sequence_parallel=True)
     assert (gather.entry.operator, gather.factor, gather.time_us) == ("mp_all_reduce", 0.5, 4)
     assert gather.vector == (16, 1, 2)
     assert [feature.value for feature in gather.features] == [32, 1, 2]

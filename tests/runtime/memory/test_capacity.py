@@ -9,7 +9,7 @@ GIB = 1 << 30
 
 
 def test_stages_that_need_more_than_there_is() -> None:
-    layout = Parallelism(pp=4, mp=4, dp=1, micro_batch=4, micro_batches=16, zero=0)
+    layout = Parallelism(pp=4, tp=4, dp=1, micro_batch=4, micro_batches=16, zero=0)
     stages = stage_memory(load_model("gpt-20b"), layout)
     needed = [stage.total_bytes for stage in stages]
     assert overflows(stages, max(needed)) == ()

@@ -45,9 +45,9 @@ def test_it_is_the_most_that_any_moment_of_the_schedule_has(
     schedule, pp, virtual_stages, micro_batches, counts = pipeline
     for stage, load in enumerate(loads(schedule, pp, virtual_stages, micro_batches, counts)):
         own = counts[stage::pp]
-        assert load.encoders == sum(own)
-        assert load.chunk_encoders == own[0]
-        assert (load.live_encoders, load.live_first, load.live_last) == walked(*pipeline, stage)
+        assert load.layers == sum(own)
+        assert load.chunk_layers == own[0]
+        assert (load.live_layers, load.live_first, load.live_last) == walked(*pipeline, stage)
         assert (load.first, load.last) == (int(stage == 0), int(stage == pp - 1))
 
 
@@ -70,18 +70,18 @@ def test_late_weight_gradients_are_as_many_as_the_schedule_has(
 
 def test_by_hand() -> None:
     counts = (3, 4, 4, 2)
-    assert [load.live_encoders for load in loads("1f1b", 4, 1, 16, counts)] == [12, 12, 8, 2]
-    assert [load.live_encoders for load in loads("1f1b", 4, 1, 2, counts)] == [6, 8, 8, 2]
-    assert [load.live_encoders for load in loads("gpipe", 4, 1, 16, counts)] == [48, 64, 64, 32]
-    # 2·3 + 4 ahead, and one: 11 chunk passes of one encoder on the first stage of four with two chunks.
-    assert [load.live_encoders for load in loads("interleaved", 4, 2, 16, (1,) * 8)] == [11, 9, 7, 5]
+    assert [load.live_layers for load in loads("1f1b", 4, 1, 16, counts)] == [12, 12, 8, 2]
+    assert [load.live_layers for load in loads("1f1b", 4, 1, 2, counts)] == [6, 8, 8, 2]
+    assert [load.live_layers for load in loads("gpipe", 4, 1, 16, counts)] == [48, 64, 64, 32]
+    # 2·3 + 4 ahead, and one: 11 chunk passes of one layer on the first stage of four with two chunks.
+    assert [load.live_layers for load in loads("interleaved", 4, 2, 16, (1,) * 8)] == [11, 9, 7, 5]
     assert loads("1f1b", 1, 1, 8, (5,)) == (
         Load(
             first=1,
             last=1,
-            encoders=5,
-            chunk_encoders=5,
-            live_encoders=5,
+            layers=5,
+            chunk_layers=5,
+            live_layers=5,
             live_first=1,
             live_last=1,
             late=0,

@@ -15,7 +15,7 @@ from kernelcast.runtime.request.models import load_model
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 MODEL = load_model("llama-2-7b")
-NUMBERS = ("pp", "mp", "dp", "micro_batch", "micro_batches", "virtual_stages", "sequence_parallel", "zero")
+NUMBERS = ("pp", "tp", "dp", "micro_batch", "micro_batches", "virtual_stages", "sequence_parallel", "zero")
 
 
 @st.composite
@@ -25,7 +25,7 @@ def layouts(draw: st.DrawFn) -> Parallelism:
     pp = draw(st.integers(2 if interleaved else 1, 12))
     return Parallelism(
         pp=pp,
-        mp=draw(st.sampled_from((1, 2, 4, 8, 16, 32))),
+        tp=draw(st.sampled_from((1, 2, 4, 8, 16, 32))),
         dp=draw(st.integers(1, 1000)),
         micro_batch=draw(st.integers(1, 64)),
         micro_batches=draw(st.integers(1, 100)) * (pp if interleaved else 1),
@@ -54,6 +54,6 @@ def test_together_as_alone(found: list[Parallelism], dtype: str) -> None:
 
 
 def test_too_many_stages() -> None:
-    one = Parallelism(pp=33, mp=1, dp=1, micro_batch=1, micro_batches=1)
-    with pytest.raises(UsageError, match=r"^pp is 33, expected from 1 to 32 for 32 encoders$"):
+    one = Parallelism(pp=33, tp=1, dp=1, micro_batch=1, micro_batches=1)
+    with pytest.raises(UsageError, match=r"^pp is 33, expected from 1 to 32 for 32 layers$"):
         largest_stage_bytes(MODEL, **columns([one]), schedules=SCHEDULES)

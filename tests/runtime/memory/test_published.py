@@ -7,7 +7,7 @@ import pytest
 
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.memory import StageMemory, stage_memory
-from kernelcast.runtime.memory.encoder import Kept, Widths, kept_by_encoder
+from kernelcast.runtime.memory.layer import Kept, Widths, kept_by_layer
 from kernelcast.runtime.memory.rows import LOADED, Rows
 from kernelcast.runtime.memory.states import model_states, precision_of
 
@@ -19,7 +19,7 @@ def megatron(name: str, a: int, h: int, layers: int) -> ModelConfig:
         hidden_size=h,
         sequence_length=2048,
         attention_heads=a,
-        encoders=layers,
+        layers=layers,
         vocabulary_size=51200,
         attention="fused_softmax",
         rotary=False,
@@ -41,16 +41,16 @@ BY_MODEL = pytest.mark.parametrize("model", MODELS, ids=[model.name for model in
 
 
 def kept(model: ModelConfig, *, t: int = 1, sequence_parallel: bool = False, b: int = 1) -> Kept:
-    """One encoder of one micro-batch, in fp16 with dropout; arrays of one row."""
+    """One layer of one micro-batch, in fp16 with dropout; arrays of one row."""
     zeros = dict.fromkeys((*LOADED, "dp", "zero", "recompute"), np.zeros(1))
-    numbers = {"mp": t, "micro_batch": b, "sequence_parallel": int(sequence_parallel)}
+    numbers = {"tp": t, "micro_batch": b, "sequence_parallel": int(sequence_parallel)}
     rows = Rows(**zeros | {name: np.array([float(value)]) for name, value in numbers.items()})
     widths = Widths.of(model, rows)
-    return kept_by_encoder(model, widths, element=2, dropout=True, device_kind="cuda")
+    return kept_by_layer(model, widths, element=2, dropout=True, device_kind="cuda")
 
 
 def in_sbh(model: ModelConfig, size: np.ndarray) -> float:  # type: ignore[type-arg]
-    """Bytes of one sample's encoder in units of sbh, as the paper's table has them."""
+    """Bytes of one sample's layer in units of sbh, as the paper's table has them."""
     return float(size[0]) / (model.sequence_length * model.hidden_size)
 
 
@@ -90,12 +90,12 @@ def test_both_techniques_reduce_five_times(model: ModelConfig) -> None:
 
 
 def test_without_dropout_masks_and_dropped_weights_are_gone() -> None:
-    layout = Parallelism(pp=1, mp=1, dp=1, micro_batch=1, micro_batches=1)
+    layout = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1)
     with_dropout, without = (
         stage_memory(MODELS[1], layout, dropout=dropout)[0].activations_bytes for dropout in (True, False)
     )
     s, h, a, layers = 2048, 12288, 96, 96
-    # Two masks of a byte in every encoder and one after the embedding; the scores' mask and dropped copy.
+    # Two masks of a byte in every layer and one after the embedding; the scores' mask and dropped copy.
     assert with_dropout - without == layers * (2 * s * h + 3 * a * s * s) + s * h
 
 
@@ -107,10 +107,10 @@ def activations(model: ModelConfig, layout: Parallelism) -> tuple[StageMemory, .
 def test_ends_without_a_pipeline(model: ModelConfig) -> None:
     # Section 4.3: embedding mask sbh, last norm's and projection's inputs 2sbh each, logits in fp32 4sbv, over t.
     # Here the 16-bit logits stay beside them, 2sbv.
-    layout = Parallelism(pp=1, mp=8, dp=1, micro_batch=1, micro_batches=1, sequence_parallel=True)
+    layout = Parallelism(pp=1, tp=8, dp=1, micro_batch=1, micro_batches=1, sequence_parallel=True)
     stage = activations(model, layout)[0]
     s, h, t = 2048, model.hidden_size, 8
-    layers = model.encoders * float(kept(model, t=t, sequence_parallel=True).total[0])
+    layers = model.layers * float(kept(model, t=t, sequence_parallel=True).total[0])
     assert stage.activations_bytes - layers == pytest.approx(5 * s * h / t, abs=1)
     assert stage.logits_bytes == 6 * s * 51200 // t
 
@@ -120,13 +120,13 @@ def test_pipelines_keep_all_layers_on_the_first_stage() -> None:
     # 175B: t = 8, p = 8, m = 3 (Table 3). An even cut, as there.
     model = replace(MODELS[1], learned_positions=0)
     layout = Parallelism(
-        pp=8, mp=8, dp=1, micro_batch=1, micro_batches=64, sequence_parallel=True, encoder_counts=(12,) * 8
+        pp=8, tp=8, dp=1, micro_batch=1, micro_batches=64, sequence_parallel=True, layer_counts=(12,) * 8
     )
     one_layer = kept(model, t=8, sequence_parallel=True).total[0]
     embedding_masks = 8 * 2048 * 12288 / 8
     plain = activations(model, layout)[0].activations_bytes
     assert plain == pytest.approx(96 * one_layer + embedding_masks, abs=1)
-    interleaved = replace(layout, schedule="interleaved", virtual_stages=3, encoder_counts=(4,) * 24)
+    interleaved = replace(layout, schedule="interleaved", virtual_stages=3, layer_counts=(4,) * 24)
     more = stage_memory(model, interleaved)[0].activations_bytes
     assert more == pytest.approx((1 + 7 / 24) * stage_memory(model, layout)[0].activations_bytes, rel=1e-9)
 

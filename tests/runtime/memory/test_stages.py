@@ -39,7 +39,7 @@ def models(draw: st.DrawFn) -> ModelConfig:
         sequence_length=length,
         attention_heads=heads,
         kv_heads=kv_heads,
-        encoders=draw(st.integers(1, 40)),
+        layers=draw(st.integers(1, 40)),
         vocabulary_size=draw(st.integers(1, 300_000)),
         mlp_size=draw(st.integers(1, 4096)) * 8,
         norm=draw(st.sampled_from(("layer_norm", "rms_norm"))),
@@ -58,10 +58,10 @@ def layouts(draw: st.DrawFn, model: ModelConfig) -> Parallelism:
     interleaved = schedule == "interleaved"
     pp = draw(st.integers(2 if interleaved else 1, 8))
     virtual_stages = draw(st.integers(1, 3)) if interleaved else 1
-    assume(pp * virtual_stages <= model.encoders or pp == 1)
+    assume(pp * virtual_stages <= model.layers or pp == 1)
     layout = Parallelism(
         pp=pp,
-        mp=draw(st.sampled_from((1, 2, 4, 8))),
+        tp=draw(st.sampled_from((1, 2, 4, 8))),
         dp=draw(st.integers(1, 1000)),
         micro_batch=draw(st.integers(1, 16)),
         micro_batches=draw(st.integers(1, 9)) * (pp if interleaved else 1),
@@ -95,14 +95,14 @@ def test_sizes_are_whole_and_add_up(question: tuple[ModelConfig, Parallelism, di
     model, layout, options = question
     stages = stage_memory(model, layout, **options)
     assert [stage.stage for stage in stages] == list(range(layout.pp))
-    assert sum(stage.encoders for stage in stages) == model.encoders
+    assert sum(stage.layers for stage in stages) == model.layers
     for stage in stages:
         sizes = [part(stage, name) for name in PARTS]
         assert all(type(size) is int and size >= 0 for size in sizes)
         assert stage.total_bytes == sum(sizes)
         assert stage.weights_bytes > 0
         assert (stage.logits_bytes > 0) == (stage.stage == layout.pp - 1)
-        assert stage.encoders == 0 or stage.activations_bytes > 0
+        assert stage.layers == 0 or stage.activations_bytes > 0
 
 
 @given(asked())
@@ -139,12 +139,12 @@ def test_shards_together_are_no_less_than_the_whole(
 ) -> None:
     model, layout, options = question
     cut = stage_memory(model, layout, **options)
-    whole = stage_memory(model, replace(layout, mp=1), **options)
+    whole = stage_memory(model, replace(layout, tp=1), **options)
     for shard, all_of_it in zip(cut, whole, strict=True):
         for name in ("weights", "gradients", "optimizer", "activations", "logits"):
-            together = layout.mp * part(shard, name)
+            together = layout.tp * part(shard, name)
             # A share of less than a byte may be missing where a size does not divide.
-            assert together >= part(all_of_it, name) * (1 - 1e-9) - layout.mp
+            assert together >= part(all_of_it, name) * (1 - 1e-9) - layout.tp
     one_by_one = replace(layout, sequence_parallel=False)
     if layout.sequence_parallel:
         apart = stage_memory(model, one_by_one, **options)
@@ -158,20 +158,20 @@ def test_a_tensor_parallel_rank_is_a_narrower_model(
 ) -> None:
     # So what is measured on single devices holds for ranks too.
     model, layout, options = question
-    mp = layout.mp
+    tp = layout.tp
     layout = replace(layout, sequence_parallel=False, zero=0)
-    vocabulary = -(-model.vocabulary_size // (128 * mp)) * 128
+    vocabulary = -(-model.vocabulary_size // (128 * tp)) * 128
     narrower = replace(
         model,
-        attention_heads=model.attention_heads // mp,
-        kv_heads=model.kv_heads // mp,
-        mlp_size=model.mlp_size // mp,
+        attention_heads=model.attention_heads // tp,
+        kv_heads=model.kv_heads // tp,
+        mlp_size=model.mlp_size // tp,
         vocabulary_size=vocabulary,
         biases="none",
     )
     ranks = stage_memory(replace(model, biases="none"), layout, **options)
     assume((model.kv_heads < model.attention_heads) == (narrower.kv_heads < narrower.attention_heads))
-    assert ranks == stage_memory(narrower, replace(layout, mp=1), **options)
+    assert ranks == stage_memory(narrower, replace(layout, tp=1), **options)
 
 
 @given(asked())
@@ -180,7 +180,7 @@ def test_parameters_of_all_stages_are_the_models(
     question: tuple[ModelConfig, Parallelism, dict[str, Any]],
 ) -> None:
     model, layout, _ = question
-    layout = replace(layout, mp=1, zero=0, dp=1)
+    layout = replace(layout, tp=1, zero=0, dp=1)
     held = sum(stage.parameters for stage in stage_memory(model, layout))
     padding = (128 - model.vocabulary_size % 128) % 128 * model.hidden_size
     ends = 1 if model.tied_embeddings and layout.pp == 1 else 2
@@ -192,18 +192,18 @@ def test_parameters_of_all_stages_are_the_models(
 
 def test_interleaving_keeps_more_than_1f1b() -> None:
     model = load_model("llama-2-7b")
-    plain = Parallelism(pp=4, mp=1, dp=1, micro_batch=1, micro_batches=8)
-    chunks = replace(plain, schedule="interleaved", virtual_stages=2, encoder_counts=(4,) * 8)
-    even = replace(plain, encoder_counts=(8,) * 4)
+    plain = Parallelism(pp=4, tp=1, dp=1, micro_batch=1, micro_batches=8)
+    chunks = replace(plain, schedule="interleaved", virtual_stages=2, layer_counts=(4,) * 8)
+    even = replace(plain, layer_counts=(8,) * 4)
     for a, b in zip(stage_memory(model, chunks), stage_memory(model, even), strict=True):
         assert a.activations_bytes > b.activations_bytes
 
 
 def test_zero_3_holds_the_blocks_that_it_works_on() -> None:
     model = load_model("llama-2-7b")
-    layout = Parallelism(pp=1, mp=1, dp=64, micro_batch=1, micro_batches=1, zero=2)
+    layout = Parallelism(pp=1, tp=1, dp=64, micro_batch=1, micro_batches=1, zero=2)
     two, three = (stage_memory(model, replace(layout, zero=zero))[0] for zero in (2, 3))
-    # The vocabulary's matrix, 4096 · 32,000, is smaller than an encoder, 202,383,360: two encoders are gathered.
+    # The vocabulary's matrix, 4096 · 32,000, is smaller than a layer, 202,383,360: two layers are gathered.
     assert three.working_bytes - two.working_bytes == 2 * 2 * 202_383_360
     alone = replace(layout, dp=1)
     assert len({stage_memory(model, replace(alone, zero=zero)) for zero in range(4)}) == 1
@@ -211,12 +211,12 @@ def test_zero_3_holds_the_blocks_that_it_works_on() -> None:
 
 def test_wrong_questions() -> None:
     model = load_model("llama-2-7b")
-    layout = Parallelism(pp=1, mp=1, dp=1, micro_batch=1, micro_batches=1)
+    layout = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1)
     with pytest.raises(UsageError, match=r"^dtype is 'fp16', expected float16, bfloat16, float32, float64, "):
         stage_memory(model, layout, dtype="fp16")
-    with pytest.raises(UsageError, match=r"^mp is 3, expected a divisor of attention_heads \(32\)"):
-        stage_memory(model, replace(layout, mp=3))
-    with pytest.raises(UsageError, match=r"^pp is 100, expected from 1 to 32 for 32 encoders$"):
+    with pytest.raises(UsageError, match=r"^tp is 3, expected a divisor of attention_heads \(32\)"):
+        stage_memory(model, replace(layout, tp=3))
+    with pytest.raises(UsageError, match=r"^pp is 100, expected from 1 to 32 for 32 layers$"):
         stage_memory(model, replace(layout, pp=100))
 
 
@@ -227,10 +227,10 @@ def test_the_largest_sizes_stay_finite() -> None:
         hidden_size=most,
         sequence_length=most,
         attention_heads=most,
-        encoders=10_000,
+        layers=10_000,
         vocabulary_size=most,
         mlp_size=most,
         attention="unfused",
     )
-    layout = Parallelism(pp=1, mp=1, dp=1, micro_batch=10**6, micro_batches=10**6, schedule="gpipe")
+    layout = Parallelism(pp=1, tp=1, dp=1, micro_batch=10**6, micro_batches=10**6, schedule="gpipe")
     assert stage_memory(model, layout)[0].total_bytes > 10**40

@@ -6,7 +6,7 @@ import pytest
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
 
-LAYOUT: dict[str, Any] = {"pp": 4, "mp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16}
+LAYOUT: dict[str, Any] = {"pp": 4, "tp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16}
 
 
 def test_derived_sizes() -> None:
@@ -22,7 +22,7 @@ def test_derived_sizes() -> None:
         ({"micro_batch": 0}, "micro_batch is 0, expected a whole number from 1 to 1000000"),
         ({"micro_batches": -1}, "micro_batches is -1, expected a whole number from 1 to 1000000"),
         ({"pp": True}, "pp is True, expected a whole number from 1 to 1000000"),
-        ({"mp": 2.0}, "mp is 2.0, expected a whole number from 1 to 1000000"),
+        ({"tp": 2.0}, "tp is 2.0, expected a whole number from 1 to 1000000"),
         ({"dp": 10**7}, "dp is 10000000, expected a whole number from 1 to 1000000"),
         ({"recompute": "some"}, "recompute is 'some', expected none, selective or full"),
     ],
@@ -49,14 +49,14 @@ def test_wrong_layouts(change: dict[str, Any], message: str) -> None:
         ),
         ({"zero": 4}, "zero is 4, expected a whole number from 0 to 3"),
         ({"sequence_parallel": 1}, "sequence_parallel is 1, expected true or false"),
-        ({"encoder_counts": (1, 2)}, "encoder_counts is (1, 2), expected one number per stage, 4 in all"),
+        ({"layer_counts": (1, 2)}, "layer_counts is (1, 2), expected one number per stage, 4 in all"),
         (
-            {"encoder_counts": [1, 2, 3, 4]},
-            "encoder_counts is [1, 2, 3, 4], expected one number per stage, 4 in all",
+            {"layer_counts": [1, 2, 3, 4]},
+            "layer_counts is [1, 2, 3, 4], expected one number per stage, 4 in all",
         ),
         (
-            {"encoder_counts": (1, 2, 3, -1)},
-            "encoder_counts[3] is -1, expected a whole number from 0 to 1000000",
+            {"layer_counts": (1, 2, 3, -1)},
+            "layer_counts[3] is -1, expected a whole number from 0 to 1000000",
         ),
         ({"pp": 10**4000}, "pp is 1" + "0" * 79 + ", expected a whole number from 1 to 1000000"),
         ({"pp": 10**5000}, "pp is a number too long to show, expected a whole number from 1 to 1000000"),
@@ -69,7 +69,7 @@ def test_fields_that_do_not_go_together(change: dict[str, Any], message: str) ->
 
 
 def test_a_global_batch_says_how_many_micro_batches() -> None:
-    layout = {"pp": 4, "mp": 4, "dp": 8, "micro_batch": 4}
+    layout = {"pp": 4, "tp": 4, "dp": 8, "micro_batch": 4}
     assert Parallelism.from_global_batch(global_batch=512, **layout) == Parallelism(**LAYOUT)
     with pytest.raises(
         UsageError, match=r"^global_batch is 500, expected a multiple of micro_batch · dp \(4 · 8 = 32\)$"
@@ -83,17 +83,15 @@ def test_a_global_batch_says_how_many_micro_batches() -> None:
 
 def test_a_model_that_cannot_be_cut_so() -> None:
     model = ModelConfig(
-        name="odd", hidden_size=8, sequence_length=5, attention_heads=4, encoders=4, vocabulary_size=9
+        name="odd", hidden_size=8, sequence_length=5, attention_heads=4, layers=4, vocabulary_size=9
     )
     Parallelism(**LAYOUT).check(model)
     with pytest.raises(
-        UsageError, match=r"^mp is 4, expected a divisor of sequence_length \(5\) of model odd$"
+        UsageError, match=r"^tp is 4, expected a divisor of sequence_length \(5\) of model odd$"
     ):
         Parallelism(**LAYOUT, sequence_parallel=True).check(model)
-    with pytest.raises(
-        UsageError, match=r"^encoder_counts add up to 5, expected 4, the encoders of model odd$"
-    ):
-        Parallelism(**LAYOUT, encoder_counts=(1, 2, 1, 1)).check(model)
+    with pytest.raises(UsageError, match=r"^layer_counts add up to 5, expected 4, the layers of model odd$"):
+        Parallelism(**LAYOUT, layer_counts=(1, 2, 1, 1)).check(model)
 
 
 def test_wrong_clusters() -> None:

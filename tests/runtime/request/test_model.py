@@ -12,7 +12,7 @@ SIZES: dict[str, Any] = {
     "hidden_size": 64,
     "sequence_length": 32,
     "attention_heads": 4,
-    "encoders": 2,
+    "layers": 2,
     "vocabulary_size": 100,
 }
 
@@ -57,8 +57,8 @@ def test_toml_with_a_model_table_beside_others(tmp_path: Path) -> None:
         ({"hidden_size": None}, "hidden_size is null"),
         ({"kv_heads": None}, "kv_heads is null; leave it out"),
         ({"kv_heads": 0}, "kv_heads is 0, expected a whole number"),
-        ({"encoders": 0}, "encoders is 0, expected a whole number from 1 to 10000"),
-        ({"encoders": 10**9}, "encoders is 1000000000, expected a whole number from 1 to 10000"),
+        ({"layers": 0}, "layers is 0, expected a whole number from 1 to 10000"),
+        ({"layers": 10**9}, "layers is 1000000000, expected a whole number from 1 to 10000"),
         ({"vocabulary_size": False}, "vocabulary_size is False, expected a whole number"),
         ({"attention_heads": 5}, "hidden_size is 64, expected a multiple of attention_heads (5)"),
         ({"kv_heads": 3}, "attention_heads is 4, expected a multiple of kv_heads (3)"),

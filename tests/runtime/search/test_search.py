@@ -27,7 +27,7 @@ models = st.builds(
     sequence_length=st.sampled_from([8, 24]),
     attention_heads=st.just(8),
     kv_heads=st.sampled_from([4, 8]),
-    encoders=st.integers(1, 13),
+    layers=st.integers(1, 13),
     vocabulary_size=st.integers(50, 2000),
     norm=st.sampled_from(["layer_norm", "rms_norm"]),
     activation=st.sampled_from(["gelu", "swiglu"]),
@@ -41,11 +41,11 @@ spaces = st.builds(
     gpus=st.tuples(st.sampled_from([1, 2, 4, 6, 8, 12, 16])),
     global_batch=st.sampled_from([2, 4, 8, 12]),
     gpus_per_node=st.sampled_from([1, 2, 4, 6]),
-    mp=st.just(range(1, 9)),
+    tp=st.just(range(1, 9)),
     virtual_stages=st.just(range(1, 5)),
 )
 TINY = ModelConfig(
-    name="tiny", hidden_size=64, sequence_length=8, attention_heads=8, encoders=6, vocabulary_size=100
+    name="tiny", hidden_size=64, sequence_length=8, attention_heads=8, layers=6, vocabulary_size=100
 )
 with_estimator = settings(
     suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=15
@@ -110,7 +110,7 @@ def test_a_bundle_without_supplementary_operators_is_searched_as_it_predicts(
     space = Space(model=model, gpus=(4,), global_batch=4, gpus_per_node=2)
     result = search(given, Question(space=space, top=10_000, timeline=timeline, prune=False))
     assert len(result.top) == len(list(space.layouts())) > 20
-    assert {one.parallelism.mp for one in result.top} == {1, 2}
+    assert {one.parallelism.tp for one in result.top} == {1, 2}
     # The ranking comes from times for many layouts at once, its answers from estimates made one by one.
     pieces = Pieces(given.predictor, model, Cluster(gpus_per_node=2), 10**9)
     for layouts, _ in space.blocks():
@@ -206,14 +206,14 @@ def test_no_valid_layout(estimator: Estimator) -> None:
     assert result.smallest is None
     assert result.why_nothing() == (
         "model tiny has no valid layout on 7 device(s) "
-        "(global_batch is 8, expected a multiple of dp (7); pp is 7, expected from 1 to 6 for 6 encoders)"
+        "(global_batch is 8, expected a multiple of dp (7); pp is 7, expected from 1 to 6 for 6 layers)"
     )
     limited = Space(
-        model=TINY, gpus=(4,), global_batch=8, gpus_per_node=4, pp=NumberSet.parse("3"), mp=(1, 2)
+        model=TINY, gpus=(4,), global_batch=8, gpus_per_node=4, pp=NumberSet.parse("3"), tp=(1, 2)
     )
     assert search(estimator, Question(space=limited)).why_nothing() == (
-        "model tiny has no valid layout on 4 device(s) with pp 3, mp (1, 2) "
-        "(pp · mp · dp is 4, dp · micro_batch · micro_batches 8)"
+        "model tiny has no valid layout on 4 device(s) with pp 3, tp (1, 2) "
+        "(pp · tp · dp is 4, dp · micro_batch · micro_batches 8)"
     )
 
 
@@ -226,7 +226,7 @@ def test_what_the_bundle_has_no_answer_to(
     result = search(without, Question(space=space))
     assert "no regressor for dp_all_reduce (once)" in result.problems
     assert result.counts.unanswered > 0
-    assert {(one.parallelism.mp, one.parallelism.dp) for one in result.top} == {(1, 1)}
+    assert {(one.parallelism.tp, one.parallelism.dp) for one in result.top} == {(1, 1)}
     nothing = Estimator.load(make_bundle(without=("gelu",), name="nothing.kcast"))
     result = search(nothing, Question(space=space))
     assert result.counts.unanswered == result.counts.layouts
@@ -268,7 +268,7 @@ def test_more_chunks_than_are_simulated(estimator: Estimator) -> None:
         "attention_heads": 2,
         "vocabulary_size": 9,
     }
-    model = ModelConfig(**values, encoders=1500)
+    model = ModelConfig(**values, layers=1500)
     space = Space(
         model=model,
         gpus=(1200,),

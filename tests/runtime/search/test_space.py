@@ -19,7 +19,7 @@ SMALL: dict[str, Any] = {
     "sequence_length": 12,
     "attention_heads": 12,
     "kv_heads": 6,
-    "encoders": 7,
+    "layers": 7,
     "vocabulary_size": 100,
 }
 
@@ -29,9 +29,9 @@ def brute_force(space: Space, largest: int) -> set[Parallelism]:
     found = set()
     numbers = range(1, largest + 1)
     samples = [(b, m) for b, m in product(numbers, numbers) if space.global_batch % (b * m) == 0]
-    for (b, m), pp, mp in product(samples, numbers, numbers):
+    for (b, m), pp, tp in product(samples, numbers, numbers):
         for gpus, dp in product(space.gpus, (space.global_batch // (b * m),)):
-            if pp * mp * dp != gpus:
+            if pp * tp * dp != gpus:
                 continue
             for schedule, virtual_stages, zero, recompute, sequence in product(
                 get_args(Schedule), numbers, range(4), get_args(Recompute), (False, True)
@@ -39,7 +39,7 @@ def brute_force(space: Space, largest: int) -> set[Parallelism]:
                 try:
                     layout = Parallelism(
                         pp=pp,
-                        mp=mp,
+                        tp=tp,
                         dp=dp,
                         micro_batch=b,
                         micro_batches=m,
@@ -50,7 +50,7 @@ def brute_force(space: Space, largest: int) -> set[Parallelism]:
                         sequence_parallel=sequence,
                     )
                     layout.check(space.model)
-                    partition(space.model.encoders, pp, virtual_stages)
+                    partition(space.model.layers, pp, virtual_stages)
                 except UsageError:
                     continue
                 found.add(layout)
@@ -61,23 +61,21 @@ def makes_a_difference(layout: Parallelism) -> bool:
     """Not the same as another layout: see `Space`."""
     return (
         (layout.dp > 1 or layout.zero == 0)
-        and (layout.mp > 1 or not layout.sequence_parallel)
+        and (layout.tp > 1 or not layout.sequence_parallel)
         and (layout.pp > 1 or layout.schedule == "1f1b")
         and (layout.micro_batches > 1 or layout.schedule != "gpipe")
     )
 
 
 @settings(deadline=None, max_examples=12)
-@given(gpus=st.integers(1, 12), global_batch=st.integers(1, 12), encoders=st.integers(1, 9))
-def test_it_is_what_parallelism_check_and_partition_accept(
-    gpus: int, global_batch: int, encoders: int
-) -> None:
+@given(gpus=st.integers(1, 12), global_batch=st.integers(1, 12), layers=st.integers(1, 9))
+def test_it_is_what_parallelism_check_and_partition_accept(gpus: int, global_batch: int, layers: int) -> None:
     space = Space(
-        model=ModelConfig(**SMALL | {"encoders": encoders}),
+        model=ModelConfig(**SMALL | {"layers": layers}),
         gpus=(gpus,),
         global_batch=global_batch,
         gpus_per_node=3,
-        mp=range(1, 100),
+        tp=range(1, 100),
         virtual_stages=range(1, 100),
     )
     layouts = list(space.layouts())
@@ -92,10 +90,10 @@ def small(**fields: Any) -> Space:
 
 def test_limits() -> None:
     everything = set(small().layouts())
-    assert {layout.mp for layout in everything} == {1, 2}  # 6 key-value heads; 4 divides the node, not them
+    assert {layout.tp for layout in everything} == {1, 2}  # 6 key-value heads; 4 divides the node, not them
     for name, allowed in (
         ("pp", {1, 4}),
-        ("mp", {2}),
+        ("tp", {2}),
         ("dp", {2, 8}),
         ("micro_batch", {1, 2}),
         ("micro_batches", {4, 8}),
@@ -111,12 +109,12 @@ def test_limits() -> None:
 def test_tensor_parallelism_stays_within_a_node_unless_asked() -> None:
     model = ModelConfig(**SMALL | {"kv_heads": 12})
     values: dict[str, Any] = {"model": model, "gpus": (12,), "global_batch": 12, "gpus_per_node": 4}
-    assert {one.mp for one in Space(**values).layouts()} == {1, 2, 3, 4}
-    assert {one.mp for one in Space(**values, mp=NumberSet.parse("6-")).layouts()} == {6, 12}
+    assert {one.tp for one in Space(**values).layouts()} == {1, 2, 3, 4}
+    assert {one.tp for one in Space(**values, tp=NumberSet.parse("6-")).layouts()} == {6, 12}
 
 
 def test_virtual_stages_have_usual_ones_and_all_that_are_asked() -> None:
-    model = ModelConfig(**SMALL | {"encoders": 30})
+    model = ModelConfig(**SMALL | {"layers": 30})
     values: dict[str, Any] = {"model": model, "gpus": (2,), "global_batch": 4, "gpus_per_node": 4, "pp": (2,)}
     usual = {one.virtual_stages for one in Space(**values).layouts()}
     assert usual == {1, *range(2, 9)}
@@ -147,7 +145,7 @@ def test_shards_together_are_the_space(shards: int) -> None:
 def test_refusals_are_counted_by_field() -> None:
     refusals = Refusals()
     list(small(global_batch=6).blocks(refusals=refusals))
-    assert refusals.by_field["mp"].example == ("mp is 4, expected a divisor of kv_heads (6) of model small")
+    assert refusals.by_field["tp"].example == ("tp is 4, expected a divisor of kv_heads (6) of model small")
     assert refusals.by_field["global_batch"].example == "global_batch is 6, expected a multiple of dp (8)"
     assert refusals.by_field["micro_batches"].count > 0
 
@@ -182,5 +180,5 @@ def test_number_sets() -> None:
     assert str(allowed) == "1,4-6,10-"
     assert "4" not in allowed
     for text in ("", "x", "1,,2", "5-4", "-3", "1.5"):
-        with pytest.raises(UsageError, match=r"^mp is '.*', expected .* \S+$"):
-            NumberSet.parse(text, name="mp")
+        with pytest.raises(UsageError, match=r"^tp is '.*', expected .* \S+$"):
+            NumberSet.parse(text, name="tp")

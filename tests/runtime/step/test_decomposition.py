@@ -14,7 +14,7 @@ GPT_20B: dict[str, Any] = {
     "hidden_size": 6144,
     "sequence_length": 2048,
     "attention_heads": 64,
-    "encoders": 44,
+    "layers": 44,
     "vocabulary_size": 50257,
     "attention": "fused_softmax",
     "parallel_residual": True,
@@ -25,13 +25,13 @@ LLAMA_3_8B: dict[str, Any] = {
     "sequence_length": 4096,
     "attention_heads": 32,
     "kv_heads": 8,
-    "encoders": 32,
+    "layers": 32,
     "vocabulary_size": 128256,
     "mlp_size": 14336,
     "norm": "rms_norm",
     "activation": "swiglu",
 }
-PAPER = {"pp": 4, "mp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16}
+PAPER = {"pp": 4, "tp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16}
 
 
 def taken_apart(
@@ -74,7 +74,7 @@ def counts(parts: Decomposition, stage: int, *components: Component) -> dict[tup
 
 
 def test_gpt_20b_workload_vectors() -> None:
-    # b·l = 8,192; d/h = 96; h/mp = 16; v/mp = 50,688 / 4 = 12,672; P2P 4·2,048·6,144/4.
+    # b·l = 8,192; d/h = 96; h/tp = 16; v/tp = 50,688 / 4 = 12,672; P2P 4·2,048·6,144/4.
     assert vectors(taken_apart(GPT_20B, PAPER)) == {
         "embedding": (8192, 12672, 6144),
         "layer_norm": (4, 2048, 6144),
@@ -96,7 +96,7 @@ def test_gpt_20b_workload_vectors() -> None:
 
 
 def test_llama_3_8b_workload_vectors() -> None:
-    layout = {"pp": 2, "mp": 2, "dp": 1, "micro_batch": 2, "micro_batches": 8}
+    layout = {"pp": 2, "tp": 2, "dp": 1, "micro_batch": 2, "micro_batches": 8}
     # Linear1 (32 + 2·8)·128/2 = 3,072; gate and up 2·14,336/2; v = 501 · 256, nothing padded.
     assert vectors(taken_apart(LLAMA_3_8B, layout, gpus_per_node=8)) == {
         "embedding": (8192, 64128, 4096),
@@ -125,7 +125,7 @@ def test_unfused_attention_and_no_rotary() -> None:
 
 def test_calls_of_each_stage() -> None:
     parts = taken_apart(GPT_20B, PAPER)
-    assert [stage.encoders for stage in parts.stages] == [11, 12, 12, 9]
+    assert [stage.layers for stage in parts.stages] == [11, 12, 12, 9]
     inner = dict.fromkeys(
         (
             "qkv_linear",
@@ -142,8 +142,8 @@ def test_calls_of_each_stage() -> None:
     ) | {"layer_norm": 2, "residual_add": 2}
     forward = {(name, "forward"): 11 * count for name, count in inner.items()}
     backward = {(name, "backward"): 11 * count for name, count in inner.items()}
-    assert counts(parts, 0, Component.ENCODER_FORWARD) == forward | {("mp_all_reduce", "once"): 11}
-    assert counts(parts, 0, Component.ENCODER_BACKWARD) == backward | {("mp_all_reduce", "once"): 22}
+    assert counts(parts, 0, Component.LAYER_FORWARD) == forward | {("mp_all_reduce", "once"): 11}
+    assert counts(parts, 0, Component.LAYER_BACKWARD) == backward | {("mp_all_reduce", "once"): 22}
     assert counts(parts, 0, Component.ENDS_FORWARD) == {
         ("embedding", "forward"): 1,
         ("mp_all_reduce", "once"): 1,
@@ -177,8 +177,8 @@ def test_sends_are_charged_to_the_sender() -> None:
 def test_recomputation_runs_the_forward_pass_again_with_its_all_reduces() -> None:
     parts = taken_apart(LLAMA_3_8B, {**PAPER, "recompute": "full"})
     plain = taken_apart(LLAMA_3_8B, PAPER)
-    again = counts(parts, 1, Component.ENCODER_BACKWARD)
-    assert counts(parts, 1, Component.ENCODER_FORWARD) == counts(plain, 1, Component.ENCODER_FORWARD)
+    again = counts(parts, 1, Component.LAYER_BACKWARD)
+    assert counts(parts, 1, Component.LAYER_FORWARD) == counts(plain, 1, Component.LAYER_FORWARD)
     assert again["qkv_linear", "forward"] == again["qkv_linear", "backward"] == 9
     assert again["rms_norm", "forward"] == 18
     assert again["mp_all_reduce", "once"] == 9 * (2 + 2)
@@ -212,21 +212,21 @@ def test_exact_buckets_leave_no_rest() -> None:
 
 
 def test_degrees_of_one_call_no_collective_and_a_single_stage_is_both() -> None:
-    parts = taken_apart(GPT_20B, {"pp": 1, "mp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1})
+    parts = taken_apart(GPT_20B, {"pp": 1, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1})
     (stage,) = parts.stages
     names = {call.operator for call in parts.calls(stage)}
-    assert stage.encoders == 44
+    assert stage.layers == 44
     assert not names & {"mp_all_reduce", "dp_all_reduce", "dp_all_gather", "pp_p2p"}
     assert {"embedding", "logits_linear", "cross_entropy", "optimizer_last_stage"} <= names
     assert not names & {"optimizer_first_stage", "optimizer_middle_stage"}
 
 
-def test_a_stage_without_encoders_calls_none() -> None:
+def test_a_stage_without_layers_calls_none() -> None:
     parts = taken_apart(
-        {**GPT_20B, "encoders": 1}, {"pp": 2, "mp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1}
+        {**GPT_20B, "layers": 1}, {"pp": 2, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1}
     )
-    assert [stage.encoders for stage in parts.stages] == [1, 0]
-    assert counts(parts, 1, Component.ENCODER_FORWARD, Component.ENCODER_BACKWARD) == {}
+    assert [stage.layers for stage in parts.stages] == [1, 0]
+    assert counts(parts, 1, Component.LAYER_FORWARD, Component.LAYER_BACKWARD) == {}
     assert all(call.count > 0 for stage in parts.stages for call in parts.calls(stage))
 
 
@@ -240,10 +240,10 @@ def test_once_only_operators_are_asked_once() -> None:
 @pytest.mark.parametrize(
     ("model", "layout", "bucket_entries", "message"),
     [
-        ({}, {"mp": 3}, 1, r"^mp is 3, expected a divisor of attention_heads \(64\) of model gpt-20b$"),
-        ({"kv_heads": 2}, {}, 1, r"^mp is 4, expected a divisor of kv_heads \(2\) of model gpt-20b$"),
-        ({"mlp_size": 6}, {}, 1, r"^mp is 4, expected a divisor of mlp_size \(6\) of model gpt-20b$"),
-        ({}, {"pp": 50}, 1, r"^pp is 50, expected from 1 to 44 for 44 encoders$"),
+        ({}, {"tp": 3}, 1, r"^tp is 3, expected a divisor of attention_heads \(64\) of model gpt-20b$"),
+        ({"kv_heads": 2}, {}, 1, r"^tp is 4, expected a divisor of kv_heads \(2\) of model gpt-20b$"),
+        ({"mlp_size": 6}, {}, 1, r"^tp is 4, expected a divisor of mlp_size \(6\) of model gpt-20b$"),
+        ({}, {"pp": 50}, 1, r"^pp is 50, expected from 1 to 44 for 44 layers$"),
         ({}, {}, 0, r"^bucket_entries is 0, expected a whole number from 1 to"),
     ],
 )
@@ -263,13 +263,13 @@ def test_sequence_parallelism_by_hand() -> None:
     parts = taken_apart(GPT_20B, PAPER | {"sequence_parallel": True})
     collectives = ("mp_all_reduce", "mp_all_gather", "mp_reduce_scatter")
     gather, scatter = ("mp_all_gather", (12_582_912, 1, 4)), ("mp_reduce_scatter", (50_331_648, 1, 4))
-    assert operator_vectors(parts.encoder.forward, *collectives) == [(*gather, 1), (*scatter, 1)]
-    assert operator_vectors(parts.encoder.backward, *collectives) == [(*gather, 2), (*scatter, 2)]
-    for calls, count in ((parts.encoder.calls, 2), (parts.last.calls, 1)):
+    assert operator_vectors(parts.layer.forward, *collectives) == [(*gather, 1), (*scatter, 1)]
+    assert operator_vectors(parts.layer.backward, *collectives) == [(*gather, 2), (*scatter, 2)]
+    for calls, count in ((parts.layer.calls, 2), (parts.last.calls, 1)):
         assert {found[1:] for found in operator_vectors(calls, "layer_norm")} == {((4, 512, 6144), count)}
-    assert {found[1] for found in operator_vectors(parts.encoder.calls, "residual_add")} == {(4, 512, 6144)}
+    assert {found[1] for found in operator_vectors(parts.layer.calls, "residual_add")} == {(4, 512, 6144)}
     # Between the collectives every device has all tokens.
-    assert operator_vectors(parts.encoder.forward, "gelu") == [("gelu", (4, 2048, 6144), 1)]
+    assert operator_vectors(parts.layer.forward, "gelu") == [("gelu", (4, 2048, 6144), 1)]
     assert operator_vectors(parts.first.forward, *collectives) == [(*scatter, 1)]
     assert operator_vectors(parts.first.backward, *collectives) == [(*gather, 1)]
     loss = ("mp_all_reduce", (4 * 2048, 1, 4), 3)
@@ -278,7 +278,7 @@ def test_sequence_parallelism_by_hand() -> None:
 
 
 def test_sequence_parallelism_of_one_device_changes_nothing() -> None:
-    one = PAPER | {"mp": 1}
+    one = PAPER | {"tp": 1}
     assert taken_apart(GPT_20B, one | {"sequence_parallel": True}) == taken_apart(GPT_20B, one)
 
 
@@ -293,7 +293,7 @@ def test_sequence_parallelism_of_one_device_changes_nothing() -> None:
 def test_selective_recomputation_runs_attention_again(attention: str, again: set[str]) -> None:
     model = {**GPT_20B, "attention": attention}
     plain, selective = (
-        taken_apart(model, PAPER | {"recompute": recompute}).encoder.backward
+        taken_apart(model, PAPER | {"recompute": recompute}).layer.backward
         for recompute in ("none", "selective")
     )
     added = selective[len(plain) :]
@@ -325,7 +325,7 @@ def test_selective_recomputation_runs_attention_again(attention: str, again: set
     ],
 )
 def test_updates_under_zero(zero: int, expected: list[tuple[str, int]]) -> None:
-    # The last stage: 9 encoders and the logits; 1,097,430,528 / 8 = 137,178,816 on a shard, 9 / 8 encoders.
+    # The last stage: 9 layers and the logits; 1,097,430,528 / 8 = 137,178,816 on a shard, 9 / 8 layers.
     last = taken_apart(GPT_20B, PAPER | {"zero": zero}).stages[-1]
     assert [(call.operator, call.vector[0]) for call in last.update.calls] == expected
     (optimizer,) = last.update.optimizer
@@ -334,9 +334,9 @@ def test_updates_under_zero(zero: int, expected: list[tuple[str, int]]) -> None:
 
 def test_fully_sharded_blocks_fetch_their_parameters() -> None:
     parts = taken_apart(GPT_20B, PAPER | {"zero": 3})
-    # An encoder of 113,284,608 parameters on a device, the embedding 12,672 · 6,144 and the logits with a norm.
-    encoder, embedding, logits = 113_284_608, 77_856_768, 77_869_056
-    for block, parameters in ((parts.encoder, encoder), (parts.first, embedding), (parts.last, logits)):
+    # A layer of 113,284,608 parameters on a device, the embedding 12,672 · 6,144 and the logits with a norm.
+    layer, embedding, logits = 113_284_608, 77_856_768, 77_869_056
+    for block, parameters in ((parts.layer, layer), (parts.first, embedding), (parts.last, logits)):
         for gather in (block.gather_forward, block.gather_backward):
             assert operator_vectors(gather, "dp_all_gather") == [
                 ("dp_all_gather", (parameters // 8, 8, 1), 1)
@@ -348,13 +348,13 @@ def test_fully_sharded_blocks_fetch_their_parameters() -> None:
     for zero in (2, 3):
         alone = taken_apart(GPT_20B, PAPER | {"zero": zero, "dp": 1})
         assert not alone.sharded
-        assert not alone.encoder.gather_forward + alone.encoder.scatter
+        assert not alone.layer.gather_forward + alone.layer.scatter
 
 
 def test_gradients_that_are_kept_in_shards_are_scattered_in_every_micro_batch() -> None:
     shared, parts = (taken_apart(GPT_20B, PAPER | {"zero": zero}) for zero in (3, 2))
     for block, other in (
-        (parts.encoder, shared.encoder),
+        (parts.layer, shared.layer),
         (parts.first, shared.first),
         (parts.last, shared.last),
     ):
@@ -367,9 +367,9 @@ def test_virtual_stages() -> None:
     layout = PAPER | {"schedule": "interleaved", "virtual_stages": 2}
     parts = taken_apart(GPT_20B, layout)
     # 49 blocks on 8 chunks; chunk c is on stage c mod 4.
-    assert [chunk.encoders for chunk in parts.chunks] == [5, 6, 6, 6, 6, 6, 6, 3]
+    assert [chunk.layers for chunk in parts.chunks] == [5, 6, 6, 6, 6, 6, 6, 3]
     assert [chunk.stage for chunk in parts.chunks] == [0, 1, 2, 3, 0, 1, 2, 3]
-    assert [stage.encoders for stage in parts.stages] == [11, 12, 12, 9]
+    assert [stage.layers for stage in parts.stages] == [11, 12, 12, 9]
     # The first chunk receives nothing and the last one sends nothing on; all others do both.
     for stage, forward, backward in ((0, 2, 1), (1, 2, 2), (3, 1, 2)):
         assert counts(parts, stage, Component.SEND_FORWARD) == {("pp_p2p", "once"): forward}
@@ -378,17 +378,17 @@ def test_virtual_stages() -> None:
     assert [stage.update for stage in parts.stages] == [stage.update for stage in plain.stages]
 
 
-def test_encoders_by_hand() -> None:
-    parts = taken_apart(GPT_20B, PAPER | {"encoder_counts": (0, 20, 24, 0)})
-    assert [stage.encoders for stage in parts.stages] == [0, 20, 24, 0]
-    assert counts(parts, 0, Component.ENCODER_FORWARD) == {}
-    assert counts(parts, 2, Component.ENCODER_FORWARD)["qkv_linear", "forward"] == 24
+def test_layers_by_hand() -> None:
+    parts = taken_apart(GPT_20B, PAPER | {"layer_counts": (0, 20, 24, 0)})
+    assert [stage.layers for stage in parts.stages] == [0, 20, 24, 0]
+    assert counts(parts, 0, Component.LAYER_FORWARD) == {}
+    assert counts(parts, 2, Component.LAYER_FORWARD)["qkv_linear", "forward"] == 24
 
 
 def test_half_of_a_linear_backward_is_for_weights() -> None:
     parts = taken_apart(GPT_20B, PAPER | {"schedule": "zero_bubble", "recompute": "full"})
     assert parts.split
-    linears = {call.operator for call in parts.encoder.calls if call.is_linear_backward}
+    linears = {call.operator for call in parts.layer.calls if call.is_linear_backward}
     assert linears == {"qkv_linear", "attention_output_linear", "mlp_up_linear", "mlp_down_linear"}
     assert [call.operator for call in parts.last.calls if call.is_linear_backward] == ["logits_linear"]
     # By the operator table: both products of a backward pass do what the forward one does.
@@ -399,5 +399,5 @@ def test_half_of_a_linear_backward_is_for_weights() -> None:
 
 def test_pieces_are_made_once() -> None:
     first, second = (taken_apart(GPT_20B, PAPER | {"pp": pp, "dp": 32 // pp}) for pp in (2, 4))
-    assert first.encoder.forward is second.encoder.forward
+    assert first.layer.forward is second.layer.forward
     assert first.last.backward is second.last.backward

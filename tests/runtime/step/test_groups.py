@@ -8,8 +8,8 @@ from kernelcast.runtime import Cluster, Parallelism
 from kernelcast.runtime.step.groups import data_group, pipeline_pair, tensor_group
 
 
-def layout(pp: int, mp: int, dp: int) -> Parallelism:
-    return Parallelism(pp=pp, mp=mp, dp=dp, micro_batch=1, micro_batches=1)
+def layout(pp: int, tp: int, dp: int) -> Parallelism:
+    return Parallelism(pp=pp, tp=tp, dp=dp, micro_batch=1, micro_batches=1)
 
 
 @pytest.mark.parametrize(
@@ -43,9 +43,9 @@ def test_groups(
 
 
 @given(st.integers(1, 64), st.integers(1, 64), st.integers(1, 64), st.integers(1, 16))
-def test_groups_have_as_many_processes_as_their_degree(pp: int, mp: int, dp: int, gpus_per_node: int) -> None:
-    job, cluster = layout(pp, mp, dp), Cluster(gpus_per_node=gpus_per_node)
-    assert tensor_group(job, cluster).processes == mp
+def test_groups_have_as_many_processes_as_their_degree(pp: int, tp: int, dp: int, gpus_per_node: int) -> None:
+    job, cluster = layout(pp, tp, dp), Cluster(gpus_per_node=gpus_per_node)
+    assert tensor_group(job, cluster).processes == tp
     assert data_group(job, cluster).processes == dp
     assert (
         max(tensor_group(job, cluster).gpus_per_node, data_group(job, cluster).gpus_per_node) <= gpus_per_node

@@ -1,4 +1,4 @@
-"""Encoders per stage and chunk, by hand: n + 5 blocks spread evenly, 2 and 3 of them not encoders."""
+"""Encoders per stage and chunk, by hand: n + 5 blocks spread evenly, 2 and 3 of them not layers."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Parallelism, UsageError
-from kernelcast.runtime.step.partition import encoders_of_chunks, partition
+from kernelcast.runtime.step.partition import layers_of_chunks, partition
 
 
 @pytest.mark.parametrize(
-    ("encoders", "pp", "expected"),
+    ("layers", "pp", "expected"),
     [
         (44, 4, (11, 12, 12, 9)),  # 49 blocks: 13, 12, 12, 12
         (44, 8, (5, 6, 6, 6, 6, 6, 6, 3)),  # 49 blocks: 7, then 6 each
@@ -24,25 +24,25 @@ from kernelcast.runtime.step.partition import encoders_of_chunks, partition
         (4, 3, (1, 3, 0)),
     ],
 )
-def test_stage_sizes(encoders: int, pp: int, expected: tuple[int, ...]) -> None:
-    assert partition(encoders, pp) == expected
+def test_stage_sizes(layers: int, pp: int, expected: tuple[int, ...]) -> None:
+    assert partition(layers, pp) == expected
 
 
-@pytest.mark.parametrize(("encoders", "pp", "most"), [(44, 45, 44), (1, 3, 2), (40, 0, 40), (2, 3, 2)])
-def test_stages_that_do_not_fit_are_refused(encoders: int, pp: int, most: int) -> None:
-    with pytest.raises(UsageError, match=rf"^pp is {pp}, expected from 1 to {most} for {encoders} encoders$"):
-        partition(encoders, pp)
+@pytest.mark.parametrize(("layers", "pp", "most"), [(44, 45, 44), (1, 3, 2), (40, 0, 40), (2, 3, 2)])
+def test_stages_that_do_not_fit_are_refused(layers: int, pp: int, most: int) -> None:
+    with pytest.raises(UsageError, match=rf"^pp is {pp}, expected from 1 to {most} for {layers} layers$"):
+        partition(layers, pp)
 
 
-def test_many_stages_share_the_encoders_alone() -> None:
-    # 49 blocks on 20 stages would leave 2 for the last: 2 encoders each, the other 4 after the first stage.
+def test_many_stages_share_the_layers_alone() -> None:
+    # 49 blocks on 20 stages would leave 2 for the last: 2 layers each, the other 4 after the first stage.
     assert partition(44, 20) == (2, 3, 3, 3, 3, *[2] * 15)
     assert partition(44, 44) == (1,) * 44
     assert partition(128, 64) == (2,) * 64
 
 
 def test_chunks_of_virtual_stages() -> None:
-    # 49 blocks on 8 chunks: 7, then 6 each; 2 and 3 of them are not encoders.
+    # 49 blocks on 8 chunks: 7, then 6 each; 2 and 3 of them are not layers.
     assert partition(44, 4, 2) == (5, 6, 6, 6, 6, 6, 6, 3)
     assert partition(96, 8, 12) == (1,) * 96
     with pytest.raises(
@@ -52,27 +52,27 @@ def test_chunks_of_virtual_stages() -> None:
 
 
 @given(st.integers(1, 300), st.integers(1, 120), st.integers(1, 3))
-def test_stages_sum_to_all_encoders(encoders: int, pp: int, virtual_stages: int) -> None:
+def test_stages_sum_to_all_layers(layers: int, pp: int, virtual_stages: int) -> None:
     chunks = pp * virtual_stages
-    if chunks > max(encoders, (encoders + 5) // 3):
+    if chunks > max(layers, (layers + 5) // 3):
         with pytest.raises(UsageError):
-            partition(encoders, pp, virtual_stages)
+            partition(layers, pp, virtual_stages)
         return
-    counts = partition(encoders, pp, virtual_stages)
+    counts = partition(layers, pp, virtual_stages)
     assert len(counts) == chunks
-    assert sum(counts) == encoders
+    assert sum(counts) == layers
     assert min(counts) >= 0
     blocks = list(counts)
-    if chunks <= (encoders + 5) // 3:
+    if chunks <= (layers + 5) // 3:
         blocks[0] += 2
         blocks[-1] += 3
         assert blocks == sorted(blocks, reverse=True)
     assert max(blocks) - min(blocks) <= 1
 
 
-def test_encoders_given_by_hand() -> None:
-    layout: dict[str, Any] = {"pp": 2, "mp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 2}
-    assert encoders_of_chunks(44, Parallelism(**layout)) == (23, 21)
-    assert encoders_of_chunks(44, Parallelism(**layout, encoder_counts=(20, 24))) == (20, 24)
+def test_layers_given_by_hand() -> None:
+    layout: dict[str, Any] = {"pp": 2, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 2}
+    assert layers_of_chunks(44, Parallelism(**layout)) == (23, 21)
+    assert layers_of_chunks(44, Parallelism(**layout, layer_counts=(20, 24))) == (20, 24)
     chunks = Parallelism(**layout, schedule="interleaved", virtual_stages=2)
-    assert encoders_of_chunks(44, chunks) == (11, 12, 12, 9)
+    assert layers_of_chunks(44, chunks) == (11, 12, 12, 9)

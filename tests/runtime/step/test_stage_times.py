@@ -22,25 +22,25 @@ def block(
 
 def passes(
     first: BlockTimes | None,
-    encoder: BlockTimes,
-    encoders: int,
+    layer: BlockTimes,
+    layers: int,
     last: BlockTimes | None,
     *,
     sharded: bool = False,
     split: bool = False,
 ) -> tuple[float, float, float]:
     found: ChunkTimes = chunk_times(
-        first=first, encoder=encoder, encoders=encoders, last=last, sharded=sharded, split=split
+        first=first, layer=layer, layers=layers, last=last, sharded=sharded, split=split
     )
     return float(found.forward_us[0]), float(found.backward_us[0]), float(found.weight_us[0])
 
 
 def test_blocks_add_up() -> None:
-    first, encoder, last = block(1, 2), block(10, 20), block(100, 200)
-    assert passes(first, encoder, 3, last) == (131, 262, 0)
-    assert passes(None, encoder, 3, None) == (30, 60, 0)
-    assert passes(first, encoder, 0, last) == (101, 202, 0)
-    assert passes(None, encoder, 0, None) == (0, 0, 0)
+    first, layer, last = block(1, 2), block(10, 20), block(100, 200)
+    assert passes(first, layer, 3, last) == (131, 262, 0)
+    assert passes(None, layer, 3, None) == (30, 60, 0)
+    assert passes(first, layer, 0, last) == (101, 202, 0)
+    assert passes(None, layer, 0, None) == (0, 0, 0)
 
 
 def test_weight_gradients_apart() -> None:
@@ -48,18 +48,18 @@ def test_weight_gradients_apart() -> None:
 
 
 def test_gathers_beside_computing() -> None:
-    # Forward: 4 alone, then embedding beside an encoder's 7, encoders beside 7, 7 and the logits' 50, logits.
-    first, encoder, last = block(1, 2, 0, 4, 3), block(10, 20, 0, 7, 25), block(100, 200, 0, 50, 5)
-    # Backward: 50 alone; logits (200) beside 7; the encoder after it beside 7 + 5, one beside 7 + 25 and one
+    # Forward: 4 alone, then embedding beside a layer's 7, layers beside 7, 7 and the logits' 50, logits.
+    first, layer, last = block(1, 2, 0, 4, 3), block(10, 20, 0, 7, 25), block(100, 200, 0, 50, 5)
+    # Backward: 50 alone; logits (200) beside 7; the layer after it beside 7 + 5, one beside 7 + 25 and one
     # beside 4 + 25; the embedding (2) beside 25; its own 3 alone.
     expected = (4 + 7 + 10 + 10 + 50 + 100, 50 + 200 + 20 + 32 + 29 + 25 + 3, 0)
-    assert passes(first, encoder, 3, last, sharded=True) == expected
+    assert passes(first, layer, 3, last, sharded=True) == expected
 
 
 def test_gathers_with_weight_gradients_apart() -> None:
-    encoder = block(10, 20, 8, 7, 25)
+    layer = block(10, 20, 8, 7, 25)
     # Forward 7 + 10 + 10; input part 7 + 12 + 12; weight part 8 alone, 8 beside 25, 25 alone.
-    assert passes(None, encoder, 2, None, sharded=True, split=True) == (27, 31, 58)
+    assert passes(None, layer, 2, None, sharded=True, split=True) == (27, 31, 58)
 
 
 def one_after_the_other(times: list[tuple[float, float, float]]) -> float:
@@ -76,22 +76,22 @@ time = st.integers(0, 100).map(float)
 kinds = st.builds(block, time, time, st.just(0.0), time, time)
 
 
-@given(first=st.none() | kinds, encoder=kinds, encoders=st.integers(1, 12), last=st.none() | kinds)
+@given(first=st.none() | kinds, layer=kinds, layers=st.integers(1, 12), last=st.none() | kinds)
 def test_long_runs_as_block_by_block(
-    first: BlockTimes | None, encoder: BlockTimes, encoders: int, last: BlockTimes | None
+    first: BlockTimes | None, layer: BlockTimes, layers: int, last: BlockTimes | None
 ) -> None:
-    blocks = [*([first] if first else []), *[encoder] * encoders, *([last] if last else [])]
+    blocks = [*([first] if first else []), *[layer] * layers, *([last] if last else [])]
     forward = [(float(b.forward_us[0]), float(b.gather_us[0]), 0.0) for b in blocks]
     backward = [
         (float(b.backward_us[0]), float(b.gather_us[0]), float(b.scatter_us[0])) for b in reversed(blocks)
     ]
     expected = (one_after_the_other(forward), one_after_the_other(backward), 0)
-    assert passes(first, encoder, encoders, last, sharded=True) == expected
+    assert passes(first, layer, layers, last, sharded=True) == expected
 
 
 @pytest.mark.parametrize("sharded", [False, True])
 def test_many_configurations_at_once(sharded: bool) -> None:
-    first, encoder, last = block(1, 2, 0, 4, 3), block(10, 20, 0, 7, 25), block(100, 200, 0, 50, 5)
+    first, layer, last = block(1, 2, 0, 4, 3), block(10, 20, 0, 7, 25), block(100, 200, 0, 50, 5)
     wide = [
         BlockTimes(
             forward_us=np.repeat(b.forward_us, 2) * [1, 2],
@@ -100,9 +100,9 @@ def test_many_configurations_at_once(sharded: bool) -> None:
             gather_us=np.repeat(b.gather_us, 2) * [1, 2],
             scatter_us=np.repeat(b.scatter_us, 2) * [1, 2],
         )
-        for b in (first, encoder, last)
+        for b in (first, layer, last)
     ]
-    both = chunk_times(first=wide[0], encoder=wide[1], encoders=5, last=wide[2], sharded=sharded, split=False)
-    forward, backward, _ = passes(first, encoder, 5, last, sharded=sharded)
+    both = chunk_times(first=wide[0], layer=wide[1], layers=5, last=wide[2], sharded=sharded, split=False)
+    forward, backward, _ = passes(first, layer, 5, last, sharded=sharded)
     assert both.forward_us.tolist() == [forward, 2 * forward]
     assert both.backward_us.tolist() == [backward, 2 * backward]

@@ -18,7 +18,7 @@ from kernelcast.runtime.views.step import simulated_step
 
 Make = Callable[..., Path]
 TINY = ModelConfig(
-    name='tiny "<&é', hidden_size=8, sequence_length=4, attention_heads=2, encoders=8, vocabulary_size=100
+    name='tiny "<&é', hidden_size=8, sequence_length=4, attention_heads=2, layers=8, vocabulary_size=100
 )
 LAYOUTS: list[dict[str, Any]] = [
     {"pp": 1, "dp": 1, "micro_batches": 2},
@@ -32,7 +32,7 @@ LAYOUTS: list[dict[str, Any]] = [
 def ask(bundle: Path, **layout: Any) -> Estimate:
     return Estimator.load(bundle).predict(
         model=TINY,
-        parallelism=Parallelism(**{"mp": 1, "micro_batch": 1} | layout),
+        parallelism=Parallelism(**{"tp": 1, "micro_batch": 1} | layout),
         cluster=Cluster(gpus_per_node=4),
         interval=False,
     )

@@ -23,9 +23,9 @@ SVG_PARTS = ("forward", "backward", "weight", "reduce", "optimizer", "gather")
 def ask(bundle: Path, *, model: dict[str, Any] | None = None, **question: Any) -> Estimate:
     size = {"hidden_size": 8, "sequence_length": 4, "attention_heads": 2, "vocabulary_size": 100}
     asked = {name: question.pop(name) for name in ("timeline", "gpu_memory_bytes") if name in question}
-    layout = {"pp": 1, "mp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 4} | question
+    layout = {"pp": 1, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 4} | question
     return Estimator.load(bundle).predict(
-        model=ModelConfig(**{"name": "tiny", "encoders": 8} | size | (model or {})),
+        model=ModelConfig(**{"name": "tiny", "layers": 8} | size | (model or {})),
         parallelism=Parallelism(**layout),
         cluster=Cluster(gpus_per_node=4),
         **asked,
@@ -71,14 +71,14 @@ def check_alone(root: ElementTree.Element) -> None:
 
 LAYOUTS: list[dict[str, Any]] = [
     {},
-    {"pp": 2, "mp": 2, "dp": 2},
+    {"pp": 2, "tp": 2, "dp": 2},
     {"pp": 4, "dp": 2, "micro_batches": 3},
     {"pp": 4, "schedule": "gpipe", "zero": 0},
     {"pp": 4, "schedule": "zero_bubble", "micro_batches": 6},
     {"pp": 4, "dp": 2, "schedule": "interleaved", "virtual_stages": 2},
     {"pp": 2, "dp": 2, "zero": 3, "recompute": "full"},
     {"pp": 2, "dp": 2, "zero": 2},
-    {"pp": 2, "mp": 2, "sequence_parallel": True},
+    {"pp": 2, "tp": 2, "sequence_parallel": True},
 ]
 
 
@@ -118,21 +118,21 @@ def test_the_shares_add_up_to_the_step(make_bundle: Make, layout: dict[str, Any]
     assert sum(coarse.values()) == pytest.approx(estimate.step_time_s, rel=1e-6)
     names = {share.name for share in shares}
     assert ("waiting for transfers between stages" in names) == (estimate.parallelism.pp > 1)
-    assert ("tensor-parallel collectives" in names) == (estimate.parallelism.mp > 1)
+    assert ("tensor-parallel collectives" in names) == (estimate.parallelism.tp > 1)
     assert ("ZeRO collectives that passes do not hide" in names) == (estimate.parallelism.zero >= 2)
 
 
 def test_shares_by_hand(make_bundle: Make) -> None:
-    # One encoder on the first of two stages, none on the second, is not to be had: 2 encoders on 1 stage.
+    # One layer on the first of two stages, none on the second, is not to be had: 2 layers on 1 stage.
     # Forward 10 (embedding) + 2 · 110 + 3 · 10 (norm, logits, loss); backward twice that; an update of 100.
     times = {"optimizer_last_stage": 100.0}
-    estimate = ask(make_bundle(times), model={"encoders": 2}, micro_batches=3)
+    estimate = ask(make_bundle(times), model={"layers": 2}, micro_batches=3)
     shares = {
         share.name: round(share.time_s * 1e6, 6) for share in step_shares(estimate, simulated_step(estimate))
     }
     assert shares == {
-        "encoders forward": 3 * 220,
-        "encoders backward": 3 * 440,
+        "layers forward": 3 * 220,
+        "layers backward": 3 * 440,
         "embedding, logits and loss forward": 3 * 40,
         "embedding, logits and loss backward": 3 * 80,
         "optimizer": 100,
@@ -155,12 +155,12 @@ def test_hostile_names_are_only_text(make_bundle: Make) -> None:
 def test_any_name_makes_a_sound_page(make_bundle: Make, name: str) -> None:
     try:
         model = ModelConfig(
-            name=name, hidden_size=8, sequence_length=4, attention_heads=2, encoders=2, vocabulary_size=100
+            name=name, hidden_size=8, sequence_length=4, attention_heads=2, layers=2, vocabulary_size=100
         )
     except KernelcastError:
         return
     estimate = Estimator.load(make_bundle()).predict(
-        model=model, parallelism=Parallelism(pp=1, mp=1, dp=1, micro_batch=1, micro_batches=1), interval=False
+        model=model, parallelism=Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1), interval=False
     )
     check_alone(parsed(page(estimate)))
 
@@ -170,7 +170,7 @@ def test_what_it_says(make_bundle: Make) -> None:
     words = said(parsed(page(estimate)))
     for part in (
         "A training step of tiny",
-        "pp 2 × mp 1 × dp 2, 1F1B, 4 micro-batches of 1, recomputation none, ZeRO-1",
+        "pp 2 × tp 1 × dp 2, 1F1B, 4 micro-batches of 1, recomputation none, ZeRO-1",
         "90 % interval",
         "does not fit",
         "is outside the training range, 1 to 2",
@@ -184,7 +184,7 @@ def test_what_it_says(make_bundle: Make) -> None:
 
 
 def test_a_large_step_is_cut_and_stays_small(make_bundle: Make) -> None:
-    estimate = ask(make_bundle(), model={"encoders": 123}, pp=64, dp=2, micro_batches=256)
+    estimate = ask(make_bundle(), model={"layers": 123}, pp=64, dp=2, micro_batches=256)
     text = page(estimate)
     root = parsed(text)
     check_alone(root)
@@ -195,7 +195,7 @@ def test_a_large_step_is_cut_and_stays_small(make_bundle: Make) -> None:
 
 
 def test_a_deep_pipeline_shows_its_first_and_last_stages(make_bundle: Make) -> None:
-    root = parsed(page(ask(make_bundle(), model={"encoders": 235}, pp=120, micro_batches=2)))
+    root = parsed(page(ask(make_bundle(), model={"layers": 235}, pp=120, micro_batches=2)))
     picture = next(root.iter("svg"))
     labels = [one.text for one in of_class(picture, "label", "text")]
     assert labels == [f"stage {index}" for index in (*range(48), *range(72, 120))]

@@ -105,7 +105,7 @@ def test_features_that_never_vary_need_no_plot_of_their_own(
 
 def test_exact_predictions_can_be_drawn(make_table: MakeTable) -> None:
     table = make_table("optimizer_first_stage", Direction.ONCE, 10)
-    table.workloads[0, 1] = 0  # a stage without an encoder
+    table.workloads[0, 1] = 0  # a stage without a layer
     exact = Points.of(table, table.times_us.copy(), np.zeros(10), "float32")
     for plot in (agreement_svg, errors_svg, coverage_svg):
         assert "nan" not in plot(exact).lower()

@@ -49,11 +49,11 @@ def test_parameters_are_the_published_ones(name: str) -> None:
 
 def test_llemma_7b_is_the_papers_not_the_released_one() -> None:
     # The released one is Code Llama 7B's 6,738,546,688: SwiGLU and 32,016 tokens. With a GeLU MLP (8d² in place of
-    # 8.0625d²) and 50,257 tokens it has 2(50,257 − 32,016)d more, and 5d of MLP biases, less 0.0625d² per encoder.
+    # 8.0625d²) and 50,257 tokens it has 2(50,257 − 32,016)d more, and 5d of MLP biases, less 0.0625d² per layer.
     parameters = total_parameters(load_model("llemma-7b"))
-    d, encoders = 4096, 32
+    d, layers = 4096, 32
     mlp = 8 * d * d + 5 * d - 3 * 11008 * d
-    assert parameters == 6_738_546_688 + 2 * (50_257 - 32_016) * d + encoders * mlp
+    assert parameters == 6_738_546_688 + 2 * (50_257 - 32_016) * d + layers * mlp
 
 
 def test_the_methods_models_are_those_of_its_table() -> None:
@@ -62,7 +62,7 @@ def test_the_methods_models_are_those_of_its_table() -> None:
             m.hidden_size,
             m.sequence_length,
             m.attention_heads,
-            m.encoders,
+            m.layers,
             m.forward_syncs,
             m.backward_syncs,
         )
@@ -114,14 +114,14 @@ def test_our_own_files(tmp_path: Path) -> None:
     path = tmp_path / "mine.json"
     path.write_text(json.dumps({f.name: getattr(model, f.name) for f in fields(model)}))
     assert load_model(path) == load_model(str(path)) == model
-    lines = ["[model]", "hidden_size = 64", "sequence_length = 8", "attention_heads = 4", "encoders = 2"]
+    lines = ["[model]", "hidden_size = 64", "sequence_length = 8", "attention_heads = 4", "layers = 2"]
     (tmp_path / "small.toml").write_text("\n".join([*lines, "vocabulary_size = 9", 'biases = "none"']))
     assert load_model(tmp_path / "small.toml") == ModelConfig(
         name="small",
         hidden_size=64,
         sequence_length=8,
         attention_heads=4,
-        encoders=2,
+        layers=2,
         vocabulary_size=9,
         biases="none",
     )
@@ -165,7 +165,7 @@ def test_files_that_are_no_models(tmp_path: Path, name: str, content: bytes, mes
 
 
 def test_numbers_that_python_does_not_print(tmp_path: Path) -> None:
-    sizes = "sequence_length = 8\nattention_heads = 4\nencoders = 2\nvocabulary_size = 9\nhidden_size = 0x"
+    sizes = "sequence_length = 8\nattention_heads = 4\nlayers = 2\nvocabulary_size = 9\nhidden_size = 0x"
     path = tmp_path / "huge.toml"
     path.write_text(sizes + "f" * 5000)
     with pytest.raises(UsageError, match="hidden_size is a number too long to show, expected a whole number"):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from kernelcast.collector.layers.encoder_layers import causal_attention, rotary_tables, rotate, token_loss
+from kernelcast.collector.functions.transformer import causal_attention, rotary_tables, rotate, token_loss
 
 
 def test_rotation_keeps_lengths_and_leaves_position_0() -> None:

@@ -11,7 +11,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from kernelcast.collector.layers.vocabulary_parallel import (
+from kernelcast.collector.functions.vocabulary_parallel import (
     vocabulary_parallel_cross_entropy,
     vocabulary_parallel_embedding,
 )

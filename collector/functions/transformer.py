@@ -9,8 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from kernelcast.collector.layers.flash_attn import flash_attn
-from kernelcast.collector.layers.vocabulary_parallel import vocabulary_parallel_cross_entropy
+from kernelcast.collector.functions.flash_attn import flash_attn
+from kernelcast.collector.functions.vocabulary_parallel import vocabulary_parallel_cross_entropy
 
 
 def add_bias(x: Tensor, bias: Tensor) -> Tensor:

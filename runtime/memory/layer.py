@@ -1,4 +1,4 @@
-"""What is kept of one encoder between its forward and its backward pass, tensor by tensor."""
+"""What is kept of one layer between its forward and its backward pass, tensor by tensor."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ STATISTIC_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Bytes that one encoder keeps for one micro-batch on one device, float64 [rows].
+    """Bytes that one layer keeps for one micro-batch on one device, float64 [rows].
 
     `block_input` is all that full recomputation keeps; `attention` and `mlp` are the rest of the two halves,
     `core` what lies between queries and attention output, which selective recomputation does not keep.
@@ -34,7 +34,7 @@ class Kept:
 class Widths:
     """Entries per token of one device's tensors, float64 [rows]; b·l tokens each.
 
-    `outside` is d, divided by mp with sequence parallelism; the others are always divided by mp: `projected`
+    `outside` is d, divided by tp with sequence parallelism; the others are always divided by tp: `projected`
     (queries, keys and values), `attended` (all heads), `scores` (heads times sequence), `mlp`, `vocabulary`.
     """
 
@@ -50,45 +50,45 @@ class Widths:
     @classmethod
     def of(cls, model: ModelConfig, rows: Rows) -> "Widths":
         """The widths of `model` on the devices of `rows`."""
-        heads, kv_heads = model.attention_heads / rows.mp, model.kv_heads / rows.mp
+        heads, kv_heads = model.attention_heads / rows.tp, model.kv_heads / rows.tp
         return cls(
             tokens=rows.micro_batch * model.sequence_length,
             hidden=model.hidden_size,
-            outside=model.hidden_size / (1.0 + rows.sequence_parallel * (rows.mp - 1.0)),
+            outside=model.hidden_size / (1.0 + rows.sequence_parallel * (rows.tp - 1.0)),
             projected=(heads + 2.0 * kv_heads) * model.head_size,
             attended=heads * model.head_size,
             keys=kv_heads * model.head_size,
             scores=heads * model.sequence_length,
-            mlp=model.mlp_size / rows.mp,
+            mlp=model.mlp_size / rows.tp,
         )
 
 
-def kept_by_encoder(
+def kept_by_layer(
     model: ModelConfig, widths: Widths, *, element: int, dropout: bool, device_kind: str
 ) -> Kept:
-    """Tensors that autograd saves in one encoder, for `element` bytes per entry.
+    """Tensors that autograd saves in one layer, for `element` bytes per entry.
 
     Entries per token; d hidden, a and k the widths of all query and all key-value heads, f of the MLP, l the
     sequence, h heads:
 
     | part | saved | entries | divided by |
     |---|---|---|---|
-    | input | of the first norm, which is the encoder's | d | σ |
+    | input | of the first norm, which is the layer's | d | σ |
     | attention | norm statistics (fp32: mean and deviation; RMSNorm has one) | 2 or 1 | σ |
     | | norm's output, the input of the QKV product | d | σ |
-    | | queries, keys, values | a + 2k | mp |
-    | | rotated queries and keys; the values, a view, keep the whole QKV product too | a + k | mp |
-    | | not flash, grouped queries: instead queries, and keys and values repeated for all | 3a | mp |
-    | | attention output, the input of the output product | a | mp |
-    | core | flash: log-sum-exp (fp32) | h | mp |
-    | | else: weights after the softmax | h·l | mp |
+    | | queries, keys, values | a + 2k | tp |
+    | | rotated queries and keys; the values, a view, keep the whole QKV product too | a + k | tp |
+    | | not flash, grouped queries: instead queries, and keys and values repeated for all | 3a | tp |
+    | | attention output, the input of the output product | a | tp |
+    | core | flash: log-sum-exp (fp32) | h | tp |
+    | | else: weights after the softmax | h·l | tp |
     | MLP | input of the second norm; with a parallel residual it is the first's | d | σ |
     | | norm statistics and output, as above | d | σ |
-    | | GeLU: input and output | 2f | mp |
-    | | SwiGLU: gate and up, gate after SiLU, their product | 4f | mp |
+    | | GeLU: input and output | 2f | tp |
+    | | SwiGLU: gate and up, gate after SiLU, their product | 4f | tp |
 
-    σ is mp with sequence parallelism, else 1. Dropout adds its masks, a byte each: d / σ after either half,
-    and h·l / mp with the dropped weights (h·l entries more) in the core; fused attention keeps a seed
+    σ is tp with sequence parallelism, else 1. Dropout adds its masks, a byte each: d / σ after either half,
+    and h·l / tp with the dropped weights (h·l entries more) in the core; fused attention keeps a seed
     instead. On a CPU torch runs both in pieces: masks take an entry each, and an RMSNorm also keeps its
     input divided by the root mean square, both in fp32.
 

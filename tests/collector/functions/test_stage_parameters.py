@@ -4,7 +4,7 @@ from math import prod
 
 import pytest
 
-from kernelcast.collector.layers.stage_parameters import stage_parameter_count, stage_parameter_shapes
+from kernelcast.collector.functions.stage_parameters import stage_parameter_count, stage_parameter_shapes
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.operators import Shape
 from kernelcast.runtime.step.parameters import padded_vocabulary, stage_parameters
@@ -12,46 +12,46 @@ from kernelcast.runtime.step.parameters import padded_vocabulary, stage_paramete
 ROLES = {"first": (True, False), "middle": (False, False), "last": (False, True)}
 
 
-def stage(model: ModelConfig, mp: int, encoders: int) -> Shape:
+def stage(model: ModelConfig, tp: int, layers: int) -> Shape:
     return Shape(
         hidden_size=model.hidden_size,
         attention_heads=model.attention_heads,
         kv_heads=model.kv_heads,
         mlp_size=model.mlp_size,
-        vocabulary_size=padded_vocabulary(model.vocabulary_size, mp),
-        tensor_parallel=mp,
-        stage_encoders=encoders,
+        vocabulary_size=padded_vocabulary(model.vocabulary_size, tp),
+        tensor_parallel=tp,
+        stage_layers=layers,
     )
 
 
 @pytest.mark.parametrize("role", ROLES)
-@pytest.mark.parametrize("mp", [1, 2, 4])
+@pytest.mark.parametrize("tp", [1, 2, 4])
 @pytest.mark.parametrize("kv_heads", [8, 4])
-@pytest.mark.parametrize("encoders", [0, 1, 11])
-def test_the_tensors_are_the_predicted_parameters(role: str, mp: int, kv_heads: int, encoders: int) -> None:
+@pytest.mark.parametrize("layers", [0, 1, 11])
+def test_the_tensors_are_the_predicted_parameters(role: str, tp: int, kv_heads: int, layers: int) -> None:
     model = ModelConfig(
         name="gpt",
         hidden_size=64,
         sequence_length=8,
         attention_heads=8,
         kv_heads=kv_heads,
-        encoders=44,
+        layers=44,
         vocabulary_size=50257,
         mlp_size=192,
     )
     first, last = ROLES[role]
-    shape = stage(model, mp, encoders)
-    expected = stage_parameters(model, mp, encoders=encoders, first=first, last=last)
+    shape = stage(model, tp, layers)
+    expected = stage_parameters(model, tp, layers=layers, first=first, last=last)
     assert sum(map(prod, stage_parameter_shapes(shape, role))) == expected
     assert stage_parameter_count(shape, role) == expected
 
 
-def test_table_iii_of_an_encoder() -> None:
-    d, mp = 64, 2
+def test_table_iii_of_an_layer() -> None:
+    d, tp = 64, 2
     shape = Shape(
-        hidden_size=d, attention_heads=8, kv_heads=8, mlp_size=4 * d, vocabulary_size=256, tensor_parallel=mp
+        hidden_size=d, attention_heads=8, kv_heads=8, mlp_size=4 * d, vocabulary_size=256, tensor_parallel=tp
     )
-    assert stage_parameter_count(shape, "middle") == 4 * d + 8 * d * (d + 1) // mp + d * (4 * d + 1) // mp
+    assert stage_parameter_count(shape, "middle") == 4 * d + 8 * d * (d + 1) // tp + d * (4 * d + 1) // tp
 
 
 def test_the_ends_of_a_stage() -> None:

@@ -6,36 +6,36 @@ from kernelcast.runtime.operators import Shape
 
 
 def stage_parameter_shapes(shape: Shape, role: str) -> list[tuple[int, ...]]:
-    """Tensor shapes of a stage with `shape.stage_encoders` GeLU encoders on one of `tensor_parallel` devices.
+    """Tensor shapes of a stage with `shape.stage_layers` GeLU layers on one of `tensor_parallel` devices.
 
     `role` is "first" (with the token embedding), "middle", or "last" (with the final norm and the output projection).
     Their sizes add up to the paper's Table III, biases of row-parallel linears divided as it divides them.
     """
-    before, encoder, after = _tensors(shape, role)
-    return [*before, *encoder * shape.stage_encoders, *after]
+    before, layer, after = _tensors(shape, role)
+    return [*before, *layer * shape.stage_layers, *after]
 
 
 def stage_parameter_count(shape: Shape, role: str) -> int:
     """Number of parameters of that stage on one device."""
-    before, encoder, after = (sum(map(prod, tensors)) for tensors in _tensors(shape, role))
-    return before + encoder * shape.stage_encoders + after
+    before, layer, after = (sum(map(prod, tensors)) for tensors in _tensors(shape, role))
+    return before + layer * shape.stage_layers + after
 
 
 _Tensors = list[tuple[int, ...]]
 
 
 def _tensors(shape: Shape, role: str) -> tuple[_Tensors, _Tensors, _Tensors]:
-    """What stands before the encoders, in one encoder, and after them."""
-    d, mp, mlp = shape.hidden_size, shape.tensor_parallel, shape.local_mlp_size
+    """What stands before the layers, in one layer, and after them."""
+    d, tp, mlp = shape.hidden_size, shape.tensor_parallel, shape.local_mlp_size
     kv_width = 2 * shape.kv_heads * shape.head_size
-    encoder: _Tensors = [
+    layer: _Tensors = [
         (d,), (d,), (d,), (d,),
-        ((d + kv_width) // mp, d), ((d + kv_width) // mp,),
-        (d, d // mp), (d // mp,),
+        ((d + kv_width) // tp, d), ((d + kv_width) // tp,),
+        (d, d // tp), (d // tp,),
         (mlp, d), (mlp,),
-        (d, mlp), (d // mp,),
+        (d, mlp), (d // tp,),
     ]  # fmt: skip
     vocabulary_matrix = (shape.local_vocabulary, d)
     before: _Tensors = [vocabulary_matrix] if role == "first" else []
     after: _Tensors = [(d,), (d,), vocabulary_matrix] if role == "last" else []
-    return before, encoder, after
+    return before, layer, after
