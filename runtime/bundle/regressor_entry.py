@@ -38,7 +38,7 @@ class RegressorEntry:
     `size_bytes` and `sha256` are those of the ONNX file. `form` says what the regressor was fitted on (say
     log(time) on logs of the features); `processes_per_node` is how many processes of a node ran the operator at once
     when it was measured (1 for a collective); `hyperparameters` are plain values.
-    `role_errors` are validation errors by the operator's roles that it was measured in, `equal_features` the two features
+    `role_errors` are validation errors by the operator's roles it was measured in, `equal_features` the two features
     that all its measurements have equal (see `Operator.equal_unless_measured`), empty where they differ.
     `table_digest` is that of the workloads and times it was fitted on, `recipe_digest` that of everything else that
     decides the file: seed, code and libraries.

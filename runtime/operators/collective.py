@@ -27,6 +27,8 @@ def _collective(
     *,
     ring_passes: tuple[float, float, float],
     is_divided: bool = False,
+    is_in_place: bool = False,
+    is_on_request: bool = False,
     substitute: Substitute | None = None,
 ) -> Operator:
     return Operator(
@@ -38,6 +40,8 @@ def _collective(
         roles=called_as,
         ring_passes=ring_passes,
         is_divided=is_divided,
+        is_in_place=is_in_place,
+        is_on_request=is_on_request,
         substitute=substitute,
     )
 
@@ -53,6 +57,7 @@ ALL_REDUCE = _collective(
         ("data", "DP_All-reduce", "gradients summed across the data-parallel group"),
     ),
     ring_passes=(2, 0, -2),
+    is_in_place=True,
 )
 
 ALL_GATHER = _collective(
@@ -87,6 +92,7 @@ ALL_TO_ALL = _collective(
     roles(("expert", "", "tokens sent to their experts across the expert-parallel group")),
     ring_passes=(1, 0, -1),
     is_divided=True,
+    is_on_request=True,
 )
 
 POINT_TO_POINT = _collective(

@@ -117,7 +117,9 @@ class Operator:
     - `equal_unless_measured`: (feature, partner): where all measurements have both equal, it is asked with both equal.
     - `ring_passes`: a collective's entries over each link of a ring, as a function of the processes p:
       `ring_passes[0] + ring_passes[1] · p + ring_passes[2] / p` (NVIDIA nccl-tests, PERFORMANCE.md).
-    - `is_divided`: a collective whose entries are split between the processes, an equal part for each.
+    - `is_divided`: a collective whose entries are split between the processes, an equal part for each; `is_in_place`:
+      one that frameworks call with the same buffer for input and output.
+    - `is_on_request`: no step calls it yet; measured where it is asked for by name.
     """
 
     name: str
@@ -133,6 +135,8 @@ class Operator:
     equal_unless_measured: tuple[str, str] | None = field(default=None, repr=False)
     ring_passes: tuple[float, float, float] | None = field(default=None, repr=False)
     is_divided: bool = False
+    is_in_place: bool = False
+    is_on_request: bool = False
 
     @property
     def is_collective(self) -> bool:
