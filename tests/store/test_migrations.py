@@ -124,7 +124,8 @@ def test_opening_migrates_unless_read_only(database: Database, monkeypatch: pyte
     database.close()
     for module in ("connection", "database_file"):
         monkeypatch.setattr(f"kernelcast.store.{module}.SCHEMA_VERSION", NEXT)
-    monkeypatch.setattr("kernelcast.store.connection.schema_differences", lambda opened: [])
+    for check in ("foreign_objects", "schema_differences"):
+        monkeypatch.setattr(f"kernelcast.store.connection.{check}", lambda opened: [])
     monkeypatch.setattr("kernelcast.store.connection.migrate", lambda opened: migrate(opened, ADD_COLUMN))
     with pytest.raises(DataError, match="open it once for writing"):
         Database.open(database.path, read_only=True)
