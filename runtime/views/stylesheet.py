@@ -10,8 +10,9 @@ STYLE = """
   --idle: #eef0ee; --forward: #8ec6ee; --in-forward: #0b2f4a; --backward: #1f6aa5; --in-backward: #ffffff;
   --weight: #35a08a; --in-weight: #ffffff; --transfer: #d98200; --reduce: #cf5630; --optimizer: #8d5fa8;
   --gather: #c3a3d4; --bubble: #c9ced2; --ends-forward: #c2def2; --ends-backward: #5f93be; --tensor: #e0a43a;
-  --sharded: #b4862a; --bad: #b3261e; --link: #00568a; --points: .6; --weights: var(--backward); --gradients: var(--forward);
-  --states: var(--optimizer); --activations: var(--weight); --logits: var(--tensor); --working: var(--bubble); }
+  --sharded: #b4862a; --bad: #b3261e; --link: #00568a; --points: .6;
+  --weights: var(--backward); --gradients: var(--forward); --states: var(--optimizer);
+  --activations: var(--weight); --logits: var(--tensor); --working: var(--bubble); }
 @media (prefers-color-scheme: dark) { :root { --ink: #e3e6e8; --soft: #a0abb6; --page: #15191d; --card: #1e2429;
   --line: #363e45; --idle: #20262b; --forward: #8cc4ea; --in-forward: #08263d; --backward: #3579b3;
   --in-backward: #ffffff; --weight: #2f8f7c; --in-weight: #ffffff; --transfer: #f0a63c; --reduce: #e2714d;

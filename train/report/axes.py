@@ -91,12 +91,12 @@ def log_ticks(low: float, high: float, *, most: int = 6) -> list[float]:
     for mantissas in _MANTISSAS:
         found = _between(low, high, mantissas)
         if len(found) >= 3:
-            return found[:: math.ceil(len(found) / most)]
-    if len(found) >= 2:
-        return found
-    # Too narrow for powers of ten: multiples of a round step.
-    step = round_step((high - low) / 3)
-    return [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
+            break
+    if len(found) < 2:
+        # Too narrow for powers of ten: multiples of a round step.
+        step = round_step((high - low) / 3)
+        found = [n * step for n in range(math.ceil(low / step), math.floor(high / step) + 1)]
+    return found[:: math.ceil(len(found) / most)]
 
 
 def ratio_ticks(largest: float) -> list[float]:
