@@ -44,7 +44,7 @@ def tile(name: str, value: str, note: str = "") -> Markup:
 
 
 def facts(values: Mapping[str, str]) -> Markup:
-    """Names with a text each, one under the other."""
+    """A list of names, each with a text."""
     pairs = (part for name, text in values.items() for part in (element("dt", name), element("dd", text)))
     return element("dl", *pairs, class_="facts")
 
@@ -91,7 +91,7 @@ def legend(entries: Iterable[tuple[str, str]]) -> Markup:
 
 
 def picture(name: str, title: str, description: str, *content: str, width: float, height: float) -> Markup:
-    """An SVG with a title and a description for who does not see it; `name` is unique on the page."""
+    """An SVG with a title and a description for screen readers; `name` is unique on the page."""
     return element(
         "svg",
         element("title", title, id=f"{name}-title"),

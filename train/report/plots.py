@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import cycle
 
 import numpy as np
@@ -20,9 +21,8 @@ OVERVIEW_WIDTH = 700.0
 # The palette of Okabe and Ito, which colour-blind readers can tell apart, without its black. Shapes differ too, so that
 # colour is not the only sign of a layout.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#8C6BB1", "#7F7F7F", "#B5A400")
-_DOT = ("h0", 4.0)
-_SHAPES = (
-    _DOT,
+_SHAPES = (  # relative path, width of its line
+    ("h0", 4.0),  # dot
     ("m-2-2h4v4h-4z", 0.0),  # square
     ("m0-3l3 5h-6z", 0.0),  # triangle
     ("m0-3l3 3l-3 3l-3-3z", 0.0),  # diamond
@@ -41,7 +41,8 @@ def agreement_plot(points: Points) -> Iterator[Markup]:
     """Held-out prediction over measured time, both logarithmic, with the diagonal and the 90 % band."""
     factors = np.exp(points.half_widths)
     every = np.concatenate([points.held_out_us, points.times_us * factors, points.times_us / factors])
-    x, y = _axes(every, every)
+    x = _across(every)
+    y = replace(x, start=_BOX.bottom, end=_BOX.top)
     yield from frame(_BOX, x.ticks(_time, most=5), y.ticks(_time), "measured", "predicted, held out")
     for colour, group, factor in _bands(points):
         ends = points.times_us[group].min(), points.times_us[group].max()
@@ -62,7 +63,7 @@ def errors_plot(points: Points) -> Iterator[Markup]:
     ratios = points.held_out_us / points.times_us
     spread = max(0.001, float(np.abs(np.log(ratios)).max()), float(points.half_widths.max()))
     largest = math.exp(1.08 * spread)
-    x = _axes(points.sizes, points.sizes)[0]
+    x = _across(points.sizes)
     y = LogAxis(low=1 / largest, high=largest, start=_BOX.bottom, end=_BOX.top)
     x_ticks = x.ticks(lambda size: amount(size, points.size_unit), most=4)
     x_name = "floating-point operations" if points.size_unit == "FLOP" else "data moved"
@@ -130,27 +131,32 @@ def _pair(points: Points, cell: Box, across: tuple[int, bool], down: tuple[int, 
     """The distinct pairs of two features, each given as its column and whether its axis is labelled."""
     columns = [across[0], down[0]]
     values = np.maximum(points.workloads[:, columns], 1)
-    low, high = values.min(axis=0).tolist(), values.max(axis=0).tolist()
-    x = LogAxis(low=low[0] / 1.25, high=high[0] * 1.25, start=cell.left, end=cell.right)
-    y = LogAxis(low=low[1] / 1.25, high=high[1] * 1.25, start=cell.bottom, end=cell.top)
-    ticks = [
-        axis.ticks(_plain, sorted({*ends})) for axis, ends in ((x, (low[0], high[0])), (y, (low[1], high[1])))
-    ]
-    names = [points.features[column] if labelled else "" for column, labelled in (across, down)]
-    yield from frame(cell, ticks[0] if across[1] else (), ticks[1] if down[1] else (), *names)
+    ends = np.stack([values.min(axis=0), values.max(axis=0)], axis=1).tolist()
+    x, y = (
+        LogAxis(low=low / 1.25, high=high * 1.25, start=start, end=end)
+        for (low, high), start, end in zip(
+            ends, (cell.left, cell.bottom), (cell.right, cell.top), strict=True
+        )
+    )
+    x_ticks, y_ticks = (
+        axis.ticks(_plain, sorted(set(values))) if labelled else []
+        for axis, values, (_, labelled) in zip((x, y), ends, (across, down), strict=True)
+    )
+    names = (points.features[column] if labelled else "" for column, labelled in (across, down))
+    yield from frame(cell, x_ticks, y_ticks, *names)
     distinct, counts = np.unique(values, axis=0, return_counts=True)
     # A dot's area grows with the number of workloads at its place, between bounds that stay visible.
     widths = np.round(np.sqrt(6 + 44 * np.sqrt(counts / counts.max())))
     for width in np.unique(widths).tolist():
         chosen = distinct[widths == width]
         yield marks(x.at(chosen[:, 0]), y.at(chosen[:, 1]), COLOURS[0], width=width)
-    (left, right), (bottom, top) = x.at([low[0], high[0]]).tolist(), y.at([low[1], high[1]]).tolist()
+    (left, right), (bottom, top) = x.at(ends[0]).tolist(), y.at(ends[1]).tolist()
     yield polygon((left, right, right, left), (bottom, bottom, top, top), class_="range")
 
 
 def _layout_coverage(points: Points) -> Iterator[Markup]:
     entries = np.maximum(points.workloads[:, points.features.index("entries")], 1)
-    x = _axes(entries, entries)[0]
+    x = _across(entries)
     distance = (_BOX.bottom - _BOX.top) / len(points.series)
     heights = [_BOX.top + distance * (place + 0.6) for place in range(len(points.series))]
     y_ticks = list(zip(heights, points.series, strict=True))
@@ -189,12 +195,9 @@ def _band(
     return polygon(*corners, fill=colour, opacity=0.22)
 
 
-def _axes(x: Array, y: Array) -> tuple[LogAxis, LogAxis]:
-    """Both axes of the box, a little wider than their values."""
-    return (
-        LogAxis(low=x.min() / _MARGIN, high=x.max() * _MARGIN, start=_BOX.left, end=_BOX.right),
-        LogAxis(low=y.min() / _MARGIN, high=y.max() * _MARGIN, start=_BOX.bottom, end=_BOX.top),
-    )
+def _across(values: Array) -> LogAxis:
+    """The box's horizontal axis, a little wider than the values."""
+    return LogAxis(low=values.min() / _MARGIN, high=values.max() * _MARGIN, start=_BOX.left, end=_BOX.right)
 
 
 def _time(time_us: float) -> str:

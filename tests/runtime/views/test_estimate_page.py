@@ -208,7 +208,7 @@ def test_steps_too_long_to_list_have_no_timeline(make_bundle: Make) -> None:
     assert len(list(root.iter("svg"))) == 1
 
 
-def test_the_closed_form_is_told_from_the_drawing(make_bundle: Make) -> None:
+def test_a_note_separates_the_closed_form_from_the_drawing(make_bundle: Make) -> None:
     estimate = ask(make_bundle(), pp=4, timeline="closed-form")
     words = said(parsed(page(estimate)))
     assert "The predicted step is the closed form's; the drawing is the simulated schedule" in words
