@@ -12,6 +12,8 @@ Number: TypeAlias = Any
 """A whole number, or float64 [rows]: one formula serves one device, and all stages of thousands of layouts."""
 
 VOCABULARY_MULTIPLE = 128
+ALONE = Group()
+ALONE = Group()
 
 
 def padded_vocabulary(vocabulary_size: int, tp: Number) -> Number:
@@ -32,7 +34,7 @@ class Sizes:
     tp: Number = 1
     micro_batch: Number = 1
     sequence_parallel: Number = 0
-    group: Group = Group()
+    group: Group = ALONE
 
     @property
     def length(self) -> int:

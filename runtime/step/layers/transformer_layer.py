@@ -29,7 +29,7 @@ class TransformerLayer(Layer):
         return Mlp(self.sizes)
 
     @property
-    def calls(self) -> Calls:  # noqa: D102
+    def calls(self) -> Calls:
         s = self.sizes
         return (
             *(one.times(2) for one in self.norm.calls),
@@ -44,7 +44,7 @@ class TransformerLayer(Layer):
         return self.sizes.synced(self.sizes.model.forward_syncs)
 
     @property
-    def backward_collectives(self) -> Calls:  # noqa: D102
+    def backward_collectives(self) -> Calls:
         return self.sizes.synced(self.sizes.model.backward_syncs)
 
     def recomputed(self, recompute: Recompute) -> Calls:
