@@ -5,6 +5,6 @@ stages or thousands of layouts. What a layer keeps is said by the layers themsel
 """
 
 from kernelcast.runtime.memory.layouts import largest_stage_bytes
-from kernelcast.runtime.memory.stages import StageMemory, stage_memory
+from kernelcast.runtime.memory.stages import StageMemory, on_cpu, stage_memory
 
-__all__ = ["StageMemory", "largest_stage_bytes", "stage_memory"]
+__all__ = ["StageMemory", "largest_stage_bytes", "on_cpu", "stage_memory"]
