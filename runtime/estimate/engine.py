@@ -7,6 +7,7 @@ together, and every regressor is asked once for all of them.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +52,7 @@ _MICRO_BATCH = _Kind(
 )
 _SEND = _Kind(
     name="send",
-    columns=("tp", "micro_batch", "pp", "dp", "virtual_stages"),
+    columns=("tp", "micro_batch", "pp", "dp"),
     parts=lambda d: [d.send],
 )
 _SHARDS = _Kind(
@@ -64,6 +65,7 @@ _SHARDS = _Kind(
 _FIRST, _LAYER, _LAST = range(3)
 
 
+@lru_cache(maxsize=1 << 12)
 def _update(stage: StageKind) -> _Kind:
     def parts(decomposition: Decomposition) -> Sequence[Calls]:
         update = decomposition.update(stage)

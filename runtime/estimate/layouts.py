@@ -88,6 +88,8 @@ class Layouts:
 
         The second value is intp [layouts]: positions in the first.
         """
+        if len(self) == 1:
+            return self, np.zeros(1, dtype=np.intp)
         code = np.zeros(len(self), dtype=np.int64)
         radix = 1
         for name in columns:
