@@ -197,8 +197,10 @@ class Engine:
 
     def _price(self, requests: Sequence[tuple[Layouts, Sequence[_Kind]]]) -> list[_Prices]:
         wanted: dict[PieceKey, Sequence[Calls]] = {}
+        taken_apart: dict[tuple[int, ...], Decomposition] = {}
         found = [
-            {kind.name: self._keys(layouts, kind, wanted) for kind in kinds} for layouts, kinds in requests
+            {kind.name: self._keys(layouts, kind, wanted, taken_apart) for kind in kinds}
+            for layouts, kinds in requests
         ]
         if wanted:
             if len(self._known) + len(wanted) > _MAX_REMEMBERED:
@@ -214,22 +216,27 @@ class Engine:
         ]
 
     def _keys(
-        self, layouts: Layouts, kind: _Kind, wanted: dict[PieceKey, Sequence[Calls]]
+        self,
+        layouts: Layouts,
+        kind: _Kind,
+        wanted: dict[PieceKey, Sequence[Calls]],
+        taken_apart: dict[tuple[int, ...], Decomposition],
     ) -> tuple[list[PieceKey], NDArray[np.intp]]:
         """Keys of the distinct pieces of a kind, and which is whose; unknown ones go into `wanted`."""
         distinct, whose = layouts.distinct(*kind.columns)
-        values = np.stack([distinct[column] for column in kind.columns], axis=1).tolist()
+        values = zip(*(distinct[column].tolist() for column in kind.columns), strict=True)
         keys: list[PieceKey] = [(kind.name, *row) for row in values]
         for row, key in enumerate(keys):
             if key not in self._known and key not in wanted:
-                wanted[key] = kind.parts(
-                    Decomposition(
+                layout = tuple(distinct.table[row].tolist())
+                if layout not in taken_apart:
+                    taken_apart[layout] = Decomposition(
                         model=self.model,
                         parallelism=distinct.parallelism(row),
                         cluster=self.cluster,
                         bucket_entries=self.bucket_entries,
                     )
-                )
+                wanted[key] = kind.parts(taken_apart[layout])
         return keys, whose
 
     def _ask(self, wanted: dict[PieceKey, Sequence[Calls]]) -> dict[PieceKey, Times]:
