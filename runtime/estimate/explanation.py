@@ -103,34 +103,32 @@ def explain_operator(estimate: Estimate, bundle: Bundle, name: str) -> tuple[Exp
         UsageError: there is no such operator, or the step does not call it.
     """
     operator(name)
-    calls: dict[tuple[Question, str], int] = {}
+    calls: dict[Question, int] = {}
     everything_us = 0.0
-    for one, role, count, time_us in _device_work(estimate):
+    for one, count, time_us in _device_work(estimate):
         everything_us += count * time_us
         if one[0][0] == name:
-            calls[one, role] = calls.get((one, role), 0) + count
+            calls[one] = calls.get(one, 0) + count
     if not calls:
-        called = dict.fromkeys(key[0] for key, _ in estimate.answers)
+        called = dict.fromkeys(key[0] for key, _, _ in estimate.answers)
         raise UsageError(f"operator {name} is not part of this step; its operators are {', '.join(called)}")
-    return tuple(
-        _explain(estimate, bundle, one, role, count, everything_us) for (one, role), count in calls.items()
-    )
+    return tuple(_explain(estimate, bundle, one, count, everything_us) for one, count in calls.items())
 
 
-def _device_work(estimate: Estimate) -> Iterator[tuple[Question, str, int, float]]:
-    """Questions of a step with role and calls, one device per stage, and the time of one call in µs."""
+def _device_work(estimate: Estimate) -> Iterator[tuple[Question, int, float]]:
+    """Questions of a step with their calls, one device per stage, and the time of one call in µs."""
     for stage in range(len(estimate.parts.stages)):
         for component, call in estimate.parts.calls(stage):
             one = question(call)
             if one in estimate.answers:
                 repeats = 1 if component in ONCE_PER_UPDATE else estimate.parallelism.micro_batches
-                yield one, call.role, repeats * call.count, estimate.answers[one][0]
+                yield one, repeats * call.count, estimate.answers[one][0]
 
 
 def _explain(
-    estimate: Estimate, bundle: Bundle, asked: Question, role: str, calls: int, everything_us: float
+    estimate: Estimate, bundle: Bundle, asked: Question, calls: int, everything_us: float
 ) -> Explanation:
-    key, vector = asked
+    key, vector, role = asked
     entries = bundle.at(estimate.processes_per_node).entries
     source = source_of(key, entries)
     assert source is not None  # it was answered
