@@ -128,11 +128,11 @@ def _together(rows: list[list[str]]) -> Iterator[list[str]]:
 
 def _operators(estimate: Estimate) -> str:
     # One update runs every micro-batch once, so a row that is per micro-batch counts that often.
-    totals: dict[tuple[str, str], tuple[float, int]] = {}
+    totals: dict[tuple[str, str, str], tuple[float, int]] = {}
     for row in estimate.operators:
         repeats = 1 if row.component in ONCE_PER_UPDATE else estimate.parallelism.micro_batches
-        total_s, calls = totals.get((row.operator, row.direction.value), (0.0, 0))
-        totals[row.operator, row.direction.value] = (
+        total_s, calls = totals.get((row.operator, row.role, row.direction.value), (0.0, 0))
+        totals[row.operator, row.role, row.direction.value] = (
             total_s + repeats * row.total_s,
             calls + repeats * row.count,
         )
@@ -141,15 +141,16 @@ def _operators(estimate: Estimate) -> str:
     rows = [
         [
             operator,
+            role,
             direction,
             f"{calls:,}",
             seconds(total_s / calls),
             seconds(total_s),
             f"{total_s / everything_s:.1%}",
         ]
-        for (operator, direction), (total_s, calls) in ranked[:TOP_OPERATORS]
+        for (operator, role, direction), (total_s, calls) in ranked[:TOP_OPERATORS]
     ]
-    headers = ("operator", "direction", "calls", "mean time", "device time", "share")
+    headers = ("operator", "role", "direction", "calls", "mean time", "device time", "share")
     return text_table(headers, rows, indent="  ")
 
 

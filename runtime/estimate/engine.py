@@ -95,7 +95,7 @@ TimesOf = Callable[[Sequence[Question]], Times]
 class Engine:
     """Prices layouts of one model on one cluster, and remembers their pieces.
 
-    `times_of` answers questions, usually with the regressors of a bundle (`BundleTimes`): every layout is evaluated once
+    `times_of` answers questions, usually with a bundle's regressors (`BundleTimes`): every layout is evaluated once
     with the predicted times, and `draws` times with random ones.
     """
 

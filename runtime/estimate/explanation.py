@@ -8,9 +8,9 @@ from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, shown_name
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.operators import OPERATORS, Direction, operator
+from kernelcast.runtime.operators import OPERATORS, Direction, role_name
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 
 
@@ -99,19 +99,26 @@ class Explanation:
 def explain_operator(estimate: Estimate, bundle: Bundle, name: str) -> tuple[Explanation, ...]:
     """Every distinct question that `estimate`'s step asks about operator `name`, in the order of the step.
 
+    `name` is an operator's, one of its roles (`qkv`), or a role's name in the paper's Table I (`Linear1`).
+
     Raises:
         UsageError: there is no such operator, or the step does not call it.
     """
-    operator(name)
     calls: dict[Question, int] = {}
     everything_us = 0.0
+    called: dict[str, None] = {}
     for one, count, time_us in _device_work(estimate):
+        (operator, _), _, role = one
         everything_us += count * time_us
-        if one[0][0] == name:
+        called |= dict.fromkeys(filter(None, (operator, role)))
+        if name in (operator, role, role_name(operator, role)):
             calls[one] = calls.get(one, 0) + count
     if not calls:
-        called = dict.fromkeys(key[0] for key, _, _ in estimate.answers)
-        raise UsageError(f"operator {name} is not part of this step; its operators are {', '.join(called)}")
+        known = any(name in (row.name, *row.roles) for row in OPERATORS.values())
+        problem = (
+            "is not part of this step; its operators and roles" if known else "is unknown; those of this step"
+        )
+        raise UsageError(f"operator {shown_name(name)} {problem} are {', '.join(called)}")
     return tuple(_explain(estimate, bundle, one, count, everything_us) for one, count in calls.items())
 
 
