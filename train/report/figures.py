@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
+from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.train.dataset import Array
 from kernelcast.train.fit import Trained
 from kernelcast.train.notes import Note
@@ -70,7 +70,7 @@ class OperatorFigures:
     @property
     def is_collective(self) -> bool:
         """Whether it is a collective; means over operators leave those out."""
-        return OPERATORS[self.entry.operator].operator_class is OperatorClass.COMMUNICATION
+        return OPERATORS[self.entry.operator].is_collective
 
     @property
     def relatives(self) -> tuple[str, ...]:

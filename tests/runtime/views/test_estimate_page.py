@@ -84,7 +84,7 @@ LAYOUTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_page_stands_alone_and_draws_every_pass(make_bundle: Make, layout: dict[str, Any]) -> None:
-    estimate = ask(make_bundle({"dp_all_reduce": 50.0}), **layout)
+    estimate = ask(make_bundle({"all_reduce": 50.0}), **layout)
     root = parsed(page(estimate))
     check_alone(root)
     timeline = simulated_step(estimate)
@@ -108,7 +108,7 @@ def test_a_page_stands_alone_and_draws_every_pass(make_bundle: Make, layout: dic
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_the_shares_add_up_to_the_step(make_bundle: Make, layout: dict[str, Any]) -> None:
-    estimate = ask(make_bundle({"dp_all_reduce": 50.0, "pp_p2p": 70.0}), **layout)
+    estimate = ask(make_bundle({"all_reduce": 50.0, "point_to_point": 70.0}), **layout)
     timeline = simulated_step(estimate)
     shares = step_shares(estimate, timeline)
     assert sum(share.time_s for share in shares) == pytest.approx(estimate.step_time_s, rel=1e-6)
@@ -125,7 +125,7 @@ def test_the_shares_add_up_to_the_step(make_bundle: Make, layout: dict[str, Any]
 def test_shares_by_hand(make_bundle: Make) -> None:
     # One layer on the first of two stages, none on the second, is not to be had: 2 layers on 1 stage.
     # Forward 10 (embedding) + 2 · 110 + 3 · 10 (norm, logits, loss); backward twice that; an update of 100.
-    times = {"optimizer_last_stage": 100.0}
+    times = {"adam": 100.0}
     estimate = ask(make_bundle(times), model={"layers": 2}, micro_batches=3)
     shares = {
         share.name: round(share.time_s * 1e6, 6) for share in step_shares(estimate, simulated_step(estimate))
