@@ -6,7 +6,7 @@ from itertools import groupby
 from kernelcast.cli.tables import seconds, seconds_precisely, text_table
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
-from kernelcast.runtime.views.words import gibibytes, measured, rate
+from kernelcast.runtime.views.formatting import gibibytes, measured, rate
 
 TOP_OPERATORS = 12
 SHOWN_WARNINGS = 8

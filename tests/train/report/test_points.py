@@ -31,7 +31,7 @@ def test_sizes_are_flops_or_bytes(make_table: MakeTable) -> None:
         assert counted.sizes.tolist() == moved
 
 
-def test_collectives_are_told_apart_by_layout(make_table: MakeTable) -> None:
+def test_every_layout_of_a_collective_is_a_series(make_table: MakeTable) -> None:
     table = make_table("pp_p2p", Direction.ONCE, 30)
     series = points(table).series
     layouts = {(int(nodes), int(gpus)) for nodes, gpus in table.workloads[:, 1:]}

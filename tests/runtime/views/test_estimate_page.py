@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, KernelcastError, ModelConfig, Parallelism
-from kernelcast.runtime.views.page import page, write_page
-from kernelcast.runtime.views.shares import step_shares
-from kernelcast.runtime.views.step import simulated_step
+from kernelcast.runtime.views.estimate_page import page, write_page
+from kernelcast.runtime.views.simulated_step import simulated_step
+from kernelcast.runtime.views.step_breakdown import step_shares
 
 Make = Callable[..., Path]
 HOSTILE = "</title><script>alert('x')</script><b onmouseover=\"x\">&amp;--><style>*{}"
@@ -208,11 +208,10 @@ def test_steps_too_long_to_list_have_no_timeline(make_bundle: Make) -> None:
     assert len(list(root.iter("svg"))) == 1
 
 
-def test_the_closed_form_is_told_from_the_drawing(make_bundle: Make) -> None:
+def test_a_note_separates_the_closed_form_from_the_drawing(make_bundle: Make) -> None:
     estimate = ask(make_bundle(), pp=4, timeline="closed-form")
-    assert "the predicted step is the closed form's; drawn is the simulated schedule" in said(
-        parsed(page(estimate))
-    ).replace("The predicted", "the predicted")
+    words = said(parsed(page(estimate)))
+    assert "The predicted step is the closed form's; the drawing is the simulated schedule" in words
 
 
 def test_the_file_is_always_the_same(make_bundle: Make, tmp_path: Path) -> None:
