@@ -271,6 +271,7 @@ def _operators(estimate: Estimate) -> Markup:
     rows = [
         (
             total.operator,
+            total.role,
             total.direction,
             f"{total.calls:,}",
             seconds(total.time_s / total.calls),
@@ -279,11 +280,11 @@ def _operators(estimate: Estimate) -> Markup:
         )
         for total in totals
     ]
-    headers = ("operator", "direction", "calls", "mean time", "device time", "share")
+    headers = ("operator", "role", "direction", "calls", "mean time", "device time", "share")
     caption = "One device of every stage, all micro-batches of a step; overlapping calls count in full"
-    parts = [table(headers, rows[:_TOP_OPERATORS], caption=caption, text_columns=(0, 1))]
+    parts = [table(headers, rows[:_TOP_OPERATORS], caption=caption, text_columns=(0, 1, 2))]
     if rest := rows[_TOP_OPERATORS:]:
-        others = table(headers, rest, caption="The other operators", text_columns=(0, 1))
+        others = table(headers, rest, caption="The other operators", text_columns=(0, 1, 2))
         parts.append(details(f"{len(rest)} more", others))
     return section("Operators", *parts)
 

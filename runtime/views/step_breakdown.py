@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.operators import OPERATORS, OperatorClass
+from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline, simulate
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
 
@@ -40,7 +40,7 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
         if row.component in parts:
             time_s = micro_batches * row.total_s / pp
             # Inside passes only tensor parallelism communicates; other collectives are components of their own.
-            if OPERATORS[row.operator].operator_class is OperatorClass.COMMUNICATION:
+            if OPERATORS[row.operator].is_collective:
                 tensor_parallel_s += time_s
             else:
                 parts[row.component] += time_s
@@ -75,9 +75,10 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorTotal:
-    """Calls of one operator in one direction on one device of every stage, and their time in a step."""
+    """Calls of one operator in one role and direction on one device of every stage, and their time in a step."""
 
     operator: str
+    role: str
     direction: str
     calls: int
     time_s: float
@@ -85,19 +86,17 @@ class OperatorTotal:
 
 def operator_totals(estimate: Estimate) -> list[OperatorTotal]:
     """The longest first. Rows per micro-batch count once for every micro-batch of the update."""
-    totals: dict[tuple[str, str], tuple[int, float]] = {}
+    totals: dict[tuple[str, str, str], tuple[int, float]] = {}
     for row in estimate.operators:
         repeats = 1 if row.component in ONCE_PER_UPDATE else estimate.parallelism.micro_batches
-        calls, time_s = totals.get((row.operator, row.direction.value), (0, 0.0))
-        totals[row.operator, row.direction.value] = (
-            calls + repeats * row.count,
-            time_s + repeats * row.total_s,
-        )
+        key = row.operator, row.role, row.direction.value
+        calls, time_s = totals.get(key, (0, 0.0))
+        totals[key] = calls + repeats * row.count, time_s + repeats * row.total_s
     rows = [
-        OperatorTotal(operator=operator, direction=direction, calls=calls, time_s=time_s)
-        for (operator, direction), (calls, time_s) in totals.items()
+        OperatorTotal(operator=operator, role=role, direction=direction, calls=calls, time_s=time_s)
+        for (operator, role, direction), (calls, time_s) in totals.items()
     ]
-    return sorted(rows, key=lambda row: (-row.time_s, row.operator, row.direction))
+    return sorted(rows, key=lambda row: (-row.time_s, row.operator, row.role, row.direction))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
