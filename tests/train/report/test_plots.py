@@ -70,19 +70,19 @@ def test_every_row_is_a_point(make_table: MakeTable) -> None:
 def test_errors_are_labelled_as_such(make_table: MakeTable) -> None:
     labels = texts(errors_plot(points(make_table("gelu"), off=1.3)))
     assert {"0", "+20 %", "−20 %", "data moved", "predicted against measured"} <= labels
-    assert "floating-point operations" in texts(errors_plot(points(make_table("mlp_up_linear"))))
+    assert "floating-point operations" in texts(errors_plot(points(make_table("gemm"))))
 
 
 def test_layouts_are_named(make_table: MakeTable) -> None:
-    found = points(make_table("pp_p2p", Direction.ONCE, 40))
+    found = points(make_table("point_to_point", Direction.ONCE, 40))
     for shapes in (agreement_plot(found), coverage_plot(found)):
         assert set(found.series) <= texts(shapes)
 
 
 def test_coverage_marks_the_range_of_every_feature_that_varies(make_table: MakeTable) -> None:
-    table = make_table("attention_scores", count=30)
+    table = make_table("batched_gemm", count=30)
     workloads = table.workloads.copy()
-    workloads[:, 3] = workloads[:, 1]  # l_key is l_query, as in self-attention
+    workloads[:, 3] = workloads[:, 1]  # as many keys as queries
     same = Points.of(
         Table(
             operator=table.operator,
@@ -96,8 +96,8 @@ def test_coverage_marks_the_range_of_every_feature_that_varies(make_table: MakeT
     )
     assert varying(same) == [0, 1, 2]
     labels = texts(coverage_plot(same))
-    assert {"batch_heads", "l_query", "head_size"} <= labels
-    assert "l_key" not in labels
+    assert {"batch", "m", "k"} <= labels
+    assert "n" not in labels
     for column in (0, 1, 2):
         for end in (workloads[:, column].min(), workloads[:, column].max()):
             assert f"{end:g}" in labels
@@ -113,7 +113,7 @@ def test_features_that_never_vary_need_no_plot_of_their_own(
 
 
 def test_exact_predictions_can_be_drawn(make_table: MakeTable) -> None:
-    table = make_table("optimizer_first_stage", Direction.ONCE, 10)
+    table = make_table("adam", Direction.ONCE, 10)
     table.workloads[0, 1] = 0  # a stage without a layer
     exact = Points.of(table, table.times_us.copy(), np.zeros(10), "float32")
     for plot in PLOTS:
