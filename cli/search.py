@@ -19,7 +19,7 @@ from kernelcast.runtime.search.defaults import usual_gpu_memory_bytes, usual_gpu
 from kernelcast.runtime.search.layouts import RECOMPUTE, SCHEDULES
 from kernelcast.runtime.search.question import RankBy
 from kernelcast.runtime.search.sweep import Report
-from kernelcast.runtime.views.words import rate
+from kernelcast.runtime.views.formatting import rate
 
 SHOWN_WARNINGS = 8
 _LONG_S = 3.0

@@ -12,7 +12,7 @@ from kernelcast.train.scope import Scope
 
 _LIBRARIES = ("numpy", "scipy", "scikit-learn", "xgboost", "onnx", "onnxmltools", "skl2onnx", "kernelcast")
 # Beside the whole of train/: what is fitted on, and what goes into the file.
-_RUNTIME_CODE = ("fingerprint.py", "bundle/interval.py", "operator_row.py", "operators.py")
+_RUNTIME_CODE = ("bundle/fingerprint.py", "bundle/interval.py", "operator_row.py", "operators.py")
 
 
 def table_digest(table: Table) -> str:

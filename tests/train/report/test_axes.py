@@ -1,12 +1,13 @@
-"""Ticks: round, few, inside the axis."""
+"""Ticks: round, few, inside the axis; marks that stay few."""
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.train.report.ticks import log_ticks, ratio_ticks
+from kernelcast.train.report.axes import error_tick, log_ticks, marks, ratio_ticks
 
 
 @given(st.floats(1e-3, 1e15), st.floats(1.01, 1e12), st.integers(3, 6))
@@ -43,3 +44,25 @@ def test_errors_have_ticks_on_both_sides_of_none(largest: float) -> None:
     # As far apart on a logarithmic axis below as above, but for what percent make of it.
     for below, above in zip(ticks[:middle], reversed(ticks), strict=False):
         assert math.log(above) == pytest.approx(-math.log(below), rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (1.0, "0"),
+        (1.05, "+5 %"),
+        (0.8, "−20 %"),
+        (1 / 1.5, "−33 %"),
+        (1.001, "+0.1 %"),
+        (2, "× 2"),
+        (0.1, "÷ 10"),
+    ],
+)
+def test_errors_on_an_axis(ratio: float, text: str) -> None:
+    assert error_tick(ratio) == text
+
+
+def test_marks_at_one_place_are_drawn_once() -> None:
+    assert marks([1, 1.1, 3.26], [2, 2, 4], "#000").count("h0") == 2
+    rng = np.random.default_rng(1)
+    assert len(marks(*rng.uniform(0, 100, (2, 1_000_000)), "#000")) < 40_001 * len("M100.5 100.5h0")

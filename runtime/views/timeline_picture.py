@@ -6,19 +6,21 @@ from dataclasses import dataclass
 
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline
+from kernelcast.runtime.views.formatting import counted, round_step, seconds
 from kernelcast.runtime.views.markup import Markup, element, number, raw
-from kernelcast.runtime.views.words import counted, seconds
+from kernelcast.runtime.views.page import legend, picture
+from kernelcast.runtime.views.simulated_step import transfers, update_parts
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 1200.0, 74.0, 1188.0, 30.0
 _GAP = 44.0
 _DETAILED_PASSES = 2600
-"""Passes that are drawn as shapes of their own, with a title each; more are one shape per stage and kind."""
+"""Up to this many passes are shapes of their own, with a title each; more are one shape per stage and kind."""
 
 _PASSES_PER_ROW = 260
-"""Passes of a stage that still have some pixels each; of longer steps the beginning and the end are drawn."""
+"""Up to this many passes of a stage have some pixels each; of longer steps the beginning and the end are drawn."""
 
 _MICRO_BATCHES_SHOWN = 16
-"""Micro-batches of a cut step on either side, beside as many as there are stages."""
+"""Micro-batches shown at either end of a cut step, in addition to one per stage."""
 
 _ROWS = 96
 _SHAPES = {  # kind: class, first and last fraction of the row's height
@@ -29,8 +31,8 @@ _SHAPES = {  # kind: class, first and last fraction of the row's height
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepPicture:
-    """The drawing and what was left out of it, in words."""
+class TimelinePicture:
+    """The drawing and notes on what it leaves out."""
 
     svg: Markup
     notes: tuple[str, ...]
@@ -49,8 +51,8 @@ class _Window:
         return self.left + (time_us - self.start_us) * self.scale
 
 
-def step_picture(estimate: Estimate, timeline: StepTimeline) -> StepPicture:
-    """Draw a step. Long steps are cut in the middle, of very many stages the first and last are drawn."""
+def timeline_picture(estimate: Estimate, timeline: StepTimeline) -> TimelinePicture:
+    """Draw a step. Long steps are cut in the middle; with more than 96 stages, the first and last 48 are drawn."""
     windows = _windows(estimate, timeline)
     stages, notes = _drawn_stages(timeline.stages)
     if len(windows) > 1:
@@ -72,20 +74,18 @@ def step_picture(estimate: Estimate, timeline: StepTimeline) -> StepPicture:
         f"One row per stage ({counted(len(timeline.stages), 'stage')}), time from left to right, "
         f"{seconds(timeline.step_us * 1e-6)} in all. The same figures are in the tables below."
     )
-    svg = element(
-        "svg",
-        element("title", "Timeline of one simulated training step", id="timeline-title"),
-        element("desc", description, id="timeline-desc"),
+    svg = picture(
+        "timeline",
+        "Timeline of one simulated training step",
+        description,
         *_axis(windows, bottom),
         *rows,
         links,
         *_cut_marks(windows, bottom),
-        viewBox=f"0 0 {number(_WIDTH)} {number(bottom + 26)}",
-        role="img",
-        aria_labelledby="timeline-title timeline-desc",
-        class_="timeline",
+        width=_WIDTH,
+        height=bottom + 26,
     )
-    return StepPicture(svg=svg, notes=tuple(notes))
+    return TimelinePicture(svg=svg, notes=tuple(notes))
 
 
 def _windows(estimate: Estimate, timeline: StepTimeline) -> list[_Window]:
@@ -142,21 +142,12 @@ def _row(
     for span in stage.all_reduces:
         title = f"stage {stage.stage}: all-reduce of gradients, {seconds(span.duration_us * 1e-6)}"
         shapes += _span(title, "reduce", span.start_us, span.end_us, y + inner * 0.66, inner * 0.34, windows)
-    for title, style, start_us, end_us in _update(stage, estimate.stages[stage.stage].optimizer_s * 1e6):
+    for (name, start_us, end_us), style in zip(
+        update_parts(stage, estimate), ("optimizer", "gather"), strict=True
+    ):
+        title = f"stage {stage.stage}: {name}, {seconds((end_us - start_us) * 1e-6)}"
         shapes += _span(title, style, start_us, end_us, y, inner, windows)
     return element("g", *shapes)
-
-
-def _update(stage: StageTimeline, optimizer_us: float) -> Iterator[tuple[str, str, float, float]]:
-    """(title, class, start, end) of the optimizer and of the all-gather after it."""
-    start_us, end_us = stage.update.start_us, stage.update.end_us
-    between_us = min(end_us, start_us + optimizer_us)
-    for name, style, first_us, last_us in (
-        ("optimizer", "optimizer", start_us, between_us),
-        ("all-gather of parameters", "gather", between_us, end_us),
-    ):
-        title = f"stage {stage.stage}: {name}, {seconds((last_us - first_us) * 1e-6)}"
-        yield title, style, first_us, last_us
 
 
 def _span(
@@ -186,7 +177,7 @@ def _named_passes(stage: StageTimeline, y: float, height: float, window: _Window
             f"{where}: {one.kind.value} pass of micro-batch {one.micro_batch}, {seconds((end_us - start_us) * 1e-6)}, "
             f"from {seconds(start_us * 1e-6)}"
         )
-        # A hair's breadth between neighbours, where there is room.
+        # A thin gap between neighbours, where there is room.
         gap = 0.6 if width > 4 else 0.0
         yield element(
             "rect",
@@ -238,21 +229,15 @@ def _transfers(
     timeline: StepTimeline,
 ) -> Markup:
     """A line from the end of every pass to where its output arrives."""
-    pp, last_chunk = len(timeline.stages), len(timeline.send_forward_us) - 1
     middle = (height - 4) / 2
-    moves = []
-    for stage in stages:
-        for one, end_us in zip(stage.passes, stage.ends_us, strict=True):
-            if one.kind is Kind.WEIGHT:
-                continue
-            forward = one.kind is Kind.FORWARD
-            to = one.chunk + (1 if forward else -1)
-            sent_us = (timeline.send_forward_us if forward else timeline.send_backward_us)[one.chunk]
-            if not 0 <= to <= last_chunk or to % pp not in where or sent_us * window.scale < 0.4:
-                continue
-            x, y = window.x(end_us), where[stage.stage] + middle
-            to_y = where[to % pp] + middle
-            moves.append(f"M{number(x)} {number(y)}L{number(window.x(end_us + sent_us))} {number(to_y)}")
+    moves = [
+        f"M{number(window.x(sent.start_us))} {number(where[stage.stage] + middle)}"
+        f"L{number(window.x(sent.end_us))} {number(where[sent.to_stage] + middle)}"
+        for stage in stages
+        for kind in (Kind.FORWARD, Kind.BACKWARD)
+        for sent in transfers(stage, timeline, kind)
+        if sent.to_stage in where and (sent.end_us - sent.start_us) * window.scale >= 0.4
+    ]
     if not moves:
         return raw("")
     title = element("title", "transfers between stages, from the end of a pass to the arrival of its output")
@@ -261,7 +246,7 @@ def _transfers(
 
 def _axis(windows: list[_Window], bottom: float) -> Iterator[Markup]:
     shown_us = sum(window.end_us - window.start_us for window in windows)
-    step_us = _round_step(shown_us / 9)
+    step_us = round_step(shown_us / 9)
     scale, unit = next(
         (pair for pair in ((1e-6, "s"), (1e-3, "ms")) if step_us * pair[0] >= 0.01), (1.0, "µs")
     )
@@ -276,35 +261,24 @@ def _axis(windows: list[_Window], bottom: float) -> Iterator[Markup]:
     yield element("text", f"time in {unit}", x=_LEFT, y=_TOP - 12, class_="unit")
 
 
-def _round_step(value: float) -> float:
-    """The next of 1, 2, 5 times a power of ten."""
-    power = 10.0 ** math.floor(math.log10(value))
-    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
-
-
 def _cut_marks(windows: list[_Window], bottom: float) -> Iterator[Markup]:
     if len(windows) > 1:
         x = windows[1].left - _GAP / 2
         yield element("text", "⋯", x=x, y=(_TOP + bottom) / 2 + 4, class_="cut")
 
 
-def legend(estimate: Estimate) -> Markup:
-    """What the colours and shapes mean, of what the step has."""
+def timeline_legend(estimate: Estimate) -> Markup:
+    """What the colours and shapes of this step mean."""
     layout = estimate.parallelism
     split = layout.schedule == "zero_bubble"
-    entries = [("forward", "F forward pass")]
-    entries += [("backward", "B backward pass (gradients of inputs)" if split else "B backward pass")]
-    entries += [("weight", "W gradients of weights")] if split else []
-    entries += [("transfer", "transfer between stages (line)")] if layout.pp > 1 else []
-    entries += (
-        [("reduce", "all-reduce of gradients (lower third)")]
-        if estimate.durations.all_reduce_us.any()
-        else []
-    )
-    entries += [("optimizer", "optimizer")]
-    entries += (
-        [("gather", "all-gather of parameters")] if any(one.all_gather_s for one in estimate.stages) else []
-    )
-    entries += [("idle", "waiting")]
-    listed = (element("li", element("span", class_=f"key {style}"), " ", text) for style, text in entries)
-    return element("ul", *listed, class_="legend")
+    entries = [
+        (True, "forward", "F forward pass"),
+        (True, "backward", "B backward pass (gradients of inputs)" if split else "B backward pass"),
+        (split, "weight", "W gradients of weights"),
+        (layout.pp > 1, "transfer", "transfer between stages (line)"),
+        (estimate.durations.all_reduce_us.any(), "reduce", "all-reduce of gradients (lower third)"),
+        (True, "optimizer", "optimizer"),
+        (any(one.all_gather_s for one in estimate.stages), "gather", "all-gather of parameters"),
+        (True, "idle", "waiting"),
+    ]
+    return legend((style, text) for there, style, text in entries if there)

@@ -1,4 +1,4 @@
-"""Writing a view to a file: all of it or nothing, piece by piece."""
+"""Writing a page or trace to a file: piece by piece, and all of it or nothing."""
 
 import os
 import secrets
@@ -9,7 +9,7 @@ from kernelcast.runtime.errors import DataError, UsageError, one_line
 
 
 def check_target(path: Path, option: str) -> None:
-    """Refuse, before any work, a file that cannot be written; `option` is what the user called it.
+    """Refuse, before any work, a file that cannot be written; `option` is the command-line option that named it.
 
     Raises:
         UsageError: its folder does not exist or may not be written, or it is a folder itself.

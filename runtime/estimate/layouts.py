@@ -29,9 +29,31 @@ _AT = {name: position for position, name in enumerate(COLUMNS)}
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """A block of layouts: `table` is int64 [layouts, columns], its columns those of `COLUMNS`."""
+    """A block of layouts: `table` is int64 [layouts, columns], its columns those of `COLUMNS`.
+
+    `layer_counts` are the layers of each chunk, where they are given by hand for all of them.
+    """
 
     table: NDArray[np.int64]
+    layer_counts: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, layout: Parallelism) -> "Layouts":
+        """A block of one."""
+        row = [
+            0,
+            layout.pp,
+            layout.tp,
+            layout.dp,
+            layout.micro_batch,
+            layout.micro_batches,
+            SCHEDULES.index(layout.schedule),
+            layout.virtual_stages,
+            int(layout.sequence_parallel),
+            RECOMPUTE.index(layout.recompute),
+            layout.zero,
+        ]
+        return cls(np.array([row], dtype=np.int64), layout.layer_counts)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -42,7 +64,7 @@ class Layouts:
 
     def take(self, rows: NDArray[Any]) -> "Layouts":
         """The layouts at `rows` (positions or a mask)."""
-        return Layouts(self.table[rows])
+        return Layouts(self.table[rows], self.layer_counts)
 
     def parallelism(self, row: int) -> Parallelism:
         """The layout at `row` as a `Parallelism`."""
@@ -58,6 +80,7 @@ class Layouts:
             sequence_parallel=bool(values["sequence_parallel"]),
             recompute=RECOMPUTE[values["recompute"]],
             zero=values["zero"],
+            layer_counts=self.layer_counts,
         )
 
     def distinct(self, *columns: str) -> tuple["Layouts", NDArray[np.intp]]:
@@ -65,6 +88,8 @@ class Layouts:
 
         The second value is intp [layouts]: positions in the first.
         """
+        if len(self) == 1:
+            return self, np.zeros(1, dtype=np.intp)
         code = np.zeros(len(self), dtype=np.int64)
         radix = 1
         for name in columns:

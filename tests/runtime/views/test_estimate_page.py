@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, KernelcastError, ModelConfig, Parallelism
-from kernelcast.runtime.views.page import page, write_page
-from kernelcast.runtime.views.shares import step_shares
-from kernelcast.runtime.views.step import simulated_step
+from kernelcast.runtime.views.estimate_page import page, write_page
+from kernelcast.runtime.views.simulated_step import simulated_step
+from kernelcast.runtime.views.step_breakdown import step_shares
 
 Make = Callable[..., Path]
 HOSTILE = "</title><script>alert('x')</script><b onmouseover=\"x\">&amp;--><style>*{}"
@@ -84,7 +84,7 @@ LAYOUTS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_a_page_stands_alone_and_draws_every_pass(make_bundle: Make, layout: dict[str, Any]) -> None:
-    estimate = ask(make_bundle({"dp_all_reduce": 50.0}), **layout)
+    estimate = ask(make_bundle({"all_reduce": 50.0}), **layout)
     root = parsed(page(estimate))
     check_alone(root)
     timeline = simulated_step(estimate)
@@ -108,7 +108,7 @@ def test_a_page_stands_alone_and_draws_every_pass(make_bundle: Make, layout: dic
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=str)
 def test_the_shares_add_up_to_the_step(make_bundle: Make, layout: dict[str, Any]) -> None:
-    estimate = ask(make_bundle({"dp_all_reduce": 50.0, "pp_p2p": 70.0}), **layout)
+    estimate = ask(make_bundle({"all_reduce": 50.0, "point_to_point": 70.0}), **layout)
     timeline = simulated_step(estimate)
     shares = step_shares(estimate, timeline)
     assert sum(share.time_s for share in shares) == pytest.approx(estimate.step_time_s, rel=1e-6)
@@ -125,7 +125,7 @@ def test_the_shares_add_up_to_the_step(make_bundle: Make, layout: dict[str, Any]
 def test_shares_by_hand(make_bundle: Make) -> None:
     # One layer on the first of two stages, none on the second, is not to be had: 2 layers on 1 stage.
     # Forward 10 (embedding) + 2 · 110 + 3 · 10 (norm, logits, loss); backward twice that; an update of 100.
-    times = {"optimizer_last_stage": 100.0}
+    times = {"adam": 100.0}
     estimate = ask(make_bundle(times), model={"layers": 2}, micro_batches=3)
     shares = {
         share.name: round(share.time_s * 1e6, 6) for share in step_shares(estimate, simulated_step(estimate))
@@ -208,11 +208,10 @@ def test_steps_too_long_to_list_have_no_timeline(make_bundle: Make) -> None:
     assert len(list(root.iter("svg"))) == 1
 
 
-def test_the_closed_form_is_told_from_the_drawing(make_bundle: Make) -> None:
+def test_a_note_separates_the_closed_form_from_the_drawing(make_bundle: Make) -> None:
     estimate = ask(make_bundle(), pp=4, timeline="closed-form")
-    assert "the predicted step is the closed form's; drawn is the simulated schedule" in said(
-        parsed(page(estimate))
-    ).replace("The predicted", "the predicted")
+    words = said(parsed(page(estimate)))
+    assert "The predicted step is the closed form's; the drawing is the simulated schedule" in words
 
 
 def test_the_file_is_always_the_same(make_bundle: Make, tmp_path: Path) -> None:
