@@ -10,6 +10,7 @@ from kernelcast.collector.plans.plan_ranges import CollectiveRange, Messages, Pl
 from kernelcast.runtime.errors import UsageError, shown, shown_name, shown_path
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.request.toml_file import read_toml
+from kernelcast.store.version_3 import OPERATORS as FORMER
 
 # Of any number in a plan; larger ones are slips.
 _LARGEST = 2**40
@@ -82,8 +83,15 @@ def _operators(key: str, value: Any) -> tuple[str, ...]:
         raise UsageError(f"{key} is {shown(value)}, expected a list of operators")
     for one in value:
         if not isinstance(one, str) or one not in OPERATORS:
-            raise UsageError(f"{key} has {shown(one)}, expected some of {', '.join(OPERATORS)}")
+            raise UsageError(
+                f"{key} has {shown(one)}{present_name(one)}, expected some of {', '.join(OPERATORS)}"
+            )
     return tuple(value)
+
+
+def present_name(name: object) -> str:
+    """The present name of an operator that had another one."""
+    return f" (now {FORMER[name][0]})" if isinstance(name, str) and name in FORMER else ""
 
 
 def _ranges(key: str, value: Any) -> Ranges:
@@ -107,7 +115,9 @@ def _collectives(key: str, value: Any) -> dict[str, tuple[CollectiveRange, ...]]
     found = {}
     for name, tables in _table(key, value).items():
         if name not in known:
-            raise UsageError(f"{key}.{shown_name(name)} is unknown; known are {', '.join(known)}")
+            raise UsageError(
+                f"{key}.{shown_name(name)} is unknown{present_name(name)}; known are {', '.join(known)}"
+            )
         listed = tables if isinstance(tables, list) and tables else [tables]
         found[name] = tuple(_collective(f"{key}.{name}", table) for table in listed)
     return found

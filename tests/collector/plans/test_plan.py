@@ -259,7 +259,11 @@ class TestThePaperPlan:
 
 @pytest.mark.parametrize(
     ("name", "what"),
-    [("all_reduce", "is a collective, which `collect comm` measures"), ("conv2d", "is unknown")],
+    [
+        ("all_reduce", "is a collective, which `collect comm` measures"),
+        ("conv2d", "is unknown"),
+        ("mlp_up_linear", r"is unknown \(now gemm\)"),
+    ],
 )
 def test_an_operator_that_is_not_measured_alone(plan: Plan, name: str, what: str) -> None:
     with pytest.raises(UsageError, match=f"operator '{name}' {what}; expected one of emb"):
