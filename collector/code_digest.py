@@ -12,11 +12,9 @@ _MEASURING = (
     "communication/layouts.py",
     "communication/peers.py",
     "communication/timing.py",
-    "layers/*.py",
+    "functions/*.py",
     "measuring/*.py",
-    "traces/attribution.py",
-    "traces/kineto.py",
-    "traces/trace_file.py",
+    "traces/*.py",
     "training/*.py",
 )
 
