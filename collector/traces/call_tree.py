@@ -51,24 +51,24 @@ class CallTree:
         self.threads: list[str] = []
         self.parents: list[int | None] = []
         self.launches: dict[int, Launch] = {}
-        open_calls: dict[str, list[int]] = defaultdict(list)
+        ends_us = [event.end_us for event in self.calls]
+        open_calls: dict[object, tuple[str, list[int]]] = {}
+        launches = trace.of_category(*LAUNCH_CATEGORIES)
         # The sort is stable: a launch comes after the calls that start together with it, and is inside them.
-        for event in sorted(
-            [*self.calls, *trace.of_category(*LAUNCH_CATEGORIES)], key=attrgetter("start_us")
-        ):
-            thread = event.thread
-            stack = open_calls[thread]
+        for event in sorted([*self.calls, *launches], key=attrgetter("start_us")):
+            place, start_us = (event.pid, event.tid), event.start_us
+            thread, stack = open_calls.get(place) or open_calls.setdefault(place, (event.thread, []))
             if event.category in LAUNCH_CATEGORIES:
-                while stack and self.calls[stack[-1]].end_us < event.start_us:
+                while stack and ends_us[stack[-1]] < start_us:
                     stack.pop()
                 if (correlation := whole(arguments_of(event).correlation)) is not None:
                     self.launches[correlation] = Launch(event, stack[-1] if stack else None)
             else:
-                while stack and self.calls[stack[-1]].end_us <= event.start_us:
+                while stack and ends_us[stack[-1]] <= start_us:
                     stack.pop()
                 self.parents.append(stack[-1] if stack else None)
                 self.threads.append(thread)
-                stack.append(len(self.parents) - 1)
+                stack.append(len(self.threads) - 1)
 
     @cached_property
     def arguments(self) -> Sequence[Arguments]:
