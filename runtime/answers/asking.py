@@ -75,7 +75,7 @@ def ask(
         source = source_of(key, entries)
         if source is None:
             found.problems[key] = f"bundle {predictor.bundle.path} has no regressor for {key[0]} ({key[1]})"
-            found.answers |= dict.fromkeys(((key, vector) for vector in vectors), _UNKNOWN)
+            found.answers.update(dict.fromkeys(((key, vector) for vector in vectors), _UNKNOWN))
             continue
         if source.is_substitute:
             found.warnings.append(SubstituteWarning(source=source))
@@ -121,7 +121,7 @@ def _answers(
 ) -> dict[Vector, Answer]:
     """Answers of one regressor; NaN for the vectors that it answers with nonsense."""
     try:
-        return predictor.answers_of(*key, vectors)  # type: ignore[arg-type, return-value]
+        return predictor.answers_of(*key, vectors)  # type: ignore[return-value]  # whole numbers
     except DataError as error:
         if len(vectors) == 1:
             found.problems.setdefault(key, str(error))
