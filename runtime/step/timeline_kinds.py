@@ -1,16 +1,14 @@
 """The two ways from durations to the time of a step: the paper's closed form, or the exact simulation."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.pipeline.closed_form import closed_forms
 from kernelcast.runtime.pipeline.durations import Times
 from kernelcast.runtime.pipeline.simulate import simulate
+from kernelcast.runtime.request.fields import TimelineKind as TimelineKind
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.step.step_times import StepTimes
-
-TimelineKind = Literal["simulate", "closed-form"]
 
 MAX_SIMULATED_CHUNKS = 1024
 MAX_SIMULATED_PASSES = 1_000_000
