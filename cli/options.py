@@ -1,15 +1,135 @@
 """Options that several verbs share."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import click
 
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.request.fields import Choice, Counts, Field, Flag, Kind
+from kernelcast.runtime.request.models import BUILT_IN
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class RenamedOption(click.Option):
+    """An option that is still accepted by its `old` names, which its help does not show."""
+
+    def __init__(self, *arguments: Any, old: Collection[str] = (), **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.old = tuple(old)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser know every name; an old one has a destination of its own."""
+        super().add_to_parser(parser, ctx)
+        for name in self.old:
+            parser.add_option(obj=self, opts=[name], dest=name, action="store", nargs=self.nargs)
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Take the value of whichever name is given.
+
+        Raises:
+            UsageError: two of its names are given.
+        """
+        given = [name for name in (self.name or "", *self.old) if name in opts]
+        if len(given) > 1:
+            raise UsageError(f"{self.opts[0]} and {given[-1]} are both given, expected only {self.opts[0]}")
+        if given:
+            opts = {**opts, self.name or "": opts[given[0]]}
+        return super().handle_parse_result(ctx, opts, args)
+
+
+class _FieldType(click.ParamType):
+    """Reads an option's text as a field of a request is read."""
+
+    name = "field"
+
+    def __init__(self, kind: Kind) -> None:
+        self.kind = kind
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises UsageError for what the field does not accept."""
+        read = self.kind.read(value)
+        if read is None:
+            name = "" if param is None else param.opts[0]
+            raise UsageError(f"{name} is {shown(value)}, expected {self.kind.expected}")
+        return read
+
+
+def field_options(
+    *fields: Field,
+    as_text: bool = False,
+    required: Collection[str] = (),
+    old: Mapping[str, str] = MappingProxyType({}),
+) -> Callable[[F], F]:
+    """One option for each field of a request, None where it is not given.
+
+    `as_text` leaves their texts to the command; `old` are options that fields had in this command alone.
+    """
+
+    def decorated(function: F) -> F:
+        for field in reversed(fields):
+            names = ["--" + name.replace("_", "-") for name in field.old]
+            is_flag = isinstance(field.kind, Flag) and not as_text
+            flag_or_type: dict[str, Any] = {"is_flag": True, "default": None} if is_flag else {
+                "type": str if as_text else _FieldType(field.kind), "metavar": _metavar(field)
+            }  # fmt: skip
+            function = click.option(
+                field.option,
+                field.name,
+                cls=RenamedOption,
+                old=[*names, *([old[field.name]] if field.name in old else [])],
+                required=field.name in required,
+                help=help_of(field),
+                **flag_or_type,
+            )(function)
+        return function
+
+    return decorated
+
+
+def help_of(field: Field) -> str:
+    """What a field is, and what holds where it is not given."""
+    default = field.otherwise if field.default is None else str(field.default)
+    return (
+        f"{field.help}  [default: {default}]" if default and not isinstance(field.kind, Flag) else field.help
+    )
+
+
+def _metavar(field: Field) -> str:
+    if isinstance(field.kind, Choice):
+        return f"[{'|'.join(field.kind.values)}]"
+    if isinstance(field.kind, Flag):
+        return "[true|false]"
+    if isinstance(field.kind, Counts):
+        return "N,N,…"
+    return field.unit.upper() or ("FILE" if field.name == "bundle" else "VALUE")
+
+
+bundle_option = click.option("--bundle", required=True, metavar="FILE", help="Bundle of regressors (.kcast).")
+model_option = click.option(
+    "--model",
+    "model_name",
+    required=True,
+    metavar="NAME|FILE",
+    help=f"Model: a name ({', '.join(BUILT_IN)}), a .toml or .json file, or a Hugging Face config.json.",
+)
+no_calibration_option = click.option(
+    "--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps."
+)
+
+
+def id_option(what: str, help_text: str) -> Callable[[F], F]:
+    """Make `--hardware-id` and the like: the start of a fingerprint's id."""
+    return click.option(
+        f"--{what}-id", what, cls=RenamedOption, old=[f"--{what}"], metavar="ID", default="", help=help_text
+    )
+
 
 device_option = click.option(
     "--device", default="auto", show_default=True, help="cpu, cuda, or auto: the GPU where there is one."

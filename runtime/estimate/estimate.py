@@ -15,7 +15,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.decomposition import Component, Decomposition
 from kernelcast.runtime.step.timeline_kinds import TimelineKind
 
-ESTIMATE_FORMAT = "kernelcast.estimate/1"
+ESTIMATE_FORMAT = "kernelcast.estimate/2"
 _US_PER_S = 1e6
 
 
@@ -210,7 +210,7 @@ class Estimate:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, form `kernelcast.estimate/1` (docs/json.md). Later versions may add keys."""
+        """Plain values for JSON, form `kernelcast.estimate/2` (docs/json.md). Later versions may add keys."""
         memory = self.memory
         return {
             "format": ESTIMATE_FORMAT,

@@ -5,7 +5,7 @@ from typing import Any, Self
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES as DEFAULT_BUCKET_ENTRIES
-from kernelcast.runtime.request.fields import LAYOUT, REQUEST, Whole
+from kernelcast.runtime.request.fields import DEGREES, LAYOUT, REQUEST, Whole
 from kernelcast.runtime.request.fields import MAX_DEGREE as MAX_DEGREE
 from kernelcast.runtime.request.fields import Recompute as Recompute
 from kernelcast.runtime.request.fields import Schedule as Schedule
@@ -107,6 +107,11 @@ class Parallelism:
     def chunks(self) -> int:
         """Pieces that the model is cut into: pp · virtual stages; chunk c runs on stage c mod pp."""
         return self.pp * self.virtual_stages
+
+    @property
+    def degrees(self) -> str:
+        """The parallel degrees in words, such as `pp 2 × tp 4 × dp 1`."""
+        return " × ".join(f"{name} {getattr(self, name)}" for name in DEGREES)
 
     @property
     def world_size(self) -> int:
