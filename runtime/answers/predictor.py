@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kernelcast.runtime.answers.onnx_runtime import onnx_runtime
-from kernelcast.runtime.answers.range_warning import RangeWarning, out_of_range
+from kernelcast.runtime.answers.ranges import RangeWarning, out_of_range
 from kernelcast.runtime.bundle.calibration import Calibration
 from kernelcast.runtime.bundle.file import Bundle, Key
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry

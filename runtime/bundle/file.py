@@ -21,7 +21,7 @@ from types import MappingProxyType
 
 from kernelcast.runtime.bundle.manifest import FORMAT, STATISTICS, Key, Manifest, RegressorEntry, model_file
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, one_line
-from kernelcast.runtime.operators import OPERATORS, OperatorClass
+from kernelcast.runtime.operators import OPERATORS
 
 __all__ = [
     "FORMAT",
@@ -66,7 +66,7 @@ class Bundle:
     @property
     def levels(self) -> tuple[int, ...]:
         """Numbers of processes per node with which its operators were measured, rising; collectives have none."""
-        alone = (entry for entry in self.manifest.regressors if not is_collective(entry.operator))
+        alone = (entry for entry in self.manifest.regressors if not OPERATORS[entry.operator].is_collective)
         return tuple(sorted({entry.processes_per_node for entry in alone}))
 
     def at(self, processes: int) -> "Bundle":
@@ -76,11 +76,6 @@ class Bundle:
             return self
         models = {key: self.files[entry.file] for key, entry in entries.items()}
         return replace(self, entries=MappingProxyType(entries), models=MappingProxyType(models))
-
-
-def is_collective(operator: str) -> bool:
-    """Whether an operator of the table is one; they are not told apart by processes per node."""
-    return OPERATORS[operator].operator_class is OperatorClass.COMMUNICATION
 
 
 def entries_at(manifest: Manifest, processes: int) -> dict[Key, RegressorEntry]:

@@ -18,7 +18,7 @@ from kernelcast.runtime.errors import DataError
 
 __all__ = ["FORMAT", "STATISTICS", "UNKNOWN_MOMENT", "Key", "Manifest", "RegressorEntry", "model_file"]
 
-FORMAT = "kernelcast.bundle/2"
+FORMAT = "kernelcast.bundle/3"
 
 UNKNOWN_MOMENT = "1970-01-01T00:00:00.000Z"
 """`created_at` where no measurement says when it was made."""
@@ -98,7 +98,10 @@ class Manifest:
             DataError: unknown format version, or a field is missing, unknown, ill-typed or out of bounds.
         """
         if isinstance(values, dict) and values.get("format") != FORMAT:
-            raise DataError(f"manifest: format is {values.get('format')!r}, this version reads {FORMAT!r}")
+            raise DataError(
+                f"manifest: format is {values.get('format')!r:.80}, expected {FORMAT!r}; "
+                "make the bundle again from its database: kernelcast train --db DATABASE -o BUNDLE"
+            )
         names = ["format", *(f.name for f in fields(cls) if f.name != "calibration")]
         calibrated = isinstance(values, dict) and "calibration" in values
         read = FieldReader("manifest", values, [*names, "calibration"] if calibrated else names)

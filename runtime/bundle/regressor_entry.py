@@ -2,20 +2,17 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from typing import Any, Self
 
 from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_word, require
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
+from kernelcast.runtime.operators import OPERATORS, Direction, Key
 
 STATISTICS = ("quiet", "middle_five")
 """How repetitions were condensed into one time: 10th percentile, or the paper's mean of the middle five."""
-
-Key = tuple[str, Direction]
-"""What a regressor answers: operator name and direction; a bundle holds one for each level of processes per node."""
 
 MOST_PROCESSES = 1 << 16
 
@@ -40,7 +37,9 @@ class RegressorEntry:
     [nodes, GPUs per node], sorted; empty where that is not recorded, and for everything else.
     `size_bytes` and `sha256` are those of the ONNX file. `form` says what the regressor was fitted on (say
     log(time) on logs of the features); `processes_per_node` is how many processes of a node ran the operator at once
-    when it was measured (1, which the manifest leaves out, for a collective); `hyperparameters` are plain values.
+    when it was measured (1 for a collective); `hyperparameters` are plain values.
+    `role_errors` are validation errors by the operator's roles it was measured in, `equal_features` the two features
+    that all its measurements have equal (see `Operator.equal_unless_measured`), empty where they differ.
     `table_digest` is that of the workloads and times it was fitted on, `recipe_digest` that of everything else that
     decides the file: seed, code and libraries.
 
@@ -69,12 +68,14 @@ class RegressorEntry:
     statistic: str
     table_digest: str
     recipe_digest: str
+    role_errors: Mapping[str, float] = field(default_factory=dict)
+    equal_features: tuple[str, ...] = ()
     processes_per_node: int = 1
 
     def __post_init__(self) -> None:
         where = f"regressor {self.operator} ({self.direction})"
         known = OPERATORS.get(self.operator)
-        if known is None or self.direction not in known.directions:
+        if known is None or self.direction not in known.costs:
             raise DataError(f"{where}: this version has no such operator and direction")
         if self.features != tuple(known.features) or self.units != tuple(known.features.values()):
             raise DataError(
@@ -97,6 +98,13 @@ class RegressorEntry:
             require(_is_plain(value), where, f"hyperparameters.{name}", value, "a text, number, flag or null")
         self._check_errors(where)
         self._check_layouts(where)
+        require(
+            self.equal_features in ((), known.equal_unless_measured),
+            where,
+            "equal_features",
+            self.equal_features,
+            "two features of the operator that may be equal, or none",
+        )
         require(
             len(self.training_range) == len(self.features)
             and all(math.isfinite(v) for pair in self.training_range for v in pair)
@@ -121,9 +129,12 @@ class RegressorEntry:
         require(
             coverage is None or 0 <= coverage <= 1, where, "interval_coverage", coverage, "0 to 1, or null"
         )
+        for role, found in self.role_errors.items():
+            holds = type(found) is float and math.isfinite(found) and found >= 0
+            require(holds, where, f"role_errors.{role}", found, expected)
 
     def _check_processes(self, where: str) -> None:
-        collective = OPERATORS[self.operator].operator_class is OperatorClass.COMMUNICATION
+        collective = OPERATORS[self.operator].is_collective
         require(
             1 <= self.processes_per_node <= (1 if collective else MOST_PROCESSES),
             where,
@@ -133,7 +144,7 @@ class RegressorEntry:
         )
 
     def _check_layouts(self, where: str) -> None:
-        collective = OPERATORS[self.operator].operator_class is OperatorClass.COMMUNICATION
+        collective = OPERATORS[self.operator].is_collective
         require(
             list(self.layouts) == sorted(set(self.layouts)) and (collective or not self.layouts),
             where,
@@ -170,6 +181,8 @@ class RegressorEntry:
         extrapolation_error: float | None = None,
         interval_coverage: float | None = None,
         layouts: Sequence[Layout] = (),
+        role_errors: Mapping[str, float] | None = None,
+        equal_features: tuple[str, ...] = (),
         processes_per_node: int = 1,
     ) -> Self:
         """Entry for the ONNX file `model`; features, units, file name, digest and size follow by themselves.
@@ -203,6 +216,8 @@ class RegressorEntry:
             statistic=statistic,
             table_digest=table_digest,
             recipe_digest=recipe_digest,
+            role_errors=dict(role_errors or {}),
+            equal_features=equal_features,
             processes_per_node=processes_per_node,
         )
 
@@ -230,8 +245,8 @@ class RegressorEntry:
         values["hyperparameters"] = dict(self.hyperparameters)
         values["interval"] = self.interval.to_dict()
         values["layouts"] = [list(layout) for layout in self.layouts]
-        if self.processes_per_node == 1:  # as in bundles from before there were others
-            del values["processes_per_node"]
+        values["role_errors"] = dict(self.role_errors)
+        values["equal_features"] = list(self.equal_features)
         return values
 
     @classmethod
@@ -242,8 +257,7 @@ class RegressorEntry:
             DataError: a field is missing, unknown, ill-typed or out of bounds.
         """
         names = [f.name for f in fields(cls)]
-        beside = isinstance(values, dict) and "processes_per_node" in values
-        read = FieldReader("regressor", values, names if beside else names[:-1])
+        read = FieldReader("regressor", values, names)
         direction = read.text("direction")
         if direction not in set(Direction):
             raise DataError(
@@ -271,7 +285,9 @@ class RegressorEntry:
             statistic=read.text("statistic"),
             table_digest=read.text("table_digest"),
             recipe_digest=read.text("recipe_digest"),
-            processes_per_node=read.integer("processes_per_node") if beside else 1,
+            role_errors=read.settings("role_errors"),  # type: ignore[arg-type]  # checked when it is made
+            equal_features=tuple(read.texts("equal_features")),
+            processes_per_node=read.integer("processes_per_node"),
         )
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_gpus_per_node
 from kernelcast.runtime.request.fields import LAYOUT, SEARCH, Field, Whole
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.search.defaults import usual_gpu_memory_bytes, usual_gpus_per_node
 from kernelcast.runtime.search.number_set import NumberSet
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Space
@@ -51,7 +51,7 @@ def read_question(values: Mapping[str, Any], *, model: ModelConfig, bundle: Bund
             global_batch=values["global_batch"],
             gpus_per_node=values["gpus_per_node"]
             if "gpus_per_node" in values
-            else usual_gpus_per_node(bundle, gpus),
+            else usual_gpus_per_node(bundle) or max(gpus),
             **{name: _limit(name, field, values[name]) for name, field in LIMITS.items() if name in values},
         ),
         gpu_memory_bytes=values["gpu_memory_bytes"]

@@ -1,9 +1,11 @@
 """One operator call of a training step, and the part of the step that its time belongs to."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
-from kernelcast.runtime.operators import OPERATORS, Direction, Shape
+from kernelcast.runtime.operators import OPERATORS, Direction, Key, Vector
 
 
 class Component(StrEnum):
@@ -15,9 +17,9 @@ class Component(StrEnum):
     ENDS_BACKWARD = "ends_backward"
     SEND_FORWARD = "send_forward"
     SEND_BACKWARD = "send_backward"
-    GATHER_FORWARD = "gather_forward"  # ZeRO-3: parameters, beside the computing of the block before
+    GATHER_FORWARD = "gather_forward"  # ZeRO-3: parameters, while the block before computes
     GATHER_BACKWARD = "gather_backward"
-    SCATTER = "scatter"  # ZeRO-2 and 3: gradients, beside the computing of the next block
+    SCATTER = "scatter"  # ZeRO-2 and 3: gradients, while the next block computes
     ALL_REDUCE = "all_reduce"  # from here on once per update, above once per micro-batch
     OPTIMIZER = "optimizer"
     ALL_GATHER = "all_gather"
@@ -26,59 +28,60 @@ class Component(StrEnum):
 ONCE_PER_UPDATE = (Component.ALL_REDUCE, Component.OPTIMIZER, Component.ALL_GATHER)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OperatorCall:
-    """`count` calls of one operator with one workload vector.
+@dataclass(frozen=True, slots=True)
+class Call:
+    """`count` calls of an operator in a role, at the workload vector `shape`.
 
-    `count` is per update for `ONCE_PER_UPDATE` components, per micro-batch for the others. `direction` is the
-    regressor that is asked: recomputation asks for forward times inside a backward component.
+    Layers list their calls without a direction (`ONCE`); `forward` and `backward` give those of a pass. A direction
+    is the regressor that is asked: recomputation asks for forward times inside a backward pass.
     """
 
     operator: str
-    direction: Direction
-    vector: tuple[int, ...]
-    count: int
-    component: Component
+    role: str
+    shape: Vector
+    count: int = 1
+    direction: Direction = Direction.ONCE
 
     @property
-    def is_linear_backward(self) -> bool:
-        """Whether half of it is the gradient of weights: a linear's backward is two products of equal cost."""
-        return self.direction is Direction.BACKWARD and self.operator.endswith("_linear")
+    def key(self) -> Key:
+        """The regressor that answers."""
+        return self.operator, self.direction
 
-    def times(self, factor: int) -> "OperatorCall":
+    def times(self, factor: int) -> "Call":
         """The same call, `factor` times as often."""
-        return OperatorCall(
-            operator=self.operator,
-            direction=self.direction,
-            vector=self.vector,
-            count=self.count * factor,
-            component=self.component,
-        )
+        return Call(self.operator, self.role, self.shape, self.count * factor, self.direction)
 
 
-Calls = tuple[OperatorCall, ...]
+Calls = tuple[Call, ...]
 
 
-def call(name: str, direction: Direction, shape: Shape, count: int, component: Component) -> OperatorCall:
-    """`count` calls of an operator of the table at `shape`."""
-    return OperatorCall(
-        operator=name,
-        direction=direction,
-        vector=OPERATORS[name].workload(shape),
-        count=count,
-        component=component,
+def call(operator: str, *shape: Any, role: str = "", count: Any = 1) -> Call:
+    """A call as layers list it. Sizes are numbers, or arrays where only parameters and bytes are asked."""
+    return Call(operator, role, shape, count)
+
+
+def forward(calls: Iterable[Call]) -> Calls:
+    """What a forward pass runs of a layer's calls; collectives have one time."""
+    return tuple(
+        Call(one.operator, one.role, one.shape, one.count, direction)
+        for one in calls
+        if one.count
+        for direction in OPERATORS[one.operator].forward
     )
 
 
-def bucketed(name: str, shape: Shape, component: Component, bucket_entries: int) -> Calls:
+def backward(calls: Iterable[Call]) -> Calls:
+    """What a backward pass runs of a layer's calls: every operator's backward directions."""
+    return tuple(
+        Call(one.operator, one.role, one.shape, one.count, direction)
+        for one in calls
+        if one.count
+        for direction in OPERATORS[one.operator].backward
+    )
+
+
+def bucketed(operator: str, entries: int, layout: tuple[int, int], bucket_entries: int) -> Calls:
     """A data-parallel collective as full buckets of `bucket_entries` and a remainder."""
-    entries, *layout = OPERATORS[name].workload(shape)
     full, rest = divmod(entries, bucket_entries)
     sizes = ((bucket_entries, full), (rest, 1 if rest else 0))
-    return tuple(
-        OperatorCall(
-            operator=name, direction=Direction.ONCE, vector=(size, *layout), count=count, component=component
-        )
-        for size, count in sizes
-        if count
-    )
+    return tuple(Call(operator, "data", (size, *layout), count) for size, count in sizes if count)

@@ -1,50 +1,54 @@
 """A training step taken apart: which operator a stage calls, on what, how often (docs/method.md, A step).
 
-`decompose` composes the pieces of blocks.py and update.py; what a chunk of the model costs follows from the times of
-its pieces, see stage_times.py.
+What a chunk of the model costs follows from the times of its blocks, see chunk_times.py.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
 
-from kernelcast.runtime.request.layout import Cluster, Parallelism
+from kernelcast.runtime.request.layout import Cluster, Parallelism, Recompute
 from kernelcast.runtime.request.model import MAX_SIZE, ModelConfig, require_integer
-from kernelcast.runtime.step.blocks import (
-    Cut,
-    end_backward,
-    end_forward,
-    layer_backward,
-    layer_forward,
-    piece_shape,
-    send,
-)
-from kernelcast.runtime.step.calls import Calls, Component, OperatorCall
-from kernelcast.runtime.step.groups import Group, data_group, pipeline_pair
-from kernelcast.runtime.step.parameters import layer_parameters, stage_parameters
+from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
+from kernelcast.runtime.step.groups import data_group, pipeline_pair, tensor_group
+from kernelcast.runtime.step.layers.embedding import Embedding
+from kernelcast.runtime.step.layers.loss import Loss
+from kernelcast.runtime.step.layers.sizes import Layer, Sizes
+from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
+from kernelcast.runtime.step.layers.update import DataParallel, Update
+from kernelcast.runtime.step.parameters import stage_parameters
 from kernelcast.runtime.step.partition import layers_of_chunks
-from kernelcast.runtime.step.update import Role, Update, block_gather, block_scatter, update
 
-__all__ = ["Block", "Calls", "Chunk", "Component", "Decomposition", "OperatorCall", "Stage", "decompose"]
+# A search of tens of thousands of layouts asks for some dozens; a server keeps as many as it is let.
+_REMEMBERED = 1 << 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One kind of block of the model (a layer, or an end) for one micro-batch.
+    """One kind of block of the model (a transformer layer, or an end) for one micro-batch.
 
-    With ZeRO-3, `gather_forward` and `gather_backward` fetch its parameters before the pass; with ZeRO-2 and
-    3, `scatter` sums and splits its gradients after it. Otherwise they are empty.
+    With ZeRO-3, `gather` fetches its parameters before either pass; with ZeRO-2 and 3, `scatter` sums and splits its
+    gradients after the backward pass. Otherwise they are empty.
     """
 
     forward: Calls
     backward: Calls
-    gather_forward: Calls = ()
-    gather_backward: Calls = ()
-    scatter: Calls = ()
+    gather: Calls
+    scatter: Calls
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageKind:
+    """Stages that have the same update: so many layers, and which ends of the model."""
+
+    layers: int
+    first: bool
+    last: bool
 
     @property
-    def calls(self) -> Calls:
-        """All of them."""
-        return self.forward + self.backward + self.gather_forward + self.gather_backward + self.scatter
+    def optimizer_role(self) -> str:
+        """The role of its optimizer step; a single stage, first and last at once, is the last."""
+        return "last_stage" if self.last else "first_stage" if self.first else "middle_stage"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,91 +62,14 @@ class Chunk:
     last: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stage:
-    """One pipeline stage: its chunks and layers, the parameters on one of its devices, its update."""
-
-    index: int
-    chunks: tuple[Chunk, ...]
-    layers: int
-    parameters: int
-    update: Update
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decomposition:
-    """A step as operator calls: the kinds of block, one transfer each way, and the stages that hold them.
-
-    `sharded` says that blocks give their gradients away in every micro-batch (ZeRO-2 and 3) and fetch their
-    parameters before use (ZeRO-3), `split` that the backward pass is cut into input and weight gradients
-    (zero-bubble).
-    """
-
-    vocabulary_size: int
-    layer: Block
-    first: Block
-    last: Block
-    send_forward: Calls
-    send_backward: Calls
-    stages: tuple[Stage, ...]
-    chunks: tuple[Chunk, ...]
-    sharded: bool
-    split: bool
-
-    def micro_batch_calls(self, stage: Stage) -> Iterable[OperatorCall]:
-        """What a stage calls for one micro-batch."""
-        for chunk in stage.chunks:
-            if chunk.first:
-                yield from self.first.calls
-            if chunk.layers:
-                yield from (call.times(chunk.layers) for call in self.layer.calls)
-            if chunk.last:
-                yield from self.last.calls
-            if not chunk.last:
-                yield from self.send_forward
-            if not chunk.first:
-                yield from self.send_backward
-
-    def calls(self, stage: Stage) -> Iterable[OperatorCall]:
-        """What a stage calls for one micro-batch, and then once per update."""
-        yield from self.micro_batch_calls(stage)
-        yield from stage.update.calls
-
-    def distinct_calls(self) -> Iterable[OperatorCall]:
-        """Every piece once, those of the ends and of equal updates too; empty blocks are left out."""
-        blocks = [self.first, self.last]
-        if any(chunk.layers for chunk in self.chunks):
-            blocks.insert(1, self.layer)
-        for block in blocks:
-            yield from block.calls
-        yield from self.send_forward + self.send_backward
-        for found in dict.fromkeys(stage.update for stage in self.stages):
-            yield from found.calls
-
-
-def decompose(
-    *,
-    model: ModelConfig,
-    parallelism: Parallelism,
-    cluster: Cluster,
-    bucket_entries: int,
-    left_out: frozenset[str] = frozenset(),
-) -> Decomposition:
-    """Take a training step apart.
-
-    Point-to-point transfers are charged to the sender: forward after all but the last chunk, backward after all
-    but the first. Data-parallel collectives over more than `bucket_entries` entries become full buckets and
-    a remainder. Degrees of 1 call no collective. Supplementary operators in `left_out` are not called.
+def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]:
+    """The chunks of a layout in the order of the model; chunk c runs on stage c mod pp.
 
     Raises:
-        UsageError: the model cannot be laid out so.
+        UsageError: more chunks than the model's layers allow.
     """
-    require_integer("bucket_entries", bucket_entries, low=1, high=MAX_SIZE)
-    parallelism.check(model)
     counts = layers_of_chunks(model.layers, parallelism)
-    cut = Cut.of(parallelism, cluster, left_out)
-    layout = _Layout(model, parallelism, cut, data_group(parallelism, cluster), bucket_entries)
-    chunks = tuple(
+    return tuple(
         Chunk(
             index=index,
             stage=index % parallelism.pp,
@@ -152,87 +79,168 @@ def decompose(
         )
         for index, count in enumerate(counts)
     )
-    pair = pipeline_pair(parallelism, cluster)
-    several = len(chunks) > 1
-    return Decomposition(
-        vocabulary_size=piece_shape(model, cut).vocabulary_size,
-        layer=layout.layer(),
-        first=layout.end(first=True),
-        last=layout.end(first=False),
-        send_forward=send(model, cut, pair, Component.SEND_FORWARD) if several else (),
-        send_backward=send(model, cut, pair, Component.SEND_BACKWARD) if several else (),
-        stages=tuple(layout.stage(index, chunks[index :: parallelism.pp]) for index in range(parallelism.pp)),
-        chunks=chunks,
-        sharded=parallelism.zero >= 2 and parallelism.dp > 1,
-        split=parallelism.schedule == "zero_bubble",
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _passes(kind: type[Layer], sizes: Sizes, recompute: Recompute) -> tuple[Calls, Calls]:
+    """Forward and backward calls of one layer; what recomputation runs again of a transformer layer stands last."""
+    layer = kind(sizes)
+    again = layer.recomputed(recompute) if isinstance(layer, TransformerLayer) else ()
+    return (
+        forward((*layer.calls, *layer.forward_collectives)),
+        (*backward(layer.calls), *forward(layer.backward_collectives), *again),
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
-    """What the blocks and stages of one layout share."""
+@dataclass(frozen=True, kw_only=True)
+class Decomposition:
+    """A step of `model` as operator calls.
+
+    Point-to-point transfers are charged to the sender: forward after all but the last chunk, backward after all
+    but the first. Data-parallel collectives over more than `bucket_entries` entries become full buckets and
+    a remainder. Degrees of 1 call no collective.
+    """
 
     model: ModelConfig
     parallelism: Parallelism
-    cut: Cut
-    data_group: Group
+    cluster: Cluster
     bucket_entries: int
 
+    @cached_property
+    def sizes(self) -> Sizes:
+        """What one device holds; a tensor-parallel degree of 1 has no sequence to cut."""
+        layout = self.parallelism
+        return Sizes(
+            model=self.model,
+            tp=layout.tp,
+            micro_batch=layout.micro_batch,
+            sequence_parallel=int(layout.sequence_parallel and layout.tp > 1),
+            group=tensor_group(layout, self.cluster),
+        )
+
+    @cached_property
+    def data_parallel(self) -> DataParallel:
+        """How data parallelism shards."""
+        return DataParallel(
+            dp=self.parallelism.dp,
+            zero=self.parallelism.zero,
+            group=data_group(self.parallelism, self.cluster),
+            bucket_entries=self.bucket_entries,
+        )
+
+    @cached_property
     def layer(self) -> Block:
-        """One layer."""
-        return self._block(
-            layer_forward(self.model, self.cut),
-            layer_backward(self.model, self.cut, self.parallelism.recompute),
-            layer_parameters(self.model, self.cut.tp),
-        )
+        """One transformer layer."""
+        return self._block(TransformerLayer)
 
-    def end(self, *, first: bool) -> Block:
-        """Embedding, or norm, logits and loss."""
-        end = "first" if first else "last"
-        return self._block(
-            end_forward(self.model, self.cut, end),
-            end_backward(self.model, self.cut, end),
-            stage_parameters(self.model, self.cut.tp, layers=0, first=first, last=not first),
-        )
+    @cached_property
+    def first(self) -> Block:
+        """The embedding."""
+        return self._block(Embedding)
 
-    def stage(self, index: int, chunks: tuple[Chunk, ...]) -> Stage:
-        """One stage with its update."""
-        first, last = chunks[0].first, chunks[-1].last
-        layers = sum(chunk.layers for chunk in chunks)
-        parameters = stage_parameters(self.model, self.cut.tp, layers=layers, first=first, last=last)
-        role: Role = "last" if last else "first" if first else "middle"
-        return Stage(
-            index=index,
-            chunks=chunks,
-            layers=layers,
-            parameters=parameters,
-            update=update(
-                role,
-                parameters,
-                layers,
-                dp=self.parallelism.dp,
-                zero=self.parallelism.zero,
-                group=self.data_group,
-                bucket_entries=self.bucket_entries,
-                left_out=self.cut.left_out,
-            ),
-        )
+    @cached_property
+    def last(self) -> Block:
+        """Final norm, logits and loss."""
+        return self._block(Loss)
 
-    def _block(self, forward: Calls, backward: Calls, parameters: int) -> Block:
-        if self.parallelism.zero < 2:
-            return Block(forward=forward, backward=backward)
-        dp, group, bucket = self.parallelism.dp, self.data_group, self.bucket_entries
-        scatter = block_scatter(parameters, dp=dp, group=group, bucket_entries=bucket)
-        if self.parallelism.zero == 2:
-            return Block(forward=forward, backward=backward, scatter=scatter)
-        gathers = [
-            block_gather(parameters, dp=dp, group=group, bucket_entries=bucket, component=component)
-            for component in (Component.GATHER_FORWARD, Component.GATHER_BACKWARD)
-        ]
-        return Block(
-            forward=forward,
-            backward=backward,
-            gather_forward=gathers[0],
-            gather_backward=gathers[1],
-            scatter=scatter,
-        )
+    def _block(self, kind: type[Layer]) -> Block:
+        forward_calls, backward_calls = _passes(kind, self.sizes, self.parallelism.recompute)
+        gather: Calls = ()
+        scatter: Calls = ()
+        if self.is_sharded:
+            parameters = kind(self.sizes).parameters
+            gather, scatter = self.data_parallel.gather(parameters), self.data_parallel.scatter(parameters)
+        return Block(forward=forward_calls, backward=backward_calls, gather=gather, scatter=scatter)
+
+    @cached_property
+    def send(self) -> Calls:
+        """One transfer of a micro-batch's activations, or of their gradients, to a neighbouring stage."""
+        if self.parallelism.chunks == 1:
+            return ()
+        pair, sizes = pipeline_pair(self.parallelism, self.cluster), self.sizes
+        entries = sizes.tokens * sizes.hidden // sizes.tp
+        return (call("point_to_point", entries, pair.nodes, pair.gpus_per_node, role="pipeline"),)
+
+    def update(self, stage: StageKind) -> Update:
+        """The update of a kind of stage."""
+        return self.data_parallel.update(stage.optimizer_role, self.parameters(stage), stage.layers)
+
+    def parameters(self, stage: StageKind) -> int:
+        """Parameters on one device of a kind of stage."""
+        return int(stage_parameters(self.sizes, layers=stage.layers, first=stage.first, last=stage.last))
+
+    @property
+    def is_sharded(self) -> bool:
+        """Whether blocks give their gradients away in every micro-batch (ZeRO-2 and 3)."""
+        return self.parallelism.zero >= 2 and self.parallelism.dp > 1
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the backward pass is cut into input and weight gradients (zero-bubble)."""
+        return self.parallelism.schedule == "zero_bubble"
+
+    @cached_property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """The chunks in the order of the model."""
+        return chunks_of(self.model, self.parallelism)
+
+    @cached_property
+    def stages(self) -> tuple[StageKind, ...]:
+        """The kind of every stage."""
+        return stage_kinds(self.chunks, self.parallelism.pp)
+
+    def calls(self, stage: int) -> Iterator[tuple[Component, Call]]:
+        """What a stage calls for one micro-batch, and then once per update, with the component it belongs to."""
+        for chunk in self.chunks[stage :: self.parallelism.pp]:
+            if chunk.first:
+                yield from _of_block(self.first, Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
+            if chunk.layers:
+                layer = _of_block(self.layer, Component.LAYER_FORWARD, Component.LAYER_BACKWARD)
+                yield from ((component, one.times(chunk.layers)) for component, one in layer)
+            if chunk.last:
+                yield from _of_block(self.last, Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
+            if not chunk.last:
+                yield from ((Component.SEND_FORWARD, one) for one in self.send)
+            if not chunk.first:
+                yield from ((Component.SEND_BACKWARD, one) for one in self.send)
+        update = self.update(self.stages[stage])
+        yield from ((Component.ALL_REDUCE, one) for one in update.gradients)
+        yield from ((Component.OPTIMIZER, one) for one in update.optimizer)
+        yield from ((Component.ALL_GATHER, one) for one in update.gather)
+
+
+def stage_kinds(chunks: tuple[Chunk, ...], pp: int) -> tuple[StageKind, ...]:
+    """The kind of every stage of a pipeline."""
+    of_stage = [chunks[stage::pp] for stage in range(pp)]
+    return tuple(
+        StageKind(layers=sum(chunk.layers for chunk in own), first=own[0].first, last=own[-1].last)
+        for own in of_stage
+    )
+
+
+def _of_block(block: Block, forward: Component, backward: Component) -> Iterator[tuple[Component, Call]]:
+    for component, calls in (
+        (forward, block.forward),
+        (backward, block.backward),
+        (Component.GATHER_FORWARD, block.gather),
+        (Component.GATHER_BACKWARD, block.gather),
+        (Component.SCATTER, block.scatter),
+    ):
+        yield from ((component, one) for one in calls)
+
+
+def decompose(
+    *, model: ModelConfig, parallelism: Parallelism, cluster: Cluster, bucket_entries: int
+) -> Decomposition:
+    """Take a training step apart.
+
+    Raises:
+        UsageError: the model cannot be laid out so.
+    """
+    require_integer("bucket_entries", bucket_entries, low=1, high=MAX_SIZE)
+    parallelism.check(model)
+    parts = Decomposition(
+        model=model, parallelism=parallelism, cluster=cluster, bucket_entries=bucket_entries
+    )
+    parts.chunks  # noqa: B018 - refused here where the layers do not allow so many
+    return parts

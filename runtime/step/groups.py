@@ -9,8 +9,8 @@ from kernelcast.runtime.request.layout import Cluster, Parallelism
 class Group:
     """One communication group: `nodes` nodes with `gpus_per_node` of its processes on each."""
 
-    nodes: int
-    gpus_per_node: int
+    nodes: int = 1
+    gpus_per_node: int = 1
 
     @property
     def processes(self) -> int:

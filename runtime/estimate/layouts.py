@@ -24,9 +24,20 @@ _AT = {name: position for position, name in enumerate(COLUMNS)}
 
 @dataclass(frozen=True, slots=True)
 class Layouts:
-    """A block of layouts: `table` is int64 [layouts, columns], its columns those of `COLUMNS`."""
+    """A block of layouts: `table` is int64 [layouts, columns], its columns those of `COLUMNS`.
+
+    `layer_counts` are the layers of each chunk, where they are given by hand for all of them.
+    """
 
     table: NDArray[np.int64]
+    layer_counts: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, layout: Parallelism) -> "Layouts":
+        """A block of one."""
+        values = ((name, getattr(layout, name)) for name in _FIELDS)
+        row = [0, *(_VALUES[name].index(value) if name in _VALUES else value for name, value in values)]
+        return cls(np.array([row], dtype=np.int64), layout.layer_counts)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -37,14 +48,15 @@ class Layouts:
 
     def take(self, rows: NDArray[Any]) -> "Layouts":
         """The layouts at `rows` (positions or a mask)."""
-        return Layouts(self.table[rows])
+        return Layouts(self.table[rows], self.layer_counts)
 
     def parallelism(self, row: int) -> Parallelism:
         """The layout at `row` as a `Parallelism`."""
         values: dict[str, Any] = dict(zip(COLUMNS, self.table[row].tolist(), strict=True))
         del values["index"]
         return Parallelism(
-            **{name: _VALUES[name][value] if name in _VALUES else value for name, value in values.items()}
+            **{name: _VALUES[name][value] if name in _VALUES else value for name, value in values.items()},
+            layer_counts=self.layer_counts,
         )
 
     def distinct(self, *columns: str) -> tuple["Layouts", NDArray[np.intp]]:
@@ -52,6 +64,8 @@ class Layouts:
 
         The second value is intp [layouts]: positions in the first.
         """
+        if len(self) == 1:
+            return self, np.zeros(1, dtype=np.intp)
         code = np.zeros(len(self), dtype=np.int64)
         radix = 1
         for name in columns:

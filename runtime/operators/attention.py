@@ -1,0 +1,84 @@
+"""Operators between the QKV projection and the attention's output projection, other than matrix products."""
+
+from collections.abc import Mapping
+
+from kernelcast.runtime.operators.elementwise import elementwise
+from kernelcast.runtime.operators.operator import Direction, Operator, OperatorClass, cost, only_role
+
+_HEADS: Mapping[str, str] = {
+    "b": "samples",
+    "l": "tokens",
+    "heads": "heads",
+    "kv_heads": "heads",
+    "head_size": "elements",
+}
+_SCORES = {"b": "samples", "heads": "heads", "l_query": "tokens", "l_key": "tokens"}
+
+# Where no grouped queries were measured, they are asked as if every query head had keys and values of its own.
+_GROUPED = ("kv_heads", "heads")
+
+FLASH_ATTENTION = Operator(
+    name="flash_attention",
+    title="fused causal attention; each key-value head serves an equal group of query heads",
+    operator_class=OperatorClass.COMPUTE,
+    features=_HEADS,
+    # Two products forward and five backward, half of each masked away (arXiv 2205.14135, section 3 and app. B).
+    costs={
+        Direction.FORWARD: cost(
+            flops="2 b l l heads head_size", elements="2 b l heads head_size + 2 b l kv_heads head_size"
+        ),
+        Direction.BACKWARD: cost(
+            flops="5 b l l heads head_size", elements="4 b l heads head_size + 4 b l kv_heads head_size"
+        ),
+    },
+    roles=only_role("Flash Attention", "fused causal attention"),
+    equal_unless_measured=_GROUPED,
+)
+
+ROPE = Operator(
+    name="rope",
+    title="rotary position embedding of queries and keys",
+    operator_class=OperatorClass.MEMORY,
+    features=_HEADS,
+    costs=dict.fromkeys(
+        (Direction.FORWARD, Direction.BACKWARD),
+        cost(
+            flops="3 b l heads head_size + 3 b l kv_heads head_size",
+            elements="2 b l heads head_size + 2 b l kv_heads head_size",
+        ),
+    ),
+    roles=only_role("RoPE", "rotary position embedding of queries and keys"),
+    equal_unless_measured=_GROUPED,
+)
+
+CAUSAL_MASK_FILL = elementwise(
+    "causal_mask_fill",
+    "Fillmask",
+    "causal mask filled into the scores",
+    _SCORES,
+    forward=(0, 2),
+    backward=(0, 2),
+)
+
+SOFTMAX = elementwise(
+    "softmax", "Softmax", "softmax over the keys, unfused", _SCORES, forward=(5, 2), backward=(4, 3)
+)
+
+FUSED_CAUSAL_SOFTMAX = elementwise(
+    "fused_causal_softmax",
+    "Fused Softmax",
+    "scale, causal mask and softmax in one kernel",
+    {"batch_heads": "heads", "l_query": "tokens", "l_key": "tokens"},
+    forward=(6, 2),
+    backward=(5, 3),
+)
+
+QKV_SPLIT = elementwise(
+    "qkv_split",
+    "",
+    "gradients of queries, keys and values put into one tensor; forward they are views of one product",
+    {"rows": "tokens", "columns": "elements"},
+    forward=None,
+    backward=(0, 2),
+    is_optional=True,
+)

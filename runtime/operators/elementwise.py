@@ -1,0 +1,129 @@
+"""Operators that wait for memory: norms, activations, additions, masks, embedding and loss."""
+
+from collections.abc import Mapping
+
+from kernelcast.runtime.operators.operator import (
+    Direction,
+    Operator,
+    OperatorClass,
+    Substitute,
+    cost,
+    only_role,
+)
+
+_HIDDEN = {"b": "samples", "l": "tokens", "d": "elements"}
+_WIDTH = {"b": "samples", "l": "tokens", "width": "elements"}
+_ROWS = {"rows": "tokens", "columns": "elements"}
+
+
+def elementwise(
+    name: str,
+    paper_name: str,
+    title: str,
+    features: Mapping[str, str],
+    *,
+    forward: tuple[float, float] | None,
+    backward: tuple[float, float],
+    is_optional: bool = False,
+) -> Operator:
+    """Memory-bound row whose (FLOPs, elements) per direction are multiples of the product of its features.
+
+    `forward` None says that the forward pass runs no kernel. An optional one is answered by a residual addition that
+    moves as much: both wait for memory, and imported data rarely has the one and always the other.
+    """
+    product = " ".join(features)
+    return Operator(
+        name=name,
+        title=title,
+        operator_class=OperatorClass.MEMORY,
+        features=features,
+        costs={
+            direction: cost(flops=f"{multiples[0]} {product}", elements=f"{multiples[1]} {product}")
+            for direction, multiples in ((Direction.FORWARD, forward), (Direction.BACKWARD, backward))
+            if multiples is not None
+        },
+        roles=only_role(paper_name, title),
+        is_optional=is_optional,
+        substitute=Substitute(operator="residual_add", alike=True) if is_optional else None,
+    )
+
+
+EMBEDDING = Operator(
+    name="embedding",
+    title="vocabulary-parallel token embedding",
+    operator_class=OperatorClass.MEMORY,
+    features={"tokens": "tokens", "vocabulary": "rows", "d": "elements"},
+    # The dense gradient is zero-filled, scattered into, and added to the accumulated one.
+    costs={
+        Direction.FORWARD: cost(elements="2 tokens d"),
+        Direction.BACKWARD: cost(flops="1 tokens d + 1 vocabulary d", elements="3 tokens d + 4 vocabulary d"),
+    },
+    roles=only_role("Embedding", "vocabulary-parallel token embedding"),
+)
+
+LAYER_NORM = elementwise(
+    "layer_norm",
+    "LayerNorm",
+    "layer normalisation with weight and bias",
+    _HIDDEN,
+    forward=(8, 2),
+    backward=(14, 4),
+)
+
+RMS_NORM = elementwise(
+    "rms_norm",
+    "RMSNorm",
+    "root-mean-square normalisation with weight",
+    _HIDDEN,
+    forward=(4, 2),
+    backward=(10, 4),
+)
+
+GELU = elementwise("gelu", "Glue", "GeLU activation", _WIDTH, forward=(8, 2), backward=(13, 3))
+
+SWIGLU = elementwise(
+    "swiglu",
+    "SwiGLU",
+    "SiLU-gated linear unit over gate and up halves",
+    _WIDTH,
+    forward=(6, 3),
+    backward=(10, 5),
+)
+
+RESIDUAL_ADD = elementwise(
+    "residual_add",
+    "residual add",
+    "residual addition; backward adds the gradients of the two branches",
+    _HIDDEN,
+    forward=(1, 3),
+    backward=(1, 3),
+)
+
+BIAS_ADD = elementwise(
+    "bias_add",
+    "",
+    "bias added to a linear's product; backward sums its gradient over the rows",
+    _ROWS,
+    forward=(1, 2),
+    backward=(1, 1),
+    is_optional=True,
+)
+
+EMBEDDING_MASK = elementwise(
+    "embedding_mask",
+    "",
+    "rows of tokens that another vocabulary shard holds set to zero",
+    _ROWS,
+    forward=(0, 2),
+    backward=(0, 2),
+    is_optional=True,
+)
+
+CROSS_ENTROPY = elementwise(
+    "cross_entropy",
+    "Parallel Cross-entropy",
+    "cross-entropy over the local vocabulary shard",
+    {"b": "samples", "l": "tokens", "vocabulary": "columns"},
+    forward=(5, 3),
+    backward=(3, 3),
+)

@@ -1,0 +1,182 @@
+"""What the table says about an operator: its workload vector, its costs, and the roles in which a step calls it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from math import prod
+from types import MappingProxyType
+
+from kernelcast.runtime.errors import UsageError
+
+Vector = tuple[int, ...]
+"""A workload: one number per feature of the operator, in the order of `Operator.features`."""
+
+
+class OperatorClass(StrEnum):
+    """What bounds an operator's time."""
+
+    COMPUTE = "compute-bound"
+    MEMORY = "memory-bound"
+    COMMUNICATION = "communication"
+    OPTIMIZER = "optimizer"
+
+
+class Direction(StrEnum):
+    """Which part of a step a time belongs to. `ONCE` marks operators that have one time only.
+
+    A linear's backward pass is two products, `INPUT_GRADIENT` and `WEIGHT_GRADIENT`; `BACKWARD` is their sum where
+    only that was measured, and the whole backward pass of every other operator.
+    """
+
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    INPUT_GRADIENT = "input_gradient"
+    WEIGHT_GRADIENT = "weight_gradient"
+    ONCE = "once"
+
+    @property
+    def is_backward(self) -> bool:
+        """Whether it is part of the backward pass."""
+        return self in (Direction.BACKWARD, Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT)
+
+    @property
+    def of_pass(self) -> str:
+        """The pass that it belongs to: "forward", "backward" or "once"."""
+        return "backward" if self.is_backward else self.value
+
+
+Key = tuple[str, Direction]
+"""What a regressor answers: an operator and a direction."""
+
+
+@dataclass(frozen=True, slots=True)
+class Term:
+    """One monomial: `coefficient` × the product of the named features (a name given twice counts squared)."""
+
+    coefficient: float
+    features: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """FLOPs and elements read or written by one call, as sums of monomials in the workload features."""
+
+    flops: tuple[Term, ...]
+    elements: tuple[Term, ...]
+
+
+def cost(*, flops: str = "", elements: str) -> Cost:
+    """A cost from texts such as `"2 m k n + 3 m"`; an empty text is zero."""
+    return Cost(_terms(flops), _terms(elements))
+
+
+def _terms(text: str) -> tuple[Term, ...]:
+    parts = filter(None, (piece.split() for piece in text.split("+")))
+    return tuple(Term(float(part[0]), tuple(part[1:])) for part in parts)
+
+
+def evaluate(terms: Sequence[Term], workload: Mapping[str, float]) -> float:
+    """Value of a sum of monomials at a workload given as feature name → value."""
+    return sum(term.coefficient * prod(workload[name] for name in term.features) for term in terms)
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """Why a step calls an operator: the row of the paper's Table I (`paper_name`, empty where it has none)."""
+
+    name: str
+    paper_name: str
+    title: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Substitute:
+    """What answers for an operator that a bundle lacks: `factor` × the time of `operator`.
+
+    - `alike`: it is asked for a workload that moves as much memory;
+    - `gathered`: it is asked for all processes' entries, not for one process's shard;
+    - else for the same workload.
+    """
+
+    operator: str
+    factor: float = 1.0
+    alike: bool = False
+    gathered: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator:
+    """One row of the table: one kernel law. `features` are ordered: they are the columns of a regressor.
+
+    - `roles`: why steps call it, by name; an operator with one use has the role "".
+    - `directions`: those that have a time of their own, in the order of a step; `forward` and `backward` are those of
+      either pass. `sums` names a direction that is the sum of others, where only the sum was measured.
+    - `per_update`: called once per update over all parameters of a stage, not once per micro-batch.
+    - `is_optional`: left out of the sum where a bundle lacks it; the answer says so.
+    - `substitute`: what answers where a bundle lacks it.
+    - `equal_unless_measured`: (feature, partner): where all measurements have both equal, it is asked with both equal.
+    - `ring_passes`: a collective's entries over each link of a ring, as a function of the processes p:
+      `ring_passes[0] + ring_passes[1] · p + ring_passes[2] / p` (NVIDIA nccl-tests, PERFORMANCE.md).
+    - `is_divided`: a collective whose entries are split between the processes, an equal part for each; `is_in_place`:
+      one that frameworks call with the same buffer for input and output.
+    - `is_on_request`: no step calls it yet; measured where it is asked for by name.
+    """
+
+    name: str
+    title: str
+    operator_class: OperatorClass
+    features: Mapping[str, str]
+    costs: Mapping[Direction, Cost] = field(repr=False)
+    roles: Mapping[str, Role] = field(repr=False)
+    sums: Mapping[Direction, tuple[Direction, ...]] = field(default_factory=dict, repr=False)
+    per_update: bool = False
+    is_optional: bool = False
+    substitute: Substitute | None = field(default=None, repr=False)
+    equal_unless_measured: tuple[str, str] | None = field(default=None, repr=False)
+    ring_passes: tuple[float, float, float] | None = field(default=None, repr=False)
+    is_divided: bool = False
+    is_in_place: bool = False
+    is_on_request: bool = False
+    directions: tuple[Direction, ...] = field(init=False, repr=False)
+    forward: tuple[Direction, ...] = field(init=False, repr=False)
+    backward: tuple[Direction, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        own = tuple(direction for direction in self.costs if direction not in self.sums)
+        object.__setattr__(self, "directions", own)
+        object.__setattr__(self, "forward", tuple(one for one in own if not one.is_backward))
+        object.__setattr__(self, "backward", tuple(one for one in own if one.is_backward))
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether processes exchange data in it; its last two features are nodes and GPUs per node."""
+        return self.operator_class is OperatorClass.COMMUNICATION
+
+    def flops(self, direction: Direction, vector: Sequence[float]) -> float:
+        """Floating-point operations of one call at a workload vector."""
+        return evaluate(self.costs[direction].flops, self.named(vector))
+
+    def moved_bytes(self, direction: Direction, vector: Sequence[float], element_bytes: int) -> float:
+        """Bytes read plus written by one call (for collectives: the bytes one process puts in), at a vector."""
+        return element_bytes * evaluate(self.costs[direction].elements, self.named(vector))
+
+    def named(self, vector: Sequence[float]) -> dict[str, float]:
+        """The entries of a workload vector by feature.
+
+        Raises:
+            UsageError: it has another length.
+        """
+        if len(vector) != len(self.features):
+            expected = ", ".join(self.features)
+            raise UsageError(f"{self.name}: workload vector has {len(vector)} entries, expected [{expected}]")
+        return dict(zip(self.features, vector, strict=True))
+
+
+def roles(*rows: tuple[str, str, str]) -> Mapping[str, Role]:
+    """Roles from (name, paper's name, title)."""
+    return MappingProxyType({name: Role(name, paper_name, title) for name, paper_name, title in rows})
+
+
+def only_role(paper_name: str, title: str) -> Mapping[str, Role]:
+    """The one role of an operator that steps call for one reason."""
+    return roles(("", paper_name, title))

@@ -1,0 +1,64 @@
+"""The last end of a model: final norm, output projection to the vocabulary, and cross-entropy."""
+
+from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.step.layers.norm import Norm
+from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
+
+_LOSS_SYNCS = 3
+"""Maxima, sums of exponentials and the targets' logits of the vocabulary's shards are combined, an entry per token."""
+LOG_PROBABILITY_BYTES = 4
+"""The loss is computed in fp32, whatever the logits are (torch's cross-entropy under autocast, Megatron-LM's too)."""
+
+
+class Loss(Layer):
+    """Final norm, vocabulary-parallel logits and loss."""
+
+    __slots__ = ()
+
+    @property
+    def norm(self) -> Norm:
+        """The final norm."""
+        return Norm(self.sizes)
+
+    @property
+    def calls(self) -> Calls:
+        s = self.sizes
+        return (
+            *self.norm.calls,
+            call("gemm", s.tokens, s.hidden, s.vocabulary, role="logits"),
+            call("cross_entropy", s.micro_batch, s.length, s.vocabulary),
+        )
+
+    @property
+    def forward_collectives(self) -> Calls:
+        """With sequence parallelism what the logits read is gathered; the loss combines the vocabulary's shards."""
+        s = self.sizes
+        gather = s.synced(1, scatter=False) if s.sequence_parallel else ()
+        return (*gather, *s.synced(_LOSS_SYNCS, width=1))
+
+    @property
+    def backward_collectives(self) -> Calls:
+        """Gradients of what the logits read are summed, as those of every other column-parallel linear.
+
+        The paper's composition has no collective here.
+        """
+        return self.sizes.synced(1, gather=False)
+
+    @property
+    def matrix(self) -> Number:
+        """Entries of the output projection on one device, v·d/tp."""
+        return self.sizes.vocabulary * self.sizes.hidden
+
+    @property
+    def logits(self) -> Number:
+        """Entries of one micro-batch's logits on one device."""
+        return self.sizes.vocabulary * self.sizes.tokens
+
+    @property
+    def parameters(self) -> Number:
+        """Final norm and output projection, `2d + v·d/tp` with LayerNorm. A stage that also embeds shares tied ones."""
+        return self.norm.parameters + self.matrix
+
+    def kept_bytes(self, kept: Kept) -> Number:
+        """The final norm's input and output; the logits are counted apart."""
+        return 2.0 * kept.element * self.sizes.local_tokens * self.sizes.hidden

@@ -1,0 +1,73 @@
+"""The MLP. Whether it is gated (SwiGLU) is decided here, in `Mlp.is_gated`."""
+
+from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
+
+
+class Mlp(Layer):
+    """The MLP of one layer: column-parallel projection up, activation, row-parallel projection down.
+
+    A gated one (SwiGLU) projects to gate and up halves by one product, and multiplies them in its activation.
+    """
+
+    __slots__ = ()
+
+    @property
+    def is_gated(self) -> bool:
+        """Whether it has a gate: SwiGLU."""
+        return self.sizes.model.activation == "swiglu"
+
+    @property
+    def branches(self) -> int:
+        """Products of the MLP's width that the projection up makes: gate and up, or up alone."""
+        return 2 if self.is_gated else 1
+
+    @property
+    def up_role(self) -> str:
+        """The role of the projection up."""
+        return "mlp_gate_up" if self.is_gated else "mlp_up"
+
+    @property
+    def has_bias(self) -> bool:
+        """Whether its projections have biases."""
+        return self.sizes.model.biases in ("all", "mlp")
+
+    @property
+    def calls(self) -> Calls:
+        s, up_width = self.sizes, self.branches * self.sizes.mlp_width
+        biases = int(self.has_bias)
+        return (
+            call("gemm", s.tokens, s.hidden, up_width, role=self.up_role),
+            call("bias_add", s.tokens, up_width, count=biases),
+            call(s.model.activation, s.micro_batch, s.length, s.mlp_width),
+            call("gemm", s.tokens, s.mlp_width, s.hidden, role="mlp_down"),
+            call("bias_add", s.local_tokens, s.hidden, count=biases),
+        )
+
+    @property
+    def parameters(self) -> Number:
+        """GeLU f(d + β)/tp + d(f + β)/tp, SwiGLU 2f(d + β)/tp + d(f + β)/tp; β = 1 with biases, else 0 (Table III)."""
+        s, width = self.sizes, self.sizes.model.mlp_size
+        up = self.branches * width * (s.hidden + self.has_bias) // s.tp
+        return up + s.hidden * (width + self.has_bias) // s.tp
+
+    def kept_bytes(self, kept: Kept) -> Number:
+        """GeLU: input and output (2f); SwiGLU: gate and up, gate after SiLU, their product (4f); a dropout's mask."""
+        s = self.sizes
+        activated = 2 * self.branches * s.mlp_width
+        return kept.mask * s.local_tokens * s.hidden + kept.element * s.tokens * activated
+
+    def weight_gradient_bytes(self, kept: Kept) -> Number:
+        """What a backward pass leaves for late weight gradients: every product's input and output gradient."""
+        s = self.sizes
+        widths = (self.branches + 1) * s.mlp_width
+        return kept.element * (2 * s.local_tokens * s.hidden + s.tokens * widths)
+
+    def gradient_bytes(self, kept: Kept) -> tuple[Number, Number]:
+        """Gradients at the fullest moment of its backward pass: of its width, and the larger of what comes next.
+
+        Next are the weight gradient of the projection down, or SwiGLU's second half.
+        """
+        s = self.sizes
+        width = kept.element * s.tokens * s.mlp_width
+        return width, (kept.element * s.mlp_width * s.hidden, width if self.is_gated else 0 * width)

@@ -1,0 +1,158 @@
+"""What one device holds of a model's sizes, and what every layer's description has in common."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.step.groups import Group
+
+Number: TypeAlias = Any
+"""A whole number, or float64 [rows]: one formula serves one device, and all stages of thousands of layouts."""
+
+VOCABULARY_MULTIPLE = 128
+ALONE = Group()
+ALONE = Group()
+
+
+def padded_vocabulary(vocabulary_size: int, tp: Number) -> Number:
+    """Vocabulary rows after padding, v = ceil(v_raw / f) · f with f = 128 · tp (eq. 1, 2)."""
+    factor = VOCABULARY_MULTIPLE * tp
+    return -(-vocabulary_size // factor) * factor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """The sizes of `model` on one of `tp` devices, for micro-batches of `micro_batch` samples.
+
+    With `sequence_parallel` (0 or 1), norms and residuals hold a tp-th of the tokens. `group` is the tensor-parallel
+    group, which collectives run in.
+    """
+
+    model: ModelConfig
+    tp: Number = 1
+    micro_batch: Number = 1
+    sequence_parallel: Number = 0
+    group: Group = ALONE
+
+    @property
+    def length(self) -> int:
+        """Tokens of a sample, l."""
+        return self.model.sequence_length
+
+    @cached_property
+    def local_length(self) -> Number:
+        """Tokens of a sample on one device where the sequence is cut."""
+        return self.length // (1 + self.sequence_parallel * (self.tp - 1))
+
+    @cached_property
+    def tokens(self) -> Number:
+        """Tokens of a micro-batch, b·l."""
+        return self.micro_batch * self.length
+
+    @cached_property
+    def local_tokens(self) -> Number:
+        """Tokens of a micro-batch on one device where the sequence is cut."""
+        return self.micro_batch * self.local_length
+
+    @property
+    def hidden(self) -> int:
+        """Hidden size, d."""
+        return self.model.hidden_size
+
+    @cached_property
+    def heads(self) -> Number:
+        """Query heads on one device, h/tp."""
+        return self.model.attention_heads // self.tp
+
+    @cached_property
+    def kv_heads(self) -> Number:
+        """Key-value heads on one device."""
+        return self.model.kv_heads // self.tp
+
+    @cached_property
+    def attention_width(self) -> Number:
+        """Width of one device's query heads together."""
+        return self.heads * self.model.head_size
+
+    @cached_property
+    def kv_width(self) -> Number:
+        """Width of one device's key heads together, and of its value heads."""
+        return self.kv_heads * self.model.head_size
+
+    @cached_property
+    def qkv_width(self) -> Number:
+        """Width of one device's queries, keys and values together."""
+        return self.attention_width + 2 * self.kv_width
+
+    @cached_property
+    def mlp_width(self) -> Number:
+        """MLP columns on one device, f/tp."""
+        return self.model.mlp_size // self.tp
+
+    @cached_property
+    def vocabulary(self) -> Number:
+        """Rows of the padded vocabulary on one device, v/tp."""
+        return padded_vocabulary(self.model.vocabulary_size, self.tp) // self.tp
+
+    def synced(self, count: Number, *, gather: bool = True, scatter: bool = True, width: int = 0) -> Calls:
+        """`count` all-reduces of activations across the tensor-parallel group, as listed by a layer.
+
+        With sequence parallelism each is a gather where its region begins and a reduce-scatter where it ends; `gather`
+        and `scatter` False leave one of them out. `width` is the entries per token, the hidden size unless given.
+        """
+        count = count * (self.tp > 1)
+        entries = self.tokens * (width or self.hidden)
+        layout = self.group.nodes, self.group.gpus_per_node
+        if not self.sequence_parallel or width:
+            return (call("all_reduce", entries, *layout, role="tensor", count=count),)
+        return (
+            call("all_gather", -(-entries // self.tp), *layout, role="tensor", count=count * gather),
+            call("reduce_scatter", entries, *layout, role="tensor", count=count * scatter),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """How activations are kept for the backward pass.
+
+    `element` bytes per entry; `mask` bytes per entry that dropout may drop, 0 without dropout; on a CPU (`is_cpu`)
+    torch runs some operators in pieces and keeps more.
+    """
+
+    element: int
+    mask: int = 0
+    is_cpu: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Layer(ABC):
+    """One layer on one device, for one micro-batch."""
+
+    sizes: Sizes
+
+    @property
+    @abstractmethod
+    def calls(self) -> Calls:
+        """Its operators, without collectives; the directions of their backward pass follow from the table."""
+
+    @property
+    @abstractmethod
+    def parameters(self) -> Number:
+        """Parameters on one device (Table III)."""
+
+    @abstractmethod
+    def kept_bytes(self, kept: Kept) -> Number:
+        """Bytes that autograd keeps from its forward to its backward pass, without its input."""
+
+    @property
+    def forward_collectives(self) -> Calls:
+        """Collectives of its forward pass."""
+        return ()
+
+    @property
+    def backward_collectives(self) -> Calls:
+        """Collectives of its backward pass."""
+        return ()

@@ -1,0 +1,78 @@
+"""What data parallelism calls: the update of a stage, and per block gradients from ZeRO-2 and parameters in ZeRO-3."""
+
+from dataclasses import dataclass
+
+from kernelcast.runtime.step.calls import Calls, bucketed, call
+from kernelcast.runtime.step.groups import Group
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Update:
+    """Calls of one stage once per update: gradients combined, optimizer, parameters gathered."""
+
+    gradients: Calls
+    optimizer: Calls
+    gather: Calls
+
+    @property
+    def calls(self) -> Calls:
+        """All of them, in the order in which they run."""
+        return self.gradients + self.optimizer + self.gather
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataParallel:
+    """How data parallelism shards: `dp` devices in `group`, ZeRO stage `zero`, buckets of `bucket_entries`."""
+
+    dp: int
+    zero: int
+    group: Group
+    bucket_entries: int
+
+    def update(self, role: str, parameters: int, layers: int) -> Update:
+        """The update of a stage with so many parameters and layers on a device (docs/method.md, A step).
+
+        | zero | gradients | optimizer over | parameters |
+        |---|---|---|---|
+        | 0 | all-reduce | all | |
+        | 1 | all-reduce | all (as published: its measured time fits them) | all-gather |
+        | 2 | (scattered during the backward passes) | the shard, ceil(parameters / dp) | all-gather |
+        | 3 | (scattered during the backward passes) | the shard | (gathered before every use) |
+
+        `role` is the optimizer's: "first_stage", "middle_stage" or "last_stage"; a single stage, first and last at
+        once, is the last. With the optimizer go clipping the gradients before it, and setting them to zero after it,
+        for the micro-batches of the next step to add into.
+        """
+        own = (parameters, layers)
+        if self.zero >= 2:
+            # A shard is a smaller stage: as many parameters per layer, fewer of both.
+            own = (-(-parameters // self.dp), -(-layers // self.dp))
+        return Update(
+            gradients=self._reduced(parameters) if self.zero < 2 else (),
+            optimizer=(
+                call("gradient_clip", own[0]),
+                call("adam", *own, role=role),
+                call("gradient_zero", own[0]),
+            ),
+            gather=self._gathered(parameters) if self.zero in (1, 2) else (),
+        )
+
+    def gather(self, parameters: int) -> Calls:
+        """ZeRO-3: the parameters of one block gathered before its pass."""
+        return self._gathered(parameters) if self.zero == 3 else ()
+
+    def scatter(self, parameters: int) -> Calls:
+        """ZeRO-2 and 3: the gradients of one block summed and split after its backward pass."""
+        return self._collective("reduce_scatter", parameters) if self.zero >= 2 else ()
+
+    def _reduced(self, parameters: int) -> Calls:
+        return self._collective("all_reduce", parameters)
+
+    def _gathered(self, parameters: int) -> Calls:
+        return self._collective("all_gather", -(-parameters // self.dp))
+
+    def _collective(self, operator: str, entries: int) -> Calls:
+        if self.dp == 1:
+            return ()
+        layout = self.group.nodes, self.group.gpus_per_node
+        return bucketed(operator, entries, layout, self.bucket_entries)
