@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.fields import Choice, Counts, Field, Flag, Kind
+from kernelcast.runtime.request.fields import Choice, Counts, Field, Flag, Kind, Text, Whole, option_name
 from kernelcast.runtime.request.models import BUILT_IN
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -44,21 +44,16 @@ class RenamedOption(click.Option):
         return super().handle_parse_result(ctx, opts, args)
 
 
-class _FieldType(click.ParamType):
-    """Reads an option's text as a field of a request is read."""
+def _reading(kind: Kind) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    """Reads an option's text as that field of a request is read."""
 
-    name = "field"
+    def read(_context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
+        value = None if text is None else kind.read(text)
+        if text is not None and value is None:
+            raise UsageError(f"{parameter.opts[0]} is {shown(text)}, expected {kind.expected}")
+        return value
 
-    def __init__(self, kind: Kind) -> None:
-        self.kind = kind
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raises UsageError for what the field does not accept."""
-        read = self.kind.read(value)
-        if read is None:
-            name = "" if param is None else param.opts[0]
-            raise UsageError(f"{name} is {shown(value)}, expected {self.kind.expected}")
-        return read
+    return read
 
 
 def field_options(
@@ -74,19 +69,20 @@ def field_options(
 
     def decorated(function: F) -> F:
         for field in reversed(fields):
-            names = ["--" + name.replace("_", "-") for name in field.old]
-            is_flag = isinstance(field.kind, Flag) and not as_text
-            flag_or_type: dict[str, Any] = {"is_flag": True, "default": None} if is_flag else {
-                "type": str if as_text else _FieldType(field.kind), "metavar": _metavar(field)
-            }  # fmt: skip
+            names = [option_name(name) for name in field.old]
+            more: dict[str, Any] = {"metavar": _metavar(field)}
+            if isinstance(field.kind, Flag) and not as_text:
+                more = {"is_flag": True, "default": None}
+            elif not as_text:
+                more |= {"callback": _reading(field.kind)}
             function = click.option(
-                field.option,
+                option_name(field.name),
                 field.name,
                 cls=RenamedOption,
                 old=[*names, *([old[field.name]] if field.name in old else [])],
                 required=field.name in required,
                 help=help_of(field),
-                **flag_or_type,
+                **more,
             )(function)
         return function
 
@@ -102,13 +98,18 @@ def help_of(field: Field) -> str:
 
 
 def _metavar(field: Field) -> str:
-    if isinstance(field.kind, Choice):
-        return f"[{'|'.join(field.kind.values)}]"
-    if isinstance(field.kind, Flag):
-        return "[true|false]"
-    if isinstance(field.kind, Counts):
-        return "N,N,…"
-    return field.unit.upper() or ("FILE" if field.name == "bundle" else "VALUE")
+    match field.kind:
+        case Choice(values):
+            return f"[{'|'.join(values)}]"
+        case Flag():
+            return "[true|false]"
+        case Counts():
+            return "N,N,…"
+        case Whole():
+            return field.unit.upper() or "INTEGER"
+        case Text():
+            return "FILE"
+    return "VALUE"
 
 
 bundle_option = click.option("--bundle", required=True, metavar="FILE", help="Bundle of regressors (.kcast).")

@@ -18,10 +18,10 @@ from kernelcast.cli.options import (
 from kernelcast.cli.sizes import in_gib, parse_size
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import DataError, Estimator, UsageError
-from kernelcast.runtime.request.fields import DEGREES, REQUEST, SEARCH
+from kernelcast.runtime.request.fields import DEGREES, REQUEST, SEARCH, option_name
 from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.search import Answer, Question, SearchResult, search
-from kernelcast.runtime.search.read_question import LIMITS, USUAL, read_question, takes_ranges
+from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, read_question
 from kernelcast.runtime.search.result import SEARCH_FORMAT
 from kernelcast.runtime.search.sweep import Report
 from kernelcast.runtime.views.words import rate
@@ -34,18 +34,18 @@ _SEQUENCE = {"off": (False,), "on": (True,), "both": (False, True)}
 
 def _limit_options(function: F) -> F:
     """One option for each field of a layout: the values that are allowed."""
-    for name, field in reversed(LIMITS.items()):
-        option = "--" + name.replace("_", "-")
+    for name, field in reversed(list(LIMITS.items())):
         if name == "sequence_parallel":
             kind: dict[str, Any] = {
                 "type": click.Choice(list(_SEQUENCE)),
                 "help": f"{field.help}  [default: both]",
             }
         else:
-            metavar = "NUMBERS" if takes_ranges(field) else "LIST"
-            kind = {"metavar": metavar, "help": f"{field.help}  [default: {USUAL.get(name, 'any')}]"}
-        old = ["--" + one.replace("_", "-") for one in field.old]
-        function = click.option(option, name, cls=RenamedOption, old=old, **kind)(function)
+            values = ",".join(map(str, few_values(field)))
+            default = values or USUAL.get(name, "any")
+            kind = {"metavar": "LIST" if values else "NUMBERS", "help": f"{field.help}  [default: {default}]"}
+        old = [option_name(one) for one in field.old]
+        function = click.option(option_name(name), name, cls=RenamedOption, old=old, **kind)(function)
     return function
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.answers.left_out import LeftOutWarning
+from kernelcast.runtime.answers.sources import LeftOutWarning
 from kernelcast.runtime.errors import shown
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.models import BUILT_IN, load_model

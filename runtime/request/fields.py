@@ -58,6 +58,11 @@ class Whole:
     high: int
 
     @property
+    def values(self) -> range:
+        """All of them."""
+        return range(self.low, self.high + 1)
+
+    @property
     def expected(self) -> str:
         """The range; powers of ten above a million as 1e9."""
         exponent = len(str(self.high)) - 1
@@ -202,7 +207,7 @@ class Field:
     @property
     def option(self) -> str:
         """Its option on the command line."""
-        return "--" + self.name.replace("_", "-")
+        return option_name(self.name)
 
     @property
     def schema(self) -> dict[str, Any]:
@@ -219,6 +224,11 @@ class Field:
         """
         if not self.kind.accepts(value):
             raise UsageError(f"{self.name} is {shown(value)}, expected {self.kind.expected}")
+
+
+def option_name(name: str) -> str:
+    """`--micro-batch` of `micro_batch`."""
+    return "--" + name.replace("_", "-")
 
 
 def table(*rows: Field) -> Mapping[str, Field]:

@@ -6,7 +6,7 @@ from typing import Any
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_gpus_per_node
-from kernelcast.runtime.request.fields import LAYOUT, SEARCH, Field, Whole
+from kernelcast.runtime.request.fields import LAYOUT, SEARCH, Choice, Field, Flag, Whole
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.number_set import NumberSet
 from kernelcast.runtime.search.question import Question
@@ -26,9 +26,14 @@ MOST_ITEMS = 64
 """Items of a list."""
 
 
-def takes_ranges(field: Field) -> bool:
-    """Whether a limit on the field is a set of numbers and ranges, rather than some of its few values."""
-    return isinstance(field.kind, Whole) and field.kind.high > MOST_ITEMS
+def few_values(field: Field) -> tuple[Any, ...]:
+    """The values of a field that has few, of which a limit is a list; of others it is a set of numbers and ranges."""
+    kind = field.kind
+    return (
+        tuple(kind.values)
+        if isinstance(kind, Whole | Choice | Flag) and len(kind.values) <= MOST_ITEMS
+        else ()
+    )
 
 
 def read_question(values: Mapping[str, Any], *, model: ModelConfig, bundle: Bundle) -> Question:
@@ -62,7 +67,7 @@ def read_question(values: Mapping[str, Any], *, model: ModelConfig, bundle: Bund
 
 
 def _limit(name: str, field: Field, value: object) -> Any:
-    if not takes_ranges(field):
+    if few_values(field):
         return _listed(name, field, value)
     if isinstance(value, str):
         return NumberSet.parse(value, name=name)
@@ -71,15 +76,12 @@ def _limit(name: str, field: Field, value: object) -> Any:
 
 def _listed(name: str, field: Field, value: object) -> tuple[Any, ...]:
     """The items of a list, of one value, or of a text with commas."""
-    if isinstance(value, str):
-        parts = [part.strip() for part in value.split(",")]
-        items = [field.kind.read(part) for part in parts]
-        wrong = [part for part, item in zip(parts, items, strict=True) if item is None]
-    else:
-        items = value if isinstance(value, list | tuple) else [value]
-        wrong = [item for item in items if not field.kind.accepts(item)]
-    if wrong:
-        raise UsageError(f"{name} is {shown(wrong[0])}, expected {field.kind.expected}")
-    if not 0 < len(items) <= MOST_ITEMS:
+    parts: Any = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    parts = parts if isinstance(parts, list | tuple) else [parts]
+    if not 0 < len(parts) <= MOST_ITEMS:
         raise UsageError(f"{name} is {shown(value)}, expected 1 to {MOST_ITEMS} values")
+    items = [field.kind.read(part) if isinstance(value, str) else part for part in parts]
+    for part, item in zip(parts, items, strict=True):
+        if not field.kind.accepts(item):
+            raise UsageError(f"{name} is {shown(part)}, expected {field.kind.expected}")
     return tuple(items)
