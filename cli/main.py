@@ -127,7 +127,7 @@ def _run(arguments: list[str] | None) -> NoReturn:
         sys.exit(error.exit_code)
     except click.ClickException as error:
         if isinstance(error, click.NoSuchOption):
-            error.possibilities = _meant(error)
+            error = click.NoSuchOption(error.option_name, possibilities=_meant(error), ctx=error.ctx)
         click.echo(f"kernelcast: error: {error.format_message()}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):

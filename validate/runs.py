@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.errors import shown, shown_path
-from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.validate.runs_fields import (
     DEFAULT_FIELDS,
     RUN_FIELDS,
@@ -92,7 +92,7 @@ class RunsFile:
             raise UsageError(f"runs is {found}, expected at least one table [[runs]]")
         if not isinstance(defaults, dict):
             raise UsageError(f"defaults is {shown(defaults)}, expected a table [defaults]")
-        only_known(defaults, DEFAULT_FIELDS, prefix="defaults.")
+        defaults = only_known(defaults, DEFAULT_FIELDS, prefix="defaults: ")
         models = RunModels.of(document.get("models", {}), folder=path.parent)
         return cls(
             site=text(document, "site"),
@@ -130,8 +130,7 @@ def _content(path: Path, where: str) -> bytes:
 def _run(number: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels) -> MeasuredRun:
     where = f"run {number}"
     try:
-        only_known(run, RUN_FIELDS)
-        values = {**defaults, **run}
+        values = {**defaults, **only_known(run, RUN_FIELDS)}
         name = text(run, "name") if "name" in run else ""
         where += f" ({name})" if name else ""
         model = models.named(values)

@@ -2,18 +2,25 @@
 
 import math
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import MISSING, fields
+from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.errors import shown
 from kernelcast.runtime.estimate.estimate import Components
-from kernelcast.runtime.request.model import MAX_SIZE, require_integer
+from kernelcast.runtime.request.fields import (
+    DEGREES,
+    LAYOUT,
+    MAX_SIZE,
+    renamed,
+    require_integer,
+    unknown_field,
+)
+from kernelcast.runtime.request.reading import read_layout
 from kernelcast.runtime.step.partition import layers_of_chunks
 
-LAYOUT_FIELDS = tuple(f.name for f in fields(Parallelism))
-DEFAULT_FIELDS = ("model", "sequence_length", *LAYOUT_FIELDS, "gpus_per_node", "bucket_entries")
+DEFAULT_FIELDS = ("model", "sequence_length", *LAYOUT, "gpus_per_node", "bucket_entries")
 """What `[defaults]` may say: all that several runs can have in common."""
 RUN_FIELDS = (
     "name",
@@ -29,15 +36,17 @@ COMPONENT_NAMES = tuple(Components(**dict.fromkeys((f.name for f in fields(Compo
 _LONGEST_S = 1e9
 
 
-def only_known(table: Mapping[str, Any], names: Collection[str], *, prefix: str = "") -> None:
-    """Check that a table has no other fields than `names`.
+def only_known(table: Mapping[str, Any], names: Collection[str], *, prefix: str = "") -> dict[str, Any]:
+    """The table by the names that its fields have now; it has no other fields than `names`.
 
     Raises:
-        UsageError: it has; names the first and what is known.
+        UsageError: it has, or a field is given by two names.
     """
-    for name in table:
+    found = renamed(table, LAYOUT)
+    for name in found:
         if name not in names:
-            raise UsageError(f"{prefix}{_field(name)} is unknown; known are {', '.join(names)}")
+            raise UsageError(f"{prefix}{unknown_field(name, names)}")
+    return found
 
 
 def text(table: Mapping[str, Any], name: str) -> str:
@@ -117,13 +126,10 @@ def layout_of(table: Mapping[str, Any], model: ModelConfig) -> Parallelism:
     Raises:
         UsageError: a field is missing or wrong, or `model` cannot be cut so.
     """
-    values = {name: table[name] for name in LAYOUT_FIELDS if name in table}
-    needed = [f.name for f in fields(Parallelism) if f.default is MISSING]
-    if missing := [name for name in needed if name not in values]:
+    needed = (*DEGREES, "micro_batch", "micro_batches")
+    if missing := [name for name in needed if name not in table]:
         raise UsageError(f"{missing[0]} is missing, needed are {', '.join(needed)}")
-    if isinstance(values.get("layer_counts"), list):
-        values["layer_counts"] = tuple(values["layer_counts"])
-    layout = Parallelism(**values)
+    layout = read_layout(table)
     layout.check(model)
     layers_of_chunks(model.layers, layout)
     return layout
@@ -157,7 +163,3 @@ def _number(value: object) -> float | None:
 
 def _found(table: Mapping[str, Any], name: str) -> str:
     return shown(table[name]) if name in table else "missing"
-
-
-def _field(name: str) -> str:
-    return name if name.isidentifier() else shown(name)
