@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.fields import Choice, Counts, Field, Flag, Kind, Text, Whole, option_name
+from kernelcast.runtime.request.fields import Field, option_name
+from kernelcast.runtime.request.kinds import Flag, Kind
 from kernelcast.runtime.request.models import BUILT_IN
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -70,7 +71,7 @@ def field_options(
     def decorated(function: F) -> F:
         for field in reversed(fields):
             names = [option_name(name) for name in field.old]
-            more: dict[str, Any] = {"metavar": _metavar(field)}
+            more: dict[str, Any] = {"metavar": field.unit.upper() or field.kind.metavar}
             if isinstance(field.kind, Flag) and not as_text:
                 more = {"is_flag": True, "default": None}
             elif not as_text:
@@ -95,21 +96,6 @@ def help_of(field: Field) -> str:
     return (
         f"{field.help}  [default: {default}]" if default and not isinstance(field.kind, Flag) else field.help
     )
-
-
-def _metavar(field: Field) -> str:
-    match field.kind:
-        case Choice(values):
-            return f"[{'|'.join(values)}]"
-        case Flag():
-            return "[true|false]"
-        case Counts():
-            return "N,N,…"
-        case Whole():
-            return field.unit.upper() or "INTEGER"
-        case Text():
-            return "FILE"
-    return "VALUE"
 
 
 bundle_option = click.option("--bundle", required=True, metavar="FILE", help="Bundle of regressors (.kcast).")

@@ -7,7 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.fields import Value, unknown_field
+from kernelcast.runtime.request.fields import unknown_field
+from kernelcast.runtime.request.kinds import Value
 from kernelcast.walltime.fields import FIELDS, JOB_FIELDS, PATHS, SITE_ONLY
 
 # Two ways to say the same thing.

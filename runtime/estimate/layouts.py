@@ -6,7 +6,8 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.request.fields import LAYOUT, Choice, Flag, Recompute, Schedule
+from kernelcast.runtime.request.fields import LAYOUT, Recompute, Schedule
+from kernelcast.runtime.request.kinds import Choice, Flag
 from kernelcast.runtime.request.layout import Parallelism
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)

@@ -6,7 +6,8 @@ from typing import Any
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_gpus_per_node
-from kernelcast.runtime.request.fields import LAYOUT, SEARCH, Choice, Field, Flag, Whole
+from kernelcast.runtime.request.fields import LAYOUT, SEARCH, Field
+from kernelcast.runtime.request.kinds import Choice, Flag, Whole
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.number_set import NumberSet
 from kernelcast.runtime.search.question import Question
