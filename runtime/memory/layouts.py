@@ -32,7 +32,7 @@ def largest_stage_bytes(
     schedules: tuple[Schedule, ...],
     dtype: str = "float16",
     dropout: bool = False,
-    device_kind: str = "cuda",
+    is_cpu: bool = False,
 ) -> Floats:
     """Bytes per device of every layout's fullest stage, float64 [layouts].
 
@@ -69,7 +69,7 @@ def largest_stage_bytes(
         recompute=np.repeat(recompute.astype(np.float64), taken),
         **{name: loaded[:, column] for column, name in enumerate(LOADED)},
     )
-    found = memory_of(model, rows, precision=precision, dropout=dropout, device_kind=device_kind)
+    found = memory_of(model, rows, precision=precision, dropout=dropout, is_cpu=is_cpu)
     largest: Floats = np.maximum.reduceat(found.total, ends - taken)
     return largest
 

@@ -13,9 +13,9 @@ from typing import get_args
 import numpy as np
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.estimate.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
 from kernelcast.runtime.request.layout import MAX_DEGREE, Parallelism, Recompute, Schedule
 from kernelcast.runtime.request.model import MAX_SIZE, ModelConfig, require_choice, require_integer
-from kernelcast.runtime.search.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
 from kernelcast.runtime.step.partition import partition
 from kernelcast.runtime.step.timeline_kinds import check_simulated
 
