@@ -1,6 +1,6 @@
-"""Is a database's schema ours? A file from a stranger may bring triggers and views that would run as ours do.
+"""How a database's schema differs from schema.sql: another's file may bring triggers and views, which would run.
 
-Read before anything else of a database is used: only the text of its schema is looked at, nothing of it runs.
+Checked before anything else of a database is used; only the text of its schema is read.
 """
 
 import re
@@ -9,7 +9,7 @@ from functools import cache
 
 from kernelcast.store.migrations import create_schema
 
-# SQLite's own: query planner statistics, which ANALYZE makes.
+# Query planner statistics, which ANALYZE makes.
 _SQLITES_OWN = re.compile(r"sqlite_stat\d$")
 
 Key = tuple[str, str]
@@ -17,7 +17,7 @@ Key = tuple[str, str]
 
 
 def schema_differences(connection: sqlite3.Connection) -> list[str]:
-    """Each difference from schema.sql on a line: what is there and not ours, missing, or other than ours.
+    """Differences from schema.sql, one line each: what is not ours, missing, or defined otherwise.
 
     Tables count as equal with equal columns, keys and kinds, since a migrated table's text differs from a fresh
     one's; indexes and views have equal text, apart from comments and spaces.
@@ -39,7 +39,7 @@ def schema_differences(connection: sqlite3.Connection) -> list[str]:
 
 
 def active_objects(connection: sqlite3.Connection) -> list[str]:
-    """Triggers and virtual tables, which would run in a migration: no version of ours has any."""
+    """Triggers and virtual tables, which would run in a migration; no version of ours has any."""
     rows = connection.execute(
         "SELECT type, name FROM sqlite_master WHERE type = 'trigger'"
         " OR (type = 'table' AND (sql LIKE 'CREATE VIRTUAL%' OR rootpage = 0)) ORDER BY name"
