@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import database_argument, max_size_option
+from kernelcast.cli.options import database_argument, id_option, max_size_option
 from kernelcast.runtime.errors import UsageError
 from kernelcast.store.export import Subset, export_database
 
@@ -15,7 +15,7 @@ from kernelcast.store.export import Subset, export_database
 @click.option(
     "--operator", "operators", multiple=True, help="Only this operator; may be given several times."
 )
-@click.option("--hardware", default="", help="Only this hardware: the start of its id (see db info).")
+@id_option("hardware", "Only this hardware: the start of its id (see db info).")
 @click.option("--since", default="", help="Only what was measured from this UTC date on, such as 2026-01-31.")
 @click.option("--until", default="", help="Only what was measured before this UTC date.")
 @click.option("--anonymous", is_flag=True, help="Leave out site names and notes.")

@@ -50,12 +50,12 @@ def headline(estimate: Estimate) -> str:
             "of the pipeline's time",
             f"model     {model.name}: {model.layers} layers, hidden {model.hidden_size}, "
             f"sequence {model.sequence_length}, vocabulary {estimate.padded_vocabulary_size} (padded)",
-            f"layout    pp {layout.pp} × tp {layout.tp} × dp {layout.dp} = {layout.world_size} device(s), "
+            f"layout    {layout.degrees} = {layout.world_size} device(s), "
             f"{estimate.cluster.gpus_per_node} per node ({estimate.cluster_source}); "
             f"micro-batch {layout.micro_batch} × {layout.micro_batches}, recompute {layout.recompute}, "
             f"ZeRO {layout.zero}{', sequence parallel' if layout.sequence_parallel else ''}"
             f"{f', {layout.virtual_stages} chunks per stage' if layout.virtual_stages > 1 else ''}",
-            f"layers  {layers}",
+            f"layers    {layers}",
             f"bundle    {source.bundle} ({source.statistic} times, {source.dtype}, {measured(source.created_at)})",
             f"hardware  {hardware}",
             *([] if calibration is None else [f"calibration  {calibration.summary}"]),

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import database_option, json_option
+from kernelcast.cli.options import database_option, id_option, json_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.bundle.file import read_bundle
@@ -32,9 +32,9 @@ from kernelcast.train.report.table import columns
     help="Which time of the repetitions: 10th percentile, or the paper's mean of the middle five.",
 )
 @click.option("--dtype", default="", help="Which dtype, where several were measured.")
-@click.option("--hardware", default="", help="Start of a hardware id, where the database holds several.")
-@click.option("--software", default="", help="Start of a software id, where the database holds several.")
-@click.option("--fabric", default="", help="Start of a fabric id, where the database holds several.")
+@id_option("hardware", "Start of a hardware id, where the database holds several.")
+@id_option("software", "Start of a software id, where the database holds several.")
+@id_option("fabric", "Start of a fabric id, where the database holds several.")
 @click.option("--traces", is_flag=True, help="Also train on what was ingested from traces of real runs.")
 @click.option(
     "--seed",

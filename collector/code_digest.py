@@ -14,9 +14,7 @@ _MEASURING = (
     "communication/timing.py",
     "functions/*.py",
     "measuring/*.py",
-    "traces/attribution.py",
-    "traces/kineto.py",
-    "traces/trace_file.py",
+    "traces/*.py",
     "training/*.py",
 )
 

@@ -19,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from kernelcast.collector.benches import Bench, Place
 from kernelcast.collector.measuring.cache_state import CacheState
+from kernelcast.collector.traces.arguments import arguments_of, whole
 from kernelcast.collector.traces.attribution import Work, attribute
 from kernelcast.collector.traces.kineto import Event, Trace, read_trace
 from kernelcast.runtime.errors import DataError
@@ -179,7 +180,7 @@ def stored_kernels(work: Work) -> tuple[Kernel, ...]:
 
 
 def _stream(kernel: Event) -> int:
-    return int(kernel.args.get("stream", 0))
+    return whole(arguments_of(kernel).stream) or 0
 
 
 def iterate(

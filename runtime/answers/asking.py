@@ -133,7 +133,7 @@ def _answers(
 ) -> dict[Vector, Answer]:
     """Answers of one regressor; NaN for the vectors that it answers with nonsense."""
     try:
-        return predictor.answers_of(*key, vectors)  # type: ignore[arg-type, return-value]
+        return predictor.answers_of(*key, vectors)  # type: ignore[return-value]  # whole numbers
     except DataError as error:
         if len(vectors) == 1:
             found.problems.setdefault(key, str(error))

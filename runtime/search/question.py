@@ -1,19 +1,18 @@
 """What a search is asked, as one value that can be sent to other machines."""
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.request.fields import RankBy as RankBy
 from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES, Cluster
 from kernelcast.runtime.request.model import MAX_SIZE, require_choice, require_integer
 from kernelcast.runtime.search.space import Space
 from kernelcast.runtime.step.timeline_kinds import TimelineKind
-
-RankBy = Literal["step-time", "tokens-per-gpu"]
 
 MAX_TOP = 10_000
 

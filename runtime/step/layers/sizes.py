@@ -14,7 +14,6 @@ Number: TypeAlias = Any
 
 VOCABULARY_MULTIPLE = 128
 ALONE = Group()
-ALONE = Group()
 
 
 def padded_vocabulary(vocabulary_size: int, tp: Number) -> Number:
