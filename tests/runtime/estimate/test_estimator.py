@@ -211,6 +211,22 @@ def test_a_bundle_without_what_the_model_needs(make_bundle: Make) -> None:
     assert str(caught.value) == f"bundle {path} has no regressor for swiglu (forward) (needed by model tiny)"
 
 
+@pytest.mark.parametrize("interval", [True, False])
+@pytest.mark.parametrize("largest", [1e12, 2.0])
+def test_a_regressor_that_answers_nonsense_is_named(
+    make_bundle: Make, interval: bool, largest: float
+) -> None:
+    path = make_bundle({("gelu", Direction.FORWARD): -3.0}, largest=largest)
+    with pytest.raises(DataError) as caught:
+        Estimator.load(path).predict(
+            model=ModelConfig(**TINY), parallelism=Parallelism(**ONE), interval=interval
+        )
+    assert str(caught.value) == (
+        f"bundle {path}: gelu (forward) answers -3 (-1.5 to -6) µs for workload [1, 4, 32], "
+        "expected a positive time within its interval (needed by model tiny)"
+    )
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
