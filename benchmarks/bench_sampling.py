@@ -26,7 +26,7 @@ from kernelcast.train.selection import relative_errors
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 OPERATORS_SHOWN = (
-    "qkv_linear", "flash_attention", "fused_causal_softmax", "layer_norm", "cross_entropy", "dp_all_gather",
+    "gemm", "flash_attention", "fused_causal_softmax", "layer_norm", "cross_entropy", "all_gather",
 )  # fmt: skip
 SIZES = (FIRST_ROWS, 16, 24, 32, 48, 64, 96, 136, 192, 272, 384, 544, 768)
 # Of the workloads to choose from, where the curves end, the same for every operator: all of them would be the same

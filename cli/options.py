@@ -134,6 +134,9 @@ dtype_option = click.option(
 plan_option = click.option(
     "--plan", default="quick", show_default=True, help="A plan that ships, or a TOML file like it."
 )
+operators_option = click.option(
+    "--operator", "operators", multiple=True, help="Only this operator; may be given several times."
+)
 again_option = click.option(
     "--again",
     type=click.Choice(["all", "flagged"]),

@@ -24,7 +24,7 @@ from kernelcast.runtime.search import Answer, Question, SearchResult, search
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, read_question
 from kernelcast.runtime.search.result import SEARCH_FORMAT
 from kernelcast.runtime.search.sweep import Report
-from kernelcast.runtime.views.words import rate
+from kernelcast.runtime.views.formatting import rate
 
 SHOWN_WARNINGS = 8
 _LONG_S = 3.0

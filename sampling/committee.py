@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.random import Generator
 
-from kernelcast.runtime.operators import OPERATORS, OperatorClass
+from kernelcast.runtime.operators import OPERATORS
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.regressor import Candidate, fit
 from kernelcast.train.selection import relative_errors
@@ -55,8 +55,7 @@ _COLLECTIVE = tuple(
 
 def members(operator: str) -> tuple[Candidate, ...]:
     """The committee of an operator."""
-    is_collective = OPERATORS[operator].operator_class is OperatorClass.COMMUNICATION
-    return _COLLECTIVE if is_collective else _COMPUTE
+    return _COLLECTIVE if OPERATORS[operator].is_collective else _COMPUTE
 
 
 def part(table: Table, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_] | Sequence[int]) -> Table:

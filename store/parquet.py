@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.store.connection import foreign_database
 from kernelcast.store.copying import Condition
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.export import Subset, check_operators
-from kernelcast.store.foreign import foreign_database
 
 _ROWS_AT_ONCE = 100_000
 _SMALL_TABLES = (

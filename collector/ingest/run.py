@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelcast.collector.ingest.arguments import whole
-from kernelcast.collector.ingest.extract import Extracted, Kind, Occurrence, extract, in_order
+from kernelcast.collector.ingest.extract import Extracted, Kind, Occurrence, extract
 from kernelcast.collector.ingest.machine import (
     compute_of,
     gpus_per_node_of,
@@ -15,6 +14,7 @@ from kernelcast.collector.ingest.machine import (
     recorded_at,
     software_of,
 )
+from kernelcast.collector.traces.arguments import whole
 from kernelcast.collector.traces.kineto import Trace, read_trace
 from kernelcast.collector.traces.trace_file import MAX_TRACE_BYTES
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
@@ -253,7 +253,7 @@ def _ingested(file: _File, run_id: str) -> Ingested:
     samples = tuple(
         sample
         for kind, occurrences in found.points.items()
-        for sample in _samples(kind, list(in_order(occurrences)), run_id, file.recorded_at)
+        for sample in _samples(kind, occurrences, run_id, file.recorded_at)
     )
     return Ingested(
         path=file.path,

@@ -56,15 +56,6 @@ class Event(msgspec.Struct, frozen=True, gc=False, rename={
         return f"{self.pid}/{self.tid}"
 
     @property
-    def args(self) -> Mapping[str, Any]:
-        """The event's arguments, parsed anew at each call; none where they cannot be read."""
-        try:
-            parsed = msgspec.json.decode(self.raw_arguments)
-        except (msgspec.DecodeError, RecursionError):
-            return {}
-        return parsed if isinstance(parsed, dict) else {}
-
-    @property
     def end_us(self) -> float:
         """End of the event, µs on the trace's clock."""
         return self.start_us + self.duration_us
@@ -106,7 +97,8 @@ class Trace:
 
     def of_category(self, *categories: str) -> list[Event]:
         """Events of the named categories, by start time."""
-        return [event for event in self.events if event.category in categories]
+        wanted = frozenset(categories)
+        return [event for event in self.events if event.category in wanted]
 
 
 def read_trace(path: Path, *, max_bytes: int = MAX_TRACE_BYTES) -> Trace:

@@ -67,12 +67,6 @@ class MeasuredJob:
         return sorted(self.steps_s)[len(self.steps_s) // 2]
 
     @property
-    def spread(self) -> float:
-        """How far the rounds' fastest steps lie apart, as a fraction of the fastest: the machine's own noise."""
-        fastest = [min(turn.steps_s) for turn in self.turns]
-        return max(fastest) / min(fastest) - 1
-
-    @property
     def traces(self) -> tuple[dict[str, Any], ...]:
         """The last traced turn's ranks (see rank_trace); empty where nothing was traced."""
         return next((turn.traces for turn in reversed(self.turns) if turn.traces), ())

@@ -112,11 +112,6 @@ class Predictor:
             return {vector: new[vector] if known is None else known for vector, known in found.items()}
         return {vector: known for vector, known in found.items() if known is not None}
 
-    def times_us(self, operator: str, direction: Direction, vectors: Sequence[Vector]) -> dict[Vector, float]:
-        """Time in µs of every distinct vector, each of the right length; errors as in `answers`."""
-        answers = self.answers_of(operator, direction, vectors)
-        return {vector: time_us for vector, (time_us, _, _) in answers.items()}
-
     def calibration_for(self, timeline: str) -> Calibration | None:
         """The bundle's calibration where it was fitted for `timeline`, and is not switched off."""
         found = self.bundle.manifest.calibration

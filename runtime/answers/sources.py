@@ -94,9 +94,9 @@ class SubstituteWarning:
     def __str__(self) -> str:
         source, (name, direction) = self.source, self.source.key
         by, by_direction = source.answered_by
-        if source.is_part:
-            return f"{name} ({direction}): not in the bundle, answered by a share of {by} ({by_direction})"
         share = "" if source.factor == 1 else "half of "
+        if source.is_part:
+            return f"{name} ({direction}): not in the bundle, answered by {share}{by} ({by_direction})"
         size = "moving as much memory" if source.alike else "of the same size"
         return f"{name} ({direction}): not in the bundle, answered by {share}{by} {size}"
 
@@ -136,7 +136,7 @@ class EqualFeaturesWarning:
 
     def __str__(self) -> str:
         (name, direction), (own, partner) = self.key, self.features
-        return f"{name} ({direction}): measured only with {own} = {partner}, and answered as if it had that"
+        return f"{name} ({direction}): measured only with {own} = {partner}, so it is predicted for {own} = {partner}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

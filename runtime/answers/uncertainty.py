@@ -55,7 +55,7 @@ def drawn_times(
         found[:, 1:] = np.exp((low + high) / 2 + (high - low) / _SPREAD * normal)
         if calibration is not None:
             spreads = _class_spreads(calibration, draws)
-            classes = (OPERATORS[name].operator_class for (name, _), _ in questions)
+            classes = (OPERATORS[name].operator_class for (name, _), _, _ in questions)
             found[:, 1:] *= np.stack([spreads[one] for one in classes])
     return found
 

@@ -182,13 +182,13 @@ class Estimate:
 
     @property
     def layer_counts(self) -> tuple[int, ...]:
-        """Encoders of each stage."""
+        """Layers of each stage."""
         return tuple(stage.layers for stage in self.stages)
 
     @property
     def padded_vocabulary_size(self) -> int:
         """Rows of the vocabulary as it is trained (eq. 1, 2)."""
-        return padded_vocabulary(self.model.vocabulary_size, self.parallelism.tp)
+        return int(padded_vocabulary(self.model.vocabulary_size, self.parallelism.tp))
 
     @property
     def operators(self) -> tuple[OperatorRow, ...]:

@@ -159,7 +159,8 @@ def _kept_in_flight(rows: Rows, layer: TransformerLayer, kept: Kept) -> Floats:
     block_input = layer.input_bytes(kept)
     total = block_input + layer.kept_bytes(kept)
     without_core = np.where(rows.recompute == SELECTIVE, total - layer.attention.core_bytes(kept), total)
-    return np.where(rows.recompute == FULL, block_input, without_core)
+    in_flight: Floats = np.where(rows.recompute == FULL, block_input, without_core)
+    return in_flight
 
 
 def _whole_blocks(rows: Rows, layer: TransformerLayer, loss: Loss, precision: Precision) -> Floats:

@@ -157,8 +157,7 @@ class Decomposition:
         """One transfer of a micro-batch's activations, or of their gradients, to a neighbouring stage."""
         if self.parallelism.chunks == 1:
             return ()
-        pair, sizes = pipeline_pair(self.parallelism, self.cluster), self.sizes
-        entries = sizes.tokens * sizes.hidden // sizes.tp
+        pair, entries = pipeline_pair(self.parallelism, self.cluster), self.sizes.sent_entries
         return (call("point_to_point", entries, pair.nodes, pair.gpus_per_node, role="pipeline"),)
 
     def update(self, stage: StageKind) -> Update:

@@ -14,7 +14,6 @@ Number: TypeAlias = Any
 
 VOCABULARY_MULTIPLE = 128
 ALONE = Group()
-ALONE = Group()
 
 
 def padded_vocabulary(vocabulary_size: int, tp: Number) -> Number:
@@ -96,6 +95,11 @@ class Sizes:
     def vocabulary(self) -> Number:
         """Rows of the padded vocabulary on one device, v/tp."""
         return padded_vocabulary(self.model.vocabulary_size, self.tp) // self.tp
+
+    @property
+    def sent_entries(self) -> Number:
+        """Entries that a device sends to its neighbour in the next stage: its part of a micro-batch's activations."""
+        return self.tokens * self.hidden // self.tp
 
     def synced(self, count: Number, *, gather: bool = True, scatter: bool = True, width: int = 0) -> Calls:
         """`count` all-reduces of activations across the tensor-parallel group, as listed by a layer.

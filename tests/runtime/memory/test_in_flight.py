@@ -11,7 +11,7 @@ from kernelcast.runtime.request.layout import Schedule
 def walked(
     schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[int, ...], stage: int
 ) -> tuple[int, int, int]:
-    """Encoders, and passes of the first and of the last chunk, that wait for their backward pass: the most of each."""
+    """Layers, and passes of the first and of the last chunk, that wait for their backward pass: the most of each."""
     alive, most, first, last = 0, 0, 0, 0
     ends = [0, 0]
     for one in stage_orders(schedule, pp, micro_batches, virtual_stages)[stage]:

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from kernelcast.runtime.estimate.layouts import SCHEDULES
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
 from kernelcast.runtime.search.evaluate import Group, Structure
-from kernelcast.runtime.estimate.layouts import SCHEDULES
 
 LAYOUTS = 6
 
