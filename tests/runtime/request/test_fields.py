@@ -59,9 +59,9 @@ def test_old_names_mean_the_same() -> None:
 
 
 def test_both_names_of_a_field_are_one_line() -> None:
-    with pytest.raises(UsageError, match="^tp and mp are both given, expected only tp$"):
+    with pytest.raises(UsageError, match=r"^tp and mp are both given, expected only tp$"):
         renamed({"mp": 2, "tp": 2}, LAYOUT)
-    with pytest.raises(UsageError, match="^file: layers and encoders are both given, expected only layers$"):
+    with pytest.raises(UsageError, match=r"^file: layers and encoders are both given, expected only layers$"):
         ModelConfig.from_document({"encoders": 3, "layers": 3, **SIZES}, where="file", name="x")
 
 
