@@ -15,8 +15,14 @@ from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.search import NumberSet, Question, SearchResult, Space, search
+<<<<<<< HEAD
 from kernelcast.runtime.step.timeline_kinds import TimelineKind
+=======
+from kernelcast.runtime.search.grouping import groups
+from kernelcast.runtime.search.pieces import Pieces
+>>>>>>> fields
 
 models = st.builds(
     ModelConfig,
