@@ -17,11 +17,7 @@ from kernelcast.validate.runs_fields import (
     SECONDS,
     components,
     layout_of,
-<<<<<<< HEAD
-    number,
-=======
     number_of,
->>>>>>> fields
     only_known,
     text,
 )

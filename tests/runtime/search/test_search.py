@@ -17,12 +17,6 @@ from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.search import NumberSet, Question, SearchResult, Space, search
-<<<<<<< HEAD
-from kernelcast.runtime.step.timeline_kinds import TimelineKind
-=======
-from kernelcast.runtime.search.grouping import groups
-from kernelcast.runtime.search.pieces import Pieces
->>>>>>> fields
 
 models = st.builds(
     ModelConfig,
