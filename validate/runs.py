@@ -17,7 +17,7 @@ from kernelcast.validate.runs_fields import (
     SECONDS,
     components,
     layout_of,
-    number,
+    number_of,
     only_known,
     text,
 )
@@ -139,9 +139,9 @@ def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: R
             model=model,
             parallelism=layout,
             cluster=Cluster(gpus_per_node=values["gpus_per_node"]) if "gpus_per_node" in values else None,
-            measured_s=number(values, "measured_s", SECONDS),
+            measured_s=number_of(values, "measured_s", SECONDS),
             bucket_entries=OPTIONS["bucket_entries"].of(values),
-            published_error=number(values, "published_error", RELATIVE_ERROR)
+            published_error=number_of(values, "published_error", RELATIVE_ERROR)
             if "published_error" in values
             else None,
             published_components=components(values, "published_components", RELATIVE_ERROR),

@@ -31,7 +31,7 @@ from kernelcast.collector.training.marks import LAYER, marked, operator_mark
 from kernelcast.collector.training.recompute import checkpointed
 from kernelcast.collector.training.tensor_parallel import enter, leave
 from kernelcast.runtime import ModelConfig
-from kernelcast.runtime.request.layout import Recompute
+from kernelcast.runtime.request.fields import Recompute
 
 _SCALE = 0.02  # of random weights, as GPT-2 has it
 

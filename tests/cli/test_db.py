@@ -88,7 +88,7 @@ def test_merge(small: Path, capsys: Capture) -> None:
 
 def test_diff(small: Path, capsys: Capture) -> None:
     hardware = json.loads(run(capsys, "info", "small.db", "--json"))["hardware"][-1]["id"]
-    run(capsys, "export", "small.db", "part.db", "--hardware", hardware)
+    run(capsys, "export", "small.db", "part.db", "--hardware-id", hardware)
     out = run(capsys, "diff", "part.db", "small.db")
     assert "only in A (part.db)" in out
     assert "threads 2 against 1" in out

@@ -149,7 +149,7 @@ def test_plain_values(make_bundle: Make) -> None:
         model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"pp": 2, "dp": 2})
     )
     values = json.loads(json.dumps(estimate.to_dict(), allow_nan=False))
-    assert values["format"] == "kernelcast.estimate/1"
+    assert values["format"] == "kernelcast.estimate/2"
     assert set(values) == {
         "format",
         "step_time_s",

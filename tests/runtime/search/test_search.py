@@ -15,10 +15,10 @@ from kernelcast.runtime import Cluster, Estimator, ModelConfig
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.search import NumberSet, Question, SearchResult, Space, search
 from kernelcast.runtime.search.grouping import groups
 from kernelcast.runtime.search.pieces import Pieces
-from kernelcast.runtime.step.timeline_kinds import TimelineKind
 
 models = st.builds(
     ModelConfig,
