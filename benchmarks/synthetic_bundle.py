@@ -120,7 +120,7 @@ def _model(operator: Operator, direction: Direction, trees: int, random: np.rand
 def _terms(operator: Operator, direction: Direction) -> tuple[list[list[float]], list[float]]:
     """Exponents [features, terms] of the monomials of FLOPs and bytes, and logs of their µs, with a constant."""
     cost, names = operator.costs[direction], list(operator.features)
-    bandwidth = LINK_BYTES_PER_US if operator.collective else BYTES_PER_US
+    bandwidth = LINK_BYTES_PER_US if operator.is_collective else BYTES_PER_US
     columns, rates = [[0.0] * len(names)], [math.log(LAUNCH_US)]
     for terms, unit_us in ((cost.flops, 1 / FLOPS_PER_US), (cost.elements, ELEMENT_BYTES / bandwidth)):
         for term in terms:

@@ -9,9 +9,7 @@ import pytest
 from kernelcast.runtime.bundle.file import Manifest, RegressorEntry, write_bundle
 from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.bundle.interval import Interval
-from kernelcast.runtime.operators import OPERATORS, Direction
-
-Key = tuple[str, Direction]
+from kernelcast.runtime.operators import OPERATORS, Direction, Key
 
 
 def linear_model(
@@ -93,25 +91,29 @@ def manifest(entries: Sequence[RegressorEntry], *, fabric: Sequence[FabricFinger
 def make_bundle(tmp_path: Path) -> Callable[..., Path]:
     """Writes a bundle where every operator takes 10 µs forward, 20 µs backward, 5 µs where it has one time.
 
-    `times` gives other operators (both directions) or (operator, direction) a constant time in µs or a model;
-    `without` leaves operators out. The supplementary ones take next to no time, so that steps can be added up by hand.
+    A linear's backward is 10 µs for either gradient. `times` gives other operators (all directions) or (operator,
+    direction) a constant time in µs or a model; `without` leaves operators or (operator, direction) out. Optional ones
+    take next to no time, so that steps can be added up by hand. The sum of a linear's gradients is there where `times`
+    names it.
     """
 
     def make(
         times: Mapping[str | Key, float | bytes] | None = None,
         *,
-        without: Sequence[str] = (),
+        without: Sequence[str | Key] = (),
         fabric: Sequence[FabricFingerprint] = (),
         largest: float = 1e12,
         name: str = "test.kcast",
     ) -> Path:
         times = times or {}
-        usual_us = {Direction.FORWARD: 10.0, Direction.BACKWARD: 20.0, Direction.ONCE: 5.0}
+        usual_us = dict.fromkeys(Direction, 10.0) | {Direction.BACKWARD: 20.0, Direction.ONCE: 5.0}
         entries, models = [], {}
         for operator in OPERATORS.values():
-            for direction in operator.directions if operator.name not in without else ():
+            for direction in operator.costs:
                 key = operator.name, direction
-                usual = 1e-9 if operator.supplementary else usual_us[direction]
+                if {operator.name, key} & set(without) or (direction in operator.sums and key not in times):
+                    continue
+                usual = 1e-9 if operator.is_optional or operator.is_on_request else usual_us[direction]
                 answer = times.get(key, times.get(operator.name, usual))
                 zeros = [0.0] * len(operator.features)
                 model = answer if isinstance(answer, bytes) else linear_model(zeros, answer)

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from kernelcast.runtime.answers.onnx_runtime import onnx_runtime
-from kernelcast.runtime.answers.range_warning import RangeWarning, out_of_range
+from kernelcast.runtime.answers.ranges import RangeWarning, out_of_range
 from kernelcast.runtime.bundle.calibration import Calibration
 from kernelcast.runtime.bundle.file import Bundle, Key
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
@@ -111,11 +111,6 @@ class Predictor:
                 remembered.update(new)
             return {vector: new[vector] if known is None else known for vector, known in found.items()}
         return {vector: known for vector, known in found.items() if known is not None}
-
-    def times_us(self, operator: str, direction: Direction, vectors: Sequence[Vector]) -> dict[Vector, float]:
-        """Time in µs of every distinct vector, each of the right length; errors as in `answers`."""
-        answers = self.answers_of(operator, direction, vectors)
-        return {vector: time_us for vector, (time_us, _, _) in answers.items()}
 
     def calibration_for(self, timeline: str) -> Calibration | None:
         """The bundle's calibration where it was fitted for `timeline`, and is not switched off."""

@@ -1,6 +1,5 @@
 """How sure a step's time is: random operator times drawn from the regressors' intervals (docs/method.md)."""
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from random import Random
@@ -9,11 +8,10 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.answers.operator_times import OperatorTimes, Question
+from kernelcast.runtime.answers.asking import OperatorTimes, Question
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
-from kernelcast.runtime.bundle.regressor_entry import Key
-from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
-from kernelcast.runtime.step.timeline_kinds import TimelineKind
+from kernelcast.runtime.operators import OPERATORS, Direction, Key, OperatorClass
+from kernelcast.runtime.request.fields import TimelineKind
 
 DRAWS_CLOSED_FORM = 256
 DRAWS_SIMULATED = 64
@@ -36,28 +34,29 @@ def draws_for(timeline: TimelineKind, chunks: int) -> int:
 
 
 def drawn_times(
-    times: OperatorTimes, draws: int, calibration: Calibration | None = None
-) -> Mapping[Question, NDArray[np.float64]]:
-    """Times of every question in µs, float64 [1 + draws]: the predicted one, then random ones.
+    times: OperatorTimes,
+    questions: Sequence[Question],
+    draws: int,
+    calibration: Calibration | None = None,
+) -> NDArray[np.float64]:
+    """Times of questions in µs, float64 [questions, 1 + draws]: the predicted one, then random ones.
 
     A random time is log-normal, its 5th and 95th percentile the ends of the regressor's interval. A
     regressor's errors are taken as one: in a draw, all that it answers is as much too high or too low. The
     numbers are the same whenever they are drawn. What `calibration` leaves open of a class's factor moves all
     operators of the class together.
     """
-    found: dict[Question, NDArray[np.float64]] = {}
-    spreads = {} if calibration is None else _class_spreads(calibration, draws)
-    for one, (time_us, low_us, high_us) in times.answers.items():
-        values = np.empty(1 + draws)
-        values[0] = time_us
-        if draws:
-            low, high = math.log(low_us), math.log(high_us)
-            values[1:] = np.exp(
-                (low + high) / 2 + (high - low) / _SPREAD * _normal(times.sources[one], draws)
-            )
-            if spreads:
-                values[1:] *= spreads[OPERATORS[one[0][0]].operator_class]
-        found[one] = values
+    answers = np.array([times.answers[one] for one in questions], dtype=np.float64).reshape(-1, 3)
+    found = np.empty((len(questions), 1 + draws))
+    found[:, 0] = answers[:, 0]
+    if draws and len(questions):
+        low, high = np.log(answers[:, 1:].T)[:, :, None]
+        normal = np.stack([_normal(times.sources[one], draws) for one in questions])
+        found[:, 1:] = np.exp((low + high) / 2 + (high - low) / _SPREAD * normal)
+        if calibration is not None:
+            spreads = _class_spreads(calibration, draws)
+            classes = (OPERATORS[name].operator_class for (name, _), _, _ in questions)
+            found[:, 1:] *= np.stack([spreads[one] for one in classes])
     return found
 
 

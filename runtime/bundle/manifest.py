@@ -13,8 +13,9 @@ from typing import Any, Self, TypeVar
 from kernelcast.runtime.bundle.calibration import Calibration
 from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_moment, is_word, require
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
-from kernelcast.runtime.bundle.regressor_entry import STATISTICS, Key, RegressorEntry, model_file
+from kernelcast.runtime.bundle.regressor_entry import STATISTICS, RegressorEntry, model_file
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.operators import Key
 
 __all__ = ["FORMAT", "STATISTICS", "UNKNOWN_MOMENT", "Key", "Manifest", "RegressorEntry", "model_file"]
 

@@ -131,7 +131,7 @@ class RegressorEntry:
         )
         for role, found in self.role_errors.items():
             holds = type(found) is float and math.isfinite(found) and found >= 0
-            require(holds, where, f"role_errors.{role}", found, expected)
+            require(holds, where, f"role_errors[{role!r}]", found, expected)
 
     def _check_processes(self, where: str) -> None:
         collective = OPERATORS[self.operator].is_collective

@@ -4,18 +4,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from kernelcast.runtime.answers.operator_times import Question, Warnings, question
+from kernelcast.runtime.answers.asking import Question, Warnings, question
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.pipeline.durations import Durations
+from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.decomposition import Component, Decomposition
-from kernelcast.runtime.step.timeline_kinds import TimelineKind
+from kernelcast.runtime.step.calls import Component
+from kernelcast.runtime.step.decomposition import Decomposition
+from kernelcast.runtime.step.layers.sizes import padded_vocabulary
 
-ESTIMATE_FORMAT = "kernelcast.estimate/1"
+ESTIMATE_FORMAT = "kernelcast.estimate/2"
 _US_PER_S = 1e6
 
 
@@ -25,7 +27,7 @@ class Components:
 
     `layer_*` are one layer, `stage_*_max` the slowest stage for one micro-batch (sends included),
     `dp_all_reduce` the first stage's gradients combined (ZeRO-2: a reduce-scatter), `max_update` the largest
-    optimizer + all-gather of a stage and `dp_all_gather` the all-gather in it, `mp_all_reduce` one
+    optimizer + all-gather of a stage and `dp_all_gather` the all-gather in it, `tp_all_reduce` one
     synchronisation of the tensor-parallel group (with sequence parallelism a gather and a reduce-scatter) and
     `pp_p2p` one transfer.
     """
@@ -37,7 +39,7 @@ class Components:
     dp_all_reduce_s: float
     dp_all_gather_s: float
     max_update_s: float
-    mp_all_reduce_s: float
+    tp_all_reduce_s: float
     pp_p2p_s: float
 
     def to_dict(self) -> dict[str, float]:
@@ -50,7 +52,7 @@ class Components:
             "DP_Allreduce": self.dp_all_reduce_s,
             "DP_Allgather": self.dp_all_gather_s,
             "Max_Update": self.max_update_s,
-            "MP_Allreduce": self.mp_all_reduce_s,
+            "MP_Allreduce": self.tp_all_reduce_s,
             "PP_P2P": self.pp_p2p_s,
         }
 
@@ -84,6 +86,7 @@ class OperatorRow:
     stage: int
     component: Component
     operator: str
+    role: str
     direction: Direction
     vector: tuple[int, ...]
     count: int
@@ -179,13 +182,13 @@ class Estimate:
 
     @property
     def layer_counts(self) -> tuple[int, ...]:
-        """Encoders of each stage."""
+        """Layers of each stage."""
         return tuple(stage.layers for stage in self.stages)
 
     @property
     def padded_vocabulary_size(self) -> int:
         """Rows of the vocabulary as it is trained (eq. 1, 2)."""
-        return self.parts.vocabulary_size
+        return int(padded_vocabulary(self.model.vocabulary_size, self.parallelism.tp))
 
     @property
     def operators(self) -> tuple[OperatorRow, ...]:
@@ -193,15 +196,19 @@ class Estimate:
         return tuple(self._rows())
 
     def _rows(self) -> Iterator[OperatorRow]:
-        for stage in self.parts.stages:
-            for call in self.parts.calls(stage):
-                time_us, low_us, high_us = self.answers[question(call)]
+        for stage in range(len(self.parts.stages)):
+            for component, call in self.parts.calls(stage):
+                answer = self.answers.get(question(call))
+                if answer is None:  # left out of the sum
+                    continue
+                time_us, low_us, high_us = answer
                 yield OperatorRow(
-                    stage=stage.index,
-                    component=call.component,
+                    stage=stage,
+                    component=component,
                     operator=call.operator,
+                    role=call.role,
                     direction=call.direction,
-                    vector=call.vector,
+                    vector=call.shape,
                     count=call.count,
                     time_us=time_us,
                     low_us=low_us,
@@ -210,7 +217,7 @@ class Estimate:
                 )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, form `kernelcast.estimate/1` (docs/json.md). Later versions may add keys."""
+        """Plain values for JSON, form `kernelcast.estimate/2` (docs/json.md). Later versions may add keys."""
         memory = self.memory
         return {
             "format": ESTIMATE_FORMAT,
@@ -255,6 +262,7 @@ def _row_values(row: OperatorRow) -> dict[str, Any]:
         "stage": row.stage,
         "component": row.component.value,
         "operator": row.operator,
+        "role": row.role,
         "direction": row.direction.value,
         "vector": list(row.vector),
         "count": row.count,

@@ -1,40 +1,48 @@
-"""From bundle, model and layout to an `Estimate`: take the step apart, ask every regressor once, add up."""
+"""From bundle, model and layout to an `Estimate`: a batch of one of the engine that `search` runs in bulk."""
 
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator
+from types import MappingProxyType
 from typing import Self, get_args
 
+from kernelcast.runtime.answers.asking import Warnings, question
+from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.concurrency import (
     ConcurrencyWarning,
     concurrency_warning,
     processes_on_a_node,
 )
-from kernelcast.runtime.answers.left_out import lacking, left_out_warnings
-from kernelcast.runtime.answers.operator_times import Question, ask, total_us
 from kernelcast.runtime.answers.predictor import MAX_REMEMBERED, Predictor
-from kernelcast.runtime.answers.uncertainty import drawn_times, draws_for, interval, unexplained
+from kernelcast.runtime.answers.sources import SubstituteWarning
+from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
 from kernelcast.runtime.bundle.calibration import CalibrationUse
-from kernelcast.runtime.bundle.file import Bundle, Key, is_collective, read_bundle
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.bundle.file import Bundle, read_bundle
+from kernelcast.runtime.errors import DataError, UsageError, shown
+from kernelcast.runtime.estimate.configurations import Configurations
+from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_gpus_per_node
+from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.estimate import Components, Estimate, Memory, Provenance, StageEstimate
-from kernelcast.runtime.memory import device_kind, stage_memory
+from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.memory import on_cpu, stage_memory
+from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
-from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES, Cluster, Parallelism
-from kernelcast.runtime.request.model import MAX_SIZE, ModelConfig, require_choice, require_integer
+from kernelcast.runtime.request.fields import (
+    DEFAULT_BUCKET_ENTRIES,
+    GPU_MEMORY,
+    OPTIONS,
+    TimelineKind,
+)
+from kernelcast.runtime.request.layout import Cluster, Parallelism
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.calls import Call
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
-from kernelcast.runtime.step.stage_times import Times
-from kernelcast.runtime.step.step_times import StepTimes, step_times
-from kernelcast.runtime.step.timeline_kinds import TimelineKind, check_simulated, pipeline_times
+from kernelcast.runtime.step.timeline_kinds import check_simulated
 
 _US_PER_S = 1e6
 _MAX_REMEMBERED = 256
 """Estimates that an `Estimator` keeps; one asked again is answered from memory."""
-
-_MAX_MEMORY_BYTES = 1 << 60
-_MP_SYNCS = ("mp_all_reduce", "mp_all_gather", "mp_reduce_scatter")
 
 
 class Estimator:
@@ -57,7 +65,6 @@ class Estimator:
         self._most_remembered = remembered
         self._provenance = {kind: _provenance(bundle, kind, calibrated) for kind in get_args(TimelineKind)}
         self._levels = bundle.levels
-        self._left_out = lacking(bundle.entries)
         self._lock = threading.Lock()
         self._remembered: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
 
@@ -97,10 +104,10 @@ class Estimator:
         """
         # Before anything is looked up: 1.0 and True are equal to 1.
         _check_types(model, parallelism, cluster)
-        require_integer("bucket_entries", bucket_entries, low=1, high=MAX_SIZE)
-        require_choice("timeline", timeline, get_args(TimelineKind))
+        OPTIONS["bucket_entries"].check(bucket_entries)
+        OPTIONS["timeline"].check(timeline)
         if gpu_memory_bytes is not None:
-            require_integer("gpu_memory_bytes", gpu_memory_bytes, low=1, high=_MAX_MEMORY_BYTES)
+            GPU_MEMORY.check(gpu_memory_bytes)
         asked = (model, parallelism, cluster, bucket_entries, timeline, interval, gpu_memory_bytes)
         with self._lock:
             known = self._remembered.get(asked)
@@ -127,25 +134,22 @@ class Estimator:
         if timeline == "simulate":
             check_simulated(parallelism)
         used, source = (cluster, "asked") if cluster is not None else self._default_cluster(parallelism)
-        parts = decompose(
-            model=model,
-            parallelism=parallelism,
-            cluster=used,
-            bucket_entries=bucket_entries,
-            left_out=self._left_out,
-        )
+        parts = decompose(model=model, parallelism=parallelism, cluster=used, bucket_entries=bucket_entries)
         calibration = self.predictor.calibration_for(timeline)
-        needed_by = f"model {model.name}"
         processes = processes_on_a_node(parallelism, used)
-        times = ask(
-            self.predictor.at(processes), parts.distinct_calls(), needed_by=needed_by, calibration=calibration
-        )
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
-        times_us = drawn_times(times, draws, calibration)
-        step = step_times(parts, times_us)
-        pipeline = pipeline_times(timeline, parallelism, step)
-        steps_s = pipeline.step_us / _US_PER_S
+        answers = BundleTimes(
+            self.predictor.at(processes), calibration=calibration, draws=draws, with_warnings=True
+        )
+        engine = Engine(model, used, bucket_entries, answers, draws=draws)
+        found = list(engine.configurations(Layouts.of(parallelism)))
+        if answers.problems:
+            problem = next(iter(answers.problems.values()))
+            raise DataError(f"{problem} (needed by model {model.name})")
+        [step] = found
+        times = step.times(timeline)
+        steps_s = times.step_us / _US_PER_S
         step_time_s = float(steps_s[0])
         return Estimate(
             step_time_s=step_time_s,
@@ -153,26 +157,22 @@ class Estimator:
             if with_interval
             else None,
             timeline=timeline,
-            bubble_share=_bubble_share(step, parallelism.micro_batches, float(pipeline.pipeline_us[0])),
+            bubble_share=_bubble_share(step, float(times.pipeline_us[0])),
             tokens_per_s=parallelism.samples_per_update * model.sequence_length / step_time_s,
-            components=components_of(parts, step, times_us),
+            components=components_of(parts, step, lambda call: answers.asked.answers[question(call)][0]),
             stages=tuple(_stages(parts, step)),
             memory=_memory(self.bundle, model, parallelism, gpu_memory_bytes),
-            warnings=(
-                *self._concurrency(processes),
-                *times.warnings,
-                *left_out_warnings(model, parallelism, self._left_out),
-            ),
+            warnings=(*self._concurrency(processes), *_said(answers.asked.warnings, parts)),
             model=model,
             parallelism=parallelism,
             cluster=used,
             cluster_source=source,
             processes_per_node=processes,
-            answered_with=self._answered_with(processes, times.sources.values()),
+            answered_with=self._answered_with(processes, answers.asked.sources.values()),
             bucket_entries=bucket_entries,
             provenance=self._provenance[timeline],
             parts=parts,
-            answers=times.answers,
+            answers=MappingProxyType(answers.asked.answers),
             durations=_first(step.durations),
         )
 
@@ -186,17 +186,14 @@ class Estimator:
             return self._levels
         entries = self.predictor.at(processes).bundle.entries
         answered = {key: entries[key].processes_per_node for key in set(sources)}
-        return tuple(sorted({level for key, level in answered.items() if not is_collective(key[0])}))
+        return tuple(
+            sorted({level for key, level in answered.items() if not OPERATORS[key[0]].is_collective})
+        )
 
     def _default_cluster(self, parallelism: Parallelism) -> tuple[Cluster, str]:
-        sizes = sorted({fabric.gpus_per_node for fabric in self.bundle.manifest.fabric})
-        if len(sizes) > 1:
-            known = ", ".join(map(str, sizes))
-            raise UsageError(
-                f"gpus_per_node is not given, and bundle {self.bundle.path} was measured on nodes of {known}"
-            )
-        if sizes:
-            return Cluster(gpus_per_node=sizes[0]), "bundle"
+        gpus_per_node = usual_gpus_per_node(self.bundle)
+        if gpus_per_node is not None:
+            return Cluster(gpus_per_node=gpus_per_node), "bundle"
         return Cluster(gpus_per_node=parallelism.world_size), "one node"
 
 
@@ -211,46 +208,56 @@ def _check_types(model: object, parallelism: object, cluster: object) -> None:
             raise UsageError(f"{name} is {shown(value)}, expected a {kind.__name__}")
 
 
-def components_of(parts: Decomposition, step: StepTimes, times_us: Mapping[Question, Times]) -> Components:
-    """The paper's components of configuration 0 of a step's times."""
+def _said(warnings: Iterable[Warnings], parts: Decomposition) -> Iterator[Warnings]:
+    """Warnings that concern the step: that a sum answers for its parts changes nothing unless they are split."""
+    for warning in warnings:
+        is_part = isinstance(warning, SubstituteWarning) and warning.source.is_part
+        if parts.is_split or not is_part:
+            yield warning
+
+
+def components_of(parts: Decomposition, step: Configurations, time_us: Callable[[Call], float]) -> Components:
+    """The paper's components of configuration 0 of a step's times; `time_us` is that of one call."""
     update_us = step.durations.update_us[0]
-    calls = parts.first.calls + parts.layer.calls
-    syncs = {call.operator: replace(call, count=1) for call in calls if call.operator in _MP_SYNCS}
+    calls = (*parts.first.forward, *parts.first.backward, *parts.layer.forward, *parts.layer.backward)
+    # One of each collective of the tensor-parallel group, at the size of a layer where it has one.
+    syncs = {call.operator: call for call in calls if call.role == "tensor"}
     return Components(
-        layer_forward_s=_seconds(step.layer.forward_us[0]),
-        layer_backward_s=_seconds(step.layer.backward_us[0]),
+        layer_forward_s=_seconds(step.layer_forward_us[0]),
+        layer_backward_s=_seconds(step.layer_backward_us[0]),
         stage_forward_max_s=_seconds(step.forward_us[0].max()),
         stage_backward_max_s=_seconds(step.backward_us[0].max()),
         dp_all_reduce_s=_seconds(step.durations.all_reduce_us[0, 0]),
         dp_all_gather_s=_seconds(step.gather_us[0, update_us.argmax()]),
         max_update_s=_seconds(update_us.max()),
-        mp_all_reduce_s=_seconds(total_us(syncs.values(), times_us)[0]),
-        pp_p2p_s=_seconds(total_us(parts.send_forward, times_us)[0]),
+        tp_all_reduce_s=_seconds(sum(map(time_us, syncs.values()))),
+        pp_p2p_s=_seconds(sum(map(time_us, parts.send))),
     )
 
 
-def _stages(parts: Decomposition, step: StepTimes) -> Iterable[StageEstimate]:
+def _stages(parts: Decomposition, step: Configurations) -> Iterable[StageEstimate]:
     forward_us, backward_us = step.forward_us[0], step.backward_us[0]
-    for stage in parts.stages:
+    optimizer_us = step.durations.update_us - step.gather_us
+    for index, stage in enumerate(parts.stages):
         yield StageEstimate(
-            index=stage.index,
+            index=index,
             layers=stage.layers,
-            parameters=stage.parameters,
-            forward_s=_seconds(forward_us[stage.index]),
-            backward_s=_seconds(backward_us[stage.index]),
-            all_reduce_s=_seconds(step.durations.all_reduce_us[0, stage.index]),
-            optimizer_s=_seconds(step.optimizer_us[0, stage.index]),
-            all_gather_s=_seconds(step.gather_us[0, stage.index]),
+            parameters=parts.parameters(stage),
+            forward_s=_seconds(forward_us[index]),
+            backward_s=_seconds(backward_us[index]),
+            all_reduce_s=_seconds(step.durations.all_reduce_us[0, index]),
+            optimizer_s=_seconds(optimizer_us[0, index]),
+            all_gather_s=_seconds(step.gather_us[0, index]),
         )
 
 
-def _bubble_share(step: StepTimes, micro_batches: int, pipeline_us: float) -> float:
+def _bubble_share(step: Configurations, pipeline_us: float) -> float:
     """The part of the pipeline's time in which the average stage does not compute; sends are no computing."""
     times = step.durations
-    stage_us = step.stages_us(times.forward_us + times.backward_us + times.weight_us)[0]
-    if pipeline_us <= 0:  # updates so long that passes vanish beside them
+    stage_us = step.per_stage(times.forward_us + times.backward_us + times.weight_us)[0]
+    if pipeline_us <= 0:  # updates so long that passes vanish next to them
         return 0.0
-    return max(0.0, 1 - micro_batches * float(stage_us.mean()) / pipeline_us)
+    return max(0.0, 1 - int(step.micro_batches[0]) * float(stage_us.mean()) / pipeline_us)
 
 
 def _first(durations: Durations) -> Durations:
@@ -265,18 +272,12 @@ def _memory(
     bundle: Bundle, model: ModelConfig, parallelism: Parallelism, gpu_memory_bytes: int | None
 ) -> Memory:
     """Memory in the precision that the bundle's operators were measured in."""
-    # A CPU's memory is that of the whole machine, whatever shares it.
-    devices = [device for device in bundle.manifest.compute if device.kind != "cpu"]
-    sizes = [device.memory_gib << 30 for device in devices if device.memory_gib]
-    source = "asked" if gpu_memory_bytes is not None else "bundle" if sizes else "unknown"
+    known = usual_gpu_memory_bytes(bundle)
+    source = "asked" if gpu_memory_bytes is not None else "unknown" if known is None else "bundle"
+    manifest = bundle.manifest
     return Memory(
-        stages=stage_memory(
-            model,
-            parallelism,
-            dtype=bundle.manifest.dtype,
-            device_kind=device_kind(bundle.manifest.compute),
-        ),
-        gpu_memory_bytes=gpu_memory_bytes if gpu_memory_bytes is not None else min(sizes, default=None),
+        stages=stage_memory(model, parallelism, dtype=manifest.dtype, is_cpu=on_cpu(manifest.compute)),
+        gpu_memory_bytes=known if gpu_memory_bytes is None else gpu_memory_bytes,
         source=source,
     )
 

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from kernelcast.runtime.answers.operator_times import Question, question
-from kernelcast.runtime.answers.substitutes import substitute
+from kernelcast.runtime.answers.asking import Question, question
+from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, shown_name
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.operators import OPERATORS, Direction, operator
+from kernelcast.runtime.operators import OPERATORS, Direction, role_name
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 
 
@@ -51,6 +51,7 @@ class Explanation:
     """
 
     operator: str
+    role: str
     direction: Direction
     vector: tuple[int, ...]
     features: tuple[AskedFeature, ...]
@@ -69,6 +70,7 @@ class Explanation:
         entry = self.entry
         return {
             "operator": self.operator,
+            "role": self.role,
             "direction": self.direction.value,
             "vector": list(self.vector),
             "features": [feature.to_dict() for feature in self.features],
@@ -80,6 +82,7 @@ class Explanation:
             "share": self.share,
             "regressor": {
                 "operator": entry.operator,
+                "direction": entry.direction.value,
                 "factor": self.factor,
                 "algorithm": entry.algorithm,
                 "form": entry.form,
@@ -96,55 +99,65 @@ class Explanation:
 def explain_operator(estimate: Estimate, bundle: Bundle, name: str) -> tuple[Explanation, ...]:
     """Every distinct question that `estimate`'s step asks about operator `name`, in the order of the step.
 
+    `name` is an operator's, one of its roles (`qkv`), or a role's name in the paper's Table I (`Linear1`).
+
     Raises:
         UsageError: there is no such operator, or the step does not call it.
     """
-    operator(name)
     calls: dict[Question, int] = {}
     everything_us = 0.0
+    called: dict[str, None] = {}
     for one, count, time_us in _device_work(estimate):
+        (operator, _), _, role = one
         everything_us += count * time_us
-        if one[0][0] == name:
+        called |= dict.fromkeys(filter(None, (operator, role)))
+        if name in (operator, role, role_name(operator, role)):
             calls[one] = calls.get(one, 0) + count
     if not calls:
-        called = dict.fromkeys(key[0] for key, _ in estimate.answers)
-        raise UsageError(f"operator {name} is not part of this step; its operators are {', '.join(called)}")
+        known = any(name in (row.name, *row.roles) for row in OPERATORS.values())
+        problem = (
+            "is not part of this step; its operators and roles" if known else "is unknown; those of this step"
+        )
+        raise UsageError(f"operator {shown_name(name)} {problem} are {', '.join(called)}")
     return tuple(_explain(estimate, bundle, one, count, everything_us) for one, count in calls.items())
 
 
 def _device_work(estimate: Estimate) -> Iterator[tuple[Question, int, float]]:
     """Questions of a step with their calls, one device per stage, and the time of one call in µs."""
-    for stage in estimate.parts.stages:
-        for call in estimate.parts.calls(stage):
-            repeats = 1 if call.component in ONCE_PER_UPDATE else estimate.parallelism.micro_batches
+    for stage in range(len(estimate.parts.stages)):
+        for component, call in estimate.parts.calls(stage):
             one = question(call)
-            yield one, repeats * call.count, estimate.answers[one][0]
+            if one in estimate.answers:
+                repeats = 1 if component in ONCE_PER_UPDATE else estimate.parallelism.micro_batches
+                yield one, repeats * call.count, estimate.answers[one][0]
 
 
 def _explain(
     estimate: Estimate, bundle: Bundle, asked: Question, calls: int, everything_us: float
 ) -> Explanation:
-    (name, direction), vector = asked
+    key, vector, role = asked
     entries = bundle.at(estimate.processes_per_node).entries
-    found = substitute(name, vector, entries, direction)
-    entry = entries[(name if found is None else found.source, direction)]
-    source_vector = vector if found is None else found.vector(vector)
+    source = source_of(key, entries)
+    assert source is not None  # it was answered
+    entry = entries[source.answered_by]
+    source_vector, factor = source.asked(vector, entry)
     ranges = zip(OPERATORS[entry.operator].features.items(), source_vector, entry.training_range, strict=True)
     time_us, low_us, high_us = estimate.answers[asked]
     calibration = estimate.provenance.calibration
     return Explanation(
-        operator=name,
-        direction=direction,
+        operator=key[0],
+        role=role,
+        direction=key[1],
         vector=vector,
         features=tuple(
             AskedFeature(name=feature, unit=unit, value=value, minimum=low, maximum=high)
             for (feature, unit), value, (low, high) in ranges
         ),
         entry=entry,
-        factor=1.0 if found is None else found.factor,
+        factor=factor,
         calibration_factor=1.0
         if calibration is None or not calibration.applied
-        else calibration.factors[OPERATORS[name].operator_class.value],
+        else calibration.factors[OPERATORS[key[0]].operator_class.value],
         time_us=time_us,
         low_us=low_us,
         high_us=high_us,

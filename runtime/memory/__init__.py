@@ -1,11 +1,10 @@
 """Memory of every device of a training job: model states, activations, logits, working memory.
 
 What is counted and where it comes from is in docs/memory.md. Arithmetic over arrays: one call evaluates one layout's
-stages or thousands of layouts.
+stages or thousands of layouts. What a layer keeps is said by the layers themselves (../step/layers/).
 """
 
-from kernelcast.runtime.memory.capacity import Overflow, device_kind, overflows
 from kernelcast.runtime.memory.layouts import largest_stage_bytes
-from kernelcast.runtime.memory.stages import StageMemory, stage_memory
+from kernelcast.runtime.memory.stages import StageMemory, on_cpu, stage_memory
 
-__all__ = ["Overflow", "StageMemory", "device_kind", "largest_stage_bytes", "overflows", "stage_memory"]
+__all__ = ["StageMemory", "largest_stage_bytes", "on_cpu", "stage_memory"]

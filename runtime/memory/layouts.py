@@ -9,7 +9,7 @@ from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
 from kernelcast.runtime.memory.rows import LOADED, Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
-from kernelcast.runtime.request.layout import Schedule
+from kernelcast.runtime.request.fields import Schedule
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.partition import partition
 
@@ -32,7 +32,7 @@ def largest_stage_bytes(
     schedules: tuple[Schedule, ...],
     dtype: str = "float16",
     dropout: bool = False,
-    device_kind: str = "cuda",
+    is_cpu: bool = False,
 ) -> Floats:
     """Bytes per device of every layout's fullest stage, float64 [layouts].
 
@@ -69,7 +69,7 @@ def largest_stage_bytes(
         recompute=np.repeat(recompute.astype(np.float64), taken),
         **{name: loaded[:, column] for column, name in enumerate(LOADED)},
     )
-    found = memory_of(model, rows, precision=precision, dropout=dropout, device_kind=device_kind)
+    found = memory_of(model, rows, precision=precision, dropout=dropout, is_cpu=is_cpu)
     largest: Floats = np.maximum.reduceat(found.total, ends - taken)
     return largest
 

@@ -6,6 +6,9 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.layers.sizes import Sizes
+
 Floats: TypeAlias = NDArray[np.float64]
 
 NONE, SELECTIVE, FULL = 0, 1, 2
@@ -37,6 +40,15 @@ class Rows:
     live_first: Floats
     live_last: Floats
     late: Floats
+
+    def sizes(self, model: ModelConfig) -> Sizes:
+        """What the devices of every row hold of a model's sizes."""
+        return Sizes(
+            model=model,
+            tp=self.tp,
+            micro_batch=self.micro_batch,
+            sequence_parallel=self.sequence_parallel,
+        )
 
 
 LOADED = ("first", "last", "layers", "chunk_layers", "live_layers", "live_first", "live_last", "late")

@@ -1,18 +1,24 @@
 """Memory of the devices of every stage: the parts added up."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from math import ceil
 
 import numpy as np
 
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.memory.in_flight import Load, loads
-from kernelcast.runtime.memory.layer import Kept, Widths, kept_by_layer, mask_bytes
 from kernelcast.runtime.memory.rows import FULL, LOADED, NONE, SELECTIVE, Floats, Rows
 from kernelcast.runtime.memory.states import Precision, model_states, precision_of
-from kernelcast.runtime.memory.working import LOG_PROBABILITY_BYTES, Ends, working_bytes
-from kernelcast.runtime.request.layout import Parallelism, Recompute
+from kernelcast.runtime.memory.working import working_bytes
+from kernelcast.runtime.request.fields import Recompute
+from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.parameters import layer_parameters, padded_vocabulary, stage_parameters
+from kernelcast.runtime.step.layers.embedding import Embedding
+from kernelcast.runtime.step.layers.loss import LOG_PROBABILITY_BYTES, Loss
+from kernelcast.runtime.step.layers.sizes import Kept
+from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
+from kernelcast.runtime.step.parameters import stage_parameters
 from kernelcast.runtime.step.partition import layers_of_chunks
 
 RECOMPUTE_CODES: dict[Recompute, int] = {"none": NONE, "selective": SELECTIVE, "full": FULL}
@@ -65,19 +71,24 @@ class Bytes:
         return states + self.activations + self.logits + self.working
 
 
+def on_cpu(compute: Iterable[ComputeFingerprint]) -> bool:
+    """Whether memory is counted as on CPUs: where all known devices are."""
+    return {device.kind for device in compute} == {"cpu"}
+
+
 def stage_memory(
     model: ModelConfig,
     parallelism: Parallelism,
     *,
     dtype: str = "float16",
     dropout: bool = False,
-    device_kind: str = "cuda",
+    is_cpu: bool = False,
 ) -> tuple[StageMemory, ...]:
     """Memory of one device of every stage, in order.
 
     `dtype` is float16 or bfloat16 (mixed precision with fp32 master weights) or float32. `dropout` says
-    whether the model drops out after embedding, attention, softmax and MLP. `device_kind` is that of the
-    compute fingerprint: on a "cpu" torch keeps more of some operators (see `kept_by_layer`).
+    whether the model drops out after embedding, attention, softmax and MLP. On a CPU torch keeps more of some
+    operators.
 
     Raises:
         UsageError: the model cannot be laid out so, or an unknown `dtype`.
@@ -91,13 +102,8 @@ def stage_memory(
         parallelism.micro_batches,
         counts,
     )
-    found = memory_of(
-        model,
-        _rows(parallelism, stages),
-        precision=precision_of(dtype),
-        dropout=dropout,
-        device_kind=device_kind,
-    )
+    rows, precision = _rows(parallelism, stages), precision_of(dtype)
+    found = memory_of(model, rows, precision=precision, dropout=dropout, is_cpu=is_cpu)
     return tuple(
         StageMemory(
             stage=index,
@@ -115,59 +121,60 @@ def stage_memory(
 
 
 def memory_of(
-    model: ModelConfig, rows: Rows, *, precision: Precision, dropout: bool = False, device_kind: str = "cuda"
+    model: ModelConfig, rows: Rows, *, precision: Precision, dropout: bool = False, is_cpu: bool = False
 ) -> Bytes:
     """Memory of one device of every row.
 
-    Activations are what the layers in flight keep (`kept_by_layer`), on the last chunk the final norm's
-    input and output too, with dropout the embedding's mask on the first. A stage's output is not counted: it
-    is freed once it is sent, as in Megatron-LM (arXiv 2205.05198, appendix B).
+    Activations are what the layers in flight keep, on the last chunk the final norm's input and output too, with
+    dropout the embedding's mask on the first. A stage's output is not counted: it is freed once it is sent, as in
+    Megatron-LM (arXiv 2205.05198, appendix B).
     """
     element = precision.element
-    widths = Widths.of(model, rows)
-    kept = kept_by_layer(model, widths, element=element, dropout=dropout, device_kind=device_kind)
-    vocabulary = padded_vocabulary(model.vocabulary_size, rows.tp) / rows.tp
-    ends = Ends(matrix=vocabulary * model.hidden_size, logits=vocabulary * widths.tokens)
-    parameters = stage_parameters(model, rows.tp, layers=rows.layers, first=rows.first, last=rows.last)
+    # Dropout's masks are a byte per entry; on a CPU torch runs it in pieces, and masks are tensors like any other.
+    kept = Kept(element=element, mask=(element if is_cpu else 1) if dropout else 0, is_cpu=is_cpu)
+    sizes = rows.sizes(model)
+    layer, embedding, loss = TransformerLayer(sizes), Embedding(sizes), Loss(sizes)
+    parameters = stage_parameters(sizes, layers=rows.layers, first=rows.first, last=rows.last)
     states = model_states(parameters, rows.dp, rows.zero, precision)
-    hidden = element * widths.outside * widths.tokens
-    mask = mask_bytes(element, dropout=dropout, device_kind=device_kind)
     activations = (
-        rows.live_layers * _kept_in_flight(rows, kept)
-        + rows.late * rows.layers * kept.for_weights
-        + rows.first * rows.live_first * mask * hidden / element
-        + rows.last * (rows.live_last + rows.late) * 2.0 * hidden
+        rows.live_layers * _kept_in_flight(rows, layer, kept)
+        + rows.late * rows.layers * layer.weight_gradient_bytes(kept)
+        + rows.first * rows.live_first * embedding.kept_bytes(kept)
+        + rows.last * (rows.live_last + rows.late) * loss.kept_bytes(kept)
     )
     logits = (element + LOG_PROBABILITY_BYTES) * rows.live_last + element * rows.late
+    working = working_bytes(rows, layer, loss, kept) + _whole_blocks(rows, layer, loss, precision)
     return Bytes(
         parameters=parameters,
         weights=states.weights,
         gradients=states.gradients,
         optimizer=states.optimizer,
         activations=activations,
-        logits=rows.last * logits * ends.logits,
-        working=working_bytes(model, rows, widths, kept, ends, element=element)
-        + _whole_blocks(model, rows, ends, precision),
+        logits=rows.last * logits * loss.logits,
+        working=working,
     )
 
 
-def _kept_in_flight(rows: Rows, kept: Kept) -> Floats:
+def _kept_in_flight(rows: Rows, layer: TransformerLayer, kept: Kept) -> Floats:
     """Bytes per layer and micro-batch in flight, by recomputation."""
-    without_core = np.where(rows.recompute == SELECTIVE, kept.total - kept.core, kept.total)
-    return np.where(rows.recompute == FULL, kept.block_input, without_core)
+    block_input = layer.input_bytes(kept)
+    total = block_input + layer.kept_bytes(kept)
+    without_core = np.where(rows.recompute == SELECTIVE, total - layer.attention.core_bytes(kept), total)
+    in_flight: Floats = np.where(rows.recompute == FULL, block_input, without_core)
+    return in_flight
 
 
-def _whole_blocks(model: ModelConfig, rows: Rows, ends: Ends, precision: Precision) -> Floats:
+def _whole_blocks(rows: Rows, layer: TransformerLayer, loss: Loss, precision: Precision) -> Floats:
     """What ZeRO puts together again: of the largest block gradients (from 2 on), and with 3 the weights.
 
     With ZeRO-3 the next block's weights arrive while one works, so two are there.
     """
-    layer = np.where(rows.layers > 0, layer_parameters(model, rows.tp), 0.0)
-    end = np.maximum(rows.first, rows.last) * ends.matrix
-    largest = np.maximum(layer, end)
+    own = np.where(rows.layers > 0, layer.parameters, 0.0)
+    end = np.maximum(rows.first, rows.last) * loss.matrix
+    largest = np.maximum(own, end)
     sharded = rows.dp > 1
     gradients = np.where(sharded & (rows.zero >= 2), precision.gradient * largest, 0.0)
-    two = np.where(rows.layers > 0, layer + largest, largest)
+    two = np.where(rows.layers > 0, own + largest, largest)
     return gradients + np.where(sharded & (rows.zero >= 3), precision.weight * two, 0.0)
 
 

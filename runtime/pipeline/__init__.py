@@ -3,13 +3,7 @@
 See docs/timeline.md.
 """
 
-from kernelcast.runtime.pipeline.closed_form import (
-    ClosedForms,
-    StageTimes,
-    Timeline,
-    closed_form,
-    closed_forms,
-)
+from kernelcast.runtime.pipeline.closed_form import ClosedForms, closed_forms
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.pass_times import Span, StageTimeline, StepTimeline, step_timeline
 from kernelcast.runtime.pipeline.schedules import Kind, Pass, stage_orders
@@ -23,10 +17,7 @@ __all__ = [
     "Simulated",
     "Span",
     "StageTimeline",
-    "StageTimes",
     "StepTimeline",
-    "Timeline",
-    "closed_form",
     "closed_forms",
     "simulate",
     "stage_orders",

@@ -71,7 +71,7 @@ class Durations:
         """Stages."""
         return int(self.all_reduce_us.shape[1])
 
-    def take(self, rows: slice) -> Self:
+    def take(self, rows: slice | NDArray[np.intp]) -> Self:
         """Some of the configurations."""
         return type(self)(**{name: getattr(self, name)[rows] for name in (*PER_CHUNK, *PER_STAGE)})
 

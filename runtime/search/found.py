@@ -7,8 +7,8 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.bundle.regressor_entry import Key
-from kernelcast.runtime.search.layouts import COLUMNS, Layouts
+from kernelcast.runtime.estimate.layouts import COLUMNS, Layouts
+from kernelcast.runtime.operators import Key
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked, best_of, front_of, is_dominated
 from kernelcast.runtime.search.space import Refusals

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.search.layouts import Layouts
+from kernelcast.runtime.estimate.layouts import Layouts
 
 Floats = NDArray[np.float64]
 

@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.predictor import Predictor
-from kernelcast.runtime.memory import device_kind, largest_stage_bytes
-from kernelcast.runtime.search.evaluate import Group
+from kernelcast.runtime.estimate.configurations import Configurations
+from kernelcast.runtime.estimate.engine import Engine
+from kernelcast.runtime.estimate.layouts import SCHEDULES, Layouts
+from kernelcast.runtime.memory import largest_stage_bytes, on_cpu
 from kernelcast.runtime.search.found import Found
-from kernelcast.runtime.search.grouping import groups
-from kernelcast.runtime.search.layouts import SCHEDULES, Layouts
-from kernelcast.runtime.search.pieces import Pieces
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked
 from kernelcast.runtime.search.space import Refusals
@@ -44,7 +44,8 @@ class _Sweep:
     ) -> None:
         self.question, self.shard, self.shards, self.report = question, shard, shards, report
         self.predictor = predictor
-        self.pieces: dict[Predictor, Pieces] = {}
+        self.engines: dict[Predictor, Engine] = {}
+        self.answers: list[BundleTimes] = []
         self.found = Found()
         self.bounds = Found()
         self.passes = 2 if question.timeline == "simulate" and question.prune else 1
@@ -55,22 +56,22 @@ class _Sweep:
         if self.passes == 2:
             # First by bounds alone: the most promising layouts are simulated first, and raise the bar for all.
             self._seed()
-        for pieces, layouts, memory in self._fitting(self.found, self.found.refusals):
+        for engine, layouts, memory in self._fitting(self.found, self.found.refusals):
             answered = 0
-            for group in groups(self.question.space.model, pieces, layouts):
+            for group in engine.configurations(layouts):
                 answered += len(group.rows)
                 self._take(group, layouts, memory)
             self.found.counts.unanswered += len(layouts) - answered
             self.found.counts.evaluated += answered
-        for pieces in self.pieces.values():
-            self.found.problems |= pieces.problems
+        for answers in self.answers:
+            self.found.problems |= answers.problems
         return self.found
 
-    def _take(self, group: Group, layouts: Layouts, memory: NDArray[np.float64]) -> None:
+    def _take(self, group: Configurations, layouts: Layouts, memory: NDArray[np.float64]) -> None:
         question, found = self.question, self.found
         own, memory = layouts.take(group.rows), memory[group.rows]
         if question.timeline == "closed-form":
-            times = group.closed_form_us()
+            times = group.times("closed-form").step_us
             found.add(Ranked(own, question.score(own, times), times, memory), question.top)
             return
         chosen = np.ones(len(own), dtype=bool)
@@ -81,14 +82,14 @@ class _Sweep:
         found.counts.simulated += int(chosen.sum())
         found.counts.pruned += int((~chosen).sum())
         if chosen.any():
-            own, times = own.take(chosen), group.simulated_us(chosen)
+            own, times = own.take(chosen), group.times("simulate", chosen).step_us
             found.add(Ranked(own, question.score(own, times), times, memory[chosen]), question.top)
 
     def _seed(self) -> None:
         """Put the exact times of the layouts with the best bounds into `bounds`: nothing worse need be simulated."""
         promising = Found()
-        for pieces, layouts, memory in self._fitting(Found(), Refusals()):
-            for group in groups(self.question.space.model, pieces, layouts):
+        for engine, layouts, memory in self._fitting(Found(), Refusals()):
+            for group in engine.configurations(layouts):
                 own, bounds = layouts.take(group.rows), group.bound_us()
                 ranked = Ranked(own, self.question.score(own, bounds), bounds, memory[group.rows])
                 promising.add(ranked, self.question.top)
@@ -98,15 +99,15 @@ class _Sweep:
         seeds = seeds.take(first)
         if not len(seeds):
             return
-        for pieces, rows in self._pieces(seeds.layouts):
+        for engine, rows in self._engines(seeds.layouts):
             some = seeds.take(rows)
-            for group in groups(self.question.space.model, pieces, some.layouts):
+            for group in engine.configurations(some.layouts):
                 own = some.layouts.take(group.rows)
-                times = group.simulated_us(np.ones(len(own), dtype=bool))
+                times = group.times("simulate").step_us
                 ranked = Ranked(own, self.question.score(own, times), times, some.memory_bytes[group.rows])
                 self.bounds.add(ranked, self.question.top)
 
-    def _pieces(self, layouts: Layouts) -> Iterator[tuple[Pieces, NDArray[np.bool_]]]:
+    def _engines(self, layouts: Layouts) -> Iterator[tuple[Engine, NDArray[np.bool_]]]:
         """Layouts that keep as many processes of a node busy, by what prices them."""
         devices = layouts["pp"] * layouts["tp"] * layouts["dp"]
         busy = np.minimum(devices, self.question.cluster.gpus_per_node)
@@ -115,19 +116,18 @@ class _Sweep:
             predictor, own = self.predictor.at(processes), busy == processes
             rows[predictor] = rows[predictor] | own if predictor in rows else own
         for predictor, own in rows.items():
-            if predictor not in self.pieces:
-                self.pieces[predictor] = Pieces(
-                    predictor,
-                    self.question.space.model,
-                    self.question.cluster,
-                    self.question.bucket_entries,
-                    calibration=predictor.calibration_for(self.question.timeline),
+            if predictor not in self.engines:
+                question = self.question
+                answers = BundleTimes(predictor, calibration=predictor.calibration_for(question.timeline))
+                self.answers.append(answers)
+                self.engines[predictor] = Engine(
+                    question.space.model, question.cluster, question.bucket_entries, answers
                 )
-            yield self.pieces[predictor], own
+            yield self.engines[predictor], own
 
     def _fitting(
         self, found: Found, refusals: Refusals
-    ) -> Iterator[tuple[Pieces, Layouts, NDArray[np.float64]]]:
+    ) -> Iterator[tuple[Engine, Layouts, NDArray[np.float64]]]:
         """Blocks of layouts that fit into memory, what prices them, and what memory they need; the others are counted
         in `found`.
         """
@@ -148,8 +148,8 @@ class _Sweep:
                     counts.out_of_memory += int((~fits).sum())
                     layouts, memory = layouts.take(fits), memory[fits]
                 if len(layouts):
-                    for pieces, rows in self._pieces(layouts):
-                        yield pieces, layouts.take(rows), memory[rows]
+                    for engine, rows in self._engines(layouts):
+                        yield engine, layouts.take(rows), memory[rows]
             self.done += units
             if self.report is not None:
                 total = self.passes * -(-self.units // self.shards)
@@ -177,7 +177,7 @@ class _Sweep:
                 zero=part["zero"],
                 schedules=SCHEDULES,
                 dtype=bundle.dtype,
-                device_kind=device_kind(bundle.compute),
+                is_cpu=on_cpu(bundle.compute),
             )
             for part in parts
         ]

@@ -1,4 +1,4 @@
-"""Encoders per pipeline stage: eq. 3–5 with the even spread of the published runs (docs/method.md, A step)."""
+"""Layers per pipeline stage: eq. 3–5 with the even spread of the published runs (docs/method.md, A step)."""
 
 from functools import lru_cache
 
@@ -13,7 +13,7 @@ BLOCKS_AFTER = 3
 
 @lru_cache(maxsize=1 << 14)
 def partition(layers: int, pp: int, virtual_stages: int = 1) -> tuple[int, ...]:
-    """Encoders of each chunk (pp stages times `virtual_stages`, in the order of the model); they sum to `layers`.
+    """Layers of each chunk (pp stages times `virtual_stages`, in the order of the model); they sum to `layers`.
 
     The n + 5 blocks of a pipeline are spread evenly, the remainder going to the earliest chunks; 2 blocks
     of the first chunk and 3 of the last are not layers. A last chunk without layers is allowed: it
@@ -43,7 +43,7 @@ def partition(layers: int, pp: int, virtual_stages: int = 1) -> tuple[int, ...]:
 
 
 def layers_of_chunks(layers: int, parallelism: Parallelism) -> tuple[int, ...]:
-    """Encoders of each chunk of a layout: `layer_counts` where they are given, else spread evenly.
+    """Layers of each chunk of a layout: `layer_counts` where they are given, else spread evenly.
 
     Raises:
         UsageError: as `partition`.

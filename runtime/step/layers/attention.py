@@ -26,7 +26,7 @@ class Attention(Layer):
         return self.sizes.model.attention == "flash"
 
     @property
-    def calls(self) -> Calls:  # noqa: D102
+    def calls(self) -> Calls:
         s, model = self.sizes, self.sizes.model
         rope = call(
             "rope", s.micro_batch, s.length, s.heads, s.kv_heads, model.head_size, count=int(model.rotary)
@@ -107,7 +107,7 @@ class Attention(Layer):
         return kept.element * (2 * s.local_tokens * s.hidden + s.tokens * (s.qkv_width + s.attention_width))
 
     def gradient_bytes(self, kept: Kept) -> Number:
-        """Gradients at the fullest moment of its backward pass: twice the scores, where they exist, and the output's."""
+        """Gradients at the fullest moment of its backward pass: the output's, and twice the scores where they exist."""
         s = self.sizes
         if self.is_fused:
             return kept.element * s.tokens * (s.attention_width + s.qkv_width)

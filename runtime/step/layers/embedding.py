@@ -34,7 +34,7 @@ class Embedding(Layer):
         return self.sizes.vocabulary * self.sizes.hidden
 
     @property
-    def parameters(self) -> Number:  # noqa: D102
+    def parameters(self) -> Number:
         return self.matrix + self.sizes.model.learned_positions * self.sizes.hidden
 
     def kept_bytes(self, kept: Kept) -> Number:

@@ -21,7 +21,7 @@ class Loss(Layer):
         return Norm(self.sizes)
 
     @property
-    def calls(self) -> Calls:  # noqa: D102
+    def calls(self) -> Calls:
         s = self.sizes
         return (
             *self.norm.calls,

@@ -33,7 +33,7 @@ class Mlp(Layer):
         return self.sizes.model.biases in ("all", "mlp")
 
     @property
-    def calls(self) -> Calls:  # noqa: D102
+    def calls(self) -> Calls:
         s, up_width = self.sizes, self.branches * self.sizes.mlp_width
         biases = int(self.has_bias)
         return (

@@ -18,7 +18,7 @@ class Norm(Layer):
         return self.sizes.model.norm == "layer_norm"
 
     @property
-    def calls(self) -> Calls:  # noqa: D102
+    def calls(self) -> Calls:
         s = self.sizes
         return (call(s.model.norm, s.micro_batch, s.local_length, s.hidden),)
 

@@ -1,7 +1,7 @@
 """One transformer layer: two norms, attention, MLP, two residual additions."""
 
-from kernelcast.runtime.request.layout import Recompute
-from kernelcast.runtime.step.calls import Calls, backward, call, forward
+from kernelcast.runtime.request.fields import Recompute
+from kernelcast.runtime.step.calls import Calls, call, forward
 from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.layers.mlp import Mlp
 from kernelcast.runtime.step.layers.norm import Norm
@@ -29,7 +29,7 @@ class TransformerLayer(Layer):
         return Mlp(self.sizes)
 
     @property
-    def calls(self) -> Calls:  # noqa: D102
+    def calls(self) -> Calls:
         s = self.sizes
         return (
             *(one.times(2) for one in self.norm.calls),
@@ -44,7 +44,7 @@ class TransformerLayer(Layer):
         return self.sizes.synced(self.sizes.model.forward_syncs)
 
     @property
-    def backward_collectives(self) -> Calls:  # noqa: D102
+    def backward_collectives(self) -> Calls:
         return self.sizes.synced(self.sizes.model.backward_syncs)
 
     def recomputed(self, recompute: Recompute) -> Calls:
@@ -52,10 +52,6 @@ class TransformerLayer(Layer):
         if recompute == "full":
             return forward((*self.calls, *self.forward_collectives))
         return forward(self.attention.core_calls) if recompute == "selective" else ()
-
-    def backward_calls(self, recompute: Recompute) -> Calls:
-        """Its whole backward pass; what recomputation runs again stands last."""
-        return (*backward(self.calls), *forward(self.backward_collectives), *self.recomputed(recompute))
 
     @property
     def parameters(self) -> Number:

@@ -14,7 +14,7 @@ from kernelcast.runtime.answers.beyond_range import MOST_TIMES, doublings_beyond
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.operators import Direction
 
-NORM, REDUCE = ("layer_norm", Direction.FORWARD), ("dp_all_reduce", Direction.ONCE)
+NORM, REDUCE = ("layer_norm", Direction.FORWARD), ("all_reduce", Direction.ONCE)
 HALF_TO_TWICE = (8.0, 4.0, 16.0)
 Regressor = Callable[..., RegressorEntry]
 
@@ -52,7 +52,7 @@ def test_below_the_range_too(regressor: Regressor) -> None:
     assert widened(one, (32, 8, 16), HALF_TO_TWICE)[1] == pytest.approx(8 / 2**4)
 
 
-def test_layouts_of_a_collective_are_the_interval_s_own_matter(regressor: Regressor) -> None:
+def test_layouts_never_measured_keep_their_interval(regressor: Regressor) -> None:
     one = replace(regressor(REDUCE, b"model", largest=64), layouts=((1, 2), (2, 4)))
     assert widened(one, (256, 2, 4), HALF_TO_TWICE)[1] == pytest.approx(2)
     assert widened(one, (256, 128, 4), HALF_TO_TWICE) == HALF_TO_TWICE

@@ -14,7 +14,7 @@ from kernelcast.runtime.operators import OPERATORS, Direction
 
 Make = Callable[..., Any]
 GELU = ("gelu", Direction.FORWARD)
-REDUCE = ("dp_all_reduce", Direction.ONCE)
+REDUCE = ("all_reduce", Direction.ONCE)
 
 
 def test_every_regressor_is_asked_at_its_corners(make_bundle: Make) -> None:

@@ -16,7 +16,7 @@ from kernelcast.runtime.bundle.difference import compare_bundles
 from kernelcast.runtime.bundle.file import Bundle, nearest_level, read_bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.estimate.explanation import explain_operator
-from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
+from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.search import Question, search
 from kernelcast.runtime.search.space import Space
 
@@ -43,11 +43,10 @@ def levelled(make_bundle: Make, linear_model: Callable[..., bytes], tmp_path: Pa
         alone = read_bundle(make_bundle())
         entries, models = [], {}
         for entry in alone.manifest.regressors:
-            collective = OPERATORS[entry.operator].operator_class is OperatorClass.COMMUNICATION
-            for level in (1,) if collective else levels:
+            for level in (1,) if OPERATORS[entry.operator].is_collective else levels:
                 if level > 1 and entry.operator in without:
                     continue
-                usual_us = {Direction.FORWARD: 10.0, Direction.BACKWARD: 20.0, Direction.ONCE: 5.0}
+                usual_us = dict.fromkeys(Direction, 10.0) | {Direction.BACKWARD: 20.0, Direction.ONCE: 5.0}
                 model = linear_model([0.0] * len(entry.features), level * usual_us[entry.direction])
                 file = entry.file if level == 1 else entry.file.replace(".onnx", f".{level}-processes.onnx")
                 one = replace(entry, file=file, processes_per_node=level)
@@ -168,12 +167,12 @@ def test_every_level_is_checked_and_compared(levelled: Make) -> None:
     assert (difference.removed, difference.changed) == ((), ())
 
 
-def test_the_manifest_names_the_level_only_where_there_are_others(levelled: Make) -> None:
-    def levels(bundle: Bundle) -> list[int | None]:
-        return [row.get("processes_per_node") for row in bundle.manifest.to_dict()["regressors"]]
+def test_the_manifest_names_the_level_of_every_regressor(levelled: Make) -> None:
+    def levels(bundle: Bundle) -> set[int]:
+        return {row["processes_per_node"] for row in bundle.manifest.to_dict()["regressors"]}
 
-    assert set(levels(read_bundle(levelled((1,))))) == {None}
-    assert set(levels(read_bundle(levelled((1, 2))))) == {None, 2}
+    assert levels(read_bundle(levelled((1,)))) == {1}
+    assert levels(read_bundle(levelled((1, 2)))) == {1, 2}
 
 
 @pytest.mark.parametrize("processes", [0, 1 << 17])
@@ -190,7 +189,7 @@ def test_levels_out_of_bounds_are_refused(levelled: Make, processes: int) -> Non
 
 
 def test_collectives_have_no_level(levelled: Make) -> None:
-    entry = read_bundle(levelled((1,))).entries["dp_all_reduce", Direction.ONCE]
+    entry = read_bundle(levelled((1,))).entries["all_reduce", Direction.ONCE]
     with pytest.raises(
         DataError, match="processes_per_node is 2, expected 1 to 65536, and 1 for collectives"
     ):

@@ -1,4 +1,4 @@
-"""Supplementary operators: which of them a step calls, and what happens where a bundle lacks them."""
+"""Optional operators: which of them a step calls, and what happens where a bundle lacks them."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.answers.left_out import lacking
+from kernelcast.runtime.answers.sources import left_out
+from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 
@@ -23,34 +24,37 @@ LLAMA = GPT | {
     "kv_heads": 2,
 }
 LAYOUT: dict[str, Any] = {"pp": 1, "tp": 1, "dp": 1, "micro_batch": 3, "micro_batches": 2}
-SUPPLEMENTARY = frozenset(row.name for row in OPERATORS.values() if row.supplementary)
+OPTIONAL = frozenset(row.name for row in OPERATORS.values() if row.is_optional)
 F, B, ONCE = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
 
 
-def parts(model: dict[str, Any], left_out: frozenset[str] = frozenset(), **layout: Any) -> Decomposition:
+def parts(model: dict[str, Any], **layout: Any) -> Decomposition:
     return decompose(
         model=ModelConfig(**model),
         parallelism=Parallelism(**LAYOUT | layout),
         cluster=Cluster(gpus_per_node=4),
         bucket_entries=10**9,
-        left_out=left_out,
     )
 
 
 def called(found: Decomposition) -> dict[tuple[str, Direction, tuple[int, ...]], int]:
-    """Supplementary calls of one micro-batch and of the update, with their number."""
+    """Optional calls of one micro-batch and of the update, with their number."""
     counts: dict[tuple[str, Direction, tuple[int, ...]], int] = {}
-    for stage in found.stages:
-        for call in found.calls(stage):
-            if call.operator in SUPPLEMENTARY:
-                key = call.operator, call.direction, call.vector
+    for stage in range(len(found.stages)):
+        for _, call in found.calls(stage):
+            if call.operator in OPTIONAL:
+                key = call.operator, call.direction, call.shape
                 counts[key] = counts.get(key, 0) + call.count
     return counts
 
 
+def test_which_are_optional() -> None:
+    assert {"bias_add", "qkv_split", "embedding_mask", "gradient_clip", "gradient_zero"} == OPTIONAL
+
+
 def test_gpt() -> None:
     found = parts(GPT)
-    parameters = found.stages[0].parameters
+    parameters = found.parameters(found.stages[0])
     biases = {
         (12, 24): 2,
         (12, 8): 4,
@@ -76,31 +80,39 @@ def test_sequence_parallelism_adds_summed_biases_to_its_tokens_only() -> None:
     assert {key[2] for key in found if key[0] == "bias_add"} == {(12, 12), (6, 8), (12, 16)}
 
 
-def test_llama_has_no_biases_and_grouped_attention() -> None:
+def test_llama_has_no_biases() -> None:
     found = called(parts(LLAMA))
-    assert {name for name, _, _ in found} == {
-        "qkv_split", "grouped_rope", "grouped_flash_attention", "gradient_clip", "gradient_zero",
-    }  # fmt: skip
-    assert found["grouped_flash_attention", F, (3, 4, 4, 2, 2)] == 2
+    assert {name for name, _, _ in found} == {"qkv_split", "gradient_clip", "gradient_zero"}
     assert found["qkv_split", B, (12, 16)] == 2
 
 
 @pytest.mark.parametrize("model", [GPT, LLAMA])
-def test_left_out(model: dict[str, Any]) -> None:
-    found = parts(model, SUPPLEMENTARY, tp=2)
-    assert called(found) == {}
-    names = {call.operator for stage in found.stages for call in found.calls(stage)}
-    assert {"rope", "flash_attention"} <= names
+def test_a_step_goes_without_all_of_them(make_bundle: Make, model: dict[str, Any]) -> None:
+    path = make_bundle(without=OPTIONAL)
+    estimate = Estimator.load(path).predict(
+        model=ModelConfig(**model), parallelism=Parallelism(**LAYOUT | {"tp": 2})
+    )
+    # Residual additions answer for biases, masks and gradients put into one tensor; nothing for the other two.
+    answered = {row.operator for row in estimate.operators}
+    assert {"rope", "flash_attention", "gemm", "qkv_split", "embedding_mask"} <= answered
+    assert not {"gradient_clip", "gradient_zero"} & answered
+    assert "not in the bundle: gradient_clip, gradient_zero: left out of the sum" in map(
+        str, estimate.warnings
+    )
 
 
-def test_lacking_is_whoever_misses_a_direction() -> None:
-    every = {(row.name, direction) for row in OPERATORS.values() for direction in row.directions}
-    assert lacking(every) == frozenset()
-    assert lacking(every - {("grouped_rope", B), ("gelu", F)}) == {"grouped_rope"}
-    assert lacking(()) == SUPPLEMENTARY
+def test_left_out_is_what_misses_a_direction() -> None:
+    every = {(row.name, direction): None for row in OPERATORS.values() for direction in row.directions}
+    without_addition = {key: None for key in every if key[0] != "residual_add"}
+    assert left_out(every, every) == frozenset()
+    one_direction = {key: None for key in without_addition if key not in {("bias_add", B), ("gelu", F)}}
+    assert left_out(every, one_direction) == {"bias_add"}
+    assert left_out([("qkv_split", B)], one_direction) == frozenset()
+    assert left_out(every, {}) == OPTIONAL
+    assert left_out((), {}) == frozenset()
 
 
-def test_a_bundle_without_them_says_so_once_and_is_that_much_shorter(make_bundle: Make) -> None:
+def test_a_bundle_without_them_warns_once_and_gives_a_shorter_step(make_bundle: Make) -> None:
     model, layout = ModelConfig(**GPT), Parallelism(**LAYOUT)
     times = {"bias_add": 7.0, "qkv_split": 11.0, "gradient_zero": 13.0}
     kept = {"bias_add": 7.0, "qkv_split": 11.0}
@@ -111,17 +123,25 @@ def test_a_bundle_without_them_says_so_once_and_is_that_much_shorter(make_bundle
     assert whole.warnings == ()
     (warning,) = short.warnings
     assert str(warning) == "not in the bundle: gradient_zero: left out of the sum"
-    assert warning.to_dict()["kind"] == "left_out"
+    assert warning.to_dict() == {
+        "kind": "left_out",
+        "operators": ["gradient_zero"],
+        "message": "not in the bundle: gradient_zero: left out of the sum",
+    }
     assert (whole.step_time_s - short.step_time_s) * 1e6 == pytest.approx(13)
     # A layer has 4 biases; forward and backward.
     assert whole.components.layer_forward_s * 1e6 == pytest.approx(110 + 4 * 7)
     assert whole.components.layer_backward_s * 1e6 == pytest.approx(220 + 4 * 7 + 11)
 
 
-def test_grouped_attention_is_answered_by_the_ungrouped(make_bundle: Make) -> None:
-    model, layout = ModelConfig(**LLAMA), Parallelism(**LAYOUT)
-    bundle = make_bundle({"flash_attention": 5.0}, without=["grouped_flash_attention"])
-    estimate = Estimator.load(bundle).predict(model=model, parallelism=layout)
-    (warning,) = estimate.warnings
-    assert str(warning) == "not in the bundle: grouped_flash_attention: answered by flash_attention"
-    assert any(key[0] == "flash_attention" for key, _ in estimate.answers)
+def test_one_missing_direction_leaves_the_whole_operator_out(make_bundle: Make) -> None:
+    model, layout = ModelConfig(**GPT), Parallelism(**LAYOUT)
+    path = make_bundle({"bias_add": 7.0}, without=["residual_add", ("bias_add", B)])
+    entries = read_bundle(path).entries
+    assert left_out([("bias_add", F), ("bias_add", B)], entries) == {"bias_add"}
+    # Nothing replaces a residual addition itself, so the step is asked where there is one.
+    path = make_bundle({"bias_add": 7.0}, without=[("bias_add", B)], name="half.kcast")
+    estimate = Estimator.load(path).predict(model=model, parallelism=layout)
+    assert [str(warning) for warning in estimate.warnings] == [
+        "bias_add (backward): not in the bundle, answered by residual_add moving as much memory"
+    ]

@@ -39,7 +39,6 @@ def test_times_come_with_their_interval(make_bundle: Make, linear_model: Model) 
     assert answers.tolist() == [[321.0, 240.75, 481.5], [654.0, 490.5, 981.0], [321.0, 240.75, 481.5]]
     # What is remembered is all of it.
     assert asked.answers_of(GELU, FORWARD, [(4, 5, 6)]) == {(4, 5, 6): (654.0, 490.5, 981.0)}
-    assert asked.times_us(GELU, FORWARD, [(4, 5, 6)]) == {(4, 5, 6): 654.0}
     assert asked.answers(GELU, FORWARD, np.empty((0, 3))).shape == (0, 3)
 
 
@@ -110,7 +109,7 @@ def test_times_that_cannot_be_are_refused(make_bundle: Make, answer: float) -> N
     with pytest.raises(
         DataError, match=r"gelu \(forward\) answers .* µs for workload \[1, 2, 3\], expected a pos"
     ):
-        asked.times_us(GELU, FORWARD, [(1, 2, 3)])
+        asked.answers_of(GELU, FORWARD, [(1, 2, 3)])
 
 
 @pytest.mark.parametrize(
@@ -170,7 +169,7 @@ def test_layouts_never_measured_are_named(
     tmp_path: Path, regressor: Any, manifest: Any, linear_model: Model
 ) -> None:
     model = linear_model((0, 0, 0), 5)
-    key = "dp_all_reduce", Direction.ONCE
+    key = "all_reduce", Direction.ONCE
     entry = replace(regressor(key, model, largest=100), layouts=((1, 4), (2, 2)))
     write_bundle(tmp_path / "a.kcast", manifest([entry]), {entry.file: model})
     asked = predictor(tmp_path / "a.kcast")
@@ -178,11 +177,11 @@ def test_layouts_never_measured_are_named(
     # Each number alone is within its range; together they were never measured.
     warnings = asked.range_warnings(*key, [(10, 1, 2), (20, 1, 2), (10, 2, 4)])
     assert [str(warning) for warning in warnings] == [
-        "dp_all_reduce (once): layout 1 × 2 (nodes × devices per node) was never measured, only 1 × 4, 2 × 2",
-        "dp_all_reduce (once): layout 2 × 4 (nodes × devices per node) was never measured, only 1 × 4, 2 × 2",
+        "all_reduce (once): layout 1 × 2 (nodes × devices per node) was never measured, only 1 × 4, 2 × 2",
+        "all_reduce (once): layout 2 × 4 (nodes × devices per node) was never measured, only 1 × 4, 2 × 2",
     ]
     assert warnings[0].to_dict() == {
-        "operator": "dp_all_reduce",
+        "operator": "all_reduce",
         "direction": "once",
         "feature": "layout",
         "asked": [1, 2],

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.answers.operator_times import OperatorTimes, Question
+from kernelcast.runtime.answers.asking import OperatorTimes, Question
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.answers.uncertainty import drawn_times, draws_for, interval
 from kernelcast.runtime.operators import Direction
@@ -23,12 +23,12 @@ LAYOUT = Parallelism(pp=2, tp=1, dp=1, micro_batch=1, micro_batches=3)
 
 
 def times(answers: Mapping[Question, Answer]) -> OperatorTimes:
-    return OperatorTimes(answers=answers, sources={one: one[0] for one in answers}, warnings=())
+    return OperatorTimes(answers=dict(answers), sources={one: one[0] for one in answers})
 
 
 def test_percentiles_of_what_is_drawn_are_the_interval() -> None:
     one: Question = (("gelu", F), (1, 2, 3))
-    drawn = drawn_times(times({one: (100.0, 80.0, 150.0)}), 1000)[one]
+    [drawn] = drawn_times(times({one: (100.0, 80.0, 150.0)}), [one], 1000)
     assert drawn[0] == 100
     assert np.quantile(drawn[1:], 0.05) == pytest.approx(80, rel=1e-3)
     assert np.quantile(drawn[1:], 0.95) == pytest.approx(150, rel=1e-3)
@@ -37,18 +37,38 @@ def test_percentiles_of_what_is_drawn_are_the_interval() -> None:
 
 
 def test_errors_of_one_regressor_go_together_and_of_two_do_not() -> None:
-    small, large, other = (("gelu", F), (1, 1, 1)), (("gelu", F), (9, 9, 9)), (("gelu", B), (1, 1, 1))
-    found = drawn_times(
-        times({small: (10.0, 8.0, 12.0), large: (100.0, 80.0, 120.0), other: (10.0, 8.0, 12.0)}), 256
-    )
-    assert found[large][1:] == pytest.approx(10 * found[small][1:])
-    assert abs(np.corrcoef(found[small][1:], found[other][1:])[0, 1]) < 0.2
+    answers: dict[Question, Answer] = {
+        (("gelu", F), (1, 1, 1)): (10.0, 8.0, 12.0),
+        (("gelu", F), (9, 9, 9)): (100.0, 80.0, 120.0),
+        (("gelu", B), (1, 1, 1)): (10.0, 8.0, 12.0),
+    }
+    small, large, other = drawn_times(times(answers), list(answers), 256)
+    assert large[1:] == pytest.approx(10 * small[1:])
+    assert abs(np.corrcoef(small[1:], other[1:])[0, 1]) < 0.2
+
+
+def test_parts_of_a_sum_share_the_error_of_the_regressor_that_answers_for_both() -> None:
+    both: dict[Question, Answer] = {
+        (("gemm", direction), (1, 1, 1)): (10.0, 8.0, 12.0)
+        for direction in (Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT)
+    }
+    shared = OperatorTimes(answers=both, sources=dict.fromkeys(both, ("gemm", B)))
+    for found, equal in ((shared, True), (times(both), False)):
+        of_input, of_weight = drawn_times(found, list(both), 64)
+        assert (of_input.tolist() == of_weight.tolist()) is equal
+
+
+def test_no_questions_and_no_draws() -> None:
+    one: Question = (("gelu", F), (1, 2, 3))
+    assert drawn_times(times({}), [], 5).shape == (0, 6)
+    assert drawn_times(times({one: (100.0, 80.0, 150.0)}), [one], 0).tolist() == [[100.0]]
 
 
 def test_the_same_numbers_whenever_they_are_drawn() -> None:
     one: Question = (("gelu", F), (1, 2, 3))
-    alone = drawn_times(times({one: (100.0, 80.0, 150.0)}), 64)[one]
-    among = drawn_times(times({(("rope", F), (1,)): (1.0, 1.0, 1.0), one: (100.0, 80.0, 150.0)}), 64)[one]
+    other: Question = (("rope", F), (1,))
+    [alone] = drawn_times(times({one: (100.0, 80.0, 150.0)}), [one], 64)
+    _, among = drawn_times(times({other: (1.0, 1.0, 1.0), one: (100.0, 80.0, 150.0)}), [other, one], 64)
     assert alone.tolist() == among.tolist()
 
 

@@ -68,7 +68,7 @@ def test_any_zip_tool_reads_it(content: bytes, small: Manifest) -> None:
         assert archive.namelist() == ["manifest.json", "models/gelu.forward.onnx"]
         values = json.loads(archive.read("manifest.json"))
     assert values == small.to_dict()
-    assert values["format"] == "kernelcast.bundle/2"
+    assert values["format"] == "kernelcast.bundle/3"
     assert values["fabric"][0]["digest"] == small.fabric[0].digest
 
 
@@ -124,7 +124,10 @@ def with_manifest(content: bytes, change: Callable[[dict[str, Any]], None]) -> b
         ({"manifest.json": b"{"}, "manifest.json is not JSON ("),
         ({"manifest.json": b"[" * 100_000}, "manifest.json is not JSON ("),
         ({"manifest.json": b"[]"}, "manifest: expected an object, found list"),
-        ({"manifest.json": b"{}"}, "manifest: format is None, this version reads 'kernelcast.bundle/2'"),
+        (
+            {"manifest.json": b"{}"},
+            "manifest: format is None, expected 'kernelcast.bundle/3'; make the bundle again",
+        ),
         ({"manifest.json": b" " * (2**24 + 1)}, "manifest.json is larger than 16777216 bytes"),
     ],
 )
@@ -155,7 +158,7 @@ ENTRY = ("regressors", 0)
     [
         (
             set_in("format", to="kernelcast.bundle/1"),
-            "manifest: format is 'kernelcast.bundle/1', this version reads",
+            "manifest: format is 'kernelcast.bundle/1', expected 'kernelcast.bundle/3'; make",
         ),
         (set_in("colour", to=1), "manifest: missing or unknown field(s) colour"),
         (set_in("a\nb", to=1), "manifest: missing or unknown field(s) a\\nb"),
@@ -272,6 +275,27 @@ ENTRY = ("regressors", 0)
         (
             set_in(*ENTRY, "layouts", to=[[1, 2]]),
             "regressor gelu (forward): layouts is ((1, 2),), expected distinct",
+        ),
+        (
+            set_in(*ENTRY, "role_errors", to={"": -0.1}),
+            "regressor gelu (forward): role_errors[''] is -0.1, expected a fraction",
+        ),
+        (
+            set_in(*ENTRY, "role_errors", to={"up": "0.1"}),
+            "regressor gelu (forward): role_errors['up'] is '0.1', expected a fraction",
+        ),
+        (set_in(*ENTRY, "role_errors", to=[]), "regressor: role_errors is [], expected an object"),
+        (
+            set_in(*ENTRY, "equal_features", to=["b", "l"]),
+            "regressor gelu (forward): equal_features is ('b', 'l'), expected two features of the operator",
+        ),
+        (
+            set_in(*ENTRY, "equal_features", to=["b", 1]),
+            "regressor: equal_features is ['b', 1], expected a list",
+        ),
+        (
+            lambda values: values["regressors"][0].pop("processes_per_node"),
+            "regressor: missing or unknown field(s) processes_per_node",
         ),
         (
             set_in(*ENTRY, "table_digest", to="z"),

@@ -5,13 +5,13 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.pipeline.schedules import Kind, stage_orders
-from kernelcast.runtime.request.layout import Schedule
+from kernelcast.runtime.request.fields import Schedule
 
 
 def walked(
     schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[int, ...], stage: int
 ) -> tuple[int, int, int]:
-    """Encoders, and passes of the first and of the last chunk, that wait for their backward pass: the most of each."""
+    """Layers, and passes of the first and of the last chunk, that wait for their backward pass: the most of each."""
     alive, most, first, last = 0, 0, 0, 0
     ends = [0, 0]
     for one in stage_orders(schedule, pp, micro_batches, virtual_stages)[stage]:

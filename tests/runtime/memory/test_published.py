@@ -1,15 +1,15 @@
 """Memory against what papers publish: activations (arXiv 2205.05198), ZeRO (1910.02054), zero-bubble (2401.10241)."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.memory import StageMemory, stage_memory
-from kernelcast.runtime.memory.layer import Kept, Widths, kept_by_layer
-from kernelcast.runtime.memory.rows import LOADED, Rows
 from kernelcast.runtime.memory.states import model_states, precision_of
+from kernelcast.runtime.step.layers.sizes import Kept, Sizes
+from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 
 
 def megatron(name: str, a: int, h: int, layers: int) -> ModelConfig:
@@ -40,18 +40,36 @@ SCORES = {"22B": 320 / 3, "175B": 80.0, "530B": 64.0, "1T": 64.0}  # 5as/h; the 
 BY_MODEL = pytest.mark.parametrize("model", MODELS, ids=[model.name for model in MODELS])
 
 
-def kept(model: ModelConfig, *, t: int = 1, sequence_parallel: bool = False, b: int = 1) -> Kept:
-    """One layer of one micro-batch, in fp16 with dropout; arrays of one row."""
-    zeros = dict.fromkeys((*LOADED, "dp", "zero", "recompute"), np.zeros(1))
-    numbers = {"tp": t, "micro_batch": b, "sequence_parallel": int(sequence_parallel)}
-    rows = Rows(**zeros | {name: np.array([float(value)]) for name, value in numbers.items()})
-    widths = Widths.of(model, rows)
-    return kept_by_layer(model, widths, element=2, dropout=True, device_kind="cuda")
+FP16 = Kept(element=2, mask=1)  # with dropout
 
 
-def in_sbh(model: ModelConfig, size: np.ndarray) -> float:  # type: ignore[type-arg]
+@dataclass(frozen=True)
+class KeptBytes:
+    """What one layer keeps of one micro-batch: all of it, its input, the core of attention."""
+
+    total: int
+    block_input: int
+    core: int
+    for_weights: int
+
+
+def kept(model: ModelConfig, *, t: int = 1, sequence_parallel: bool = False, b: int = 1) -> KeptBytes:
+    """One layer of one micro-batch, in fp16 with dropout."""
+    layer = TransformerLayer(
+        Sizes(model=model, tp=t, micro_batch=b, sequence_parallel=int(sequence_parallel))
+    )
+    block_input = layer.input_bytes(FP16)
+    return KeptBytes(
+        total=block_input + layer.kept_bytes(FP16),
+        block_input=block_input,
+        core=layer.attention.core_bytes(FP16),
+        for_weights=layer.weight_gradient_bytes(FP16),
+    )
+
+
+def in_sbh(model: ModelConfig, size: int) -> float:
     """Bytes of one sample's layer in units of sbh, as the paper's table has them."""
-    return float(size[0]) / (model.sequence_length * model.hidden_size)
+    return size / (model.sequence_length * model.hidden_size)
 
 
 @BY_MODEL
@@ -77,7 +95,7 @@ def test_micro_batches_scale_activations() -> None:
 def test_selective_recomputation_saves_as_printed(model: ModelConfig, saved: float) -> None:
     # Section 5: 70 % for GPT-3 and 65 % for MT-NLG.
     one = kept(model, t=8, sequence_parallel=True)
-    assert float((one.core / one.total)[0]) == pytest.approx(saved, abs=0.006)
+    assert one.core / one.total == pytest.approx(saved, abs=0.006)
 
 
 @BY_MODEL
@@ -85,8 +103,8 @@ def test_both_techniques_reduce_five_times(model: ModelConfig) -> None:
     # Section 6.1 and Figure 7: to about 20 % of tensor parallelism alone; full recomputation to about 10 %.
     alone = kept(model, t=8)
     both = kept(model, t=8, sequence_parallel=True)
-    assert float(((both.total - both.core) / alone.total)[0]) == pytest.approx(0.18, abs=0.025)
-    assert float((alone.block_input / alone.total)[0]) == pytest.approx(0.09, abs=0.015)
+    assert (both.total - both.core) / alone.total == pytest.approx(0.18, abs=0.025)
+    assert alone.block_input / alone.total == pytest.approx(0.09, abs=0.015)
 
 
 def test_without_dropout_masks_and_dropped_weights_are_gone() -> None:
@@ -110,7 +128,7 @@ def test_ends_without_a_pipeline(model: ModelConfig) -> None:
     layout = Parallelism(pp=1, tp=8, dp=1, micro_batch=1, micro_batches=1, sequence_parallel=True)
     stage = activations(model, layout)[0]
     s, h, t = 2048, model.hidden_size, 8
-    layers = model.layers * float(kept(model, t=t, sequence_parallel=True).total[0])
+    layers = model.layers * kept(model, t=t, sequence_parallel=True).total
     assert stage.activations_bytes - layers == pytest.approx(5 * s * h / t, abs=1)
     assert stage.logits_bytes == 6 * s * 51200 // t
 
@@ -122,7 +140,7 @@ def test_pipelines_keep_all_layers_on_the_first_stage() -> None:
     layout = Parallelism(
         pp=8, tp=8, dp=1, micro_batch=1, micro_batches=64, sequence_parallel=True, layer_counts=(12,) * 8
     )
-    one_layer = kept(model, t=8, sequence_parallel=True).total[0]
+    one_layer = kept(model, t=8, sequence_parallel=True).total
     embedding_masks = 8 * 2048 * 12288 / 8
     plain = activations(model, layout)[0].activations_bytes
     assert plain == pytest.approx(96 * one_layer + embedding_masks, abs=1)

@@ -84,7 +84,7 @@ def asked(draw: st.DrawFn) -> tuple[ModelConfig, Parallelism, dict[str, Any]]:
     options = {
         "dtype": draw(st.sampled_from(DTYPES)),
         "dropout": draw(st.booleans()),
-        "device_kind": draw(st.sampled_from(("cuda", "cpu"))),
+        "is_cpu": draw(st.booleans()),
     }
     return model, draw(layouts(model)), options
 
@@ -234,3 +234,46 @@ def test_the_largest_sizes_stay_finite() -> None:
     )
     layout = Parallelism(pp=1, tp=1, dp=1, micro_batch=10**6, micro_batches=10**6, schedule="gpipe")
     assert stage_memory(model, layout)[0].total_bytes > 10**40
+
+
+@pytest.mark.parametrize(
+    ("dtype", "weight", "gradient", "optimizer"),
+    [
+        # fp32 weights and Adam's two moments beside 16-bit weights; the two moments alone where weights are whole.
+        ("float16", 2, 2, 4 + 4 + 4),
+        ("bfloat16", 2, 2, 4 + 4 + 4),
+        ("float32", 4, 4, 4 + 4),
+        ("float64", 8, 8, 8 + 8),
+    ],
+)
+def test_bytes_per_parameter(dtype: str, weight: int, gradient: int, optimizer: int) -> None:
+    model = load_model("llama-2-7b")
+    layout = Parallelism(pp=1, tp=1, dp=8, micro_batch=1, micro_batches=1)
+    # 32 layers of 202,383,360, two matrices of 32,000 · 4,096 and the final norm.
+    held, shard = 6_738_415_616, 842_301_952
+    for zero in range(4):
+        [stage] = stage_memory(model, replace(layout, zero=zero), dtype=dtype)
+        assert stage.parameters == held
+        assert stage.weights_bytes == weight * (shard if zero >= 3 else held)
+        assert stage.gradients_bytes == gradient * (shard if zero >= 2 else held)
+        assert stage.optimizer_bytes == optimizer * (shard if zero >= 1 else held)
+
+
+def test_buffers_are_counted_once_per_stage_with_layers() -> None:
+    model = load_model("llama-2-7b")
+    layout = Parallelism(
+        pp=3, tp=1, dp=1, micro_batch=1, micro_batches=1, layer_counts=(16, 16, 0), recompute="full"
+    )
+    rotary, plain = (stage_memory(replace(model, rotary=flag), layout) for flag in (True, False))
+    unfused, fused = (
+        stage_memory(replace(model, rotary=False, attention=kind), layout)
+        for kind in ("unfused", "fused_softmax")
+    )
+    # Two tables in fp32, 4096 · 128 each, and what a recomputed layer keeps of rotated queries and keys; on the last
+    # stage neither.
+    recomputed = 2 * 4096 * 2 * 4096
+    tables = [a.working_bytes - b.working_bytes for a, b in zip(rotary, plain, strict=True)]
+    assert tables == [2 * 4 * 4096 * 128 + recomputed] * 2 + [0]
+    # The mask of an unfused softmax, a byte per pair of tokens.
+    masks = [a.working_bytes - b.working_bytes for a, b in zip(unfused, fused, strict=True)]
+    assert masks == [4096 * 4096] * 2 + [0]

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kernelcast.runtime.estimate.layouts import COLUMNS, Layouts
 from kernelcast.runtime.search.found import Found
-from kernelcast.runtime.search.layouts import COLUMNS, Layouts
 from kernelcast.runtime.search.ranking import Ranked, best_of, front_of, is_dominated
 
 # Few values, so that ties are common.

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.runtime.step.stage_times import BlockTimes, ChunkTimes, chunk_times
+from kernelcast.runtime.step.chunk_times import BlockTimes, ChunkTimes, chunk_times
 
 
 def block(

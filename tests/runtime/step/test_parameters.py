@@ -1,17 +1,16 @@
 """Padded vocabularies and parameters, by hand from eq. 1, 2, 6 and Table III."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from kernelcast.runtime import ModelConfig
-from kernelcast.runtime.step.parameters import (
-    layer_parameters,
-    padded_vocabulary,
-    stage_parameters,
-    total_parameters,
-)
+from kernelcast.runtime.step import parameters
+from kernelcast.runtime.step.layers.sizes import Sizes, padded_vocabulary
+from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
+from kernelcast.runtime.step.parameters import total_parameters
 
 GPT_20B = ModelConfig(
     name="gpt-20b",
@@ -34,6 +33,14 @@ LLAMA_2_70B = ModelConfig(
     norm="rms_norm",
     activation="swiglu",
 )
+
+
+def layer_parameters(model: ModelConfig, tp: int) -> int:
+    return int(TransformerLayer(Sizes(model=model, tp=tp)).parameters)
+
+
+def stage_parameters(model: ModelConfig, tp: Any, *, layers: Any, first: Any, last: Any) -> Any:
+    return parameters.stage_parameters(Sizes(model=model, tp=tp), layers=layers, first=first, last=last)
 
 
 @pytest.mark.parametrize(

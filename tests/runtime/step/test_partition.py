@@ -1,4 +1,4 @@
-"""Encoders per stage and chunk, by hand: n + 5 blocks spread evenly, 2 and 3 of them not layers."""
+"""Layers per stage and chunk, by hand: n + 5 blocks spread evenly, 2 and 3 of them not layers."""
 
 from typing import Any
 
@@ -46,7 +46,7 @@ def test_chunks_of_virtual_stages() -> None:
     assert partition(44, 4, 2) == (5, 6, 6, 6, 6, 6, 6, 3)
     assert partition(96, 8, 12) == (1,) * 96
     with pytest.raises(
-        UsageError, match=r"^pp · virtual_stages \(8 · 12\) is 96, expected from 1 to 44 for 44 enc"
+        UsageError, match=r"^pp · virtual_stages \(8 · 12\) is 96, expected from 1 to 44 for 44 lay"
     ):
         partition(44, 8, 12)
 

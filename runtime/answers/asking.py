@@ -1,0 +1,144 @@
+"""Times of operator calls: every regressor is asked once for all of them, and what was doubtful is collected."""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from kernelcast.runtime.answers.beyond_range import widened
+from kernelcast.runtime.answers.concurrency import ConcurrencyWarning
+from kernelcast.runtime.answers.predictor import Answer, Predictor
+from kernelcast.runtime.answers.ranges import RangeWarning
+from kernelcast.runtime.answers.sources import (
+    EqualFeaturesWarning,
+    LeftOutWarning,
+    Source,
+    SubstituteWarning,
+    left_out,
+    source_of,
+)
+from kernelcast.runtime.bundle.calibration import Calibration, factor_of
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.operators import Key, Vector
+from kernelcast.runtime.step.calls import Call
+
+Question: TypeAlias = tuple[Key, Vector, str]
+"""What is asked: operator and direction, the workload vector, and the role in which a step calls it."""
+Warnings: TypeAlias = (
+    RangeWarning | SubstituteWarning | EqualFeaturesWarning | ConcurrencyWarning | LeftOutWarning
+)
+
+_UNKNOWN: Answer = (math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTimes:
+    """Time, low and high end of the 90 % interval, in µs, of every distinct question; wider beyond the trained range.
+
+    `sources` says which regressor answered. Questions about operators that the sum goes without are not among them.
+    `problems` says what the bundle has no answer to; those answers are NaN.
+    """
+
+    answers: dict[Question, Answer] = field(default_factory=dict)
+    sources: dict[Question, Key] = field(default_factory=dict)
+    warnings: list[Warnings] = field(default_factory=list)
+    problems: dict[Key, str] = field(default_factory=dict)
+
+    def add(self, other: "OperatorTimes") -> None:
+        """Take further answers in."""
+        self.answers.update(other.answers)
+        self.sources.update(other.sources)
+        self.warnings.extend(other.warnings)
+        self.problems.update(other.problems)
+
+
+def question(call: Call) -> Question:
+    """What a call asks."""
+    return call.key, call.shape, call.role
+
+
+def ask(
+    predictor: Predictor,
+    questions: Iterable[Question],
+    *,
+    calibration: Calibration | None = None,
+    with_warnings: bool = True,
+) -> OperatorTimes:
+    """Ask for the time of every question; what the bundle lacks is answered by a substitute where there is one.
+
+    With `calibration`, times and intervals are multiplied by the factor of the operator's class. Without
+    `with_warnings`, ranges are not looked at, and intervals are those inside of them.
+    """
+    by_key: dict[Key, dict[Vector, list[str]]] = {}
+    for key, vector, role in questions:
+        by_key.setdefault(key, {}).setdefault(vector, []).append(role)
+    entries = predictor.bundle.entries
+    missing = left_out(by_key, entries)
+    found = OperatorTimes()
+    asked: dict[Key, list[tuple[Source, dict[Vector, list[str]]]]] = {}
+    for key, vectors in by_key.items():
+        if key[0] in missing:
+            continue
+        source = source_of(key, entries)
+        if source is None:
+            found.problems[key] = f"bundle {predictor.bundle.path} has no regressor for {key[0]} ({key[1]})"
+            found.answers.update(
+                ((key, vector, role), _UNKNOWN) for vector, roles in vectors.items() for role in roles
+            )
+            continue
+        if source.is_substitute:
+            found.warnings.append(SubstituteWarning(source=source))
+        asked.setdefault(source.answered_by, []).append((source, vectors))
+    for answered_by, wanted in asked.items():
+        _ask_one(predictor, answered_by, wanted, found, calibration, with_warnings=with_warnings)
+    if missing:
+        found.warnings.append(LeftOutWarning(operators=tuple(sorted(missing))))
+    return found
+
+
+def _ask_one(
+    predictor: Predictor,
+    answered_by: Key,
+    wanted: list[tuple[Source, dict[Vector, list[str]]]],
+    found: OperatorTimes,
+    calibration: Calibration | None,
+    *,
+    with_warnings: bool,
+) -> None:
+    """Ask one regressor for all that it answers."""
+    entry = predictor.bundle.entries[answered_by]
+    sent = [
+        (source, vector, roles, *source.asked(vector, entry))
+        for source, vectors in wanted
+        for vector, roles in vectors.items()
+    ]
+    distinct = list(dict.fromkeys(vector for *_, vector, _ in sent))
+    times = _answers(predictor, answered_by, distinct, found)
+    if with_warnings:
+        if any(vector != own for source, own, _, vector, _ in sent if not (source.alike or source.gathered)):
+            found.warnings.append(EqualFeaturesWarning(key=answered_by, features=entry.equal_features))
+        if beyond := predictor.range_warnings(*answered_by, distinct):
+            found.warnings.extend(beyond)
+            times = {vector: widened(entry, vector, answer) for vector, answer in times.items()}
+    for source, own, roles, vector, factor in sent:
+        factor *= factor_of(calibration, source.key[0])
+        time_us, low_us, high_us = times[vector]
+        for role in roles:
+            found.answers[source.key, own, role] = (factor * time_us, factor * low_us, factor * high_us)
+            found.sources[source.key, own, role] = answered_by
+
+
+def _answers(
+    predictor: Predictor, key: Key, vectors: list[Vector], found: OperatorTimes
+) -> dict[Vector, Answer]:
+    """Answers of one regressor; NaN for the vectors that it answers with nonsense."""
+    try:
+        return predictor.answers_of(*key, vectors)  # type: ignore[return-value]  # whole numbers
+    except DataError as error:
+        if len(vectors) == 1:
+            found.problems.setdefault(key, str(error))
+            return {vectors[0]: _UNKNOWN}
+        half = len(vectors) // 2
+        return _answers(predictor, key, vectors[:half], found) | _answers(
+            predictor, key, vectors[half:], found
+        )

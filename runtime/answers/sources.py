@@ -1,0 +1,158 @@
+"""Which regressor answers a question: the operator's own, or a substitute where a bundle lacks it."""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.operators import OPERATORS, Key, Operator, Vector
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """`key` is answered by the regressor `answered_by`, whose time is multiplied by `factor`.
+
+    `gathered` and `alike` are those of the operator's `Substitute`; `is_part` says that the key is a part of a sum
+    (a linear's gradients) and `answered_by` that sum.
+    """
+
+    key: Key
+    answered_by: Key
+    factor: float = 1.0
+    gathered: bool = False
+    alike: bool = False
+    is_part: bool = False
+
+    @property
+    def is_substitute(self) -> bool:
+        """Whether another regressor than the operator's own answers."""
+        return self.answered_by != self.key
+
+    def asked(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:
+        """The workload that `answered_by`, with this `entry`, is asked for, and by what its time is multiplied."""
+        if self.gathered:
+            entries, nodes, gpus_per_node = vector
+            vector = (entries * nodes * gpus_per_node, nodes, gpus_per_node)
+        if self.alike:
+            return self._moving_alike(vector, entry)
+        if entry.equal_features:
+            own, partner = (list(entry.features).index(name) for name in entry.equal_features)
+            vector = (*vector[:own], vector[partner], *vector[own + 1 :])
+        return vector, self.factor
+
+    def _moving_alike(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:
+        """A workload inside the trained range that moves about as much, and the factor for the rest."""
+        (name, direction), row = self.key, OPERATORS[self.answered_by[0]]
+        moved = OPERATORS[name].moved_bytes(direction, vector, 1)
+        per_element = row.moved_bytes(direction, (1,) * len(row.features), 1)
+        alike = _within(entry.training_range, moved / per_element)
+        return alike, self.factor * moved / row.moved_bytes(direction, alike, 1)
+
+
+def source_of(key: Key, entries: Collection[Key]) -> Source | None:
+    """What answers `key` from the regressors `entries`; None where nothing does."""
+    if key in entries:
+        return Source(key=key, answered_by=key)
+    name, direction = key
+    row = OPERATORS[name]
+    for whole, parts in row.sums.items():
+        if direction in parts and (name, whole) in entries:
+            return Source(key=key, answered_by=(name, whole), factor=1 / len(parts), is_part=True)
+    found = row.substitute
+    if found is None or (found.operator, direction) not in entries:
+        return None
+    return Source(
+        key=key,
+        answered_by=(found.operator, direction),
+        factor=found.factor,
+        gathered=found.gathered,
+        alike=found.alike,
+    )
+
+
+def is_answered(row: Operator, entries: Collection[Key]) -> bool:
+    """Whether every direction of an operator has an answer."""
+    return all(source_of((row.name, direction), entries) for direction in row.directions)
+
+
+def _within(ranges: Sequence[tuple[float, float]], elements: float) -> Vector:
+    """A workload inside the trained ranges whose features multiply to about `elements`."""
+    lows = [math.log(max(1.0, low)) for low, _ in ranges]
+    spans = [math.log(max(1.0, high)) - low for (_, high), low in zip(ranges, lows, strict=True)]
+    wanted = math.log(max(1.0, elements)) - sum(lows)
+    share = min(1.0, max(0.0, wanted / sum(spans))) if sum(spans) > 0 else 0.0
+    return tuple(round(math.exp(low + share * span)) for low, span in zip(lows, spans, strict=True))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SubstituteWarning:
+    """An operator that the bundle lacks was answered by another."""
+
+    source: Source
+
+    def __str__(self) -> str:
+        source, (name, direction) = self.source, self.source.key
+        by, by_direction = source.answered_by
+        share = "" if source.factor == 1 else "half of "
+        if source.is_part:
+            return f"{name} ({direction}): not in the bundle, answered by {share}{by} ({by_direction})"
+        size = "moving as much memory" if source.alike else "of the same size"
+        return f"{name} ({direction}): not in the bundle, answered by {share}{by} {size}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        name, direction = self.source.key
+        return {
+            "operator": name,
+            "direction": direction.value,
+            "kind": "substitute",
+            "source": self.source.answered_by[0],
+            "factor": self.source.factor,
+            "message": str(self),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOutWarning:
+    """Operators of the step that the bundle lacks and the sum therefore does not contain."""
+
+    operators: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"not in the bundle: {', '.join(self.operators)}: left out of the sum"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {"kind": "left_out", "operators": list(self.operators), "message": str(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EqualFeaturesWarning:
+    """A workload was asked as if two features were equal, as they are in everything that was measured."""
+
+    key: Key
+    features: tuple[str, ...]
+
+    def __str__(self) -> str:
+        (name, direction), (own, partner) = self.key, self.features
+        return f"{name} ({direction}): measured only with {own} = {partner}, so it is predicted for {own} = {partner}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        name, direction = self.key
+        return {
+            "kind": "equal_features",
+            "operator": name,
+            "direction": direction.value,
+            "features": list(self.features),
+            "message": str(self),
+        }
+
+
+def left_out(keys: Collection[Key], entries: Mapping[Key, RegressorEntry]) -> frozenset[str]:
+    """Optional operators among `keys` without an answer for each of their directions: the sum goes without them."""
+    names = {name for name, _ in keys}
+    return frozenset(
+        name for name in names if OPERATORS[name].is_optional and not is_answered(OPERATORS[name], entries)
+    )

@@ -1,0 +1,146 @@
+"""Layouts of one structure as arrays: their step by closed form and by simulation, and a lower bound of the latter."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.estimate.layouts import SCHEDULES
+from kernelcast.runtime.pipeline.closed_form import closed_forms
+from kernelcast.runtime.pipeline.durations import Durations
+from kernelcast.runtime.pipeline.simulate import simulate
+from kernelcast.runtime.request.fields import Schedule, TimelineKind
+
+Times = NDArray[np.float64]
+Rows = NDArray[np.intp]
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What layouts share that are evaluated as one array."""
+
+    schedule: Schedule
+    pp: int
+    virtual_stages: int
+    is_sharded: bool
+
+    @property
+    def is_split(self) -> bool:
+        """Whether the backward pass is cut into input and weight gradients."""
+        return self.schedule == "zero_bubble"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepTimes:
+    """Times of steps in µs, float64 [configs]: the whole, and the part until the last pass ends."""
+
+    step_us: Times
+    pipeline_us: Times
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Configurations:
+    """Layouts of one structure, each with its random draws (see uncertainty.py): one configuration per row.
+
+    `rows` are their positions in the block of layouts, `micro_batches` those of an update, both [configs]; `durations`
+    of their passes, transfers and updates, `gather_us` [configs, stages] the part of an update that gathers
+    parameters; `layer_forward_us` and `layer_backward_us` [configs] of one transformer layer.
+    """
+
+    structure: Structure
+    rows: Rows
+    micro_batches: NDArray[np.int64]
+    durations: Durations
+    gather_us: Times
+    layer_forward_us: Times
+    layer_backward_us: Times
+
+    def per_stage(self, per_chunk: Times) -> Times:
+        """Sums over the chunks of each stage, [configs, stages]; chunk c runs on stage c mod pp."""
+        summed: Times = per_chunk.reshape(len(per_chunk), -1, self.structure.pp).sum(axis=1)
+        return summed
+
+    @property
+    def forward_us(self) -> Times:
+        """Forward pass of a stage with its sends, one micro-batch, [configs, stages]."""
+        return self.per_stage(self.durations.forward_us + self.durations.send_forward_us)
+
+    @property
+    def backward_us(self) -> Times:
+        """Whole backward pass of a stage with its sends, one micro-batch, [configs, stages]."""
+        times = self.durations
+        return self.per_stage(times.backward_us + times.weight_us + times.send_backward_us)
+
+    def times(self, timeline: TimelineKind, chosen: NDArray[np.bool_] | None = None) -> StepTimes:
+        """Times of the chosen configurations, or of all.
+
+        "simulate" is exact for the layout's schedule. "closed-form" is the paper's eq. 7, made for 1F1B, whatever
+        the schedule: an upper envelope where stages are equal.
+        """
+        positions = np.arange(len(self.rows)) if chosen is None else np.flatnonzero(chosen)
+        return self._closed_form(positions) if timeline == "closed-form" else self._simulated(positions)
+
+    def _closed_form(self, positions: Rows) -> StepTimes:
+        found = closed_forms(
+            forward_us=self.forward_us[positions],
+            backward_us=self.backward_us[positions],
+            all_reduce_us=self.durations.all_reduce_us[positions],
+            update_us=self.durations.update_us[positions],
+            micro_batches=self.micro_batches[positions].astype(np.float64),
+        )
+        return StepTimes(step_us=found.step_us, pipeline_us=found.pipeline_us)
+
+    def _simulated(self, positions: Rows) -> StepTimes:
+        step_us, pipeline_us = np.empty(len(positions)), np.empty(len(positions))
+        micro_batches = self.micro_batches[positions]
+        for m in np.unique(micro_batches).tolist():
+            same = np.flatnonzero(micro_batches == m)
+            found = simulate(
+                schedule=self.structure.schedule,
+                pp=self.structure.pp,
+                micro_batches=m,
+                virtual_stages=self.structure.virtual_stages,
+                durations=self.durations.take(positions[same]),
+            )
+            step_us[same], pipeline_us[same] = found.step_us, found.pipeline_us
+        return StepTimes(step_us=step_us, pipeline_us=pipeline_us)
+
+    def bound_us(self) -> Times:
+        """No simulation of these configurations is shorter than this, float64 [configs].
+
+        A stage computes every micro-batch, not before the first one has come down to it, and its last backward
+        pass comes up to every earlier stage. Then come the all-reduce of what the last pass adds to, and the update.
+        """
+        times, pp, virtual_stages = self.durations, self.structure.pp, self.structure.virtual_stages
+        forward, backward, weight = times.forward_us, times.backward_us, times.weight_us
+        m = self.micro_batches[:, None]
+        down = _before(forward + times.send_forward_us, pp)
+        up = _before(backward[:, :-1] + times.send_backward_us[:, 1:], pp)
+        computed = down + m * self.per_stage(forward + backward)
+        idle_from = np.maximum.accumulate((computed + up)[:, ::-1], axis=1)[:, ::-1] - up
+        if self.structure.is_split:
+            idle_from = np.maximum(idle_from + weight, computed + m * weight)
+        # `simulate` cuts an all-reduce into as many pieces as the stage has chunks; the last waits for the last pass.
+        bound: Times = (idle_from + times.all_reduce_us / virtual_stages + times.update_us).max(axis=1)
+        # Sums in another order, and the grid of a simulation, may differ by this much.
+        passes = virtual_stages * (self.micro_batches + 4 * pp)
+        return bound * (1 - 1e-12 - passes * 2.0**-48)
+
+
+def structures(schedule: Rows, pp: Rows, virtual_stages: Rows, sharded: Rows) -> list[tuple[Structure, Rows]]:
+    """The structures of a block of layouts, and the positions of their layouts."""
+    columns = [schedule, pp, virtual_stages, sharded]
+    order = np.lexsort(columns)
+    keys = np.stack(columns, axis=1)[order]
+    edges = np.flatnonzero((keys[1:] != keys[:-1]).any(axis=1)) + 1
+    found = []
+    for rows in np.split(order, edges):
+        kind, stages, chunks, is_sharded = (int(column[rows[0]]) for column in columns)
+        found.append((Structure(SCHEDULES[kind], stages, chunks, bool(is_sharded)), np.sort(rows)))
+    return found
+
+
+def _before(per_chunk: Times, pp: int) -> Times:
+    """Sums over the chunks before each of the first pp, [configs, stages]."""
+    summed: Times = np.pad(np.cumsum(per_chunk[:, : pp - 1], axis=1), ((0, 0), (1, 0)))
+    return summed

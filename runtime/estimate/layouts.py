@@ -1,0 +1,87 @@
+"""Many layouts as one table of whole numbers, so that thousands are evaluated at once."""
+
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.request.fields import LAYOUT, Recompute, Schedule
+from kernelcast.runtime.request.kinds import Choice, Flag
+from kernelcast.runtime.request.layout import Parallelism
+
+RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
+SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
+
+_FIELDS = tuple(name for name in LAYOUT if name != "layer_counts")
+# "index" is where in the space: what breaks ties, whoever evaluates the layout.
+COLUMNS = ("index", *_FIELDS)
+# What a column holds are positions in these; others hold the numbers themselves.
+_VALUES: dict[str, tuple[Any, ...]] = {
+    name: kind.values for name in _FIELDS if isinstance(kind := LAYOUT[name].kind, Choice | Flag)
+}
+_AT = {name: position for position, name in enumerate(COLUMNS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Layouts:
+    """A block of layouts: `table` is int64 [layouts, columns], its columns those of `COLUMNS`.
+
+    `layer_counts` are the layers of each chunk, where they are given by hand for all of them.
+    """
+
+    table: NDArray[np.int64]
+    layer_counts: tuple[int, ...] | None = None
+
+    @classmethod
+    def of(cls, layout: Parallelism) -> "Layouts":
+        """A block of one."""
+        values = ((name, getattr(layout, name)) for name in _FIELDS)
+        row = [0, *(_VALUES[name].index(value) if name in _VALUES else value for name, value in values)]
+        return cls(np.array([row], dtype=np.int64), layout.layer_counts)
+
+    def __len__(self) -> int:
+        return len(self.table)
+
+    def __getitem__(self, column: str) -> NDArray[np.int64]:
+        """One column, int64 [layouts]."""
+        return self.table[:, _AT[column]]
+
+    def take(self, rows: NDArray[Any]) -> "Layouts":
+        """The layouts at `rows` (positions or a mask)."""
+        return Layouts(self.table[rows], self.layer_counts)
+
+    def parallelism(self, row: int) -> Parallelism:
+        """The layout at `row` as a `Parallelism`."""
+        values: dict[str, Any] = dict(zip(COLUMNS, self.table[row].tolist(), strict=True))
+        del values["index"]
+        return Parallelism(
+            **{name: _VALUES[name][value] if name in _VALUES else value for name, value in values.items()},
+            layer_counts=self.layer_counts,
+        )
+
+    def distinct(self, *columns: str) -> tuple["Layouts", NDArray[np.intp]]:
+        """One layout for each distinct combination in `columns`, and for every layout which of them is its own.
+
+        The second value is intp [layouts]: positions in the first.
+        """
+        if len(self) == 1:
+            return self, np.zeros(1, dtype=np.intp)
+        code = np.zeros(len(self), dtype=np.int64)
+        radix = 1
+        for name in columns:
+            values = self[name]
+            low = int(values.min(initial=0))
+            width = int(values.max(initial=0)) - low + 1
+            radix *= width
+            if radix >= 2**63:
+                return self._distinct_rows(columns)
+            code = code * width + (values - low)
+        _, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        return self.take(first), inverse
+
+    def _distinct_rows(self, columns: tuple[str, ...]) -> tuple["Layouts", NDArray[np.intp]]:
+        # Too many combinations for one number each: slower, over rows.
+        selected = self.table[:, [_AT[name] for name in columns]]
+        _, first, inverse = np.unique(selected, axis=0, return_index=True, return_inverse=True)
+        return self.take(first), inverse.reshape(-1)
