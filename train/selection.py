@@ -108,7 +108,7 @@ def typical_errors(table: Table, errors: Array) -> Array:
     """
     if not table.layouts:
         return np.asarray(errors.mean(axis=1))
-    in_roles = [np.isfinite(times_us) for times_us in table.role_times_us.values()] or [True]
+    in_roles = [np.isfinite(times_us) for times_us in (table.role_times_us or {"": table.times_us}).values()]
     groups = [table.in_layout(layout) & in_role for layout in table.layouts for in_role in in_roles]
     logs = []
     for own in (errors[:, group] for group in groups if group.any()):
