@@ -9,7 +9,8 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.runtime.operators import OPERATORS, Vector
-from kernelcast.runtime.request.model import Activation, Attention, ModelConfig, Norm
+from kernelcast.runtime.request.fields import Activation, Attention, Norm
+from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.decomposition import StageKind
 from kernelcast.runtime.step.groups import Group
@@ -56,7 +57,7 @@ _UPDATES = (
     partial(_update, first=False, last=False),
     partial(_update, first=False, last=True),
 )
-_PARTS = (*_LAYERS, *_UPDATES)
+_PARTS: tuple[Callable[[Sizes], Calls], ...] = (*_LAYERS, *_UPDATES)
 
 
 class _Source(NamedTuple):
