@@ -1,8 +1,8 @@
 """From layouts to the durations of their passes, transfers and updates: the one evaluator of `predict` and `search`.
 
-Thousands of layouts share few pieces, because a piece depends on few of their columns: one layer's passes on tp,
-micro_batch, sequence_parallel and recompute, say. The pieces are those of `Decomposition`. All of a block's are priced
-together, and every regressor is asked once for all of them.
+Thousands of layouts share few pieces, because a piece depends on few of their columns: one layer's passes, for example,
+on tp, micro_batch, sequence_parallel and recompute. The pieces are those of `Decomposition`. All of a block's are
+priced together, and every regressor is asked once for all of them.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -92,8 +92,8 @@ class _Prices:
 class Engine:
     """Prices layouts of one model on one cluster with the regressors of one bundle, and remembers their pieces.
 
-    Every layout is evaluated once with the predicted times, and `draws` times with random ones. `problems` says what
-    the bundle has no answer to. `asked` holds all answers with their warnings where `with_warnings` asks for that.
+    Every layout is evaluated once with the predicted times, and `draws` times with random ones. `problems` names
+    what the bundle has no answer to. `asked` holds all answers with their warnings where `with_warnings` asks for that.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Engine:
     def configurations(self, layouts: Layouts) -> Iterator[Configurations]:
         """A block of layouts in parts of one structure each.
 
-        Layouts that need what the bundle has no answer to are left out; `problems` says what that is.
+        Layouts that need what the bundle has no answer to are left out; `problems` names it.
         """
         sharded = (layouts["zero"] >= 2) & (layouts["dp"] > 1)
         found = []

@@ -12,7 +12,7 @@ RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
 COLUMNS = (
-    "index",  # where in the space: what breaks ties, whoever evaluates the layout
+    "index",  # position in the space; breaks ties, so that parts of a search agree
     "pp",
     "tp",
     "dp",

@@ -54,7 +54,7 @@ class TransformerLayer(Layer):
         return forward(self.attention.core_calls) if recompute == "selective" else ()
 
     def backward_calls(self, recompute: Recompute) -> Calls:
-        """Its whole backward pass; what recomputation runs again stands last."""
+        """Its whole backward pass; what recomputation runs again comes last."""
         return (*backward(self.calls), *forward(self.backward_collectives), *self.recomputed(recompute))
 
     @property
