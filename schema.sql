@@ -1,4 +1,4 @@
--- kernelcast benchmark database, schema version 2 (SQLite).
+-- kernelcast benchmark database, schema version 3 (SQLite).
 --
 -- How long do the operators of an LLM training step take, on which hardware, with which software? Every measurement is
 -- kept down to its kernels. All tables are readable with sqlite3, pandas or Datasette alone; start with the views at
@@ -6,14 +6,14 @@
 --
 -- Ids are digests (128 bits of SHA-256, in hexadecimal) of what a row means, so the same measurement has the same id in
 -- every database, and merging databases is a union of rows. Rows are only ever added. Columns named `number` are
--- different: short row numbers that link a sample to its flags, repetitions and kernels inside one file and mean
--- nothing outside it. Host names, serials, UUIDs, user names and paths are stored nowhere.
+-- different: row numbers that link a sample to its flags, repetitions and kernels within one file; they mean nothing
+-- outside it. Host names, serials, UUIDs, user names and paths are not stored.
 --
 -- Units are in the names: _us microseconds, _s seconds, _bytes, _gib, _mhz, _w. Moments are UTC, ISO-8601. Times are
 -- whole nanoseconds (three decimals of a microsecond, nine of a second). JSON is text with sorted keys and no spaces.
 
 PRAGMA application_id = 1262699586;  -- 0x4B434442, "KCDB" in ASCII: a kernelcast database
-PRAGMA user_version = 2;             -- this schema's version; numbered migrations bring older files here
+PRAGMA user_version = 3;             -- this schema's version; numbered migrations bring older files here
 
 
 -- What was measured on ----------------------------------------------------------------------------------------------
@@ -62,22 +62,21 @@ CREATE TABLE software ( -- Versions and settings that change what runs; empty wh
     fingerprint TEXT NOT NULL -- all fields that the id is the digest of, JSON
 ) STRICT;
 
-CREATE TABLE operator ( -- The basic operators of a training step: a copy of kernelcast's table, to read vectors by.
-    name TEXT PRIMARY KEY, -- what samples call it; an operator whose features change gets a new name
-    paper_name TEXT NOT NULL, -- name in arXiv 2509.22832, Table I
+CREATE TABLE operator ( -- The operators of a training step: a copy of kernelcast's table, to read vectors by.
+    name TEXT PRIMARY KEY, -- name in samples; an operator whose features change gets a new name
     title TEXT NOT NULL, -- what it computes
     class TEXT NOT NULL, -- compute-bound, memory-bound, communication or optimizer
-    collective TEXT NOT NULL, -- communication: which collective it is (all_reduce, ...), else empty
-    directions TEXT NOT NULL, -- directions that have a time of their own, JSON list
-    features TEXT NOT NULL -- JSON object, name to unit, in the order of a sample's vector
+    directions TEXT NOT NULL, -- directions that a sample can have, JSON list
+    features TEXT NOT NULL, -- JSON object, name to unit, in the order of a sample's vector
+    roles TEXT NOT NULL -- why a step calls it: JSON object, role to name in arXiv 2509.22832, Table I (or empty)
 ) STRICT;
 
 
 -- Where rows come from ----------------------------------------------------------------------------------------------
 
-CREATE TABLE source ( -- Who made measurements: kernelcast's collector, an imported file, a trace of a real run.
+CREATE TABLE source ( -- Where measurements come from: kernelcast's collector, an imported file, a trace of a real run.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
-    kind TEXT NOT NULL CHECK (kind IN ('collector', 'import', 'trace')), -- how the rows came here
+    kind TEXT NOT NULL CHECK (kind IN ('collector', 'import', 'trace')), -- how the rows were obtained
     name TEXT NOT NULL, -- program, or base name of the file
     licence TEXT NOT NULL, -- licence of the data, SPDX where possible; empty where unknown
     file_digest TEXT NOT NULL, -- SHA-256 of the imported file; empty for the collector
@@ -86,15 +85,15 @@ CREATE TABLE source ( -- Who made measurements: kernelcast's collector, an impor
 
 CREATE TABLE run ( -- One invocation that measured or imported.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
-    started_at TEXT, -- UTC; NULL where an imported file does not say
-    kernelcast_version TEXT NOT NULL, -- version that measured; empty for somebody else's program
-    code_digest TEXT NOT NULL, -- digest of the code that measured; empty for somebody else's program
+    started_at TEXT, -- UTC; NULL where an imported file has no date
+    kernelcast_version TEXT NOT NULL, -- version that measured; empty for another program
+    code_digest TEXT NOT NULL, -- digest of the code that measured; empty for another program
     command TEXT NOT NULL, -- what was done, such as "collect compute"; no paths
     plan TEXT NOT NULL, -- sampling plan, such as quick; empty without one
     compute_id TEXT NOT NULL REFERENCES hardware (id), -- on which device
-    fabric_id TEXT REFERENCES fabric (id), -- over which fabric; NULL where unknown and without influence
+    fabric_id TEXT REFERENCES fabric (id), -- over which fabric; NULL where none was used
     software_id TEXT NOT NULL REFERENCES software (id), -- with which software
-    conditions TEXT NOT NULL, -- what else decides a time (processes per node, ...), JSON
+    conditions TEXT NOT NULL, -- what else affects a time (processes per node, ...), JSON
     source_id TEXT NOT NULL REFERENCES source (id) -- where its rows come from
 ) STRICT;
 CREATE INDEX run_by_hardware ON run (compute_id, software_id);
@@ -103,10 +102,10 @@ CREATE INDEX run_by_software ON run (software_id);
 CREATE INDEX run_by_source ON run (source_id);
 CREATE INDEX run_by_date ON run (started_at);
 
-CREATE TABLE run_note ( -- Free text about a run; apart from it, so that a database can be passed on without these rows.
+CREATE TABLE run_note ( -- Free text about a run, in a table of its own, so that a database can be shared without it.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
     run_id TEXT NOT NULL REFERENCES run (id), -- which run
-    site TEXT NOT NULL, -- who measured: name of a site or machine, as its owner wants it to be known
+    site TEXT NOT NULL, -- who measured: the name that a site or machine is published under
     note TEXT NOT NULL -- anything else
 ) STRICT;
 CREATE INDEX run_note_by_run ON run_note (run_id);
@@ -114,26 +113,28 @@ CREATE INDEX run_note_by_run ON run_note (run_id);
 
 -- Measured operators ------------------------------------------------------------------------------------------------
 
-CREATE TABLE sample ( -- One measured point: an operator at a workload. What has no time is a row with a reason.
+CREATE TABLE sample ( -- One measurement of an operator at a workload. A failure is a row with a reason and no time.
     number INTEGER PRIMARY KEY, -- row number in this file; flag, repetition and kernel link to it
     id TEXT NOT NULL UNIQUE CHECK (length(id) = 32), -- digest of the other columns, flags, repetitions and kernels
     run_id TEXT NOT NULL REFERENCES run (id), -- measured by
     operator TEXT NOT NULL REFERENCES operator (name), -- what was measured
-    direction TEXT NOT NULL CHECK (direction IN ('forward', 'backward', 'once')), -- once: has one time only
+    role TEXT NOT NULL, -- why a step calls it (operator.roles), such as qkv; empty for no particular reason
+    direction TEXT NOT NULL, -- which of its times; backward of a linear is the sum of its two gradients
     dtype TEXT NOT NULL, -- element type, torch's name (float32, bfloat16, ...)
-    variant TEXT NOT NULL, -- which of several ways (such as in-place); empty for the only one
+    variant TEXT NOT NULL, -- how it was called, where there are several ways, such as in-place; else empty
     vector TEXT NOT NULL, -- workload vector, JSON list in the order of operator.features
     status TEXT NOT NULL CHECK (status IN ('ok', 'failed', 'unsupported')), -- ok: has a time
     reason TEXT NOT NULL, -- why there is no time; empty when ok
     time_us REAL, -- microseconds: mean of the middle five of the first ten repetitions, or what `statistic` says
     quiet_us REAL, -- microseconds: 10th percentile over all repetitions; NULL where repetitions are not known
     spread REAL, -- no unit: (90th - 10th percentile) / median over all repetitions; NULL where they are not known
-    statistic TEXT NOT NULL, -- how time_us was formed: "middle five of ten", or what an import's author did
-    repetition_count INTEGER NOT NULL, -- repetitions that the times come from; 0 where unknown
+    statistic TEXT NOT NULL, -- how time_us was computed: "middle five of ten", or as an import states
+    repetition_count INTEGER NOT NULL, -- repetitions behind the times; 0 where unknown
     flops REAL, -- floating-point operations of one execution
-    moved_bytes REAL, -- bytes read and written by one execution (collectives: that one process puts in)
-    reference_us REAL, -- microseconds of a short fixed kernel timed beside it: how disturbed the machine was
-    measured_at TEXT, -- UTC; NULL where an imported file does not say
+    moved_bytes REAL, -- bytes read and written by one execution (collectives: bytes that one process puts in)
+    reference_us REAL, -- microseconds of a short fixed kernel timed with it: how disturbed the machine was
+    measured_at TEXT, -- UTC; NULL where an imported file has no date
+    CHECK (direction IN ('forward', 'backward', 'input_gradient', 'weight_gradient', 'once')),
     CHECK ((status = 'ok') = (time_us IS NOT NULL)),
     CHECK ((status = 'ok') = (reason = ''))
 ) STRICT;
@@ -142,7 +143,7 @@ CREATE INDEX sample_by_run ON sample (run_id, operator, direction, dtype);
 CREATE INDEX sample_by_date ON sample (measured_at);
 CREATE INDEX sample_without_time ON sample (status, operator) WHERE status <> 'ok';
 
-CREATE TABLE sample_flag ( -- What makes a sample doubtful, as noticed while it was measured.
+CREATE TABLE sample_flag ( -- Why a sample is doubtful, as noticed while it was measured.
     sample_number INTEGER NOT NULL REFERENCES sample (number), -- of which sample
     flag TEXT NOT NULL, -- a short name: unstable, throttled, ...
     detail TEXT NOT NULL, -- what was found, in one line
@@ -157,7 +158,7 @@ CREATE TABLE repetition ( -- One timed execution of a sample.
     PRIMARY KEY (sample_number, repetition_index)
 ) STRICT, WITHOUT ROWID;
 
-CREATE TABLE kernel_name ( -- Every kernel's name once.
+CREATE TABLE kernel_name ( -- Names of kernels, each stored once.
     number INTEGER PRIMARY KEY, -- row number in this file; kernel links to it
     name TEXT NOT NULL UNIQUE -- as the profiler prints it
 ) STRICT;
@@ -178,59 +179,59 @@ CREATE INDEX kernel_by_name ON kernel (name_number, sample_number, duration_us);
 
 -- Traces of real runs -----------------------------------------------------------------------------------------------
 
-CREATE TABLE trace ( -- The trace of one process of a real run: what it says of itself, how much of it was recognised.
+CREATE TABLE trace ( -- The trace of one process of a real run, and how much of it was recognised.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
     run_id TEXT NOT NULL REFERENCES run (id), -- run of its samples; several ranks of a job are one run
     file_digest TEXT NOT NULL, -- SHA-256 of the file
-    rank INTEGER, -- rank of the process; NULL where the trace does not say
-    world_size INTEGER, -- processes of the job; NULL where the trace does not say
-    backend TEXT NOT NULL, -- communication library, such as nccl; empty where the trace does not say
+    rank INTEGER, -- rank of the process; NULL where unknown
+    world_size INTEGER, -- processes of the job; NULL where unknown
+    backend TEXT NOT NULL, -- communication library, such as nccl; empty where unknown
     process_groups TEXT NOT NULL, -- groups as the trace lists them, JSON list of {"name", "size", "ranks"}
     span_us REAL NOT NULL, -- microseconds from the start of the first event to the end of the last
     event_count INTEGER NOT NULL, -- events that have a duration
     kernel_count INTEGER NOT NULL, -- kernels, copies and fills on the device (on a CPU: calls with time of their own)
-    kernel_us REAL NOT NULL, -- microseconds, their durations added up
-    attributed_count INTEGER NOT NULL, -- kernels whose operator on the host is known
-    attributed_us REAL NOT NULL, -- microseconds, their durations added up
-    recognised_count INTEGER NOT NULL, -- kernels that samples hold
-    recognised_us REAL NOT NULL, -- microseconds, their durations added up
-    measured_at TEXT -- UTC; NULL where the trace does not say
+    kernel_us REAL NOT NULL, -- microseconds, sum of their durations
+    attributed_count INTEGER NOT NULL, -- kernels whose host operator is known
+    attributed_us REAL NOT NULL, -- microseconds, sum of their durations
+    recognised_count INTEGER NOT NULL, -- kernels that are part of a sample
+    recognised_us REAL NOT NULL, -- microseconds, sum of their durations
+    measured_at TEXT -- UTC; NULL where unknown
 ) STRICT;
 CREATE INDEX trace_by_run ON trace (run_id);
 CREATE INDEX trace_by_file ON trace (file_digest);
 
-CREATE TABLE unrecognised_kernel ( -- Kernels of a trace that no sample holds, added up.
+CREATE TABLE unrecognised_kernel ( -- Kernels of a trace that are part of no sample, summed by name and host operator.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
     trace_id TEXT NOT NULL REFERENCES trace (id), -- of which trace
     name TEXT NOT NULL, -- as the profiler prints it
     category TEXT NOT NULL, -- the profiler's: kernel, gpu_memcpy, gpu_memset; on a CPU cpu_op
     stream INTEGER NOT NULL, -- GPU stream (on a CPU: thread) that they ran on
-    host_operator TEXT NOT NULL, -- operator on the host that they belong to; empty where unknown
-    shapes TEXT NOT NULL, -- shapes of that operator's inputs, JSON list; empty where they were not recorded
-    reason TEXT NOT NULL, -- why no sample holds them
-    kernel_count INTEGER NOT NULL, -- how many there are
-    total_us REAL NOT NULL -- microseconds, their durations added up
+    host_operator TEXT NOT NULL, -- framework operator on the host that launched them; empty where unknown
+    shapes TEXT NOT NULL, -- shapes of that operator's inputs, JSON list; empty where not recorded
+    reason TEXT NOT NULL, -- why they are part of no sample
+    kernel_count INTEGER NOT NULL, -- number of kernels
+    total_us REAL NOT NULL -- microseconds, sum of their durations
 ) STRICT;
 CREATE INDEX unrecognised_kernel_by_trace ON unrecognised_kernel (trace_id);
 
 
 -- Whole training steps and what was predicted for them --------------------------------------------------------------
 
-CREATE TABLE step ( -- A real training step of a model, timed end to end; what failed is a row with a reason.
+CREATE TABLE step ( -- A real training step of a model, timed end to end; a failure is a row with a reason.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
     run_id TEXT NOT NULL REFERENCES run (id), -- measured by
-    model_name TEXT NOT NULL, -- name of the model, as its configuration says; empty where it says none
+    model_name TEXT NOT NULL, -- name of the model in its configuration; empty where it has none
     model TEXT NOT NULL, -- whole configuration of the model, JSON
     pp INTEGER NOT NULL, -- pipeline stages
-    mp INTEGER NOT NULL, -- model (tensor) parallel degree
-    dp INTEGER NOT NULL, -- data parallel degree; devices = pp * mp * dp
+    tp INTEGER NOT NULL, -- tensor parallel degree
+    dp INTEGER NOT NULL, -- data parallel degree; devices = pp * tp * dp
     micro_batch INTEGER NOT NULL, -- samples of a micro-batch
     micro_batches INTEGER NOT NULL, -- micro-batches per update
     schedule TEXT NOT NULL, -- pipeline schedule, such as 1F1B; empty without a pipeline
-    recomputation INTEGER NOT NULL CHECK (recomputation IN (0, 1)), -- 1: activations are computed again backward
+    recomputation INTEGER NOT NULL CHECK (recomputation IN (0, 1)), -- 1: the backward pass computes activations again
     dtype TEXT NOT NULL, -- element type, torch's name
     framework TEXT NOT NULL, -- which training framework ran it; empty where unknown
-    options TEXT NOT NULL, -- further settings (ZeRO stage, ...), JSON
+    options TEXT NOT NULL, -- other settings (ZeRO stage, ...), JSON
     status TEXT NOT NULL CHECK (status IN ('ok', 'failed', 'unsupported')), -- ok: has a time
     reason TEXT NOT NULL, -- why there is no time; empty when ok
     min_s REAL, -- seconds, fastest step
@@ -239,7 +240,7 @@ CREATE TABLE step ( -- A real training step of a model, timed end to end; what f
     repetitions_s TEXT NOT NULL, -- every timed step, seconds, JSON list
     components_s TEXT NOT NULL, -- parts measured inside it, JSON, name to seconds
     peak_memory_bytes INTEGER, -- bytes in use on the fullest device
-    reference_us REAL, -- microseconds of a short fixed kernel timed beside it
+    reference_us REAL, -- microseconds of a short fixed kernel timed with it
     measured_at TEXT, -- UTC
     CHECK ((status = 'ok') = (min_s IS NOT NULL)),
     CHECK ((status = 'ok') = (reason = ''))
@@ -251,7 +252,7 @@ CREATE TABLE prediction ( -- What a bundle of regressors predicted for a measure
     step_id TEXT NOT NULL REFERENCES step (id), -- for which step
     bundle_digest TEXT NOT NULL, -- digest of the bundle that predicted
     kernelcast_version TEXT NOT NULL, -- version that predicted
-    timeline TEXT NOT NULL, -- how operators were added up: the closed form or the exact schedule
+    timeline TEXT NOT NULL, -- how operator times became a step time: the closed form or the exact schedule
     statistic TEXT NOT NULL, -- which time of the operators was fitted: time_us or quiet_us
     predicted_s REAL NOT NULL, -- seconds
     low_s REAL, -- seconds, lower end of the interval
@@ -264,8 +265,9 @@ CREATE INDEX prediction_by_bundle ON prediction (bundle_digest);
 CREATE TABLE predictor ( -- One trained regressor of a bundle, and its error.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
     bundle_digest TEXT NOT NULL, -- digest of the bundle that it is part of
-    operator TEXT NOT NULL, -- operator, or name of a group of operators that share it
-    direction TEXT NOT NULL CHECK (direction IN ('forward', 'backward', 'once')), -- which time it predicts
+    operator TEXT NOT NULL, -- operator
+    role TEXT NOT NULL, -- role, where it was trained for one only; else empty
+    direction TEXT NOT NULL, -- which time it predicts
     dtype TEXT NOT NULL, -- element type, torch's name
     compute_id TEXT REFERENCES hardware (id), -- trained for this device; NULL for several
     fabric_id TEXT REFERENCES fabric (id), -- trained for this fabric; NULL for several, or none
@@ -274,11 +276,12 @@ CREATE TABLE predictor ( -- One trained regressor of a bundle, and its error.
     form TEXT NOT NULL, -- features and target, such as log(time) on the workload vector
     hyperparameters TEXT NOT NULL, -- JSON
     training_rows INTEGER NOT NULL, -- samples that it was fitted on
-    validation_error REAL NOT NULL, -- mean absolute error over samples it had not seen, fraction of the time
+    validation_error REAL NOT NULL, -- mean absolute error on held-out samples, fraction of the time
     size_bytes INTEGER NOT NULL, -- bytes of the ONNX model
     trained_at TEXT NOT NULL, -- UTC
     statistic TEXT NOT NULL, -- which time it was fitted to: time_us or quiet_us
-    dataset_digest TEXT NOT NULL -- digest of the set of samples that it was fitted and validated on
+    dataset_digest TEXT NOT NULL, -- digest of the ids of the samples that it was fitted and validated on
+    CHECK (direction IN ('forward', 'backward', 'input_gradient', 'weight_gradient', 'once'))
 ) STRICT;
 CREATE INDEX predictor_by_bundle ON predictor (bundle_digest);
 CREATE INDEX predictor_by_operator ON predictor (operator, direction, dtype);
@@ -289,10 +292,11 @@ CREATE INDEX predictor_by_software ON predictor (software_id);
 
 -- Questions that people ask -----------------------------------------------------------------------------------------
 
-CREATE VIEW operator_time AS -- Which operator took how long on which hardware? One row per measured point.
+CREATE VIEW operator_time AS -- How long did an operator take, on which hardware? One row per sample.
 SELECT
     hardware.description AS hardware,
     sample.operator,
+    sample.role,
     sample.direction,
     sample.dtype,
     (
@@ -332,10 +336,11 @@ JOIN source ON source.id = run.source_id
 LEFT JOIN fabric ON fabric.id = run.fabric_id
 WHERE sample.status = 'ok';
 
-CREATE VIEW coverage AS -- What has been measured, on what? One row per hardware, operator, direction, dtype and status.
+CREATE VIEW coverage AS -- What was measured on which hardware? One row per operator, direction, dtype and status.
 SELECT
     hardware.description AS hardware,
     sample.operator,
+    group_concat(DISTINCT nullif(sample.role, '')) AS roles, -- those that it was measured for
     sample.direction,
     sample.dtype,
     sample.status,
@@ -371,10 +376,11 @@ JOIN kernel_name ON kernel_name.number = per_sample.name_number
 GROUP BY run.compute_id, per_sample.name_number
 ORDER BY total_us DESC;
 
-CREATE VIEW failure AS -- What could not be measured, where, and why?
+CREATE VIEW failure AS -- What could not be measured, and why?
 SELECT
     hardware.description AS hardware,
     sample.operator,
+    sample.role,
     sample.direction,
     sample.dtype,
     sample.vector,
@@ -405,7 +411,7 @@ JOIN hardware ON hardware.id = run.compute_id
 WHERE sample.status = 'ok' AND sample.spread IS NOT NULL AND sample.quiet_us > 0
 GROUP BY run.compute_id, sample.operator, sample.direction, sample.dtype;
 
-CREATE VIEW point_time AS -- One time per point, hardware and software: the mean over the samples that measured it.
+CREATE VIEW point_time AS -- One time per point, hardware and software: the mean over its samples, whatever their role.
 SELECT
     sample.operator,
     sample.direction,
@@ -485,12 +491,12 @@ SELECT
     hardware,
     model,
     pp,
-    mp,
+    tp,
     dp,
     micro_batch,
     micro_batches,
     measured_s,
-    measured_statistic, -- which of the step's times was compared: p10_s for quiet operators, else min_s
+    measured_statistic, -- the step's time that was compared: p10_s for quiet operators, else min_s
     predicted_s,
     round(100.0 * (predicted_s / measured_s - 1), 2) AS error_percent, -- negative: predicted too short
     timeline,
@@ -504,7 +510,7 @@ FROM (
         hardware.description AS hardware,
         step.model_name AS model,
         step.pp,
-        step.mp,
+        step.tp,
         step.dp,
         step.micro_batch,
         step.micro_batches,
@@ -524,9 +530,10 @@ FROM (
     WHERE step.status = 'ok'
 );
 
-CREATE VIEW predictor_error AS -- How well does each trained regressor predict what it has not seen? Worst first.
+CREATE VIEW predictor_error AS -- How well does each regressor predict held-out samples? Worst first.
 SELECT
     predictor.operator,
+    predictor.role,
     predictor.direction,
     predictor.dtype,
     hardware.description AS hardware,
@@ -546,6 +553,7 @@ CREATE VIEW doubtful_sample AS -- Which measurements are doubtful, and why? One 
 SELECT
     hardware.description AS hardware,
     sample.operator,
+    sample.role,
     sample.direction,
     sample.dtype,
     sample.vector,
@@ -564,7 +572,7 @@ JOIN sample ON sample.number = sample_flag.sample_number
 JOIN run ON run.id = sample.run_id
 JOIN hardware ON hardware.id = run.compute_id;
 
-CREATE VIEW real_run AS -- Which traces of real runs are here, and how much of them was recognised? One row per trace.
+CREATE VIEW real_run AS -- Which traces of real runs were ingested, and how much of each was recognised?
 SELECT
     hardware.description AS hardware,
     software.description AS software,
@@ -573,7 +581,7 @@ SELECT
     trace.backend,
     round(trace.span_us / 1e3, 3) AS span_ms, -- of the whole trace
     trace.kernel_count AS kernels,
-    round(trace.kernel_us / 1e3, 3) AS kernels_ms, -- their durations added up
+    round(trace.kernel_us / 1e3, 3) AS kernels_ms, -- sum of their durations
     round(100.0 * trace.attributed_us / nullif(trace.kernel_us, 0), 1) AS attributed_percent, -- of the kernels' time
     round(100.0 * trace.recognised_us / nullif(trace.kernel_us, 0), 1) AS recognised_percent, -- of the kernels' time
     (SELECT count(*) FROM sample WHERE sample.run_id = trace.run_id) AS samples_of_the_run,
@@ -587,7 +595,7 @@ JOIN run ON run.id = trace.run_id
 JOIN hardware ON hardware.id = run.compute_id
 JOIN software ON software.id = run.software_id;
 
-CREATE VIEW unrecognised AS -- What ran in real runs that no sample holds? Most time first, per operator of the host.
+CREATE VIEW unrecognised AS -- Which kernels of real runs are part of no sample? Most time first, by host operator.
 SELECT
     hardware.description AS hardware,
     unrecognised_kernel.host_operator,

@@ -38,7 +38,7 @@ READERS = {
     "kernelcast": "from pathlib import Path\nfrom kernelcast.collector.traces.kineto import read_trace\n"
     "def read(path): return read_trace(Path(path))\n",
     "kernelcast, arguments too": "from pathlib import Path\nfrom kernelcast.collector.traces.kineto import read_trace\n"
-    "from kernelcast.collector.ingest.arguments import arguments_of\n"
+    "from kernelcast.collector.traces.arguments import arguments_of\n"
     "def read(path):\n    trace = read_trace(Path(path))\n"
     "    return trace, [arguments_of(event) for event in trace.events]\n",
     "HolisticTraceAnalysis": "import logging\nlogging.disable(logging.CRITICAL)\n"

@@ -49,7 +49,8 @@ def make_samples(run: Run, kernels: int) -> list[Sample]:
     return [
         Sample.from_repetitions(
             run_id=run.id,
-            operator="qkv_linear",
+            operator="gemm",
+            role="qkv",
             direction=Direction.FORWARD,
             dtype="float32",
             vector=(rows, 512, 1536),

@@ -2,6 +2,7 @@
 
 import json
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,10 @@ from kernelcast.cli.bundle_diff import diff
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
-from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
+from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError, one_line
+from kernelcast.runtime.operators import role_name
 
 FORMAT = "kernelcast.bundle_info/1"
 CHECK_FORMAT = "kernelcast.bundle_check/1"
@@ -76,6 +78,8 @@ def info(path: Path, as_json: bool) -> None:
     for name, value in facts:
         click.echo(f"{name:{width}}  {one_line(value)}")
     click.echo("\n" + text_table(HEADS, [_row(entry) for entry in manifest.regressors]))
+    if rows := list(_roles(manifest)):
+        click.echo("\nErrors by role\n" + text_table(("role", "operator", "direction", "error"), rows))
 
 
 HEADS = (
@@ -103,6 +107,14 @@ def _row(entry: RegressorEntry) -> tuple[str, ...]:
         f"{entry.size_bytes / 1000:.0f} kB",
         ", ".join(ranges),
     )
+
+
+def _roles(manifest: Manifest) -> Iterator[tuple[str, ...]]:
+    """Errors of regressors that answer for several roles, by the names of the paper's Table I."""
+    for entry in manifest.regressors:
+        if len(entry.role_errors) > 1:
+            for role, error in entry.role_errors.items():
+                yield role_name(entry.operator, role), entry.operator, entry.direction_text, _percent(error)
 
 
 def _as_fraction(log_half_width: float) -> float:

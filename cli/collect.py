@@ -15,6 +15,7 @@ from kernelcast.cli.options import (
     database_option,
     device_option,
     dtype_option,
+    operators_option,
     plan_option,
     processes_option,
     site_option,
@@ -49,9 +50,7 @@ def collect() -> None:
 @dtype_option
 @threads_option
 @processes_option
-@click.option(
-    "--operator", "operators", multiple=True, help="Only this operator; may be given several times."
-)
+@operators_option
 @again_option
 @budget_option
 @target_option
@@ -130,11 +129,12 @@ collect.add_command(plan_command)
     default="",
     metavar="LAYOUT[,LAYOUT...]",
     help="Groups to measure: NODESxPROCESSES such as 1x2,2x4, or as tensor, data or pipeline parallelism of a size "
-    "forms them, such as mp2,dp4,pp2.  [default: all that the processes can form, in powers of two]",
+    "forms them, such as tp2,dp4,pp2.  [default: all that the processes can form, in powers of two]",
 )
 @device_option
 @dtype_option
 @threads_option
+@operators_option
 @again_option
 @click.option(
     "--timeout",
@@ -154,11 +154,14 @@ def comm(
     device: str,
     dtype: str,
     threads: int,
+    operators: tuple[str, ...],
     again: Again,
     timeout_s: float,
     site: str,
 ) -> None:
-    """Measure all-reduce, all-gather, reduce-scatter, all-to-all and point-to-point in groups of processes.
+    """Measure all-reduce, all-gather, reduce-scatter and point-to-point in groups of processes.
+
+    All-to-all, which no step calls yet, is measured where the plan or --operator names it.
 
     \b
     kernelcast collect comm --procs 2 --db bench.db
@@ -172,7 +175,14 @@ def comm(
             raise UsageError("--procs starts processes itself, found a launcher; expected one of the two")
         here = World(rank=0, local_rank=0, size=procs, local_size=procs)
         # Wrong use starts no processes.
-        what_to_exchange(load_plan(plan), here, device=device, dtype=dtype, layout_names=layout_names)
+        what_to_exchange(
+            load_plan(plan),
+            here,
+            device=device,
+            dtype=dtype,
+            layout_names=layout_names,
+            operators=operators,
+        )
         _start(procs, threads)
         return
     world = World.from_launcher()
@@ -184,6 +194,7 @@ def comm(
             dtype=dtype,
             threads=threads,
             layout_names=layout_names,
+            operators=operators,
             again=again,
             site=site,
             timeout_s=timeout_s,
@@ -201,9 +212,10 @@ def _start(procs: int, threads: int) -> None:
         if option.name == "procs" or not isinstance(option, click.Option):
             continue
         value = context.params[option.name or ""]
-        # One word, so that a value that begins with a dash stays a value; `no` is what --again says when it is absent.
+        # One word, so that a value that begins with a dash stays a value; `no` stands for an absent --again.
+        given = value if option.multiple else (value,)
         if value != option.default and (option.name, value) != ("again", "no"):
-            arguments.append(f"{option.opts[0]}={value}")
+            arguments += [f"{option.opts[0]}={one}" for one in given]
     sys.stdout.flush()
     sys.exit(show_workers("kernelcast.cli.main", arguments, processes=procs, threads=threads))
 

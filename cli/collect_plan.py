@@ -9,6 +9,7 @@ from kernelcast.cli.options import (
     device_option,
     dtype_option,
     json_option,
+    operators_option,
     plan_option,
     processes_option,
     size_gib,
@@ -32,9 +33,7 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 @dtype_option
 @threads_option
 @processes_option
-@click.option(
-    "--operator", "operators", multiple=True, help="Only this operator; may be given several times."
-)
+@operators_option
 @click.option(
     "--memory",
     "memory_gib",
@@ -85,12 +84,12 @@ def plan(
         click.echo(json.dumps(document, indent=2))
         return
     rows = [
-        (row.operator, *(f"{getattr(row, name):,}" for name in _NUMBERS), _span(row.seconds))
+        (row.operator, row.role, *(f"{getattr(row, name):,}" for name in _NUMBERS), _span(row.seconds))
         for row in found.rows
     ]
     totals = [sum(getattr(row, name) for row in found.rows) for name in _NUMBERS]
-    rows.append(("total", *(f"{total:,}" for total in totals), _span(found.seconds)))
-    click.echo(text_table(["operator", "points", "fit", "measured", "to measure", "time"], rows))
+    rows.append(("total", "", *(f"{total:,}" for total in totals), _span(found.seconds)))
+    click.echo(text_table(["operator", "role", "points", "fit", "measured", "to measure", "time"], rows))
     click.echo(f"memory: {found.memory_bytes / 2**30:.1f} GiB; time estimated from {found.source}")
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import database_argument, max_size_option
+from kernelcast.cli.options import database_argument, id_option, max_size_option
 from kernelcast.runtime.errors import UsageError
 from kernelcast.store.export import Subset, export_database
 
@@ -15,7 +15,7 @@ from kernelcast.store.export import Subset, export_database
 @click.option(
     "--operator", "operators", multiple=True, help="Only this operator; may be given several times."
 )
-@click.option("--hardware", default="", help="Only this hardware: the start of its id (see db info).")
+@id_option("hardware", "Only this hardware: the start of its id (see db info).")
 @click.option("--since", default="", help="Only what was measured from this UTC date on, such as 2026-01-31.")
 @click.option("--until", default="", help="Only what was measured before this UTC date.")
 @click.option("--anonymous", is_flag=True, help="Leave out site names and notes.")
@@ -41,12 +41,11 @@ def export(
 ) -> None:
     """Write a part of a database as a new one, or as Parquet files.
 
-    Rows keep their ids, so what was exported merges with any other database. --anonymous leaves out what people wrote
-    about their runs; words that ids are made of (names of imported files, of models, reasons of failures) stay, and
-    are listed.
+    Rows keep their ids, so the export merges with any other database. --anonymous leaves out site names and notes;
+    texts that are part of ids (names of imported files, of models, reasons of failures) stay, and are listed.
 
     \b
-    kernelcast db export bench.db linear.db --operator qkv_linear --since 2026-01-01
+    kernelcast db export bench.db linear.db --operator gemm --since 2026-01-01
     kernelcast db export bench.db shared.db --anonymous
     kernelcast db export bench.db bench-parquet --format parquet
     """

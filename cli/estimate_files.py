@@ -25,7 +25,7 @@ class EstimateFiles:
         ]
         if not asked:
             return
-        from kernelcast.runtime.views.file import check_target
+        from kernelcast.runtime.views.output_file import check_target
 
         for option, path in asked:
             check_target(path, option)
@@ -41,7 +41,7 @@ class EstimateFiles:
             write_chrome_trace(estimate, Path(self.trace))
             click.echo(f"wrote {self.trace}: open it in ui.perfetto.dev or chrome://tracing", err=True)
         if self.html:
-            from kernelcast.runtime.views.page import write_page
+            from kernelcast.runtime.views.estimate_page import write_page
 
             write_page(estimate, Path(self.html))
             click.echo(f"wrote {self.html}", err=True)

@@ -5,8 +5,8 @@ from itertools import groupby
 
 from kernelcast.cli.tables import seconds, seconds_precisely, text_table
 from kernelcast.runtime import Estimate
-from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
-from kernelcast.runtime.views.words import gibibytes, measured, rate
+from kernelcast.runtime.views.formatting import gibibytes, measured, rate
+from kernelcast.runtime.views.step_breakdown import operator_totals
 
 TOP_OPERATORS = 12
 SHOWN_WARNINGS = 8
@@ -50,12 +50,12 @@ def headline(estimate: Estimate) -> str:
             "of the pipeline's time",
             f"model     {model.name}: {model.layers} layers, hidden {model.hidden_size}, "
             f"sequence {model.sequence_length}, vocabulary {estimate.padded_vocabulary_size} (padded)",
-            f"layout    pp {layout.pp} × tp {layout.tp} × dp {layout.dp} = {layout.world_size} device(s), "
+            f"layout    {layout.degrees} = {layout.world_size} device(s), "
             f"{estimate.cluster.gpus_per_node} per node ({estimate.cluster_source}); "
             f"micro-batch {layout.micro_batch} × {layout.micro_batches}, recompute {layout.recompute}, "
             f"ZeRO {layout.zero}{', sequence parallel' if layout.sequence_parallel else ''}"
             f"{f', {layout.virtual_stages} chunks per stage' if layout.virtual_stages > 1 else ''}",
-            f"layers  {layers}",
+            f"layers    {layers}",
             f"bundle    {source.bundle} ({source.statistic} times, {source.dtype}, {measured(source.created_at)})",
             f"hardware  {hardware}",
             *([] if calibration is None else [f"calibration  {calibration.summary}"]),
@@ -127,29 +127,21 @@ def _together(rows: list[list[str]]) -> Iterator[list[str]]:
 
 
 def _operators(estimate: Estimate) -> str:
-    # One update runs every micro-batch once, so a row that is per micro-batch counts that often.
-    totals: dict[tuple[str, str], tuple[float, int]] = {}
-    for row in estimate.operators:
-        repeats = 1 if row.component in ONCE_PER_UPDATE else estimate.parallelism.micro_batches
-        total_s, calls = totals.get((row.operator, row.direction.value), (0.0, 0))
-        totals[row.operator, row.direction.value] = (
-            total_s + repeats * row.total_s,
-            calls + repeats * row.count,
-        )
-    everything_s = sum(total_s for total_s, _ in totals.values())
-    ranked = sorted(totals.items(), key=lambda item: (-item[1][0], item[0]))
+    totals = operator_totals(estimate)
+    whole_s = sum(total.time_s for total in totals)
     rows = [
         [
-            operator,
-            direction,
-            f"{calls:,}",
-            seconds(total_s / calls),
-            seconds(total_s),
-            f"{total_s / everything_s:.1%}",
+            total.operator,
+            total.role,
+            total.direction,
+            f"{total.calls:,}",
+            seconds(total.time_s / total.calls),
+            seconds(total.time_s),
+            f"{total.time_s / whole_s:.1%}",
         ]
-        for (operator, direction), (total_s, calls) in ranked[:TOP_OPERATORS]
+        for total in totals[:TOP_OPERATORS]
     ]
-    headers = ("operator", "direction", "calls", "mean time", "device time", "share")
+    headers = ("operator", "role", "direction", "calls", "mean time", "device time", "share")
     return text_table(headers, rows, indent="  ")
 
 

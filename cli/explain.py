@@ -9,7 +9,7 @@ from kernelcast.cli.tables import seconds, text_table
 from kernelcast.runtime import Estimate, UsageError
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.estimate.explanation import Explanation, explain_operator
-from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.operators import OPERATORS, role_name
 
 NEAREST = 5
 
@@ -100,7 +100,7 @@ def _render(explained: Explained) -> str:
     coverage = entry.interval_coverage if all(feature.inside for feature in one.features) else None
     covered = "" if coverage is None else f"; such intervals held {coverage:.0%} of held-out samples"
     lines = [
-        f"{one.operator} ({one.direction})",
+        f"{_called(one)} ({one.direction})",
         f"  time       {seconds(one.time_us / 1e6)}, "
         f"{seconds(one.low_us / 1e6)} to {seconds(one.high_us / 1e6)} (90 %){covered}",
         f"  calls      {one.calls:,} per step, {seconds(one.total_s)}, {one.share:.1%} of the devices' work",
@@ -109,10 +109,11 @@ def _render(explained: Explained) -> str:
     ]
     if entry.processes_per_node > 1:
         lines.append(f"  measured   with {entry.processes_per_node} processes of a node at it at once")
-    if entry.operator != one.operator:
+    if entry.key != (one.operator, one.direction):
         share = "" if one.factor == 1 else f"{one.factor:g} × "
         lines.append(
-            f"  substitute {one.operator} is not in the bundle; the time is {share}that of {entry.operator}"
+            f"  substitute {one.operator} ({one.direction}) is not in the bundle; "
+            f"the time is {share}that of {entry.operator} ({entry.direction})"
         )
     if one.calibration_factor != 1:
         kind = OPERATORS[one.operator].operator_class
@@ -138,6 +139,13 @@ def _render(explained: Explained) -> str:
     if explained.nearest is not None:
         lines += ["", _nearest(explained.nearest, [feature.name for feature in one.features])]
     return "\n".join(lines)
+
+
+def _called(one: Explanation) -> str:
+    """The operator with its role, and the role's name in the paper's Table I."""
+    in_paper = role_name(one.operator, one.role)
+    called = " ".join(filter(None, (one.operator, one.role)))
+    return called if in_paper.startswith(one.operator) else f"{called}, {in_paper}"
 
 
 def _nearest(samples: Sequence[NearSample], features: Sequence[str]) -> str:

@@ -11,6 +11,7 @@ import click
 
 from kernelcast.cli.lazy import LazyGroup, Verb
 from kernelcast.runtime.errors import KernelcastError, one_line
+from kernelcast.runtime.request.spelling import nearest_names
 
 INTERRUPTED = 130
 READER_GONE = 141
@@ -125,6 +126,8 @@ def _run(arguments: list[str] | None) -> NoReturn:
         error.show()  # the help
         sys.exit(error.exit_code)
     except click.ClickException as error:
+        if isinstance(error, click.NoSuchOption):
+            error = click.NoSuchOption(error.option_name, possibilities=_meant(error), ctx=error.ctx)
         click.echo(f"kernelcast: error: {error.format_message()}", err=True)
         sys.exit(error.exit_code)
     except (KeyboardInterrupt, click.Abort):
@@ -139,6 +142,14 @@ def _run(arguments: list[str] | None) -> NoReturn:
         click.echo(f"kernelcast: error: {error}", err=True)
         sys.exit(1)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _meant(error: click.NoSuchOption) -> list[str]:
+    """Options that were misspelled; click suggests whatever looks alike, `--dp` for `--tp`."""
+    if error.ctx is None:
+        return []
+    options = [name for parameter in error.ctx.command.get_params(error.ctx) for name in parameter.opts]
+    return nearest_names(error.option_name, options)
 
 
 if __name__ == "__main__":

@@ -1,15 +1,122 @@
 """Options that several verbs share."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import click
 
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.request.fields import Field, option_name
+from kernelcast.runtime.request.kinds import Flag, Kind
+from kernelcast.runtime.request.models import BUILT_IN
 
 F = TypeVar("F", bound=Callable[..., Any])
+
+
+class RenamedOption(click.Option):
+    """An option that is still accepted by its `old` names, which its help does not show."""
+
+    def __init__(self, *arguments: Any, old: Collection[str] = (), **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.old = tuple(old)
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        """Let the parser know every name; an old one has a destination of its own."""
+        super().add_to_parser(parser, ctx)
+        for name in self.old:
+            parser.add_option(obj=self, opts=[name], dest=name, action="store", nargs=self.nargs)
+
+    def handle_parse_result(
+        self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
+    ) -> tuple[Any, list[str]]:
+        """Take the value of whichever name is given.
+
+        Raises:
+            UsageError: two of its names are given.
+        """
+        given = [name for name in (self.name or "", *self.old) if name in opts]
+        if len(given) > 1:
+            raise UsageError(f"{self.opts[0]} and {given[-1]} are both given, expected only {self.opts[0]}")
+        if given:
+            opts = {**opts, self.name or "": opts[given[0]]}
+        return super().handle_parse_result(ctx, opts, args)
+
+
+def _reading(kind: Kind) -> Callable[[click.Context, click.Parameter, str | None], Any]:
+    """Reads an option's text as that field of a request is read."""
+
+    def read(_context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
+        value = None if text is None else kind.read(text)
+        if text is not None and value is None:
+            raise UsageError(f"{parameter.opts[0]} is {shown(text)}, expected {kind.expected}")
+        return value
+
+    return read
+
+
+def field_options(
+    *fields: Field,
+    as_text: bool = False,
+    required: Collection[str] = (),
+    old: Mapping[str, str] = MappingProxyType({}),
+) -> Callable[[F], F]:
+    """One option for each field of a request, None where it is not given.
+
+    `as_text` leaves their texts to the command; `old` are options that fields had in this command alone.
+    """
+
+    def decorated(function: F) -> F:
+        for field in reversed(fields):
+            names = [option_name(name) for name in field.old]
+            more: dict[str, Any] = {"metavar": field.unit.upper() or field.kind.metavar}
+            if isinstance(field.kind, Flag) and not as_text:
+                more = {"is_flag": True, "default": None}
+            elif not as_text:
+                more |= {"callback": _reading(field.kind)}
+            function = click.option(
+                option_name(field.name),
+                field.name,
+                cls=RenamedOption,
+                old=[*names, *([old[field.name]] if field.name in old else [])],
+                required=field.name in required,
+                help=help_of(field),
+                **more,
+            )(function)
+        return function
+
+    return decorated
+
+
+def help_of(field: Field) -> str:
+    """What a field is, and what holds where it is not given."""
+    default = field.otherwise if field.default is None else str(field.default)
+    return (
+        f"{field.help}  [default: {default}]" if default and not isinstance(field.kind, Flag) else field.help
+    )
+
+
+bundle_option = click.option("--bundle", required=True, metavar="FILE", help="Bundle of regressors (.kcast).")
+model_option = click.option(
+    "--model",
+    "model_name",
+    required=True,
+    metavar="NAME|FILE",
+    help=f"Model: a name ({', '.join(BUILT_IN)}), a .toml or .json file, or a Hugging Face config.json.",
+)
+no_calibration_option = click.option(
+    "--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps."
+)
+
+
+def id_option(what: str, help_text: str) -> Callable[[F], F]:
+    """Make `--hardware-id` and the like: the start of a fingerprint's id."""
+    return click.option(
+        f"--{what}-id", what, cls=RenamedOption, old=[f"--{what}"], metavar="ID", default="", help=help_text
+    )
+
 
 device_option = click.option(
     "--device", default="auto", show_default=True, help="cpu, cuda, or auto: the GPU where there is one."
@@ -26,6 +133,9 @@ dtype_option = click.option(
 )
 plan_option = click.option(
     "--plan", default="quick", show_default=True, help="A plan that ships, or a TOML file like it."
+)
+operators_option = click.option(
+    "--operator", "operators", multiple=True, help="Only this operator; may be given several times."
 )
 again_option = click.option(
     "--again",

@@ -1,7 +1,6 @@
 """`kernelcast predict`: the time of a training step from a bundle, a model and a layout."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,103 +9,31 @@ import click
 from kernelcast.cli.estimate_files import EstimateFiles
 from kernelcast.cli.estimate_text import headline, render
 from kernelcast.cli.explain import explain, render_explanations
+from kernelcast.cli.options import bundle_option, field_options, model_option, no_calibration_option
 from kernelcast.cli.sizes import parse_size
-from kernelcast.runtime import Cluster, Estimator, Parallelism, UsageError, load_model
-from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES, Recompute, Schedule
-from kernelcast.runtime.request.models import BUILT_IN
-from kernelcast.runtime.step.timeline_kinds import TimelineKind
-
-_COUNTS = re.compile(r"\d{1,9}(,\d{1,9})*")
+from kernelcast.runtime import Estimator, UsageError, load_model
+from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
+from kernelcast.runtime.request.fields import REQUEST
+from kernelcast.runtime.request.reading import read_request
 
 
 @click.command("predict")
-@click.option("--bundle", required=True, metavar="FILE", help="Bundle of regressors (.kcast).")
-@click.option(
-    "--model",
-    "model_name",
-    required=True,
-    metavar="NAME|FILE",
-    help=f"Model: a name ({', '.join(BUILT_IN)}), a .toml or .json file, or a Hugging Face config.json.",
-)
-@click.option("--sequence-length", type=int, help="Tokens of a sequence.  [default: the model's]")
-@click.option("--pp", type=int, default=1, show_default=True, help="Pipeline stages.")
-@click.option("--tp", type=int, default=1, show_default=True, help="Model (tensor) parallel degree.")
-@click.option("--dp", type=int, default=1, show_default=True, help="Data parallel degree.")
-@click.option("--micro-batch", type=int, required=True, help="Samples per micro-batch.")
-@click.option("--micro-batches", type=int, help="Micro-batches per update (or --global-batch).")
-@click.option("--global-batch", type=int, help="Samples per update; gives the micro-batches.")
-@click.option("--gpus-per-node", type=int, help="Devices per node.  [default: the bundle's, else one node]")
-@click.option(
-    "--schedule",
-    type=click.Choice(["gpipe", "1f1b", "interleaved", "zero_bubble"]),
-    default="1f1b",
-    show_default=True,
-    help="Order of forward and backward passes (zero_bubble is ZB-H1).",
-)
-@click.option(
-    "--virtual-stages",
-    type=int,
-    default=1,
-    show_default=True,
-    help="Chunks per stage of an interleaved schedule.",
-)
-@click.option(
-    "--stages", metavar="N,N,…", help="Encoders of each stage (or chunk) by hand.  [default: spread evenly]"
-)
-@click.option(
-    "--zero", type=int, default=1, show_default=True, help="What data parallelism shards: ZeRO 0 to 3 (FSDP)."
-)
-@click.option("--sequence-parallel", is_flag=True, help="Cut norms and residuals along the sequence.")
-@click.option(
-    "--recompute",
-    type=click.Choice(["none", "selective", "full"]),
-    default="none",
-    show_default=True,
-    help="Activation recomputation.",
-)
-@click.option(
-    "--bucket-entries",
-    type=int,
-    default=DEFAULT_BUCKET_ENTRIES,
-    show_default=True,
-    help="Entries of the framework's bucket for gradient and parameter collectives.",
-)
-@click.option(
-    "--timeline",
-    type=click.Choice(["simulate", "closed-form"]),
-    default="simulate",
-    show_default=True,
-    help="Exact simulation of the schedule, or the paper's eq. 7.",
-)
+@bundle_option
+@model_option
+@field_options(*REQUEST.values(), required=("micro_batch",), old={"layer_counts": "--stages"})
 @click.option(
     "--gpu-memory", metavar="SIZE", help="Memory of a device, 80GB or 40GiB.  [default: the bundle's]"
 )
-@click.option("--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps.")
+@no_calibration_option
 @click.option("--explain", "explained", metavar="OPERATOR", help="Say how an operator's times came about.")
 @click.option("--db", "database", metavar="FILE", help="Database for --explain: shows the nearest samples.")
 @click.option("--trace", metavar="FILE", help="Write the simulated step as a Chrome trace (ui.perfetto.dev).")
 @click.option("--html", metavar="FILE", help="Write a page: timeline, shares, memory, operators.")
-@click.option("--json", "as_json", is_flag=True, help="Print the estimate as JSON (kernelcast.estimate/1).")
+@click.option("--json", "as_json", is_flag=True, help=f"Print the estimate as JSON ({ESTIMATE_FORMAT}).")
 def predict(
     *,
     bundle: str,
     model_name: str,
-    sequence_length: int | None,
-    pp: int,
-    tp: int,
-    dp: int,
-    micro_batch: int,
-    micro_batches: int | None,
-    global_batch: int | None,
-    gpus_per_node: int | None,
-    schedule: Schedule,
-    virtual_stages: int,
-    stages: str | None,
-    zero: int,
-    sequence_parallel: bool,
-    recompute: Recompute,
-    bucket_entries: int,
-    timeline: TimelineKind,
     gpu_memory: str | None,
     no_calibration: bool,
     explained: str | None,
@@ -114,6 +41,7 @@ def predict(
     trace: str | None,
     html: str | None,
     as_json: bool,
+    **fields: Any,
 ) -> None:
     """Predict the time of one training step.
 
@@ -121,36 +49,16 @@ def predict(
     kernelcast predict --bundle here.kcast --model gpt.toml --pp 2 --micro-batch 4 --micro-batches 8
     """
     # Checked before the bundle is read: what was asked for is the cheaper thing to get wrong.
-    fields = {
-        "pp": pp,
-        "tp": tp,
-        "dp": dp,
-        "micro_batch": micro_batch,
-        "recompute": recompute,
-        "schedule": schedule,
-        "virtual_stages": virtual_stages,
-        "zero": zero,
-        "sequence_parallel": sequence_parallel,
-        "layer_counts": None if stages is None else _counts(stages),
-    }
-    layout = _layout(micro_batches, global_batch, fields)
-    cluster = None if gpus_per_node is None else Cluster(gpus_per_node=gpus_per_node)
-    memory_bytes = None if gpu_memory is None else parse_size(gpu_memory, name="gpu_memory")
+    given = {name: value for name, value in fields.items() if value is not None}
+    if gpu_memory is not None:
+        given["gpu_memory_bytes"] = parse_size(gpu_memory, name="gpu_memory")
+    asked = read_request(given)
     if database is not None and explained is None:
         raise UsageError("--db is given without --explain, expected both")
     files = EstimateFiles(trace=trace, html=html)
-    model = load_model(model_name)
-    if sequence_length is not None:
-        model = model.with_sequence_length(sequence_length)
+    model = load_model(model_name, sequence_length=fields["sequence_length"])
     estimator = Estimator.load(bundle, calibrated=not no_calibration)
-    estimate = estimator.predict(
-        model=model,
-        parallelism=layout,
-        cluster=cluster,
-        bucket_entries=bucket_entries,
-        timeline=timeline,
-        gpu_memory_bytes=memory_bytes,
-    )
+    estimate = estimator.predict(model=model, **asked)
     files.write(estimate)
     explanations = (
         ()
@@ -166,18 +74,3 @@ def predict(
         click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
     else:
         click.echo(render(estimate))
-
-
-def _layout(micro_batches: int | None, global_batch: int | None, fields: dict[str, Any]) -> Parallelism:
-    if micro_batches is not None and global_batch is None:
-        return Parallelism(micro_batches=micro_batches, **fields)
-    if global_batch is not None and micro_batches is None:
-        return Parallelism.from_global_batch(global_batch=global_batch, **fields)
-    given = "neither" if micro_batches is None else "both"
-    raise UsageError(f"{given} of --micro-batches and --global-batch given, expected one of them")
-
-
-def _counts(text: str) -> tuple[int, ...]:
-    if not _COUNTS.fullmatch(text):
-        raise UsageError(f"stages is {text!r:.80}, expected numbers separated by commas, such as 11,12,12,9")
-    return tuple(int(part) for part in text.split(","))

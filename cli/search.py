@@ -2,24 +2,29 @@
 
 import json
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Any, get_args
+from typing import Any
 
 import click
 
-from kernelcast.cli.options import F
+from kernelcast.cli.options import (
+    F,
+    RenamedOption,
+    bundle_option,
+    field_options,
+    model_option,
+    no_calibration_option,
+)
 from kernelcast.cli.sizes import in_gib, parse_size
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import DataError, Estimator, UsageError
-from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.request.fields import DEGREES, REQUEST, SEARCH, option_name
 from kernelcast.runtime.request.models import load_model
-from kernelcast.runtime.search import Answer, NumberSet, Question, SearchResult, Space, search
-from kernelcast.runtime.search.defaults import usual_gpu_memory_bytes, usual_gpus_per_node
-from kernelcast.runtime.search.layouts import RECOMPUTE, SCHEDULES
-from kernelcast.runtime.search.question import RankBy
+from kernelcast.runtime.search import Answer, Question, SearchResult, search
+from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, read_question
+from kernelcast.runtime.search.result import SEARCH_FORMAT
 from kernelcast.runtime.search.sweep import Report
-from kernelcast.runtime.views.words import rate
+from kernelcast.runtime.views.formatting import rate
 
 SHOWN_WARNINGS = 8
 _LONG_S = 3.0
@@ -27,83 +32,49 @@ _LONG_S = 3.0
 _SEQUENCE = {"off": (False,), "on": (True,), "both": (False, True)}
 
 
-def _limit(option: str, help_text: str) -> Callable[[F], F]:
-    return click.option(f"--{option}", metavar="NUMBERS", help=help_text)
-
-
-def _choices(option: str, allowed: tuple[Any, ...], help_text: str) -> Callable[[F], F]:
-    everything = ",".join(map(str, allowed))
-    return click.option(f"--{option}", metavar="LIST", default=everything, show_default=True, help=help_text)
+def _limit_options(function: F) -> F:
+    """One option for each field of a layout: the values that are allowed."""
+    for name, field in reversed(list(LIMITS.items())):
+        if name == "sequence_parallel":
+            kind: dict[str, Any] = {
+                "type": click.Choice(list(_SEQUENCE)),
+                "help": f"{field.help}  [default: both]",
+            }
+        else:
+            values = ",".join(map(str, few_values(field)))
+            default = values or USUAL.get(name, "any")
+            kind = {"metavar": "LIST" if values else "NUMBERS", "help": f"{field.help}  [default: {default}]"}
+        old = [option_name(one) for one in field.old]
+        function = click.option(option_name(name), name, cls=RenamedOption, old=old, **kind)(function)
+    return function
 
 
 @click.command("search")
-@click.option("--bundle", required=True, metavar="FILE", help="Bundle of regressors (.kcast).")
-@click.option(
-    "--model", "model_name", required=True, metavar="MODEL", help="A built-in model's name, or a model file."
-)
-@click.option("--sequence-length", type=int, help="Tokens of a sequence.  [default: the model's]")
+@bundle_option
+@model_option
+@field_options(REQUEST["sequence_length"])
 @click.option("--gpus", required=True, metavar="LIST", help="Devices, all of which are used: 64, or 64,128.")
-@click.option("--global-batch", type=int, required=True, help="Samples per update.")
-@click.option("--gpus-per-node", type=int, help="Devices per node.  [default: the bundle's, else one node]")
+@field_options(REQUEST["global_batch"], REQUEST["gpus_per_node"], required=("global_batch",))
 @click.option(
     "--gpu-memory", metavar="SIZE", help="Memory of a device: 80GB, 40GiB, any.  [default: the bundle's]"
 )
-@click.option(
-    "--timeline",
-    type=click.Choice(["simulate", "closed-form"]),
-    default="simulate",
-    show_default=True,
-    help="Exact simulation of the schedule, or the paper's eq. 7.",
-)
-@click.option(
-    "--rank-by",
-    type=click.Choice(list(get_args(RankBy))),
-    default="step-time",
-    show_default=True,
-    help="Time of a step, or tokens per second and device.",
-)
-@_limit("pp", "Pipeline stages that are allowed: numbers and ranges, 1,2,4-8.  [default: any]")
-@_limit("tp", "Tensor parallel degrees.  [default: within a node]")
-@_limit("dp", "Data parallel degrees.  [default: any]")
-@_limit("micro-batch", "Samples per micro-batch.  [default: any]")
-@_limit("micro-batches", "Micro-batches per update.  [default: any]")
-@_limit("virtual-stages", "Chunks per device, interleaved.  [default: 2-8]")
-@_choices("schedules", SCHEDULES, "Pipeline schedules.")
-@_choices("recompute", RECOMPUTE, "Activation recomputation.")
-@_choices("zero", (0, 1, 2, 3), "ZeRO stages.")
-@click.option(
-    "--sequence-parallel",
-    type=click.Choice(list(_SEQUENCE)),
-    default="both",
-    show_default=True,
-    help="Sequence parallelism.",
-)
-@click.option(
-    "--bucket-entries",
-    type=int,
-    default=DEFAULT_BUCKET_ENTRIES,
-    show_default=True,
-    help="Entries of the framework's bucket for gradient and parameter collectives.",
-)
-@click.option("--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps.")
-@click.option("--top", type=int, default=10, show_default=True, help="How many of the best to show.")
+@field_options(REQUEST["timeline"], SEARCH["rank_by"])
+@_limit_options
+@field_options(REQUEST["bucket_entries"], SEARCH["top"])
+@no_calibration_option
 @click.option("--pareto", is_flag=True, help="Show also the Pareto front of time against memory.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON (kernelcast.search/1).")
+@click.option("--json", "as_json", is_flag=True, help=f"Print JSON ({SEARCH_FORMAT}).")
 @click.option("--dask", "scheduler", metavar="ADDRESS", help="Share the work over a Dask cluster's workers.")
 def search_(
     *,
     bundle: str,
     model_name: str,
     sequence_length: int | None,
-    gpus: str,
-    global_batch: int,
-    gpus_per_node: int | None,
     gpu_memory: str | None,
     no_calibration: bool,
     pareto: bool,
     as_json: bool,
     scheduler: str | None,
-    sequence_parallel: str,
     **options: Any,
 ) -> None:
     """Find the fastest layouts: every valid one is evaluated, those that do not fit into memory are left out.
@@ -111,37 +82,14 @@ def search_(
     \b
     kernelcast search --bundle here.kcast --model llama-2-7b --gpus 64 --global-batch 512
     """
-    sizes = _numbers("gpus", gpus)
-    memory_bytes = None if gpu_memory in (None, "any") else parse_size(gpu_memory, name="gpu_memory")
-    limits = {
-        name: NumberSet.parse(options[name], name=name)
-        for name in ("pp", "tp", "dp", "micro_batch", "micro_batches", "virtual_stages")
-        if options[name] is not None
-    }
+    given = {name: value for name, value in options.items() if value is not None}
+    if gpu_memory is not None:
+        given["gpu_memory_bytes"] = None if gpu_memory == "any" else parse_size(gpu_memory, name="gpu_memory")
+    if "sequence_parallel" in given:
+        given["sequence_parallel"] = _SEQUENCE[given["sequence_parallel"]]
     model = load_model(model_name, sequence_length=sequence_length)
     estimator = Estimator.load(bundle, calibrated=not no_calibration)
-    if gpus_per_node is None:
-        gpus_per_node = usual_gpus_per_node(estimator.bundle, sizes)
-    if gpu_memory is None:
-        memory_bytes = usual_gpu_memory_bytes(estimator.bundle)
-    question = Question(
-        space=Space(
-            model=model,
-            gpus=sizes,
-            global_batch=global_batch,
-            gpus_per_node=gpus_per_node,
-            schedules=_listed(options["schedules"]),
-            recompute=_listed(options["recompute"]),
-            zero=_numbers("zero", options["zero"]),
-            sequence_parallel=_SEQUENCE[sequence_parallel],
-            **limits,
-        ),
-        timeline=options["timeline"],
-        rank_by=options["rank_by"],
-        gpu_memory_bytes=memory_bytes,
-        top=options["top"],
-        bucket_entries=options["bucket_entries"],
-    )
+    question = read_question(given, model=model, bundle=estimator.bundle)
     with ExitStack() as stack:
         report = _late_progress(stack)
         if scheduler is None:
@@ -190,17 +138,6 @@ def _on_dask(
     return search_on_dask(scheduler, bundle, estimator, question, report=report)
 
 
-def _listed(text: str) -> tuple[Any, ...]:
-    return tuple(part.strip() for part in text.split(","))
-
-
-def _numbers(name: str, text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"{name} is {text!r:.80}, expected whole numbers separated by commas") from None
-
-
 def render(result: SearchResult, *, pareto: bool) -> str:
     """A result as readable text: the best layouts, the front if asked for, what was looked at, warnings."""
     best = result.best
@@ -218,7 +155,7 @@ def render(result: SearchResult, *, pareto: bool) -> str:
 
 
 _HEADERS = (
-    "", "step", "tokens/s/device", "GiB", "pp", "tp", "dp", "micro-batch", "schedule", "recompute", "ZeRO", "seq.",
+    "", "step", "tokens/s/device", "GiB", *DEGREES, "micro-batch", "schedule", "recompute", "ZeRO", "seq.",
     "warnings",
 )  # fmt: skip
 
@@ -233,9 +170,7 @@ def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
                 seconds_precisely(answer.step_time_s),
                 rate(answer.tokens_per_s_per_gpu),
                 in_gib(answer.memory_bytes),
-                str(one.pp),
-                str(one.tp),
-                str(one.dp),
+                *(str(getattr(one, name)) for name in DEGREES),
                 f"{one.micro_batch} × {one.micro_batches}",
                 f"{one.schedule} × {one.virtual_stages}" if one.virtual_stages > 1 else one.schedule,
                 one.recompute,

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from kernelcast.cli.options import bundle_option, no_calibration_option
 from kernelcast.runtime import UsageError
 from kernelcast.serve import Limits, Listener, Warm, run, tcp_listener, unix_listener
 from kernelcast.serve.limits import usual_workers
@@ -30,7 +31,7 @@ def _time_limit(_context: click.Context, _parameter: click.Parameter, value: flo
 
 
 @click.command("serve")
-@click.option("--bundle", required=True, metavar="FILE", help="Bundle of regressors (.kcast).")
+@bundle_option
 @click.option("--socket", "socket_path", metavar="PATH", help="Unix socket to answer on.")
 @click.option("--listen", metavar="ADDRESS:PORT", help="Or an address of this machine: 127.0.0.1:8642.")
 @click.option("--allow-remote", is_flag=True, help="Let --listen name an address that other machines reach.")
@@ -77,7 +78,7 @@ def _time_limit(_context: click.Context, _parameter: click.Parameter, value: flo
     metavar="SECONDS",
     help="What one answer may take, up to an hour.",
 )
-@click.option("--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps.")
+@no_calibration_option
 def serve(
     *,
     bundle: str,

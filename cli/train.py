@@ -6,17 +6,17 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import database_option, json_option
+from kernelcast.cli.options import database_option, id_option, json_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.bundle.file import read_bundle
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.views.formatting import amount, percent
 from kernelcast.train.dataset import STATISTICS
 from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED, Trained, open_measurements, train_bundle
 from kernelcast.train.report.figures import TrainingFigures, figures
+from kernelcast.train.report.page import check_directory, write_report
 from kernelcast.train.report.reference import Reference
 from kernelcast.train.report.table import columns
-from kernelcast.train.report.words import amount_text, percent_text
 
 
 @click.command()
@@ -32,9 +32,9 @@ from kernelcast.train.report.words import amount_text, percent_text
     help="Which time of the repetitions: 10th percentile, or the paper's mean of the middle five.",
 )
 @click.option("--dtype", default="", help="Which dtype, where several were measured.")
-@click.option("--hardware", default="", help="Start of a hardware id, where the database holds several.")
-@click.option("--software", default="", help="Start of a software id, where the database holds several.")
-@click.option("--fabric", default="", help="Start of a fabric id, where the database holds several.")
+@id_option("hardware", "Start of a hardware id, where the database holds several.")
+@id_option("software", "Start of a software id, where the database holds several.")
+@id_option("fabric", "Start of a fabric id, where the database holds several.")
 @click.option("--traces", is_flag=True, help="Also train on what was ingested from traces of real runs.")
 @click.option(
     "--seed",
@@ -152,30 +152,20 @@ def _show(found: TrainingFigures) -> None:
         ("held-out rows within their 90 % interval", found.mean_coverage),
     ):
         if value is not None:
-            click.echo(f"{name}: {percent_text(value)}")
+            click.echo(f"{name}: {percent(value)}")
     taken = sum(operator.selected is None for operator in found.operators)
     click.echo(
         f"{found.trained.path}: {len(found.operators)} regressors{f' ({taken} taken over)' if taken else ''}, "
-        f"{amount_text(found.size_bytes, 'B')}, mean validation error {percent_text(found.mean_validation_error)}"
+        f"{amount(found.size_bytes, 'B')}, mean validation error {percent(found.mean_validation_error)}"
     )
 
 
 def _page_writer(directory: Path) -> Callable[[TrainingFigures], Path]:
-    """What writes the report, once it is known that it can be.
+    """What writes the report, after a check that the folder can be written.
 
     Raises:
-        UsageError: a package of the extra is missing.
         DataError: the folder cannot be written.
     """
-    try:
-        from kernelcast.train.report.page import check_directory, write_report
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("kernelcast"):
-            raise
-        raise UsageError(
-            f"train --report needs the package {error.name}, which is not installed; "
-            "expected: pip install 'kernelcast[report]'"
-        ) from error
     check_directory(directory)
 
     def write(found: TrainingFigures) -> Path:

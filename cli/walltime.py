@@ -6,16 +6,15 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from kernelcast.cli.options import field_options, no_calibration_option
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.errors import one_line, shown
 from kernelcast.walltime import (
-    FIELDS,
     Answer,
     Job,
     answer,
@@ -29,20 +28,10 @@ from kernelcast.walltime import (
     whole_seconds,
 )
 from kernelcast.walltime.batch_script import MAX_HEAD_BYTES, decoded
+from kernelcast.walltime.fields import JOB_FIELDS
 from kernelcast.walltime.slurm import OPTIONS as SLURM_OPTIONS
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 STDIN = "-"
-
-
-def _field_options(function: F) -> F:
-    """One option per field of a job's description."""
-    for field in reversed(list(FIELDS.values())):
-        if not field.site_only:
-            metavar = "FILE" if field.name == "bundle" else "VALUE"
-            function = click.option(field.option, field.name, metavar=metavar, help=field.help)(function)
-    return function
 
 
 def _slurm_options(
@@ -69,7 +58,7 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
 
 @click.command("walltime")
 @click.argument("job", required=False, metavar="[JOB]")
-@_field_options
+@field_options(*JOB_FIELDS.values(), as_text=True)
 @click.option(
     "--asked",
     callback=_asked,
@@ -102,14 +91,14 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
     metavar="FILE",
     help="With --k8s: write the manifest to FILE.",
 )
-@click.option("--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps.")
+@no_calibration_option
 @click.option(
     "--format",
     "form",
     type=click.Choice(["table", "slurm", "seconds", "json"]),
     default="table",
     show_default=True,
-    help="slurm: a time limit rounded up to the minute; json: kernelcast.walltime/1.",
+    help="slurm: a time limit rounded up to the minute; json: kernelcast.walltime/2.",
 )
 def walltime(
     *,
@@ -209,7 +198,7 @@ def render(found: Answer) -> str:
         f"requested: its upper end and a margin of {times.margin:.0%}",
         f"steps     {times.steps:,} of {seconds_precisely(step.expected_s)} "
         f"({seconds_precisely(step.low_s)} to {seconds_precisely(step.high_s)})",
-        f"layout    pp {layout.pp} × tp {layout.tp} × dp {layout.dp} = {found.gpus} GPU(s) "
+        f"layout    {layout.degrees} = {found.gpus} GPU(s) "
         f"on {found.nodes} node(s), {cluster.gpus_per_node} per node ({estimate.cluster_source})",
     ]
     calibration = estimate.provenance.calibration

@@ -11,7 +11,7 @@ import click
 from kernelcast.cli.manifest import MAX_BYTES, Edit, edited, read_manifests
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.errors import one_line
-from kernelcast.runtime.views.file import check_target, write_pieces
+from kernelcast.runtime.views.output_file import check_target, write_pieces
 from kernelcast.walltime import Answer, KubernetesJob, annotated_job, answer, format_time, whole_seconds
 from kernelcast.walltime.kubernetes import MAX_S
 

@@ -5,14 +5,13 @@ from typing import Protocol
 
 import torch
 
-from kernelcast.collector.benches import Place
+from kernelcast.collector.benches import Place, Point
 from kernelcast.collector.compute import Collected
 from kernelcast.collector.interrupts import interrupts_held, terminations_interrupt
 from kernelcast.collector.machine.probe import Fingerprints
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.measurer import Measurer
-from kernelcast.collector.plans.plan import Point
 from kernelcast.store import Database, Run, Sample
 
 

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 import torch
 
-from kernelcast.collector.benches import Place
+from kernelcast.collector.benches import Place, Point
 from kernelcast.collector.code_digest import code_digest
 from kernelcast.collector.interrupts import interrupts_held, terminations_interrupt
 from kernelcast.collector.machine.probe import Fingerprints, probe, resolve_device
@@ -16,7 +16,7 @@ from kernelcast.collector.measuring.disturbance import WORTH_AGAIN
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.measurer import Measurer
-from kernelcast.collector.plans.plan import Plan, Point, compute_points
+from kernelcast.collector.plans.plan import Plan, compute_points
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Operator
 from kernelcast.store import Database, PointKey, Run, Sample, Status, utc_now
@@ -45,7 +45,7 @@ class Progress:
 
 @dataclass(slots=True, kw_only=True)
 class Collected:
-    """What a collection did, in points (an operator at a shape); those measured may be `flagged` as doubtful."""
+    """What a collection did, in points (an operator at a workload); those measured may be `flagged` as doubtful."""
 
     measured: int = 0
     already_there: int = 0
@@ -105,7 +105,7 @@ def collect_compute(
     for level in processes:
         run = compute_run(keys, plan, processes=level, site=site)
         known = known_points(database, run, again)
-        todo = [point for point in points if not is_known(point.operator, dtype, point.vector, known)]
+        todo = [point for point in points if not is_known(point.law, dtype, point.vector, known)]
         collected.already_there += len(points) - len(todo)
         levels.append((level, run, todo))
     total, done = sum(len(todo) for _, _, todo in levels), 0
@@ -131,7 +131,7 @@ def collect_compute(
                     database.add_samples(samples)
                 collected.count(samples)
                 done += 1
-                on_progress(Progress(done=done, total=total, operator=point.operator.name))
+                on_progress(Progress(done=done, total=total, operator=point.operator))
     return collected
 
 
@@ -183,7 +183,7 @@ def measured(database: Database, run: Run) -> set[PointKey]:
 def known_points(database: Database, run: Run, again: Again) -> set[PointKey]:
     """Points that a collection leaves out: what the database holds, unless that is to be measured again.
 
-    Flagged is a point all of whose samples carry a flag that measuring again may be rid of.
+    A point is flagged when measuring it again could clear a flag on every sample.
     """
     if again == "all":
         return set()

@@ -1,7 +1,7 @@
 """The demo's one TOML file: model, job, and how many real steps."""
 
 from collections.abc import Sequence
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Self
@@ -86,14 +86,7 @@ def _beside(folder: Path, plan: str) -> str:
 
 
 def _model(values: dict[str, Any]) -> ModelConfig:
-    _known(values, "model.", [f.name for f in fields(ModelConfig)])
-    for field in fields(ModelConfig):
-        if field.default is MISSING and field.name not in values:
-            raise UsageError(f"model.{field.name} is missing")
-    try:
-        model = ModelConfig(**values)
-    except UsageError as error:
-        raise UsageError(f"model.{error}") from error
+    model = ModelConfig.from_document(values, where="model", name="model")
     require_trainable(model)
     return model
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kernelcast.collector.plans.plan import Plan, Point, distinct_points, planned_operators
+from kernelcast.collector.benches import Point
+from kernelcast.collector.plans.plan import Plan, distinct_points, planned_operators
 from kernelcast.collector.plans.plan_memory import point_bytes
 from kernelcast.runtime.operators import Direction, Operator
 from kernelcast.sampling.committee import best_member
@@ -88,9 +89,9 @@ class Chooser:
         self._clock, self._started = clock, clock()
         self._deadline, self.target, self._seed = self._started + budget_s, target, plan.seed
         self._rng = np.random.default_rng(plan.seed)
-        self.states = {
-            op.name: _state(plan, op, cost, times, memory_bytes) for op in planned_operators(plan, operators)
-        }
+        planned = planned_operators(plan, operators)
+        candidates = distinct_points(plan, planned)
+        self.states = {op.name: _state(op, candidates[op.name], cost, times, memory_bytes) for op in planned}
         self.already_there = sum(len(state.tried) for state in self.states.values())
         self.too_large = tuple(name for name, state in self.states.items() if not state.points)
         for state in self.states.values():
@@ -130,7 +131,7 @@ class Chooser:
 
     def tell(self, point: Point, samples: Sequence[Sample]) -> None:
         """What measuring a point gave."""
-        state = self.states[point.operator.name]
+        state = self.states[point.operator]
         for sample in samples:
             time_us = sample.quiet_us if sample.quiet_us is not None else sample.time_us
             if sample.status is Status.OK and time_us is not None:
@@ -184,8 +185,10 @@ class Chooser:
             state.error = float(np.mean([best_member(table, self._seed)[1] for table in tables]))
 
 
-def _state(plan: Plan, op: Operator, cost: Cost, times: Times, memory_bytes: int) -> OperatorState:
-    fitting = [p for p in distinct_points(plan, op) if point_bytes(p, cost.element_bytes) <= memory_bytes]
+def _state(
+    op: Operator, candidates: Sequence[Point], cost: Cost, times: Times, memory_bytes: int
+) -> OperatorState:
+    fitting = [point for point in candidates if point_bytes(point, cost.element_bytes) <= memory_bytes]
     points = fitting[:MOST_CANDIDATES]  # they are in random order
     known = [set(times.get((op.name, direction), {})) for direction in op.directions]
     return OperatorState(

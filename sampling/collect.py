@@ -112,8 +112,8 @@ def collect_within(
             BudgetProgress(
                 elapsed_s=chooser.elapsed_s,
                 budget_s=budget_s,
-                operator=point.operator.name,
-                error=chooser.states[point.operator.name].error,
+                operator=point.operator,
+                error=chooser.states[point.operator].error,
                 mean_error=chooser.mean_error,
             )
         ),

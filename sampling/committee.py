@@ -3,14 +3,12 @@
 Its members are the forms that `train` tries, with few trees, so that asking them costs far less than a measurement.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 from numpy.random import Generator
 
-from kernelcast.runtime.operators import OPERATORS, OperatorClass
+from kernelcast.runtime.operators import OPERATORS
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.regressor import Candidate, fit
 from kernelcast.train.selection import relative_errors
@@ -55,13 +53,7 @@ _COLLECTIVE = tuple(
 
 def members(operator: str) -> tuple[Candidate, ...]:
     """The committee of an operator."""
-    is_collective = OPERATORS[operator].operator_class is OperatorClass.COMMUNICATION
-    return _COLLECTIVE if is_collective else _COMPUTE
-
-
-def part(table: Table, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_] | Sequence[int]) -> Table:
-    """Some rows of a table, by number or by a mask."""
-    return replace(table, workloads=table.workloads[rows], times_us=table.times_us[rows])
+    return _COLLECTIVE if OPERATORS[operator].is_collective else _COMPUTE
 
 
 def disagreement(table: Table, asked: Array, rng: Generator) -> Array:
@@ -72,7 +64,7 @@ def disagreement(table: Table, asked: Array, rng: Generator) -> Array:
     answers = []
     for member in members(table.operator):
         for rows in (np.arange(len(table)), rng.integers(0, len(table), len(table))):
-            regressor = fit(member, part(table, rows), int(rng.integers(2**31)))
+            regressor = fit(member, table.part(rows), int(rng.integers(2**31)))
             answers.append(np.log(np.clip(regressor.predict_us(asked), _LEAST_US, _MOST_US)))
     spread: Array = np.std(answers, axis=0)
     return spread
@@ -86,7 +78,7 @@ def best_member(table: Table, seed: int) -> tuple[Candidate, float]:
         found = np.empty(len(table))
         for fold in range(_FOLDS):
             held_out = folds == fold
-            regressor = fit(member, part(table, ~held_out), seed)
+            regressor = fit(member, table.part(~held_out), seed)
             found[held_out] = relative_errors(
                 regressor.predict_us(table.workloads[held_out]), table.times_us[held_out]
             )

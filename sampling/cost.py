@@ -7,18 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from kernelcast.collector.benches import BENCHES, Place
+from kernelcast.collector.benches import Bench, Place, Point
 from kernelcast.collector.measuring.harness import Effort, measure
-from kernelcast.collector.plans.plan import Point
-from kernelcast.runtime.operators import OPERATORS, Direction, Operator, Shape
+from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, Vector
 from kernelcast.train.baseline import Baseline, fit_baseline
 
 # Calls of an operator per measurement: ten to warm up, and two blocks, as most of them need.
 _CALLS = 10 + 2 * 15
 _FEWEST_ROWS = 8
-_LARGEST = 1024  # rows and columns of the probe's product
+_SIDE = 1024  # rows and columns of the probe's product
 
-Times = dict[tuple[str, Direction], dict[tuple[int, ...], float]]
+Times = dict[Key, dict[Vector, float]]
 """µs by operator and direction, then by workload vector."""
 
 
@@ -33,9 +32,9 @@ class Cost:
     flops_per_s: float
     bytes_per_s: float
     element_bytes: int
-    fitted: dict[tuple[str, Direction], Baseline]
+    fitted: dict[Key, Baseline]
 
-    def seconds(self, op: Operator, vectors: Sequence[tuple[int, ...]]) -> list[float]:
+    def seconds(self, op: Operator, vectors: Sequence[Vector]) -> list[float]:
         """Seconds that measuring each workload takes."""
         total = np.zeros(len(vectors))
         for direction in op.directions:
@@ -82,36 +81,25 @@ def cost_of_measuring(place: Place, times: Times, *, stored: bool = True) -> Cos
 
 
 def _probe(place: Place) -> tuple[float, float, float]:
-    """FLOP/s of a product, bytes/s of a copy, and the seconds that measuring next to nothing takes."""
+    """FLOP/s of a product, bytes/s of an addition, and the seconds that measuring next to nothing takes."""
     effort = Effort(warm_up_iterations=2, most_blocks=1)
-    product = Shape(sequence_length=_LARGEST, hidden_size=_LARGEST, mlp_size=_LARGEST)
-    copied = Shape(micro_batch=4, sequence_length=_LARGEST, hidden_size=_LARGEST)
-    small = Shape(sequence_length=8, hidden_size=8)
-    flops = _rate("mlp_up_linear", product, place, effort, flops=True)
-    moved = _rate("residual_add", copied, place, effort, flops=False)
-    started = time.monotonic()
-    _forward_us("residual_add", small, place, Effort())
+    with torch.random.fork_rng(devices=[]):
+        left, right = place.activation(_SIDE, _SIDE), place.activation(_SIDE, _SIDE)
+        flops = 2 * _SIDE**3 / _forward_s(Bench(lambda: left @ right, [left, right]), place, effort)
+        x, y = place.activation(4, _SIDE, _SIDE), place.activation(4, _SIDE, _SIDE)
+        moved = 3 * x.nbytes / _forward_s(Bench(lambda: x + y, [x, y]), place, effort)
+        small = place.activation(8, 8)
+        started = time.monotonic()
+        _forward_s(Bench(lambda: small + small, [small]), place, Effort())
     return flops, moved, time.monotonic() - started
 
 
-def _rate(name: str, shape: Shape, place: Place, effort: Effort, *, flops: bool) -> float:
-    op = OPERATORS[name]
-    vector = op.workload(shape)
-    work = (
-        op.flops(Direction.FORWARD, vector)
-        if flops
-        else op.moved_bytes(Direction.FORWARD, vector, place.dtype.itemsize)
-    )
-    return work / _forward_us(name, shape, place, effort) * 1e6
-
-
-def _forward_us(name: str, shape: Shape, place: Place, effort: Effort) -> float:
-    with torch.random.fork_rng(devices=[]):
-        found = measure(BENCHES[name], shape, place, OPERATORS[name].directions, effort)
-    return min(repetition.time_us for repetition in found[Direction.FORWARD])
+def _forward_s(bench: Bench, place: Place, effort: Effort) -> float:
+    found = measure(bench, place, (Direction.FORWARD, Direction.BACKWARD), effort)
+    return min(repetition.time_us for repetition in found[Direction.FORWARD]) / 1e6
 
 
 def total_seconds(cost: Cost, points: Iterable[Point]) -> float:
     """Seconds of several points of one operator."""
     listed = list(points)
-    return sum(cost.seconds(listed[0].operator, [point.vector for point in listed])) if listed else 0.0
+    return sum(cost.seconds(listed[0].law, [point.vector for point in listed])) if listed else 0.0

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.random import Generator
 
-from kernelcast.sampling.committee import disagreement, part
+from kernelcast.sampling.committee import disagreement
 from kernelcast.train.dataset import Array, Table
 
 FIRST_ROWS = 12
@@ -84,4 +84,4 @@ def next_workloads(
 
 def subset(tables: Sequence[Table], rows: Sequence[int]) -> list[Table]:
     """The same rows of several tables."""
-    return [part(table, rows) for table in tables]
+    return [table.part(np.asarray(rows, dtype=np.int64)) for table in tables]

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from kernelcast.runtime.operators import Operator
+from kernelcast.runtime.operators import Operator, Vector
 from kernelcast.sampling.cost import Times
 from kernelcast.store import Database, Run
 from kernelcast.train.dataset import Table
@@ -25,9 +25,9 @@ def known_times(database: Database, run: Run, dtype: str) -> Times:
     return times
 
 
-def tables_of(op: Operator, times: Times, vectors: Sequence[tuple[int, ...]]) -> list[Table]:
+def tables_of(op: Operator, times: Times, vectors: Sequence[Vector]) -> list[Table]:
     """A table per direction of what is known of an operator, over the same workloads: those known in all directions."""
-    per_direction: list[Mapping[tuple[int, ...], float]] = [
+    per_direction: list[Mapping[Vector, float]] = [
         times.get((op.name, direction), {}) for direction in op.directions
     ]
     complete = [vector for vector in vectors if all(vector in found for found in per_direction)]

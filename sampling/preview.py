@@ -1,4 +1,4 @@
-"""What a plan would measure: points per operator, which fit, which are there, and how long the rest takes."""
+"""What a plan would measure: points per operator and role, which fit, which are there, how long the rest takes."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -7,10 +7,11 @@ from typing import Any
 
 import torch
 
+from kernelcast.collector.benches import Point
 from kernelcast.collector.compute import compute_run, is_known, measured, what_to_measure
 from kernelcast.collector.machine.probe import probe
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
-from kernelcast.collector.plans.plan import Point, load_plan
+from kernelcast.collector.plans.plan import load_plan
 from kernelcast.collector.plans.plan_memory import device_memory_bytes, point_bytes
 from kernelcast.sampling.cost import Times, cost_of_measuring, total_seconds
 from kernelcast.sampling.known import known_times
@@ -21,9 +22,10 @@ FORMAT = "kernelcast.plan/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedOperator:
-    """One operator: points, those that fit in memory, those measured, those left, and the seconds that these take."""
+    """An operator in a role: points, those that fit in memory, those measured, those left and their seconds."""
 
     operator: str
+    role: str
     points: int
     fitting: int
     measured: int
@@ -87,25 +89,26 @@ def preview(
             times = known_times(database, runs[0], dtype)
     cost = cost_of_measuring(place, times)
     memory = memory_bytes or device_memory_bytes(place.device)
-    by_operator: dict[str, list[Point]] = {}
+    by_role: dict[tuple[str, str], list[Point]] = {}
     for point in points:
-        by_operator.setdefault(point.operator.name, []).append(point)
+        by_role.setdefault((point.operator, point.role), []).append(point)
     rows = []
-    for name, own in by_operator.items():
-        # So many processes share a CPU's memory; each has a GPU of its own.
+    for (operator, role), own in by_role.items():
+        # Processes share a CPU's memory; each has a GPU of its own.
         fitting = there = 0
         todo: list[Point] = []
         for level, level_known in zip(processes, known, strict=True):
             beside = level if place.device.type == "cpu" else 1
             for point in own:
                 fits = point_bytes(point, place.dtype.itemsize) * beside <= memory
-                is_there = is_known(point.operator, dtype, point.vector, level_known)
+                is_there = is_known(point.law, dtype, point.vector, level_known)
                 fitting, there = fitting + fits, there + is_there
                 if fits and not is_there:
                     todo.append(point)
         rows.append(
             PlannedOperator(
-                operator=name,
+                operator=operator,
+                role=role,
                 points=len(own) * len(processes),
                 fitting=fitting,
                 measured=there,

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.request.fields import REQUEST, renamed, unknown_field
 
 
 class BodyError(UsageError):
@@ -37,24 +38,26 @@ def _no_number(name: str) -> NoReturn:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        raise BodyError("body is no JSON object that everybody reads alike: a field is in it twice")
+        raise BodyError("body has a field twice, expected each field once")
     return found
 
 
-def check_fields(
+def known_fields(
     values: Mapping[str, Any], known: Iterable[str], *, may_be_null: tuple[str, ...] = ()
-) -> None:
-    """Check that only known fields are there, and that none is null that may not be.
+) -> dict[str, Any]:
+    """The fields by the names that they have now; only known ones, none null that may not be.
 
     Raises:
         UsageError: names the field.
     """
     names = tuple(known)
-    for name, value in values.items():
+    found = renamed(values, REQUEST)
+    for name, value in found.items():
         if name not in names:
-            raise UsageError(f"field {shown(name)} is unknown, known are {', '.join(names)}")
+            raise unknown_field(name, names)
         if value is None and name not in may_be_null:
             raise UsageError(f"{name} is null, expected a value; leave it out to have its default")
+    return found
 
 
 def require_field(values: Mapping[str, Any], name: str) -> Any:
@@ -66,19 +69,3 @@ def require_field(values: Mapping[str, Any], name: str) -> Any:
     if name not in values:
         raise UsageError(f"{name} is not given, expected it in the request")
     return values[name]
-
-
-def items_of(values: Mapping[str, Any], name: str, kind: type, expected: str) -> tuple[Any, ...]:
-    """The items of a list, all of one kind; one item alone counts as a list of it.
-
-    Raises:
-        UsageError: it is something else, or longer than any list that makes sense.
-    """
-    found = values[name]
-    listed = found if isinstance(found, list) else [found]
-    if not 0 < len(listed) <= _LONGEST or any(type(item) is not kind for item in listed):
-        raise UsageError(f"{name} is {shown(found)}, expected {expected}")
-    return tuple(listed)
-
-
-_LONGEST = 64

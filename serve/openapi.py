@@ -6,7 +6,7 @@ from typing import Any
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
 from kernelcast.runtime.search.result import SEARCH_FORMAT
 from kernelcast.serve.responses import JSON, TEXT
-from kernelcast.serve.schemas import PREDICT, SEARCH, WALLTIME, Schema, model_schemas
+from kernelcast.serve.schemas import PREDICT, SEARCH_FIELDS, WALLTIME, Schema, model_schemas
 from kernelcast.walltime.answer import WALLTIME_FORMAT
 
 _PROBLEMS: Mapping[str, str] = {
@@ -39,7 +39,7 @@ def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[s
     schemas = {
         **model_schemas(models),
         "PredictRequest": _object(PREDICT, "model", "micro_batch"),
-        "SearchRequest": _object(SEARCH, "model", "gpus", "global_batch"),
+        "SearchRequest": _object(SEARCH_FIELDS, "model", "gpus", "global_batch"),
         "WalltimeRequest": _object(WALLTIME),
         "Error": {
             "type": "object",

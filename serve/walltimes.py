@@ -1,4 +1,4 @@
-"""POST /walltime: a job's fields or its batch script, and the answer `kernelcast.walltime/1` or a line for Slurm."""
+"""POST /walltime: a job's fields or its batch script, and the answer as JSON or a line for Slurm."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from kernelcast.runtime import ModelConfig, UsageError
 from kernelcast.runtime.errors import one_line, shown
-from kernelcast.serve.bodies import check_fields
+from kernelcast.serve.bodies import known_fields
 from kernelcast.serve.models import find_model, with_length
 from kernelcast.serve.schemas import WALLTIME
 from kernelcast.serve.warm import Warm
@@ -40,7 +40,7 @@ def walltime(warm: Warm, values: dict[str, Any]) -> Answer:
         UsageError: a field is unknown, missing or wrong; names request, line of the script, or site file.
         DataError: the bundle lacks an operator that the model needs.
     """
-    check_fields(values, WALLTIME)
+    values = known_fields(values, WALLTIME)
     in_script = _script(values)
     by_request, inline = _given(values)
     settings = merge(by_request, in_script.settings.given if in_script else {}, _site(warm))
@@ -103,8 +103,7 @@ def _given(values: dict[str, Any]) -> tuple[dict[str, Given], dict[str, Any] | N
         raise UsageError(
             f"{_REQUEST}: model is {shown(model)}, expected a model's name or fields, not a path"
         )
-    given = {name: give(name, value, origin=_REQUEST, folder=_NOWHERE) for name, value in fields.items()}
-    return given, inline
+    return give(fields.items(), origin=_REQUEST, folder=_NOWHERE), inline
 
 
 def _slurm(found: object) -> Mapping[str, str]:

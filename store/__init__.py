@@ -1,15 +1,11 @@
-"""The versioned SQLite store of measurements.
-
-The rest of kernelcast imports from here: records, their statistics, and `Database`, which keeps them.
-"""
+"""The versioned SQLite store of measurements: records, their statistics, and `Database`."""
 
 from kernelcast.store.canonical import utc_now
 from kernelcast.store.check import check_database
 from kernelcast.store.database import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
-from kernelcast.store.listing import FabricRow, HardwareRow, SoftwareRow
 from kernelcast.store.merge import Merged, merge_databases
-from kernelcast.store.read import PointKey, SampleRow, dataset_digest
+from kernelcast.store.read import FabricRow, HardwareRow, PointKey, SampleRow, SoftwareRow, dataset_digest
 from kernelcast.store.records import Kernel, Repetition, Sample, Status
 from kernelcast.store.runs import KERNELCAST_COLLECTOR, Run, Source
 from kernelcast.store.statistics import middle_five_mean_us, percentile, quiet_us, spread

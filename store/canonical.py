@@ -7,6 +7,7 @@ profiler's clock. JSON has sorted keys and no spaces. Moments are UTC, ISO-8601,
 import json
 import math
 from collections.abc import Mapping
+from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +16,7 @@ from kernelcast.runtime.errors import UsageError
 
 _US_DECIMALS = 3
 _S_DECIMALS = 9
+_EMPTY: tuple[Any, ...] = ("", [], (), {})
 
 
 def _rounded(value: float, decimals: int, name: str) -> float:
@@ -78,12 +80,14 @@ def _utc_text(moment: datetime) -> str:
 
 
 def record_digest(record: str, values: Mapping[str, Any]) -> str:
-    """Id of a record: the digest of its kind and of every field that says something.
+    """Id of a record: the digest of its kind and of every field that is not None or empty.
 
-    Fields that are None or empty are left out. A later schema may therefore add a field without changing the
-    id of any row written before it.
+    A later schema can therefore add a field without changing the id of any row written before it.
     """
-    meaning = {
-        name: value for name, value in values.items() if value is not None and value not in ("", [], {})
-    }
+    meaning = {name: value for name, value in values.items() if value is not None and value not in _EMPTY}
     return content_digest({"record": record, **meaning})
+
+
+def dataclass_digest(kind: str, record: Any) -> str:
+    """Id of a record whose meaning is all of its fields."""
+    return record_digest(kind, {field.name: getattr(record, field.name) for field in fields(record)})

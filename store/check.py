@@ -6,12 +6,12 @@ from contextlib import closing
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.store.connection import open_untrusted
-from kernelcast.store.contents import CONTENT_TABLES, snapshot
+from kernelcast.store.connection import open_untrusted, snapshot
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, check_size, read_header
-from kernelcast.store.foreign_schema import schema_differences
 from kernelcast.store.migrations import APPLICATION_ID, SCHEMA_VERSION
-from kernelcast.store.row_ids import row_problem, sample_problem, stored_samples
+from kernelcast.store.rows import CONTENT_TABLES, row_problem, rows
+from kernelcast.store.sample_rows import sample_problem, stored_samples
+from kernelcast.store.schema_differences import schema_differences
 from kernelcast.store.sqlite_errors import explanation, reported
 
 _MOST_OF_ONE_KIND = 100  # a wholly damaged file must not print a line per row
@@ -36,9 +36,8 @@ def check_database(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_B
         with reported(path), closing(open_untrusted(path, read_only=True)) as connection:
             connection.execute("PRAGMA query_only = ON")
             with snapshot(connection):
-                findings += _version(header.user_version)
+                findings += _version(header.user_version) or _schema(connection)
                 findings += _integrity(connection)
-                findings += _schema(connection)
                 if not findings:  # what is not of our shape cannot be read row by row
                     findings += _foreign_keys(connection)
                     findings += _rows(connection)
@@ -74,7 +73,7 @@ def _foreign_keys(connection: sqlite3.Connection) -> list[str]:
     for table, _, parent, _ in connection.execute("PRAGMA foreign_key_check"):
         counts[table, parent] = counts.get((table, parent), 0) + 1
     return [
-        f"foreign key: {count} row(s) of {table} name a row of {parent} that is not there"
+        f"foreign key: {count} row(s) of {table} name a missing row of {parent}"
         for (table, parent), count in sorted(counts.items())
     ]
 
@@ -95,10 +94,7 @@ def _rows(connection: sqlite3.Connection) -> list[str]:
 
 
 def _row_problems(connection: sqlite3.Connection, table: str) -> Iterator[tuple[str, str]]:
-    cursor = connection.execute(f"SELECT * FROM {table} ORDER BY id")
-    names = [column[0] for column in cursor.description]
-    for values in cursor:
-        row = dict(zip(names, values, strict=True))
+    for row in rows(connection, f"SELECT * FROM {table} ORDER BY id"):
         if (problem := row_problem(table, row)) is not None:
             yield row["id"], problem
 

@@ -1,18 +1,26 @@
-"""Connections: how a database file is opened, and transactions on it."""
+"""Connections: how a database file is opened, one's own and others', and transactions on it."""
 
 import sqlite3
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.store.database_file import check_version
-from kernelcast.store.foreign_schema import active_objects, schema_differences
+from kernelcast.store.database_file import (
+    DEFAULT_MAX_SIZE_BYTES,
+    check_file,
+    check_size,
+    check_version,
+    read_header,
+)
 from kernelcast.store.migrations import SCHEMA_VERSION, migrate, schema_version
+from kernelcast.store.schema_differences import foreign_objects, schema_differences
+from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.write import operators_are_current, write_operators
 
 _BUSY_TIMEOUT_S = 60.0
-_LONGEST_VALUE_BYTES = 64 * 2**20  # one text of a stranger's file must not fill the memory
+_LONGEST_VALUE_BYTES = 64 * 2**20  # one text of another's file must not fill the memory
 
 
 def connect(path: Path, *, read_only: bool) -> sqlite3.Connection:
@@ -44,6 +52,57 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
         raise
 
 
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """See one state of the database for the whole block, whatever other processes add meanwhile."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+
+
+@contextmanager
+def foreign_database(
+    path: Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES
+) -> Iterator[sqlite3.Connection]:
+    """Yield a connection that reads one state of somebody else's database for the whole block.
+
+    The file is only read: an older version is migrated in a temporary copy.
+
+    Raises:
+        DataError: not a kernelcast database, of a newer version, damaged, with tables, views or triggers that
+            are not ours, or larger than `max_size_bytes`.
+    """
+    check_file(path)
+    check_size(path, max_size_bytes)
+    with (
+        reported(path),
+        _current_copy(path) as current,
+        closing(connect(current, read_only=True)) as connection,
+    ):
+        connection.execute("PRAGMA query_only = ON")
+        with snapshot(connection):
+            yield connection
+
+
+@contextmanager
+def _current_copy(path: Path) -> Iterator[Path]:
+    if read_header(path).user_version == SCHEMA_VERSION:
+        yield path
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder, path.name)
+        with (
+            closing(open_untrusted(path, read_only=True)) as old,
+            closing(sqlite3.connect(copy)) as new,
+        ):
+            old.backup(new)
+        connect(copy, read_only=False).close()
+        yield copy
+
+
 def open_untrusted(path: Path, *, read_only: bool) -> sqlite3.Connection:
     """Open a checked file in autocommit mode; its version and schema are still to be looked at.
 
@@ -72,7 +131,7 @@ def open_untrusted(path: Path, *, read_only: bool) -> sqlite3.Connection:
 
 
 def _connect_uri(uri: str) -> sqlite3.Connection:
-    # isolation_level None: transactions begin and end where this package says so, nowhere else.
+    # isolation_level None: transactions begin and end only where this package begins and ends them.
     return sqlite3.connect(uri, uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_S)
 
 
@@ -86,7 +145,7 @@ def _prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> 
             f"{path}: has schema version {found}, expected {SCHEMA_VERSION}; "
             "open it once for writing to migrate it"
         )
-    _refuse(path, active_objects(connection))
+    _refuse(path, foreign_objects(connection))
     if not read_only:
         # Databases that were exported are in one file only, for reading anywhere; writers use WAL.
         connection.execute("PRAGMA journal_mode = WAL")

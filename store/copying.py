@@ -1,4 +1,4 @@
-"""Rows from one database into another, every id recomputed on the way: what merging and exporting share."""
+"""Rows from one database into another, every id computed again on the way: what merging and exporting share."""
 
 import sqlite3
 from collections import Counter
@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.store.children import ChildRows
-from kernelcast.store.contents import CONTENT_TABLES
-from kernelcast.store.row_ids import row_problem, sample_problem, stored_samples
+from kernelcast.store.rows import CONTENT_TABLES, insert, row_problem, rows
+from kernelcast.store.sample_rows import SampleWriter, sample_problem, stored_samples
 from kernelcast.store.sqlite_errors import explanation, reported
 
 # Columns that are worded by the version that wrote them and are no part of an id.
@@ -72,64 +71,53 @@ class _Copy:
     target_path: Path
 
     def operators(self) -> None:
-        """Add operators that only other versions of kernelcast know; how they are worded is no content."""
-        for row in _rows(self.source, "SELECT * FROM operator ORDER BY name"):
-            known = list(_rows(self.target, "SELECT * FROM operator WHERE name = ?", [row["name"]]))
-            if not known:
-                self._insert("operator", row, "")
-            elif (known[0]["features"], known[0]["directions"]) != (row["features"], row["directions"]):
+        """Add operators that only other versions of kernelcast know; their wording is no content."""
+        for row in rows(self.source, "SELECT * FROM operator ORDER BY name"):
+            with self._writing("operator"):
+                is_new = insert(self.target, "operator", row) is not None
+            if is_new:
+                continue
+            [there] = rows(self.target, "SELECT features FROM operator WHERE name = ?", [row["name"]])
+            if there["features"] != row["features"]:
                 raise DataError(
                     f"{self.source_path}: operator {row['name']}: found features {row['features']}, "
-                    f"expected {known[0]['features']}; nothing was stored"
+                    f"expected {there['features']}; nothing was stored"
                 )
 
     def rows(self, table: str, where: str, parameters: Sequence[Any]) -> int:
         """Add the rows of one table; answers how many were new."""
         added = 0
-        for row in _rows(self.source, f"SELECT * FROM {table} WHERE {where} ORDER BY id", parameters):
+        for row in rows(self.source, f"SELECT * FROM {table} WHERE {where} ORDER BY id", parameters):
             if (problem := row_problem(table, row)) is not None:
                 raise self._corrupt(table, row["id"], problem)
-            if self._insert(table, row, "ON CONFLICT (id) DO NOTHING"):
-                added += 1
-                continue
-            [there] = _rows(self.target, f"SELECT * FROM {table} WHERE id = ?", [row["id"]])
-            if any(there[name] != row[name] for name in row.keys() - _WORDING):
-                raise self._conflict(table, row["id"])
+            with self._writing(table):
+                is_new = insert(self.target, table, row) is not None
+            added += is_new
+            if not is_new:
+                [there] = rows(self.target, f"SELECT * FROM {table} WHERE id = ?", [row["id"]])
+                if any(there[name] != row[name] for name in row.keys() - _WORDING):
+                    raise self._conflict(table, row["id"])
         return added
 
     def samples(self, where: str, parameters: Sequence[Any]) -> int:
         """Add samples with their flags, repetitions and kernels; answers how many were new."""
-        children = ChildRows(self.target)
+        writer = SampleWriter(self.target)
         added = 0
         for sample in stored_samples(self.source, where, parameters):
             if (problem := sample_problem(sample)) is not None:
                 raise self._corrupt("sample", sample.id, problem)
-            row = {"id": sample.id, **sample.columns}
-            if number := self._insert("sample", row, "ON CONFLICT (id) DO NOTHING"):
-                added += 1
-                with self._writing("sample"):
-                    children.add_flags(number, sample.flags)
-                    for r in sample.repetitions:
-                        children.add(number, r.index, r.time_us, r.start_us, r.kernels)
-                continue
-            [there] = stored_samples(self.target, "id = ?", [sample.id])
-            if there != sample:
+            with self._writing("sample"):
+                is_new = writer.add(sample)
+            added += is_new
+            if not is_new and [sample] != list(stored_samples(self.target, "id = ?", [sample.id])):
                 raise self._conflict("sample", sample.id)
         with self._writing("sample"):
-            children.flush()
+            writer.flush()
         return added
-
-    def _insert(self, table: str, row: Mapping[str, Any], otherwise: str) -> int:
-        """Answers the new row's number, 0 where none was added. Tables and columns are those of schema.sql."""
-        columns, places = ", ".join(row), ", ".join("?" for _ in row)
-        sql = f"INSERT INTO {table} ({columns}) VALUES ({places}) {otherwise}"
-        with self._writing(table):
-            cursor = self.target.execute(sql, list(row.values()))
-        return cursor.lastrowid or 0 if cursor.rowcount == 1 else 0
 
     @contextmanager
     def _writing(self, table: str) -> Iterator[None]:
-        """Say whose fault an error is: rows that our schema refuses are the source's, the rest the target's."""
+        """Name the file that an error is about: the source for rows that our schema refuses, else the target."""
         try:
             yield
         except sqlite3.IntegrityError as error:
@@ -147,12 +135,3 @@ class _Copy:
             f"{self.target_path}: {table} {row_id}: differs from the row of the same id in "
             f"{self.source_path}; nothing was stored"
         )
-
-
-def _rows(
-    connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = ()
-) -> Iterator[dict[str, Any]]:
-    cursor = connection.execute(sql, parameters)
-    names = [column[0] for column in cursor.description]
-    for values in cursor:
-        yield dict(zip(names, values, strict=True))

@@ -5,18 +5,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
 import sqlite_utils
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.operators import Direction
-from kernelcast.store import listing, read, write
-from kernelcast.store.connection import connect, transaction
-from kernelcast.store.contents import content_tables_digest, row_counts, snapshot
+from kernelcast.store import read, write
+from kernelcast.store.connection import connect, snapshot, transaction
 from kernelcast.store.database_file import check_file, check_size, create_file
 from kernelcast.store.records import Sample, Status
+from kernelcast.store.rows import content_tables_digest, row_counts
 from kernelcast.store.runs import Run
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
@@ -87,7 +86,7 @@ class Database:
         Raises:
             DataError: the statement is wrong, or answers no rows.
         """
-        # Plugins that may be installed beside sqlite-utils have no business in a measurement database.
+        # Plugins of sqlite-utils that happen to be installed must not run on a measurement database.
         database = sqlite_utils.Database(self._connection, recursive_triggers=False, execute_plugins=False)
         with reported(self.path):
             try:
@@ -139,13 +138,13 @@ class Database:
     def add_prediction(self, prediction: Prediction) -> str:
         """Add what was predicted for a stored step; answers its id."""
         with self._transaction() as connection:
-            return write.write_prediction(connection, prediction)
+            return write.write_record(connection, prediction)
 
     def add_predictors(self, predictors: Iterable[PredictorRecord]) -> None:
         """Add the records of a bundle's regressors; their hardware, fabric and software are there or None."""
         with self._transaction() as connection:
             for predictor in predictors:
-                write.write_predictor(connection, predictor)
+                write.write_record(connection, predictor)
 
     def add_traced_runs(self, runs: Iterable[TracedRun]) -> int:
         """Add real runs with their traces and all that was found in them; answers how many samples were new."""
@@ -161,60 +160,21 @@ class Database:
     # Reading
 
     def measured_points(
-        self,
-        compute_id: str,
-        software_id: str,
-        *,
-        fabric_id: str | None = None,
-        conditions: Mapping[str, Any] | None = None,
-        dtype: str | None = None,
-        variant: str | None = None,
+        self, compute_id: str, software_id: str, **wanted: Unpack[read.PointFilter]
     ) -> set[read.PointKey]:
         """Points (operator, direction, dtype, vector) that need no measuring again here.
 
         Those with a time and those that the device does not support; what failed is worth another try.
-        `conditions` must equal the run's; None means any, as for the other filters.
         """
         with reported(self.path):
             return read.read_measured_points(
-                self._connection,
-                compute_id=compute_id,
-                software_id=software_id,
-                fabric_id=fabric_id,
-                conditions=conditions,
-                dtype=dtype,
-                variant=variant,
+                self._connection, compute_id=compute_id, software_id=software_id, **wanted
             )
 
-    def read_samples(
-        self,
-        *,
-        compute_id: str | None = None,
-        software_id: str | None = None,
-        fabric_id: str | None = None,
-        operator: str | None = None,
-        direction: Direction | None = None,
-        dtype: str | None = None,
-        variant: str | None = None,
-        conditions: Mapping[str, Any] | None = None,
-        run_id: str | None = None,
-        status: Status | None = Status.OK,
-    ) -> list[read.SampleRow]:
-        """Samples that match every filter given (None: any), without repetitions, in order of id."""
+    def read_samples(self, **wanted: Unpack[read.SampleFilter]) -> list[read.SampleRow]:
+        """Samples that match every filter, without repetitions, in order of id. `status` is OK unless given."""
         with reported(self.path):
-            return read.read_sample_rows(
-                self._connection,
-                compute_id=compute_id,
-                software_id=software_id,
-                fabric_id=fabric_id,
-                operator=operator,
-                direction=direction,
-                dtype=dtype,
-                variant=variant,
-                conditions=conditions,
-                run_id=run_id,
-                status=status,
-            )
+            return read.read_sample_rows(self._connection, {"status": Status.OK, **wanted})
 
     def samples_in_full(self, *, run_id: str | None = None) -> Iterator[Sample]:
         """Every sample (of one run) with repetitions and kernels, one at a time, in order of id."""
@@ -234,39 +194,40 @@ class Database:
     def run_list(self) -> list[Run]:
         """Every run, in the order of their ids."""
         with reported(self.path):
-            return listing.read_runs(self._connection)
+            return read.read_runs(self._connection)
 
-    def hardware_list(self) -> list[listing.HardwareRow]:
+    def hardware_list(self) -> list[read.HardwareRow]:
         """Every device in the database, most samples first."""
-        with reported(self.path):
-            return listing.read_hardware(self._connection)
+        return self._fingerprints("hardware")
 
-    def fabric_list(self) -> list[listing.FabricRow]:
+    def fabric_list(self) -> list[read.FabricRow]:
         """Every fabric in the database, most samples first."""
-        with reported(self.path):
-            return listing.read_fabrics(self._connection)
+        return self._fingerprints("fabric")
 
-    def software_list(self) -> list[listing.SoftwareRow]:
+    def software_list(self) -> list[read.SoftwareRow]:
         """Every set of software versions in the database, most samples first."""
-        with reported(self.path):
-            return listing.read_software(self._connection)
+        return self._fingerprints("software")
 
     def step_list(self) -> list[MeasuredStep]:
         """Every measured training step, in the order of their ids."""
-        with reported(self.path):
-            return listing.read_steps(self._connection)
+        return self._records("step")
 
     def trace_list(self) -> list[IngestedTrace]:
         """Every trace of a real run, in the order of their ids."""
-        with reported(self.path):
-            return listing.read_traces(self._connection)
+        return self._records("trace")
 
     def prediction_list(self) -> list[Prediction]:
         """Every stored prediction, in the order of their ids."""
-        with reported(self.path):
-            return listing.read_predictions(self._connection)
+        return self._records("prediction")
 
     def predictor_list(self) -> list[PredictorRecord]:
         """Every trained regressor's record, in the order of their ids."""
+        return self._records("predictor")
+
+    def _fingerprints(self, table: str) -> list[read.FingerprintRow[Any]]:
         with reported(self.path):
-            return listing.read_predictors(self._connection)
+            return read.read_fingerprints(self._connection, table)
+
+    def _records(self, table: str) -> list[Any]:
+        with reported(self.path):
+            return read.read_records(self._connection, table)

@@ -1,4 +1,4 @@
-"""What one database has that another lacks, and which measurements an upgrade has made stale."""
+"""What one database has that another lacks, and which measurements an upgrade made stale."""
 
 import json
 import sqlite3
@@ -8,15 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelcast.store.contents import CONTENT_TABLES
+from kernelcast.store.connection import foreign_database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
-from kernelcast.store.foreign import foreign_database
-from kernelcast.store.row_ids import FINGERPRINT_TABLES
+from kernelcast.store.rows import CONTENT_TABLES, FINGERPRINTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldDifference:
-    """A field of two fingerprints: what one says, against what the other says."""
+    """A field that differs between two fingerprints."""
 
     name: str
     one: Any
@@ -116,7 +115,7 @@ def _differing(one: dict[str, Any], other: dict[str, Any]) -> tuple[FieldDiffere
 
 
 def _new_fingerprints(a: sqlite3.Connection, b: sqlite3.Connection) -> Iterator[NewFingerprint]:
-    for table in FINGERPRINT_TABLES:
+    for table in FINGERPRINTS:
         old, new = _fingerprints(a, table), _fingerprints(b, table)
         for row_id in sorted(new.keys() - old.keys()):
             description, fields = new[row_id]

@@ -11,11 +11,10 @@ from typing import Any
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.store.canonical import utc_moment
-from kernelcast.store.connection import connect, transaction
-from kernelcast.store.contents import content_tables_digest
+from kernelcast.store.connection import connect, foreign_database, transaction
 from kernelcast.store.copying import Condition, Selection, copy_content
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, publish, unfinished_file
-from kernelcast.store.foreign import foreign_database
+from kernelcast.store.rows import content_tables_digest
 from kernelcast.store.sqlite_errors import reported
 
 

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.store.connection import connect, transaction
-from kernelcast.store.contents import content_tables_digest
+from kernelcast.store.connection import connect, foreign_database, transaction
 from kernelcast.store.copying import copy_content
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, check_file, publish, unfinished_file
-from kernelcast.store.foreign import foreign_database
+from kernelcast.store.rows import content_tables_digest
 from kernelcast.store.sqlite_errors import reported
 
 

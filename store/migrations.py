@@ -1,31 +1,29 @@
 """Schema versions: schema.sql is the current one, numbered migrations bring older databases there.
 
-A change of schema.sql raises its user_version and appends one Migration here that does the same to an older
-database; tests show that both end with the same tables, indexes and views.
+A change of schema.sql raises its user_version and adds a migration here that changes an older database's tables alike;
+tests show that both end with the same tables, indexes and views. Views hold nothing, so every migration ends with those
+of schema.sql.
 """
 
 import sqlite3
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
+from types import MappingProxyType
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.store import version_2
+from kernelcast.store import version_2, version_3
 
 APPLICATION_ID = 0x4B434442  # "KCDB", as in schema.sql
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 SCHEMA_PATH = Path(__file__).resolve().parent.parent / "schema.sql"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Migration:
-    """The statements that turn version `to_version` − 1 into `to_version`."""
-
-    to_version: int
-    statements: tuple[str, ...]
+Upgrade = Callable[[sqlite3.Connection], None]
+"""Changes the tables of the version before, in the caller's transaction and without views."""
 
 
-MIGRATIONS: tuple[Migration, ...] = (Migration(to_version=2, statements=version_2.STATEMENTS),)
+MIGRATIONS: Mapping[int, Upgrade] = MappingProxyType({2: version_2.upgrade, 3: version_3.upgrade})
+"""The migrations by the version that they lead to."""
 
 
 def create_schema(connection: sqlite3.Connection) -> None:
@@ -48,7 +46,7 @@ def schema_version(connection: sqlite3.Connection) -> int:
     return int(connection.execute("PRAGMA user_version").fetchone()[0])
 
 
-def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+def migrate(connection: sqlite3.Connection, migrations: Mapping[int, Upgrade] = MIGRATIONS) -> None:
     """Apply every migration that the database has not seen, each in a transaction of its own.
 
     A migration that fails or is interrupted leaves the database in the version before it. Two processes may
@@ -58,27 +56,29 @@ def migrate(connection: sqlite3.Connection, migrations: Sequence[Migration] = MI
         DataError: a migration leaves rows that point to nothing.
         sqlite3.Error: a statement failed.
     """
-    for migration in sorted(migrations, key=lambda migration: migration.to_version):
-        if schema_version(connection) < migration.to_version:
-            _apply(connection, migration)
+    for version, upgrade in sorted(migrations.items()):
+        if schema_version(connection) < version:
+            _apply(connection, version, upgrade)
 
 
-def _apply(connection: sqlite3.Connection, migration: Migration) -> None:
+def _apply(connection: sqlite3.Connection, version: int, upgrade: Upgrade) -> None:
     # Rebuilding a table needs foreign keys off, which only works outside a transaction; they are checked at
     # the end.
     connection.execute("PRAGMA foreign_keys = OFF")
     connection.execute("BEGIN IMMEDIATE")
     try:
-        if schema_version(connection) < migration.to_version:  # not done by another process meanwhile
-            for statement in migration.statements:
-                connection.execute(statement)
+        if schema_version(connection) < version:  # not done by another process meanwhile
+            views = _views()
+            for name in views:
+                connection.execute(f"DROP VIEW IF EXISTS {name}")
+            upgrade(connection)
+            for sql in views.values():
+                connection.execute(sql)
             dangling = connection.execute("PRAGMA foreign_key_check").fetchone()
             if dangling is not None:
-                raise DataError(
-                    f"migration to version {migration.to_version}: {dangling[0]} has dangling rows"
-                )
+                raise DataError(f"migration to version {version}: {dangling[0]} has dangling rows")
             # user_version takes no parameter; the value is an int of our own.
-            connection.execute(f"PRAGMA user_version = {int(migration.to_version)}")
+            connection.execute(f"PRAGMA user_version = {int(version)}")
         connection.execute("COMMIT")
     except BaseException:
         if connection.in_transaction:  # a full disk ends it by itself
@@ -86,3 +86,9 @@ def _apply(connection: sqlite3.Connection, migration: Migration) -> None:
         raise
     finally:
         connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _views() -> dict[str, str]:
+    with closing(sqlite3.connect(":memory:", isolation_level=None)) as current:
+        create_schema(current)
+        return dict(current.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"))

@@ -17,10 +17,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.store.connection import foreign_database
 from kernelcast.store.copying import Condition
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.export import Subset, check_operators
-from kernelcast.store.foreign import foreign_database
 
 _ROWS_AT_ONCE = 100_000
 _SMALL_TABLES = (
@@ -38,7 +38,7 @@ _FLAG_SQL = (
 )
 _FLAG_SCHEMA = pa.schema([(name, pa.string()) for name in ("sample_id", "flag", "detail")])
 _KERNEL_SQL = (
-    "SELECT sample.direction, sample.dtype, sample.vector, run.software_id, sample.id,"
+    "SELECT sample.role, sample.direction, sample.dtype, sample.vector, run.software_id, sample.id,"
     " kernel.repetition_index, kernel.sequence, kernel_name.name, kernel.start_us, kernel.duration_us,"
     " kernel.stream"
     " FROM sample JOIN run ON run.id = sample.run_id"
@@ -47,7 +47,10 @@ _KERNEL_SQL = (
 )
 _KERNEL_SCHEMA = pa.schema(
     [
-        *((name, pa.string()) for name in ("direction", "dtype", "vector", "software_id", "sample_id")),
+        *(
+            (name, pa.string())
+            for name in ("role", "direction", "dtype", "vector", "software_id", "sample_id")
+        ),
         ("repetition_index", pa.int32()),
         ("sequence", pa.int32()),
         ("name", pa.string()),

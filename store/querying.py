@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.store.connection import foreign_database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
-from kernelcast.store.foreign import foreign_database
 from kernelcast.store.sqlite_errors import reported
 
 _READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}

@@ -1,18 +1,51 @@
-"""Samples back from their rows, and the questions that collection and training ask about them."""
+"""Rows back into records: samples, and everything of one kind that a database holds."""
 
 import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
-from typing import Any
+from typing import Any, Generic, TypedDict, TypeVar
 
-from kernelcast.runtime.bundle.fingerprint import canonical_json, content_digest
+from kernelcast.runtime.bundle.fingerprint import (
+    ComputeFingerprint,
+    FabricFingerprint,
+    SoftwareFingerprint,
+    canonical_json,
+    content_digest,
+)
 from kernelcast.runtime.operators import Direction
 from kernelcast.store.canonical import plain_mapping
-from kernelcast.store.records import Kernel, Repetition, Sample, Status
+from kernelcast.store.records import Sample, Status
+from kernelcast.store.rows import FINGERPRINTS, record_of, rows
+from kernelcast.store.runs import Run, Source
+from kernelcast.store.sample_rows import stored_samples
 
 PointKey = tuple[str, Direction, str, tuple[int, ...]]
 """Operator, direction, dtype, workload vector."""
+
+
+class PointFilter(TypedDict, total=False):
+    """Conditions on measured points that all have to hold; None: any. `conditions` must equal the run's."""
+
+    dtype: str | None
+    variant: str | None
+    fabric_id: str | None
+    conditions: Mapping[str, Any] | None
+
+
+class SampleFilter(PointFilter, total=False):
+    """Conditions on samples that all have to hold; None: any."""
+
+    run_id: str | None
+    operator: str | None
+    role: str | None
+    direction: Direction | None
+    status: Status | None
+    compute_id: str | None
+    software_id: str | None
+
+
+_OF_RUN = ("compute_id", "software_id", "fabric_id", "conditions")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +55,7 @@ class SampleRow:
     sample_id: str
     run_id: str
     operator: str
+    role: str = ""
     direction: Direction
     dtype: str
     variant: str
@@ -43,12 +77,19 @@ class SampleRow:
     source_kind: str
     # Of what has one time: mean of its repetitions without the lowest and the highest tenth; None where unknown.
     inner_mean_us: float | None = None
-    flags: tuple[tuple[str, str], ...] = ()  # what makes it doubtful: flag and detail
+    flags: tuple[tuple[str, str], ...] = ()  # why it is doubtful: flag and detail
 
 
-_INNER_MEAN = (
+_SAMPLE_ROW = (
+    "SELECT sample.id AS sample_id, sample.*, run.compute_id, run.fabric_id, run.software_id, run.conditions,"
+    " source.kind AS source_kind, CASE sample.direction WHEN 'once' THEN ("
     "SELECT avg(time_us) FROM (SELECT time_us, row_number() OVER (ORDER BY time_us) AS place, count(*) OVER () AS count"
     " FROM repetition WHERE sample_number = sample.number) WHERE place > count / 10 AND place <= count - count / 10"
+    ") END AS inner_mean_us,"
+    " (SELECT json_group_array(json_array(flag, detail)) FROM"
+    " (SELECT flag, detail FROM sample_flag WHERE sample_number = sample.number ORDER BY flag)) AS flags"
+    " FROM sample JOIN run ON run.id = sample.run_id JOIN source ON source.id = run.source_id"
+    " WHERE {where} ORDER BY sample.id"
 )
 
 
@@ -66,100 +107,97 @@ def read_measured_points(connection: sqlite3.Connection, **wanted: Any) -> set[P
     }
 
 
-def read_sample_rows(connection: sqlite3.Connection, **wanted: Any) -> list[SampleRow]:
+def read_sample_rows(connection: sqlite3.Connection, wanted: SampleFilter) -> list[SampleRow]:
     """Samples that match, in the order of their ids."""
     where, parameters = _where(wanted)
-    sql = (
-        "SELECT sample.id, sample.run_id, sample.operator, sample.direction, sample.dtype, sample.variant,"
-        " sample.vector, sample.status, sample.reason, sample.time_us, sample.quiet_us, sample.spread,"
-        " sample.repetition_count, sample.flops, sample.moved_bytes, sample.reference_us, sample.measured_at,"
-        " run.compute_id, run.fabric_id, run.software_id, run.conditions, source.kind,"
-        f" CASE sample.direction WHEN 'once' THEN ({_INNER_MEAN}) END,"
-        " (SELECT json_group_array(json_array(flag, detail)) FROM"
-        " (SELECT flag, detail FROM sample_flag WHERE sample_number = sample.number ORDER BY flag))"
-        " FROM sample JOIN run ON run.id = sample.run_id JOIN source ON source.id = run.source_id"
-        f" WHERE {where} ORDER BY sample.id"
-    )
     names = [field.name for field in fields(SampleRow)]
-    rows = []
-    for values in connection.execute(sql, parameters):
-        row = dict(zip(names, values, strict=True))
+    found = []
+    for row in rows(connection, _SAMPLE_ROW.format(where=where), parameters):
         row["direction"] = Direction(row["direction"])
         row["status"] = Status(row["status"])
         row["vector"] = tuple(json.loads(row["vector"]))
         row["conditions"] = json.loads(row["conditions"])
         row["flags"] = tuple((flag, detail) for flag, detail in json.loads(row["flags"]))
-        rows.append(SampleRow(**row))
-    return rows
-
-
-_COLUMNS = {
-    "run_id": "sample.run_id",
-    "operator": "sample.operator",
-    "direction": "sample.direction",
-    "dtype": "sample.dtype",
-    "variant": "sample.variant",
-    "status": "sample.status",
-    "compute_id": "run.compute_id",
-    "software_id": "run.software_id",
-    "fabric_id": "run.fabric_id",
-    "conditions": "run.conditions",
-}
+        found.append(SampleRow(**{name: row[name] for name in names}))
+    return found
 
 
 def _where(wanted: Mapping[str, Any]) -> tuple[str, list[Any]]:
-    """Conditions for the filters that are given (None: any), and their parameters."""
+    """Conditions for the filters that are given, and their parameters."""
     conditions, parameters = ["1"], []
     for name, value in wanted.items():
         if value is None:
             continue
-        conditions.append(f"{_COLUMNS[name]} = ?")
-        is_mapping = isinstance(value, Mapping)
-        parameters.append(canonical_json(plain_mapping(value, name)) if is_mapping else str(value))
+        conditions.append(f"{'run' if name in _OF_RUN else 'sample'}.{name} = ?")
+        if isinstance(value, Mapping):
+            value = canonical_json(plain_mapping(value, name))
+        parameters.append(str(value))
     return " AND ".join(conditions), parameters
 
 
-def dataset_digest(rows: Iterable[SampleRow]) -> str:
+def dataset_digest(samples: Iterable[SampleRow]) -> str:
     """Digest of a set of samples, whatever their order: what a regressor was trained on."""
-    return content_digest(sorted({row.sample_id for row in rows}))
+    return content_digest(sorted({row.sample_id for row in samples}))
 
 
 def read_samples_in_full(connection: sqlite3.Connection, *, run_id: str | None = None) -> Iterator[Sample]:
     """Every sample (of one run) with flags, repetitions and kernels, one at a time, in order of id."""
     where, parameters = _where({"run_id": run_id})
-    columns = (
-        "id, number, run_id, operator, direction, dtype, variant, vector, status, reason, time_us, quiet_us,"
-        " spread, statistic, repetition_count, flops, moved_bytes, reference_us, measured_at"
-    )
-    cursor = connection.execute(f"SELECT {columns} FROM sample WHERE {where} ORDER BY id", parameters)
-    names = [column[0] for column in cursor.description]
-    for values in cursor:
-        row = dict(zip(names, values, strict=True))
-        del row["id"]
-        row["vector"] = tuple(json.loads(row["vector"]))
-        number = row.pop("number")
-        flags = connection.execute(
-            "SELECT flag, detail FROM sample_flag WHERE sample_number = ? ORDER BY flag", (number,)
-        ).fetchall()
-        yield Sample(repetitions=_repetitions(connection, number), flags=tuple(flags), **row)
+    for stored in stored_samples(connection, where, parameters, order="id"):
+        yield stored.sample()
 
 
-def _repetitions(connection: sqlite3.Connection, sample_number: int) -> tuple[Repetition, ...]:
-    kernels: dict[int, list[Kernel]] = {}
-    for index, name, start_us, duration_us, stream in connection.execute(
-        "SELECT repetition_index, name, start_us, duration_us, stream FROM kernel"
-        " JOIN kernel_name ON kernel_name.number = kernel.name_number"
-        " WHERE sample_number = ? ORDER BY repetition_index, sequence",
-        (sample_number,),
-    ):
-        kernel = Kernel(name=name, start_us=start_us, duration_us=duration_us, stream=stream)
-        kernels.setdefault(index, []).append(kernel)
-    rows = connection.execute(
-        "SELECT repetition_index, time_us, start_us FROM repetition WHERE sample_number = ?"
-        " ORDER BY repetition_index",
-        (sample_number,),
+F = TypeVar("F", ComputeFingerprint, FabricFingerprint, SoftwareFingerprint)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FingerprintRow(Generic[F]):
+    """One kind of device, fabric or set of software versions in a database, with the number of its samples."""
+
+    id: str
+    description: str
+    fingerprint: F
+    sample_count: int
+
+
+HardwareRow = FingerprintRow[ComputeFingerprint]
+FabricRow = FingerprintRow[FabricFingerprint]
+SoftwareRow = FingerprintRow[SoftwareFingerprint]
+
+
+def read_fingerprints(connection: sqlite3.Connection, table: str) -> list[FingerprintRow[Any]]:
+    """Every row of `hardware`, `fabric` or `software`, most samples first."""
+    key = "compute_id" if table == "hardware" else f"{table}_id"
+    return [
+        FingerprintRow(
+            id=row_id,
+            description=description,
+            fingerprint=FINGERPRINTS[table].from_dict(json.loads(fingerprint)),
+            sample_count=count,
+        )
+        for row_id, description, fingerprint, count in connection.execute(
+            f"SELECT {table}.id, description, fingerprint, count(sample.number) AS samples FROM {table}"
+            f" LEFT JOIN run ON run.{key} = {table}.id LEFT JOIN sample ON sample.run_id = run.id"
+            f" GROUP BY {table}.id ORDER BY samples DESC, {table}.id"
+        )
+    ]
+
+
+def read_runs(connection: sqlite3.Connection) -> list[Run]:
+    """Every run, in order of id, with the first of its notes (merging can bring several)."""
+    sources = {row.pop("id"): Source(**row) for row in rows(connection, "SELECT * FROM source")}
+    sql = (
+        "SELECT run.*, coalesce(run_note.site, '') AS site, coalesce(run_note.note, '') AS note FROM run"
+        " LEFT JOIN run_note ON run_note.id = (SELECT min(id) FROM run_note WHERE run_note.run_id = run.id)"
+        " ORDER BY run.id"
     )
-    return tuple(
-        Repetition(index=index, time_us=time_us, start_us=start_us, kernels=tuple(kernels.get(index, ())))
-        for index, time_us, start_us in rows
-    )
+    runs = []
+    for row in rows(connection, sql):
+        row |= {"conditions": json.loads(row["conditions"]), "source": sources[row["source_id"]]}
+        runs.append(Run(**{field.name: row[field.name] for field in fields(Run)}))
+    return runs
+
+
+def read_records(connection: sqlite3.Connection, table: str) -> list[Any]:
+    """Every record of a table of `RECORDS` (steps, predictions, predictors, traces), in the order of their ids."""
+    return [record_of(table, row) for row in rows(connection, f"SELECT * FROM {table} ORDER BY id")]

@@ -1,14 +1,13 @@
-"""What is stored of measured operators: samples, their repetitions and kernels.
+"""Records of measured operators: samples, their repetitions and kernels.
 
-Records are immutable and canonical (see `canonical`): what is read from a database equals what was written.
-The id of a record is the digest of its meaning, so two databases that hold the same measurement hold the same
-row.
+Records are immutable and canonical (see `canonical`): what is read from a database equals what was written. The id of
+a record is the digest of its meaning, so two databases that hold the same measurement hold the same row.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from enum import StrEnum
-from typing import Self
+from typing import Self, TypedDict, Unpack
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import OPERATORS, Direction, operator
@@ -27,7 +26,7 @@ ELEMENT_BYTES = {
 
 
 class Status(StrEnum):
-    """Whether a workload has a time; UNSUPPORTED is what a device lacks, FAILED what went wrong (memory)."""
+    """Whether a workload has a time: UNSUPPORTED by the device, or FAILED, for example for lack of memory."""
 
     OK = "ok"
     FAILED = "failed"
@@ -67,33 +66,46 @@ class Repetition:
         object.__setattr__(self, "kernels", tuple(ordered))
 
 
+class SampleDetails(TypedDict, total=False):
+    """Fields of a sample that its constructors take as they are."""
+
+    run_id: str
+    role: str
+    variant: str
+    reference_us: float | None
+    measured_at: str | None
+    flags: Sequence[tuple[str, str]]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """One measured point: an operator, a direction and a dtype at a workload vector, and how long that took.
+    """One measurement: an operator, a direction and a dtype at a workload vector, and how long it took.
 
-    Build one with `from_repetitions` or `without_time`; the plain constructor is for reading and for imports
-    that know a time but not its repetitions. Times are in µs; `flops` and `moved_bytes` count one execution.
+    Build one with `from_repetitions` or `without_time`; the plain constructor is for reading, and for imports of a
+    time without its repetitions. Times are in µs; `flops` and `moved_bytes` count one execution. `role` is why a step
+    calls the operator, empty for no particular reason; it does not change what is timed.
     """
 
     run_id: str
     operator: str
+    role: str = ""
     direction: Direction
     dtype: str  # torch's name: float32, bfloat16, …
     vector: tuple[int, ...]
-    variant: str = ""  # which of several ways, such as "in-place"; empty for the only one
+    variant: str = ""  # how it was called, where there are several ways, such as "in-place"
     status: Status = Status.OK
     reason: str = ""
-    time_us: float | None = None  # the paper's statistic, or the one that `statistic` names
+    time_us: float | None = None  # the paper's statistic, or what `statistic` names
     quiet_us: float | None = None  # 10th percentile of all repetitions
     spread: float | None = None  # (90th − 10th percentile) / median
     statistic: str = ""
     repetition_count: int = 0
     flops: float | None = None
     moved_bytes: float | None = None
-    reference_us: float | None = None  # a short fixed kernel timed beside it: how disturbed the machine was
+    reference_us: float | None = None  # a short fixed kernel timed with it: how disturbed the machine was
     measured_at: str | None = None  # UTC ISO-8601
     repetitions: tuple[Repetition, ...] = ()
-    flags: tuple[tuple[str, str], ...] = ()  # what makes it doubtful: (flag, detail), one of each flag
+    flags: tuple[tuple[str, str], ...] = ()  # why it is doubtful: (flag, detail), each flag once
 
     def __post_init__(self) -> None:
         put = object.__setattr__
@@ -141,16 +153,12 @@ class Sample:
     def from_repetitions(
         cls,
         *,
-        run_id: str,
         operator: str,
         direction: Direction,
         dtype: str,
         vector: Sequence[int],
         repetitions: Sequence[Repetition],
-        reference_us: float | None = None,
-        measured_at: str | None = None,
-        variant: str = "",
-        flags: Sequence[tuple[str, str]] = (),
+        **details: Unpack[SampleDetails],
     ) -> Self:
         """A measured sample; statistics, FLOPs and bytes follow from its repetitions and the operator table.
 
@@ -161,39 +169,31 @@ class Sample:
         durations_us = [repetition.time_us for repetition in ordered]
         flops, moved_bytes = _cost(operator, direction, dtype, vector)
         return cls(
-            run_id=run_id,
             operator=operator,
             direction=direction,
             dtype=dtype,
             vector=tuple(vector),
-            variant=variant,
             time_us=middle_five_mean_us(durations_us),
             quiet_us=quiet_us(durations_us),
             spread=spread(durations_us),
             statistic=MIDDLE_FIVE_OF_TEN,
             flops=flops,
             moved_bytes=moved_bytes,
-            reference_us=reference_us,
-            measured_at=measured_at,
             repetitions=tuple(ordered),
-            flags=tuple(flags),
+            **details,  # type: ignore[arg-type]  # `flags` becomes a tuple
         )
 
     @classmethod
     def without_time(
         cls,
         *,
-        run_id: str,
         operator: str,
         direction: Direction,
         dtype: str,
         vector: Sequence[int],
         status: Status | str,
         reason: str,
-        reference_us: float | None = None,
-        measured_at: str | None = None,
-        variant: str = "",
-        flags: Sequence[tuple[str, str]] = (),
+        **details: Unpack[SampleDetails],
     ) -> Self:
         """A workload that has no time: `status` is failed or unsupported and `reason` says why in one line.
 
@@ -201,25 +201,24 @@ class Sample:
             UsageError: status ok, or no reason.
         """
         return cls(
-            run_id=run_id,
             operator=operator,
             direction=direction,
             dtype=dtype,
             vector=tuple(vector),
-            variant=variant,
             status=Status(status),
             reason=" ".join(reason.split()),
-            reference_us=reference_us,
-            measured_at=measured_at,
-            flags=tuple(flags),
+            **details,  # type: ignore[arg-type]
         )
+
+    @property
+    def columns(self) -> dict[str, object]:
+        """Its row in table `sample`, without number and id; the vector is a tuple."""
+        return {name: getattr(self, name) for name in SAMPLE_COLUMNS}
 
     @property
     def id(self) -> str:
         """Digest of the whole meaning: run, workload, statistics, flags, every repetition and every kernel."""
-        values = {name: getattr(self, name) for name in SAMPLE_MEANING}
-        values["vector"] = list(self.vector)
-        values["repetitions"] = [
+        repetitions = [
             [
                 r.index,
                 r.time_us,
@@ -228,12 +227,10 @@ class Sample:
             ]
             for r in self.repetitions
         ]
-        values["flags"] = [list(flag) for flag in self.flags]  # none leave the id as it was before flags
-        return record_digest("sample", values)
+        return record_digest("sample", {**self.columns, "repetitions": repetitions, "flags": self.flags})
 
 
-# Fields of a sample that its id is the digest of, beside vector, repetitions and flags.
-SAMPLE_MEANING = tuple(name for name in Sample.__slots__ if name not in ("vector", "repetitions", "flags"))
+SAMPLE_COLUMNS = tuple(f.name for f in fields(Sample) if f.name not in ("repetitions", "flags"))
 
 
 def _whole_numbers(vector: Sequence[float]) -> tuple[int, ...]:
@@ -246,10 +243,8 @@ def _whole_numbers(vector: Sequence[float]) -> tuple[int, ...]:
 def _cost(name: str, direction: Direction, dtype: str, vector: Sequence[int]) -> tuple[float, float]:
     """FLOPs and bytes moved of one execution."""
     row = operator(name)
-    if direction not in row.directions:
-        raise UsageError(
-            f"{name}: found direction {direction!r}, expected one of {', '.join(row.directions)}"
-        )
+    if direction not in row.costs:
+        raise UsageError(f"{name}: found direction {direction!r}, expected one of {', '.join(row.costs)}")
     if dtype not in ELEMENT_BYTES:
         raise UsageError(f"{name}: found dtype {dtype!r}, expected one of {', '.join(ELEMENT_BYTES)}")
     direction = Direction(direction)

@@ -1,19 +1,18 @@
-"""Where measurements come from: a run, and the source that it read or was."""
+"""Where measurements come from: runs and their sources."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.store.canonical import plain_mapping, record_digest, utc_moment
+from kernelcast.store.canonical import dataclass_digest, plain_mapping, record_digest, utc_moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """Where rows come from. `name` is a program or a file's base name, never a path.
 
-    `file_digest` is the SHA-256 of an imported file; `reference` says where it was published (address or
-    citation).
+    `file_digest` is the SHA-256 of an imported file; `reference` is where it was published (address or citation).
     """
 
     kind: str  # "collector", "import" or "trace"
@@ -29,16 +28,7 @@ class Source:
     @property
     def id(self) -> str:
         """Digest of all fields."""
-        return record_digest(
-            "source",
-            {
-                "kind": self.kind,
-                "name": self.name,
-                "licence": self.licence,
-                "file_digest": self.file_digest,
-                "reference": self.reference,
-            },
-        )
+        return dataclass_digest("source", self)
 
 
 KERNELCAST_COLLECTOR = Source(kind="collector", name="kernelcast")
@@ -48,19 +38,18 @@ KERNELCAST_COLLECTOR = Source(kind="collector", name="kernelcast")
 class Run:
     """One invocation that measured or imported: who, when, with which code, on what.
 
-    `command` and `plan` name what was done (`collect compute`, `quick`) without paths. `conditions` holds
-    what else decides a time, such as `processes_per_node`; a collection resumes only a run with equal
-    conditions. `site` and `note` are free text and not part of the id, so that a database can be passed on
-    without them.
+    `command` and `plan` name what was done (`collect compute`, `quick`) without paths. `conditions` holds what else
+    affects a time, such as `processes_per_node`; a collection resumes only a run with equal conditions. `site` and
+    `note` are free text and not part of the id, so that a database can be shared without them.
     """
 
-    started_at: str | None  # UTC ISO-8601; None where an imported file does not say
+    started_at: str | None  # UTC ISO-8601; None where an imported file has no date
     kernelcast_version: str
-    code_digest: str  # of the code that measured; empty for somebody else's program
+    code_digest: str  # of the code that measured; empty for another program
     command: str
     compute_id: str
     software_id: str
-    fabric_id: str | None = None  # None: unknown, and no part in what was measured
+    fabric_id: str | None = None  # None where none was used
     plan: str = ""
     conditions: Mapping[str, Any] = field(default_factory=dict)
     source: Source = KERNELCAST_COLLECTOR
@@ -75,18 +64,12 @@ class Run:
     @property
     def id(self) -> str:
         """Digest of all fields but `site` and `note`."""
-        return record_digest(
-            "run",
-            {
-                "started_at": self.started_at,
-                "kernelcast_version": self.kernelcast_version,
-                "code_digest": self.code_digest,
-                "command": self.command,
-                "plan": self.plan,
-                "compute_id": self.compute_id,
-                "fabric_id": self.fabric_id,
-                "software_id": self.software_id,
-                "conditions": self.conditions,
-                "source_id": self.source.id,
-            },
-        )
+        return record_digest("run", self.columns)
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """Its row in table `run`, without the id."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        for name in ("source", "site", "note"):
+            del values[name]
+        return {**values, "source_id": self.source.id}

@@ -1,4 +1,4 @@
-"""SQLite's errors in the one line that a user of kernelcast meets."""
+"""SQLite's errors as one line for the user."""
 
 import sqlite3
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What is stored of whole training steps and of the regressors that predict them."""
+"""Records of whole training steps, of predictions for them, and of trained regressors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from typing import Any, Self
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Direction
 from kernelcast.store.canonical import (
+    dataclass_digest,
     plain_mapping,
-    record_digest,
     rounded_ratio,
     rounded_s,
     rounded_us,
@@ -22,9 +22,9 @@ from kernelcast.store.statistics import percentile
 class MeasuredStep:
     """A real training step, timed end to end (optimizer included), many times. All times in seconds.
 
-    `model` is the model's configuration as the runtime reads it. `components_s` are parts of the step that
-    were measured inside it, name → seconds. `options` holds further settings (ZeRO stage, sequence parallel,
-    …). Published steps may know the minimum only.
+    `model` is the model's configuration as the runtime reads it. `components_s` are parts of the step that were
+    measured inside it, name → seconds. `options` holds other settings (ZeRO stage, sequence parallel, …). Of a
+    published step perhaps only the minimum is known.
     """
 
     run_id: str
@@ -47,7 +47,7 @@ class MeasuredStep:
     repetitions_s: tuple[float, ...] = ()
     components_s: Mapping[str, float] = field(default_factory=dict)
     peak_memory_bytes: int | None = None  # of the fullest device
-    reference_us: float | None = None  # a short fixed kernel timed beside it
+    reference_us: float | None = None  # a short fixed kernel timed with it
     measured_at: str | None = None  # UTC ISO-8601
 
     def __post_init__(self) -> None:
@@ -86,7 +86,7 @@ class MeasuredStep:
     @property
     def id(self) -> str:
         """Digest of all fields."""
-        return record_digest("step", _values(self))
+        return dataclass_digest("step", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,15 +112,15 @@ class Prediction:
     @property
     def id(self) -> str:
         """Digest of all fields."""
-        return record_digest("prediction", _values(self))
+        return dataclass_digest("prediction", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorRecord:
-    """One trained regressor of a bundle, and how well it did on rows that it had not seen."""
+    """One trained regressor of a bundle, and its error on held-out rows."""
 
     bundle_digest: str
-    operator: str  # an operator, or the name of a group that shares a regressor
+    operator: str
     direction: Direction
     dtype: str
     algorithm: str  # "random_forest", "xgboost", …
@@ -135,6 +135,7 @@ class PredictorRecord:
     compute_id: str | None = None
     fabric_id: str | None = None
     software_id: str | None = None
+    role: str = ""  # where it was trained for one role only
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "direction", Direction(self.direction))
@@ -146,13 +147,8 @@ class PredictorRecord:
     @property
     def id(self) -> str:
         """Digest of all fields."""
-        return record_digest("predictor", _values(self))
+        return dataclass_digest("predictor", self)
 
 
 def _seconds(times: Mapping[str, float]) -> dict[str, float]:
     return {name: rounded_s(times[name], f"component {name}") for name in sorted(times)}
-
-
-def _values(record: MeasuredStep | Prediction | PredictorRecord) -> dict[str, Any]:
-    values = {name: getattr(record, name) for name in type(record).__slots__}
-    return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}

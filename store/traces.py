@@ -1,4 +1,4 @@
-"""What is stored of traces of real runs, beside the samples that were found in them."""
+"""Records of traces of real runs, other than the samples found in them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,22 +6,22 @@ from typing import Any
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import UsageError
-from kernelcast.store.canonical import plain_mapping, record_digest, rounded_us, utc_moment
+from kernelcast.store.canonical import dataclass_digest, plain_mapping, rounded_us, utc_moment
 from kernelcast.store.records import Sample
 from kernelcast.store.runs import Run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IngestedTrace:
-    """The trace of one process of a real run: what it says of itself, and how much of it was recognised.
+    """The trace of one process of a real run: what it records about the job, and how much of it was recognised.
 
     A *kernel* is what ran on the device: kernels, copies, fills; on a CPU a call with time of its own. It is
-    attributed where its operator on the host is known, and recognised where a sample holds it.
+    attributed where its host operator is known, and recognised where it is part of a sample.
     """
 
     run_id: str
     file_digest: str  # SHA-256 of the file
-    rank: int | None = None  # None, here and below: the trace does not say
+    rank: int | None = None  # None, here and below: unknown
     world_size: int | None = None
     backend: str = ""
     process_groups: tuple[Mapping[str, Any], ...] = ()  # name, size and ranks of each
@@ -48,20 +48,19 @@ class IngestedTrace:
     @property
     def id(self) -> str:
         """Digest of all fields."""
-        values = {name: getattr(self, name) for name in type(self).__slots__}
-        return record_digest("trace", {**values, "process_groups": list(self.process_groups)})
+        return dataclass_digest("trace", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnrecognisedKernels:
-    """Kernels of a trace that no sample holds: how many of one name, stream and operator, and their time in all."""
+    """Kernels of a trace that are part of no sample: number and total time per name, stream and host operator."""
 
     trace_id: str
     name: str
     category: str  # the profiler's: kernel, gpu_memcpy, gpu_memset; on a CPU cpu_op
     stream: int
     host_operator: str = ""  # empty where unknown
-    shapes: str = ""  # of that operator's inputs, JSON list; empty where they were not recorded
+    shapes: str = ""  # of that operator's inputs, JSON list; empty where not recorded
     reason: str
     kernel_count: int
     total_us: float
@@ -72,14 +71,12 @@ class UnrecognisedKernels:
     @property
     def id(self) -> str:
         """Digest of all fields."""
-        return record_digest(
-            "unrecognised_kernel", {name: getattr(self, name) for name in type(self).__slots__}
-        )
+        return dataclass_digest("unrecognised_kernel", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TracedRun:
-    """A real run: what it ran on, its traces with what nothing recognised in them, and what was recognised."""
+    """A real run: what it ran on, its traces with their unrecognised kernels, and the samples found in them."""
 
     run: Run
     compute: ComputeFingerprint

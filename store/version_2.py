@@ -1,4 +1,6 @@
-"""Version 2 of the schema: flags of samples, and traces of real runs. Statements as of then: never changed again."""
+"""Version 2 of the schema: flags of samples, and traces of real runs. Frozen: statements as of then."""
+
+import sqlite3
 
 STATEMENTS = (
     """\
@@ -52,73 +54,10 @@ CREATE TABLE unrecognised_kernel ( -- Kernels of a trace that no sample holds, a
     """\
 CREATE INDEX unrecognised_kernel_by_trace ON unrecognised_kernel (trace_id)
 """,
-    """\
-CREATE VIEW doubtful_sample AS -- Which measurements are doubtful, and why? One row per flag of a sample.
-SELECT
-    hardware.description AS hardware,
-    sample.operator,
-    sample.direction,
-    sample.dtype,
-    sample.vector,
-    sample_flag.flag,
-    sample_flag.detail,
-    sample.status,
-    sample.time_us,
-    sample.quiet_us,
-    round(100.0 * sample.spread, 1) AS spread_percent,
-    sample.repetition_count AS repetitions,
-    sample.measured_at,
-    sample.id AS sample_id,
-    run.compute_id
-FROM sample_flag
-JOIN sample ON sample.number = sample_flag.sample_number
-JOIN run ON run.id = sample.run_id
-JOIN hardware ON hardware.id = run.compute_id
-""",
-    """\
-CREATE VIEW real_run AS -- Which traces of real runs are here, and how much of them was recognised? One row per trace.
-SELECT
-    hardware.description AS hardware,
-    software.description AS software,
-    trace.rank,
-    trace.world_size,
-    trace.backend,
-    round(trace.span_us / 1e3, 3) AS span_ms, -- of the whole trace
-    trace.kernel_count AS kernels,
-    round(trace.kernel_us / 1e3, 3) AS kernels_ms, -- their durations added up
-    round(100.0 * trace.attributed_us / nullif(trace.kernel_us, 0), 1) AS attributed_percent, -- of the kernels' time
-    round(100.0 * trace.recognised_us / nullif(trace.kernel_us, 0), 1) AS recognised_percent, -- of the kernels' time
-    (SELECT count(*) FROM sample WHERE sample.run_id = trace.run_id) AS samples_of_the_run,
-    trace.measured_at,
-    trace.file_digest,
-    trace.id AS trace_id,
-    trace.run_id,
-    run.compute_id
-FROM trace
-JOIN run ON run.id = trace.run_id
-JOIN hardware ON hardware.id = run.compute_id
-JOIN software ON software.id = run.software_id
-""",
-    """\
-CREATE VIEW unrecognised AS -- What ran in real runs that no sample holds? Most time first, per operator of the host.
-SELECT
-    hardware.description AS hardware,
-    unrecognised_kernel.host_operator,
-    unrecognised_kernel.name AS kernel,
-    unrecognised_kernel.category,
-    unrecognised_kernel.reason,
-    sum(unrecognised_kernel.kernel_count) AS launches,
-    round(sum(unrecognised_kernel.total_us), 3) AS total_us,
-    round(100.0 * sum(unrecognised_kernel.total_us) / nullif(trace.kernel_us, 0), 2) AS percent_of_trace,
-    unrecognised_kernel.trace_id,
-    run.compute_id
-FROM unrecognised_kernel
-JOIN trace ON trace.id = unrecognised_kernel.trace_id
-JOIN run ON run.id = trace.run_id
-JOIN hardware ON hardware.id = run.compute_id
-GROUP BY
-    unrecognised_kernel.trace_id, unrecognised_kernel.host_operator, unrecognised_kernel.name,
-    unrecognised_kernel.category, unrecognised_kernel.reason
-ORDER BY total_us DESC
-""",
 )
+
+
+def upgrade(connection: sqlite3.Connection) -> None:
+    """Bring a database of version 1 here, in the caller's transaction."""
+    for statement in STATEMENTS:
+        connection.execute(statement)

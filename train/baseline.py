@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.optimize import nnls
 
-from kernelcast.runtime.operators import Direction, Operator, OperatorClass, Term
-from kernelcast.train.collective_baseline import LatencyBandwidth, fit_latency_bandwidth
+from kernelcast.runtime.operators import Direction, Operator, Term
+from kernelcast.train.collective_baseline import fit_latency_bandwidth
 from kernelcast.train.dataset import Array
+from kernelcast.train.formula import Baseline, Column, Powers, monomial, weighted_sum
 
 # Keeps a power law defined where a feature never varied in the samples.
 _RIDGE = 1e-3
@@ -22,59 +23,63 @@ _KNEE_QUANTILES = (1 / 6, 2 / 6, 3 / 6, 4 / 6, 5 / 6)
 _KNEE_SPACING = 1.5
 _KNEE_PENALTY = 0.1
 
-Powers = tuple[int, ...]
-"""Exponent per feature of one monomial."""
+Traffic = tuple[tuple[float, Powers], ...]
+"""Elements moved, as (coefficient, exponent per feature) of each term."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Constant:
-    """log(time) = `log_us`: the mean, so that the trees do everything ("raw" regressors)."""
+class Constant(Baseline):
+    """log(time) = `mean_log_us`, so that the trees do everything ("raw" regressors)."""
 
-    log_us: float
+    mean_log_us: float
 
-    def predict_log(self, workloads: Array) -> Array:
-        """Logarithm of the time in µs, [rows]."""
-        return np.full(len(workloads), self.log_us)
+    def log_us(self, workloads: Array) -> Column:
+        """Logarithm of the time in µs."""
+        return self.mean_log_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PowerLaw:
-    """log(time) = `log_us` + Σ `exponents` · log(feature); a feature of 0 (no layer) counts as 1."""
+class PowerLaw(Baseline):
+    """log(time) = `intercept` + Σ `exponents` · log(feature); a feature of 0 (no layer) counts as 1."""
 
     exponents: tuple[float, ...]
-    log_us: float
+    intercept: float
 
-    def predict_log(self, workloads: Array) -> Array:
-        """Logarithm of the time in µs, [rows]."""
-        log_us: Array = _logs(workloads) @ np.array(self.exponents) + self.log_us
-        return log_us
+    def log_us(self, workloads: Array) -> Column:
+        """Logarithm of the time in µs, [rows, 1]."""
+        return np.log(np.maximum(workloads, 1.0)) @ np.array(self.exponents)[:, None] + self.intercept
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Roofline:
+class Roofline(Baseline):
     """time = `constant_us` + Σ `weights_us` · monomial + Σ `knee_weights_us` · max(0, traffic − `knees`).
 
     The monomials (`powers`) are those of the operator's FLOPs and elements, each with a rate of its own, so that a
-    workload bound by either follows; the constant is the cost of a call. `traffic`, (coefficient, powers) of each
-    term, is the number of elements moved: above a knee each of them takes longer, as where a cache is full.
+    workload bound by either follows; the constant is the cost of a call. `traffic` is the number of elements moved:
+    above a knee each of them takes longer, as where a cache is full.
     """
 
     powers: tuple[Powers, ...]
     weights_us: tuple[float, ...]
     constant_us: float
-    traffic: tuple[tuple[float, Powers], ...]
+    traffic: Traffic
     knees: tuple[float, ...]
     knee_weights_us: tuple[float, ...]
 
-    def predict_log(self, workloads: Array) -> Array:
-        """Logarithm of the time in µs, [rows]."""
-        above = _above(workloads, self.traffic, self.knees)
-        times_us = _monomials(workloads, self.powers) @ np.array(self.weights_us)
-        log_us: Array = np.log(times_us + above @ np.array(self.knee_weights_us) + self.constant_us)
-        return log_us
-
-
-Baseline = Constant | PowerLaw | Roofline | LatencyBandwidth
+    def log_us(self, workloads: Array) -> Column:
+        """Logarithm of the time in µs, [rows, 1] or a number."""
+        # Fitted weights are often 0, and need no node in a graph then.
+        work = [
+            (w, monomial(workloads, p)) for w, p in zip(self.weights_us, self.powers, strict=True) if w > 0
+        ]
+        total_us = self.constant_us + weighted_sum(work)
+        knees = [(w, k) for w, k in zip(self.knee_weights_us, self.knees, strict=True) if w > 0]
+        if knees:
+            # Above a knee the difference of two large numbers counts: in units of the knee float32 is precise enough.
+            shares = _moved(workloads, self.traffic) * np.array([[1 / knee for _, knee in knees]])
+            weights_us = np.array([[weight * knee] for weight, knee in knees])
+            total_us = total_us + np.maximum(shares - 1.0, 0.0) @ weights_us
+        return np.log(total_us)
 
 
 def fit_baseline(
@@ -82,22 +87,22 @@ def fit_baseline(
 ) -> Baseline:
     """Fit the baseline called `form` ("raw", "power_law", "roofline" or "latency_bandwidth") to times in µs."""
     if form == "raw":
-        return Constant(log_us=float(np.log(times_us).mean()))
+        return Constant(mean_log_us=float(np.log(times_us).mean()))
     if form == "power_law":
         return _fit_power_law(workloads, times_us)
     if form == "latency_bandwidth":
-        return fit_latency_bandwidth(op.collective, workloads, times_us)
+        return fit_latency_bandwidth(op, workloads, times_us)
     return _fit_roofline(op, direction, workloads, times_us)
 
 
 def _fit_power_law(workloads: Array, times_us: Array) -> PowerLaw:
-    logs, target = _logs(workloads), np.log(times_us)
+    logs, target = np.log(np.maximum(workloads, 1.0)), np.log(times_us)
     centre, mean = logs.mean(axis=0), target.mean()
     centred = logs - centre
     exponents = np.linalg.solve(
         centred.T @ centred + _RIDGE * np.eye(logs.shape[1]), centred.T @ (target - mean)
     )
-    return PowerLaw(exponents=tuple(map(float, exponents)), log_us=float(mean - centre @ exponents))
+    return PowerLaw(exponents=tuple(map(float, exponents)), intercept=float(mean - centre @ exponents))
 
 
 def _fit_roofline(op: Operator, direction: Direction, workloads: Array, times_us: Array) -> Roofline:
@@ -106,10 +111,16 @@ def _fit_roofline(op: Operator, direction: Direction, workloads: Array, times_us
     Knees pay for their share of the longest time, so that they appear where they explain much, not where they follow
     noise: half of the time costs as much as one row that is off by 16 %.
     """
-    powers, traffic = monomial_powers(op, direction), _traffic(op, direction)
-    knees = _knees(_moved(workloads, traffic))
+    powers = monomial_powers(op, direction)
+    traffic = tuple((t.coefficient, _powers(t, tuple(op.features))) for t in op.costs[direction].elements)
+    moved = _moved(workloads, traffic)
+    knees = _knees(moved)
     columns = np.column_stack(
-        [_monomials(workloads, powers), _above(workloads, traffic, knees), np.ones(len(workloads))]
+        [
+            *(monomial(workloads, p) for p in powers),
+            np.maximum(moved - np.array(knees), 0.0),
+            np.ones(len(workloads)),
+        ]
     )
     # A monomial is 0 throughout where one of its features is.
     scale = np.where(columns.max(axis=0) > 0, columns.max(axis=0), 1.0)
@@ -152,38 +163,16 @@ def monomial_powers(op: Operator, direction: Direction) -> tuple[Powers, ...]:
     """
     cost, features = op.costs[direction], tuple(op.features)
     powers = dict.fromkeys(_powers(term, features) for term in (*cost.flops, *cost.elements))
-    if op.operator_class is not OperatorClass.COMMUNICATION:
+    if not op.is_collective:
         unused = [name for column, name in enumerate(features) if not any(p[column] for p in powers)]
         powers |= dict.fromkeys(_powers(Term(1.0, (name,)), features) for name in unused)
     return tuple(powers)
-
-
-def _traffic(op: Operator, direction: Direction) -> tuple[tuple[float, Powers], ...]:
-    features = tuple(op.features)
-    return tuple((term.coefficient, _powers(term, features)) for term in op.costs[direction].elements)
 
 
 def _powers(term: Term, features: Sequence[str]) -> Powers:
     return tuple(term.features.count(name) for name in features)
 
 
-def _monomials(workloads: Array, powers: Sequence[Powers]) -> Array:
-    products: Array = np.prod(workloads[:, None, :] ** np.array(powers), axis=2)
-    return products
-
-
-def _moved(workloads: Array, traffic: Sequence[tuple[float, Powers]]) -> Array:
-    coefficients = np.array([coefficient for coefficient, _ in traffic])
-    moved: Array = _monomials(workloads, [powers for _, powers in traffic]) @ coefficients
-    return moved
-
-
-def _above(workloads: Array, traffic: Sequence[tuple[float, Powers]], knees: Sequence[float]) -> Array:
-    """Elements moved beyond each knee, [rows, knees]."""
-    beyond: Array = np.maximum(_moved(workloads, traffic)[:, None] - np.array(knees), 0.0)
-    return beyond
-
-
-def _logs(workloads: Array) -> Array:
-    logs: Array = np.log(np.maximum(workloads, 1.0))
-    return logs
+def _moved(workloads: Array, traffic: Traffic) -> Column:
+    """Elements moved, [rows, 1]."""
+    return weighted_sum((coefficient, monomial(workloads, powers)) for coefficient, powers in traffic)

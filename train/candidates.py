@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kernelcast.runtime.operators import OPERATORS, OperatorClass
+from kernelcast.runtime.operators import Direction, Operator, OperatorClass
 from kernelcast.train.dataset import Table
 from kernelcast.train.regressor import Candidate
 
 RICH_ROWS = 100
-"""From so many rows on, the larger candidates are tried. With fewer, they are no more accurate, nor are more trees
-(`_with_fewer_trees`): on a CPU's 46 tables of 15 to 26 rows both err by 6.3 %, in less than half the time, and on 60
-rows of each of 15 of the authors' tables by 4.7 instead of 4.8 %."""
+"""From this number of rows on, the larger candidates are tried. With fewer, they are no more accurate, nor are more
+trees (`_with_fewer_trees`): on a CPU's 46 tables of 15 to 26 rows both err by 6.3 %, in less than half the time, and on
+60 rows of each of 15 of the authors' tables by 4.7 instead of 4.8 %."""
 _FASTEST_RATE = 0.3
 SEARCH_BUDGET = 5e8
 """Rows × trees × depth, over all candidates of a table: about two minutes of one core of 2020. The limit is no clock,
@@ -35,6 +35,18 @@ _DEEP: _Hyperparameters = {
     "subsample": 0.8,
     "min_child_weight": 3,
 }
+# Matrices of all roles stand in one table: leaves go where the error is, for the same size of the file.
+_LEAFWISE: _Hyperparameters = {
+    "n_estimators": 40,
+    "max_depth": 10,
+    "max_leaves": 100,
+    "learning_rate": 0.15,
+    "subsample": 0.8,
+    "min_child_weight": 5,
+    "tree_method": "hist",
+    "grow_policy": "lossguide",
+    "max_bin": 512,
+}
 # In units of a layout's spread: errors above half of it count by their size, not by its square.
 _ROBUST: _Hyperparameters = {
     "objective": "reg:pseudohubererror",
@@ -44,26 +56,23 @@ _ROBUST: _Hyperparameters = {
 }
 _ROBUST_STUMPS: _Hyperparameters = {**_ROBUST, "n_estimators": 30, "max_depth": 1, "min_child_weight": 3}
 _ROBUST_BOOSTED: _Hyperparameters = {**_ROBUST, "n_estimators": 60, "max_depth": 6, "reg_lambda": 5}
-_ROBUST_DEEP: _Hyperparameters = {
+_ROBUST_LEAFWISE: _Hyperparameters = {
     **_ROBUST,
-    "n_estimators": 60,
-    "max_depth": 10,
+    "n_estimators": 40,
+    "max_depth": 14,
+    "max_leaves": 150,
     "reg_lambda": 5,
     "min_child_weight": 2,
+    "tree_method": "hist",
+    "grow_policy": "lossguide",
+    "max_bin": 2048,
 }
 
 
 def _candidate(
-    algorithm: str,
-    form: str,
-    hyperparameters: _Hyperparameters,
-    *,
-    inputs: str = "product",
-    pooled: bool = False,
+    algorithm: str, form: str, hyperparameters: _Hyperparameters, inputs: str = "product"
 ) -> Candidate:
-    return Candidate(
-        algorithm=algorithm, form=form, hyperparameters=hyperparameters, inputs=inputs, pooled=pooled
-    )
+    return Candidate(algorithm=algorithm, form=form, hyperparameters=hyperparameters, inputs=inputs)
 
 
 CANDIDATES: Sequence[Candidate] = (
@@ -79,64 +88,60 @@ CANDIDATES: Sequence[Candidate] = (
             ("xgboost", _BOOSTED),
         )
     ),
-    *(_candidate("xgboost", form, _DEEP, inputs="shapes") for form in ("power_law", "roofline")),
-    _candidate("xgboost", "roofline", _BOOSTED, pooled=True),
-    _candidate("xgboost", "roofline", _DEEP, inputs="shapes", pooled=True),
+    *(_candidate("xgboost", form, _DEEP, "shapes") for form in ("power_law", "roofline")),
+    _candidate("xgboost", "roofline", _LEAFWISE, "tiles"),
 )
 """For every operator; for collectives with few rows too, whose caches knees may explain."""
 
 COLLECTIVE_CANDIDATES: Sequence[Candidate] = (
-    *(
-        _candidate(algorithm, "latency_bandwidth", hyperparameters, inputs=inputs)
-        for algorithm, hyperparameters, inputs in (
-            ("xgboost", _ROBUST_STUMPS, "product"),
-            ("random_forest", _FOREST, "aligned"),
-            ("xgboost", _ROBUST_BOOSTED, "chunks"),
-            ("xgboost", _ROBUST_DEEP, "aligned"),
-            ("xgboost", _ROBUST_DEEP, "chunks"),
-        )
-    ),
-    _candidate("xgboost", "latency_bandwidth", _ROBUST_STUMPS, pooled=True),
+    _candidate("xgboost", "latency_bandwidth", _ROBUST_STUMPS),
+    _candidate("random_forest", "latency_bandwidth", _FOREST, "aligned"),
+    _candidate("xgboost", "latency_bandwidth", _ROBUST_BOOSTED, "chunks"),
+    _candidate("xgboost", "latency_bandwidth", _ROBUST_LEAFWISE, "chunks"),
 )
 """For collectives alone."""
 
 
 def applicable(
-    candidates: Sequence[Candidate],
-    collective_candidates: Sequence[Candidate],
-    table: Table,
-    others: Sequence[Table],
+    candidates: Sequence[Candidate], collective_candidates: Sequence[Candidate], table: Table
 ) -> list[Candidate]:
-    """The candidates that a table of these rows, with these relatives, tries."""
+    """The candidates that a table of these rows tries."""
     rich = len(table) >= RICH_ROWS
-    suited = list(candidates)
-    if OPERATORS[table.operator].operator_class is OperatorClass.COMMUNICATION:
-        # Rich collectives were measured in several layouts, which only these tell apart; the paper's stay beside them.
-        suited = [c for c in candidates if c.form == "raw" or not rich] + list(collective_candidates)
-    pooled_rows = len(table) + sum(len(other) for other in others)
+    unsuited = "shapes" if _multiplies_matrices(table.law, table.direction) else "tiles"
+    suited = [c for c in candidates if c.inputs != unsuited]
+    if table.law.is_collective:
+        # Rich collectives have several layouts, which only their own candidates can follow. The paper's stay.
+        suited = [c for c in suited if c.form == "raw" or not rich] + list(collective_candidates)
     kept: list[Candidate] = []
     left = SEARCH_BUDGET
     for one in suited:
-        if (one.pooled and not others) or (not rich and _is_for_many_rows(one)):
+        if not rich and _is_for_many_rows(one):
             continue
         candidate = one if rich else _with_fewer_trees(one)
-        left -= _work(candidate) * (pooled_rows if candidate.pooled else len(table))
+        left -= _work(candidate) * len(table)
         if left >= 0 or not kept:
             kept.append(candidate)
     return kept
 
 
+def _multiplies_matrices(op: Operator, direction: Direction) -> bool:
+    """Whether the FLOPs are those of matrix products: multiples of the product of all features."""
+    return op.operator_class is OperatorClass.COMPUTE and all(
+        sorted(term.features) == sorted(op.features) for term in op.costs[direction].flops
+    )
+
+
 def _is_for_many_rows(candidate: Candidate) -> bool:
     # A forest on a power law takes as long as any, and is hardly ever chosen with few rows.
     slow = candidate.algorithm == "random_forest" and candidate.form == "power_law"
-    large = candidate.inputs != "product" or candidate.hyperparameters in (_ROBUST_BOOSTED, _ROBUST_DEEP)
+    large = candidate.inputs != "product" or candidate.hyperparameters in (_ROBUST_BOOSTED, _ROBUST_LEAFWISE)
     return slow or large
 
 
 def _with_fewer_trees(candidate: Candidate) -> Candidate:
     """The same with a quarter of the forest's trees, or a third of the boosted ones at thrice their rate.
 
-    A fit on two dozen rows takes as long as its trees are many, and a choice takes hundreds of fits.
+    A fit on two dozen rows takes time in proportion to its trees, and a choice takes hundreds of fits.
     """
     settings = candidate.hyperparameters
     trees = int(settings.get("n_estimators", 0))

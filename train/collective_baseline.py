@@ -8,10 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 from scipy.optimize import nnls
 
+from kernelcast.runtime.operators import Operator
 from kernelcast.train.dataset import Array
+from kernelcast.train.formula import Baseline, Column, weighted_sum
 
 # Least absolute deviations by reweighting; errors below the last figure count as this large, else weights explode.
 _ITERATIONS = 30
@@ -53,86 +54,74 @@ class MeasuredLayout:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LatencyBandwidth:
-    """time = latency + work(processes) · time per entry and link · entries.
+class LatencyBandwidth(Baseline):
+    """time = latency + ring passes(processes) · time per entry and link · entries.
 
     `layouts` have figures of their own. Elsewhere log2 of latency and of time per link are linear in the terms named
-    at `_LATENCY_PRIOR` and `_LINK_PRIOR`, with the coefficients `latency_log2` and `link_log2`.
+    at `_LATENCY_PRIOR` and `_LINK_PRIOR`, with the coefficients `latency_log2` and `link_log2`. `ring_passes` are the
+    operator's.
     """
 
-    collective: str
+    ring_passes: tuple[float, float, float]
     layouts: tuple[MeasuredLayout, ...]
     latency_log2: tuple[float, ...]
     link_log2: tuple[float, ...]
 
-    def predict_log(self, workloads: Array) -> Array:
-        """Logarithm of the time in µs, [rows]."""
-        entries, nodes, gpus = workloads.T
-        own = self._matches(workloads)
-        unknown = 1 - own.sum(axis=1)
-        latency_us = own @ self._of_layouts("latency_us") + unknown * 2 ** (
-            latency_terms(nodes, gpus) @ np.array(self.latency_log2)
-        )
-        entry_us = own @ self._of_layouts("entry_us") + unknown * ring_work(
-            self.collective, nodes * gpus
-        ) * 2 ** (link_terms(nodes, gpus) @ np.array(self.link_log2))
-        log_us: Array = np.log(latency_us + entry_us * entries)
-        return log_us
+    def log_us(self, workloads: Array) -> Column:
+        """Logarithm of the time in µs, [rows, 1]."""
+        entries, nodes, gpus = (workloads[:, [feature]] for feature in range(3))
+        link_us = _power_of_two(self.link_log2, link_terms(nodes, gpus))
+        entry_us = link_us * passes(self.ring_passes, nodes * gpus)
+        latency_us = _power_of_two(self.latency_log2, latency_terms(nodes, gpus))
+        latency_us = self._own_or(workloads, "latency_us", latency_us)
+        return np.log(latency_us + self._own_or(workloads, "entry_us", entry_us) * entries)
 
-    def residual_scale(self, workloads: Array) -> Array:
-        """By what trees' answers are multiplied, [rows]: the layout's spread, fading to 0 outside what was measured."""
-        own = self._matches(workloads)
-        entries = np.maximum(workloads[:, 0], 1.0)
-        unknown = 1 - own.sum(axis=1)
-        below = np.log((own @ self._of_layouts("smallest") + unknown) / entries)
-        above = np.log(entries / (own @ self._of_layouts("largest") + unknown))
+    def residual_scale(self, workloads: Array) -> Column:
+        """By what trees' answers are multiplied, [rows, 1]: the layout's spread, fading to 0 outside its sizes."""
+        entries = np.maximum(workloads[:, [0]], 1.0)
+        below = np.log(self._own_or(workloads, "smallest", 1.0) / entries)
+        above = np.log(entries / self._own_or(workloads, "largest", 1.0))
         outside = np.maximum(np.maximum(below, above), 0.0)
-        scale: Array = own @ self._of_layouts("spread") * np.clip(1 - outside / np.log(FADE), 0.0, 1.0)
-        return scale
+        return self._own_or(workloads, "spread", 0.0) * np.maximum(1.0 - outside * (1 / np.log(FADE)), 0.0)
 
-    def _matches(self, workloads: Array) -> Array:
-        """1 where a row is of a measured layout, [rows, layouts]."""
-        same: npt.NDArray[np.bool_] = (workloads[:, 1:2] == self._of_layouts("nodes")) & (
-            workloads[:, 2:3] == self._of_layouts("gpus_per_node")
+    def _own_or(self, workloads: Array, name: str, otherwise: Column) -> Column:
+        """The figure `name` of a row's layout; `otherwise` in layouts that were not measured. [rows, 1]."""
+        nodes, gpus, values = (
+            np.array([[getattr(layout, figure) for layout in self.layouts]], dtype=np.float64)
+            for figure in ("nodes", "gpus_per_node", name)
         )
-        return same.astype(np.float64)
-
-    def _of_layouts(self, name: str) -> Array:
-        return np.array([getattr(layout, name) for layout in self.layouts], dtype=np.float64)
+        matches = 1.0 * (workloads[:, [1]] == nodes) * (workloads[:, [2]] == gpus)
+        return matches @ values.T + (1.0 - matches @ np.ones_like(values.T)) * otherwise
 
 
-def ring_work(collective: str, processes: Array) -> Array:
-    """How often a ring sends each entry over a link (NVIDIA nccl-tests, PERFORMANCE.md: bus bandwidth).
-
-    Entries are those of the operator table: what one process puts in.
-    """
+def passes(ring_passes: tuple[float, float, float], processes: Column) -> Column:
+    """How often a ring of so many processes sends each entry over a link; see `Operator.ring_passes`."""
     p = np.maximum(processes, 2.0)
-    if collective == "all_reduce":
-        return np.asarray(2 - 2 / p)
-    if collective == "all_gather":
-        return np.asarray(p - 1)
-    if collective in ("reduce_scatter", "all_to_all"):
-        return np.asarray(1 - 1 / p)
-    return np.ones_like(p)
+    constant, linear, inverse = ring_passes
+    return constant + linear * p + inverse / p
 
 
-def link_terms(nodes: Array, gpus: Array) -> Array:
-    """[rows, 5]: 1, several nodes, log2 GPUs within one node, log2 GPUs of several nodes, log2 nodes."""
-    several = (nodes > 1).astype(np.float64)
-    log_gpus = np.log2(np.maximum(gpus, 1.0))
-    log_nodes = np.log2(np.maximum(nodes, 1.0))
-    return np.column_stack(
-        [np.ones_like(several), several, (1 - several) * log_gpus, several * log_gpus, log_nodes]
-    )
+def link_terms(nodes: Column, gpus: Column) -> Sequence[Column]:
+    """1, several nodes, log2 GPUs within one node, log2 GPUs of several nodes, log2 nodes."""
+    several, log_gpus = 1.0 * (nodes > 1.0), _log2(gpus)
+    return 1.0, several, (1.0 - several) * log_gpus, several * log_gpus, _log2(nodes)
 
 
-def latency_terms(nodes: Array, gpus: Array) -> Array:
-    """[rows, 3]: 1, several nodes, log2 processes."""
-    several = (nodes > 1).astype(np.float64)
-    return np.column_stack([np.ones_like(several), several, np.log2(np.maximum(nodes * gpus, 1.0))])
+def latency_terms(nodes: Column, gpus: Column) -> Sequence[Column]:
+    """1, several nodes, log2 processes."""
+    return 1.0, 1.0 * (nodes > 1.0), _log2(nodes * gpus)
 
 
-def fit_latency_bandwidth(collective: str, workloads: Array, times_us: Array) -> LatencyBandwidth:
+def _log2(column: Column) -> Column:
+    return np.log(np.maximum(column, 1.0)) * (1 / np.log(2))
+
+
+def _power_of_two(coefficients: Sequence[float], terms: Sequence[Column]) -> Column:
+    """2 to the power of the sum of coefficient · term."""
+    return np.exp(weighted_sum(zip(coefficients, terms, strict=True)) * np.log(2))
+
+
+def fit_latency_bandwidth(op: Operator, workloads: Array, times_us: Array) -> LatencyBandwidth:
     """Fit each layout by least absolute log error, which follows the bulk of the rows, and what lies between them."""
     found = sorted(set(map(tuple, workloads[:, 1:].tolist())))
     rows = [(workloads[:, 1:] == layout).all(axis=1) for layout in found]
@@ -156,11 +145,11 @@ def fit_latency_bandwidth(collective: str, workloads: Array, times_us: Array) ->
         for (nodes, gpus), own, (latency, entry), spread in zip(found, rows, lines, spreads, strict=True)
     )
     nodes, gpus = np.array(found).T
-    work = ring_work(collective, nodes * gpus)
-    link_us = np.array([layout.entry_us for layout in layouts]) / work
+    ring_passes = op.ring_passes or (1.0, 0.0, 0.0)
+    link_us = np.array([layout.entry_us for layout in layouts]) / passes(ring_passes, nodes * gpus)
     latency_us = np.array([layout.latency_us for layout in layouts])
     return LatencyBandwidth(
-        collective=collective,
+        ring_passes=ring_passes,
         layouts=layouts,
         latency_log2=_smooth(latency_terms(nodes, gpus), np.log2(latency_us), _LATENCY_PRIOR),
         link_log2=_smooth(link_terms(nodes, gpus), np.log2(link_us), _LINK_PRIOR),
@@ -193,8 +182,9 @@ def _spread(off: Array) -> float:
     return max(1.4826 * float(np.median(np.abs(off - np.median(off)))), _SMALLEST_SPREAD)
 
 
-def _smooth(terms: Array, values: Array, prior: Sequence[float]) -> tuple[float, ...]:
+def _smooth(columns: Sequence[Column], values: Array, prior: Sequence[float]) -> tuple[float, ...]:
     """Coefficients of least squares, drawn to the prior's where the layouts leave them open."""
+    terms = np.column_stack(np.broadcast_arrays(*columns, values)[:-1])
     start = np.array(prior)
     weight = np.full(len(start), _PRIOR_WEIGHT)
     weight[: len(_FREE_WEIGHTS)] = _FREE_WEIGHTS

@@ -1,28 +1,32 @@
-"""Samples of the store as arrays, one table per operator and direction."""
+"""Rows of measurements as arrays: one table per operator, direction and level of processes per node."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from statistics import median_low
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
 
-from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
+from kernelcast.runtime.operators import OPERATORS, Direction, Operator, Vector
 
 Array = npt.NDArray[np.float64]
+Layout = tuple[int, int]
+"""Nodes, GPUs per node."""
 STATISTICS = ("quiet", "middle_five")
 CONFLICT = 2.0
-"""Times of one workload that are more than so many times apart contradict each other."""
+"""Times of one workload that differ by more than this factor contradict each other."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """One time of one workload."""
+    """One time of one workload, measured in a role ("" for none in particular)."""
 
     operator: str
     direction: Direction
-    vector: tuple[int, ...]
+    vector: Vector
     time_us: float
+    role: str = ""
     processes_per_node: int = 1
 
 
@@ -32,18 +36,49 @@ TableKey = tuple[str, Direction, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """All workloads of one operator, direction and level: `workloads` [rows, features], `times_us` [rows]."""
+    """All workloads of one operator, direction and level: `workloads` [rows, features], `times_us` [rows].
+
+    `role_times_us` holds the times per role, [rows] each, NaN where a workload was not measured in it. Workloads of
+    several roles are one row: the operator is one law, whatever calls it.
+    """
 
     operator: str
     direction: Direction
     workloads: Array
     times_us: Array
+    role_times_us: Mapping[str, Array] = field(default_factory=dict)
     processes_per_node: int = 1
 
     @property
     def key(self) -> TableKey:
-        """What tells it from the other tables of a training."""
+        """What identifies it among the tables of a training."""
         return self.operator, self.direction, self.processes_per_node
+
+    @property
+    def law(self) -> Operator:
+        """The operator's row of the operator table."""
+        return OPERATORS[self.operator]
+
+    @property
+    def layouts(self) -> tuple[Layout, ...]:
+        """Layouts that a collective was measured in, sorted; empty for other operators."""
+        if not self.law.is_collective:
+            return ()
+        return tuple(sorted({(int(nodes), int(gpus)) for nodes, gpus in self.workloads[:, -2:]}))
+
+    def in_layout(self, layout: Layout) -> npt.NDArray[np.bool_]:
+        """Which rows of a collective are of a layout, [rows]."""
+        rows: npt.NDArray[np.bool_] = (self.workloads[:, -2:] == layout).all(axis=1)
+        return rows
+
+    def part(self, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_]) -> Self:
+        """The table of some rows."""
+        return replace(
+            self,
+            workloads=self.workloads[rows],
+            times_us=self.times_us[rows],
+            role_times_us={role: times_us[rows] for role, times_us in self.role_times_us.items()},
+        )
 
     def __len__(self) -> int:
         return len(self.times_us)
@@ -51,45 +86,54 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conflict:
-    """`workloads` of an operator and direction have times that contradict each other, up to `factor` apart."""
+    """`workloads` of an operator and direction have times that contradict each other, by up to `factor`."""
 
     operator: str
     direction: Direction
     workloads: int
     factor: float
-    worst_vector: tuple[int, ...]
+    worst_vector: Vector
 
 
 def tables(rows: Iterable[Row], *, statistic: str) -> list[Table]:
     """Group rows into tables, operators and workloads sorted, so that the order of the rows does not matter.
 
-    A workload that was measured several times counts once: its quiet time is the lowest of the quiet ones (what
-    disturbs only adds), its middle-five time, or a collective's mean, the median. Where quiet ones contradict each
-    other (`CONFLICT`), the lowest may be a measurement gone wrong: the middle one counts, of an even number the lower.
+    A workload that was measured several times counts once: its quiet time is the lowest of the quiet ones (disturbances
+    only add), its middle-five time, or a collective's mean, the median. Where quiet times contradict each other
+    (`CONFLICT`), the lowest may be a failed measurement: the middle one counts, of an even number the lower.
     """
-    grouped = _grouped(rows)
-    return [
-        Table(
-            operator=operator,
-            direction=direction,
-            workloads=np.array(sorted(workloads), dtype=np.float64),
-            times_us=np.array(
-                [
-                    _agreed_us(workloads[v], lowest=_lowest_counts(operator, statistic))
-                    for v in sorted(workloads)
-                ]
-            ),
-            processes_per_node=processes,
+    found = []
+    for (operator, direction, processes), measured in sorted(_by_workload(rows).items()):
+        lowest = statistic == "quiet" and not OPERATORS[operator].is_collective
+        vectors = sorted(measured)
+        roles = sorted({row.role for own in measured.values() for row in own})
+        found.append(
+            Table(
+                operator=operator,
+                direction=direction,
+                workloads=np.array(vectors, dtype=np.float64),
+                times_us=np.array([_agreed_us(measured[v], lowest=lowest) for v in vectors]),
+                role_times_us={
+                    role: np.array(
+                        [
+                            _agreed_us([r for r in measured[v] if r.role == role], lowest=lowest)
+                            for v in vectors
+                        ]
+                    )
+                    for role in roles
+                },
+                processes_per_node=processes,
+            )
         )
-        for (operator, direction, processes), workloads in sorted(grouped.items())
-    ]
+    return found
 
 
 def conflicts(rows: Iterable[Row]) -> list[Conflict]:
-    """Operators and directions with workloads whose times are more than `CONFLICT` times apart."""
+    """Operators and directions with workloads whose times differ by more than `CONFLICT`."""
     found = []
-    for (operator, direction, _), workloads in sorted(_grouped(rows).items()):
-        factors = {vector: max(times) / min(times) for vector, times in sorted(workloads.items())}
+    for (operator, direction, _), measured in sorted(_by_workload(rows).items()):
+        times_us = {vector: [row.time_us for row in own] for vector, own in sorted(measured.items())}
+        factors = {vector: max(own) / min(own) for vector, own in times_us.items()}
         conflicting = [vector for vector, factor in factors.items() if factor > CONFLICT]
         if conflicting:
             worst = max(conflicting, key=factors.__getitem__)
@@ -105,21 +149,19 @@ def conflicts(rows: Iterable[Row]) -> list[Conflict]:
     return found
 
 
-def _grouped(rows: Iterable[Row]) -> dict[TableKey, dict[tuple[int, ...], list[float]]]:
-    grouped: dict[TableKey, dict[tuple[int, ...], list[float]]] = {}
+def _by_workload(rows: Iterable[Row]) -> dict[TableKey, dict[Vector, list[Row]]]:
+    grouped: dict[TableKey, dict[Vector, list[Row]]] = {}
     for row in rows:
         key = row.operator, row.direction, row.processes_per_node
-        grouped.setdefault(key, {}).setdefault(row.vector, []).append(row.time_us)
+        grouped.setdefault(key, {}).setdefault(row.vector, []).append(row)
     return grouped
 
 
-def _lowest_counts(operator: str, statistic: str) -> bool:
-    known = OPERATORS.get(operator)
-    collective = known is not None and known.operator_class is OperatorClass.COMMUNICATION
-    return statistic == "quiet" and not collective
-
-
-def _agreed_us(times_us: Sequence[float], *, lowest: bool) -> float:
+def _agreed_us(rows: Sequence[Row], *, lowest: bool) -> float:
+    """One time of several; NaN of none."""
+    times_us = [row.time_us for row in rows]
+    if not times_us:
+        return float("nan")
     if lowest:
         return min(times_us) if max(times_us) <= CONFLICT * min(times_us) else median_low(times_us)
     return float(np.median(times_us))

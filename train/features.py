@@ -1,69 +1,72 @@
 """What the trees see of a workload vector: columns that round alike in numpy and in ONNX Runtime.
 
-A split must fall the same way in both, so every column is made of plain products in a fixed order, and of remainders
-by powers of two, which are exact in float32. Logarithms are neither, and trees do not need them.
+A split must fall the same way in both, so every column is made of products in a fixed order, of quotients, which IEEE
+754 rounds in one way, and of whole numbers. Logarithms are none of these, and trees do not need them.
 """
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from itertools import combinations
 
 import numpy as np
 import numpy.typing as npt
 
 from kernelcast.train.dataset import Array
+from kernelcast.train.formula import Column, product
 
-INPUTS = ("product", "shapes", "aligned", "chunks")
+INPUTS = ("product", "shapes", "tiles", "aligned", "chunks")
 
-# Half a warp's and a whole tile's worth of elements: kernels round shapes up to such multiples.
-_TILES = (8, 32, 128)
+# Kernels round shapes up to multiples of these: a fraction of a warp, a warp, a tile.
+_MULTIPLES = (8, 32, 128)
+# Matrix products compute their result in tiles, in waves of one tile per multiprocessor: of 108 on an A100, 132 on an
+# H100, 148 on a B200. A last wave that is nearly empty takes as long as a full one (NVIDIA, "Matrix multiplication
+# background user's guide", wave quantisation).
+_TILES = ((128, 128), (256, 128))
+_MULTIPROCESSORS = (108, 132, 148)
 # A message whose length is no multiple of 128 elements (256 bytes in fp16) is moved with narrower accesses.
 _ALIGNMENT = 128
 # NCCL cuts messages into slots of 4 MiB / 8 = 512 KiB (its default buffer size and steps): 2^18 elements of fp16.
 _SLOT = 2**18
 
 
-@dataclass(frozen=True, slots=True)
-class InputColumn:
-    """Product of the features named by number, in this order; with a `modulus`, a power of two, its remainder."""
+def input_columns(workloads: Column, features: int, kind: str = "product") -> Iterator[Column]:
+    """Columns of a kind of inputs, [rows, 1] each, of float32 workloads [rows, features].
 
-    features: tuple[int, ...]
-    modulus: int = 0
-
-
-def input_columns(kind: str, features: int) -> tuple[InputColumn, ...]:
-    """Columns of a kind of inputs, for a workload vector of so many features.
-
-    "product": the features and, last, their product. "shapes": also all products of two, and what each feature leaves
-    over in tiles. "aligned" and "chunks", for collectives: also whether the entries are aligned, and for "chunks" what
-    they leave over in slots.
+    "product": the features and, last, their product. "shapes": also all products of two, and the remainder of each
+    feature by typical multiples. "tiles", for matrix products: also the quotients of two, and how much longer whole
+    waves of tiles take than the tiles alone. "aligned" and "chunks", for collectives: also the remainder by the
+    alignment, and for "chunks" that by slots.
     """
-    single = [InputColumn((feature,)) for feature in range(features)]
-    columns = [*single, InputColumn(tuple(range(features)))]
-    if kind == "shapes":
+    pairs = list(combinations(range(features), 2))
+    for feature in range(features):
+        yield workloads[:, [feature]]
+    yield product(workloads, range(features))
+    if kind in ("shapes", "tiles"):
         if features > 2:
-            columns += [InputColumn(pair) for pair in combinations(range(features), 2)]
-        columns += [InputColumn((feature,), tile) for feature in range(features) for tile in _TILES]
+            yield from (product(workloads, pair) for pair in pairs)
+        yield from (
+            _remainder(workloads[:, [f]], multiple) for f in range(features) for multiple in _MULTIPLES
+        )
+    if kind == "tiles":
+        for one, other in pairs:
+            first, second = (np.maximum(workloads[:, [f]], 1.0) for f in (one, other))
+            yield first / second
+            for rows, columns in _TILES:
+                tiles = np.ceil(first / rows) * np.ceil(second / columns)
+                yield from (np.ceil(tiles / at_once) * at_once / tiles for at_once in _MULTIPROCESSORS)
     if kind in ("aligned", "chunks"):
-        columns.append(InputColumn((0,), _ALIGNMENT))
+        yield _remainder(workloads[:, [0]], _ALIGNMENT)
     if kind == "chunks":
-        columns.append(InputColumn((0,), _SLOT))
-    return tuple(columns)
+        yield _remainder(workloads[:, [0]], _SLOT)
 
 
 def tree_inputs(workloads: Array, kind: str = "product") -> npt.NDArray[np.float32]:
     """Columns of a kind of inputs, [rows, columns] in float32."""
     single = workloads.astype(np.float32)
-    return np.column_stack([_column(single, column) for column in input_columns(kind, single.shape[1])])
-
-
-def _column(single: npt.NDArray[np.float32], column: InputColumn) -> npt.NDArray[np.float32]:
-    first, *others = column.features
-    product = single[:, first].copy()
     # Products in float32 may overflow far outside the samples; the trees take them as large.
-    with np.errstate(over="ignore"):
-        for feature in others:
-            product *= single[:, feature]
-    if column.modulus:
-        modulus = np.float32(column.modulus)
-        product -= np.floor(product / modulus) * modulus
-    return product
+    with np.errstate(over="ignore", invalid="ignore"):
+        return np.column_stack(list(input_columns(single, single.shape[1], kind)))  # type: ignore[arg-type]
+
+
+def _remainder(column: Column, modulus: int) -> Column:
+    """Remainder by a power of two: exact in float32."""
+    return column - np.floor(column / modulus) * modulus

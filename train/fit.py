@@ -13,11 +13,9 @@ from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_diges
 from kernelcast.store.database_file import check_file, read_header
 from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.train.dataset import STATISTICS, Table, tables
-from kernelcast.train.families import relatives
-from kernelcast.train.fitting import FitTask, Fitted, fit_table
+from kernelcast.train.fit_table import FitTask, Fitted, fit_table, table_digest
 from kernelcast.train.levels import base_of
 from kernelcast.train.notes import Note, constant_times, notes_on
-from kernelcast.train.recipe import table_digest
 from kernelcast.train.scope import Scope
 from kernelcast.train.screening import Skipped, screen
 from kernelcast.train.selection import FEWEST_ROWS, Selected
@@ -101,15 +99,7 @@ def train_bundle(
         raise DataError(f"{database.path}: no operator has enough rows to train on ({_listed(skipped)})")
     apart = replace(scope, samples=())
     tasks = [
-        FitTask(
-            table=t,
-            relatives=relatives(t, enough),
-            base=base_of(t, enough),
-            scope=apart,
-            statistic=statistic,
-            seed=seed,
-        )
-        for t in enough
+        FitTask(table=t, base=base_of(t, enough), scope=apart, statistic=statistic, seed=seed) for t in enough
     ]
     fitted = _fit_all(tasks, earlier, jobs or _worthwhile_jobs(enough), on_progress)
     keys = {table.key for table in enough}

@@ -14,8 +14,8 @@ import numpy.typing as npt
 from sklearn.model_selection import KFold
 
 from kernelcast.runtime.bundle.interval import LEVEL, Interval
-from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.train.dataset import Array, Table
+from kernelcast.train.formula import Column, flat, product
 
 FEWEST_CALIBRATED = 20
 """With fewer rows a 90 % quantile is the largest error or does not exist; nothing is promised then."""
@@ -90,46 +90,31 @@ def calibrate(table: Table, held_out_us: Array, seed: int) -> Calibrated:
     )
 
 
+def log_half_width(interval: Interval, workloads: Column, features: int) -> Column:
+    """Half-width that applies to each workload, [rows, 1] or a number: a formula, see formula.py."""
+    *own, other = interval.log_half_widths
+    if interval.by == "all":
+        return other
+    if interval.by == "size":
+        # Group i lies above bound i − 1: each bound that is passed adds the step to the next group's half-width.
+        above = 1.0 * (product(workloads, range(features)) > np.array([interval.size_bounds]))
+        return above @ np.diff(interval.log_half_widths)[:, None] + interval.log_half_widths[0]
+    nodes, gpus = np.array(interval.layouts, dtype=np.float32).T[:, None]
+    in_layout = 1.0 * (workloads[:, [features - 2]] == nodes) * (workloads[:, [features - 1]] == gpus)
+    return in_layout @ (np.array(own)[:, None] - other) + other
+
+
 def log_half_widths(interval: Interval, workloads: Array) -> Array:
     """Half-width that applies to each workload, [rows]."""
-    return np.array(interval.log_half_widths)[_group_of(interval, workloads)]
-
-
-def layouts_of(table: Table) -> tuple[tuple[int, int], ...]:
-    """Layouts that a collective was measured in, [nodes, GPUs per node], sorted; empty for other operators."""
-    if OPERATORS[table.operator].operator_class is not OperatorClass.COMMUNICATION:
-        return ()
-    return tuple(sorted({(int(nodes), int(gpus)) for nodes, gpus in table.workloads[:, -2:]}))
-
-
-def _group_of(interval: Interval, workloads: Array) -> _Groups:
-    if interval.by == "size":
-        bounds = np.array(interval.size_bounds, dtype=np.float32)
-        groups: _Groups = np.searchsorted(bounds, _sizes(workloads), side="left").astype(np.int64)
-        return groups
-    return _layout_groups(workloads, interval.layouts)
-
-
-def _layout_groups(workloads: Array, layouts: Sequence[tuple[int, int]]) -> _Groups:
-    groups = np.full(len(workloads), len(layouts), dtype=np.int64)
-    for number, layout in enumerate(layouts):
-        groups[(workloads[:, -2:] == layout).all(axis=1)] = number
-    return groups
-
-
-def _sizes(workloads: Array) -> npt.NDArray[np.float32]:
-    """Product of the features, in float32 and in the order in which the exported graph multiplies."""
     single = workloads.astype(np.float32)
-    sizes: npt.NDArray[np.float32] = single[:, 0].copy()
-    for column in single.T[1:]:
-        sizes *= column
-    return sizes
+    return flat(log_half_width(interval, single, single.shape[1]), len(single))
 
 
 def _groupings(table: Table) -> list[_Grouping]:
     """Ways that have rows enough for each group, the plainest first."""
     found = [_Grouping(by="all", groups=np.zeros(len(table), dtype=np.int64))]
-    sizes = _sizes(table.workloads)
+    # In float32 and in the order in which the exported graph multiplies.
+    sizes = product(table.workloads.astype(np.float32), range(table.workloads.shape[1]))[:, 0]
     if len(table) >= _SIZES * _FEWEST_IN_SIZE:
         shares = [number / _SIZES for number in range(1, _SIZES)]
         bounds = np.unique(np.quantile(sizes, shares, method="lower").astype(np.float32))
@@ -137,14 +122,12 @@ def _groupings(table: Table) -> list[_Grouping]:
         # Many workloads may be of one size, and leave a group with few.
         if np.bincount(groups, minlength=_SIZES).min() >= _FEWEST_IN_SIZE // 2:
             found.append(_Grouping(by="size", size_bounds=tuple(map(float, bounds)), groups=groups))
-    layouts = layouts_of(table)
-    own = [
-        layout
-        for layout in layouts
-        if (table.workloads[:, -2:] == layout).all(axis=1).sum() >= _FEWEST_IN_LAYOUT
-    ]
-    if len(layouts) > 1 and own:
-        found.append(_Grouping(by="layout", layouts=tuple(own), groups=_layout_groups(table.workloads, own)))
+    own = [layout for layout in table.layouts if table.in_layout(layout).sum() >= _FEWEST_IN_LAYOUT]
+    if len(table.layouts) > 1 and own:
+        groups = np.full(len(table), len(own), dtype=np.int64)
+        for number, layout in enumerate(own):
+            groups[table.in_layout(layout)] = number
+        found.append(_Grouping(by="layout", layouts=tuple(own), groups=groups))
     return found
 
 

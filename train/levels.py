@@ -1,11 +1,12 @@
-"""Operators beside others: what a level of processes per node shares with the same operator measured alone.
+"""Operators measured with several processes per node at once: what a level shares with the one below it.
 
-Beside others an operator takes some percent longer, more where it moves much memory: less than two measurements of it
-differ by on a shared machine. So the rows of the lower level, times the factor between both, may be fitted with a
-level's own rows; whether that is better is decided on held-out rows, as everything is.
+Together operators take some percent longer, more where they move much memory: less than two measurements of one differ
+by on a shared machine. So the rows of the lower level, times the factor between both, may be fitted with a level's own
+rows; whether that is better is decided on held-out rows, as everything is.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from scipy.stats import theilslopes
@@ -26,6 +27,19 @@ def base_of(table: Table, tables: Sequence[Table]) -> Table | None:
         and other.processes_per_node < table.processes_per_node
     ]
     return max(lower, key=lambda other: other.processes_per_node, default=None)
+
+
+def with_level_below(own: Table, base: Table, *, unseen: Array) -> Table:
+    """Rows of `own` and, where enough workloads are in both, those of `base` scaled to its level."""
+    lower = scaled(base, own, unseen=unseen)
+    if lower is None:
+        return own
+    return replace(
+        own,
+        workloads=np.concatenate([own.workloads, lower.workloads]),
+        times_us=np.concatenate([own.times_us, lower.times_us]),
+        role_times_us={},
+    )
 
 
 def scaled(base: Table, own: Table, *, unseen: Array) -> Table | None:
@@ -52,10 +66,4 @@ def scaled(base: Table, own: Table, *, unseen: Array) -> Table | None:
     if len(both) >= _FEWEST_FOR_SLOPE:
         slope, middle, _, _ = map(float, theilslopes(factors, logs[:, 0]))
     log_factor = np.clip(middle + slope * asked, factors.min(), factors.max())
-    return Table(
-        operator=own.operator,
-        direction=own.direction,
-        workloads=base.workloads[kept],
-        times_us=np.exp(asked + log_factor),
-        processes_per_node=own.processes_per_node,
-    )
+    return replace(own, workloads=base.workloads[kept], times_us=np.exp(asked + log_factor), role_times_us={})

@@ -1,69 +1,70 @@
-"""Building blocks of an exported graph: nodes and constants, collected under names of their own."""
+"""Numpy formulas as ONNX graphs: a `Value` takes part in numpy's arithmetic, and each operation becomes a node."""
 
-from collections.abc import Sequence
-from functools import reduce
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import onnx
+from numpy.lib.mixins import NDArrayOperatorsMixin
 from onnx import helper, numpy_helper
 
-from kernelcast.train.baseline import Powers
-
-INPUT = "workload"
+_NODES = {
+    np.add: "Add",
+    np.subtract: "Sub",
+    np.multiply: "Mul",
+    np.divide: "Div",
+    np.matmul: "MatMul",
+    np.maximum: "Max",
+    np.minimum: "Min",
+    np.exp: "Exp",
+    np.log: "Log",
+    np.floor: "Floor",
+    np.ceil: "Ceil",
+}
+_CONDITIONS = {np.equal: "Equal", np.greater: "Greater"}
 
 
 class Graph:
-    """Collects nodes and constants. Every node has one output, whose name is answered; all are [rows, …].
+    """Collects nodes and constants. A node that is asked for twice is made once."""
 
-    `columns` are the features one by one, [rows, 1] each.
-    """
-
-    def __init__(self, features: int) -> None:
+    def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
         self.constants: list[onnx.TensorProto] = []
-        self._products: dict[Powers, str] = {}
-        self.columns = [
-            self.add("Gather", INPUT, self.constant([column], np.int64), axis=1) for column in range(features)
-        ]
+        self._known: dict[object, str] = {}
 
-    def add(self, kind: str, *inputs: str, output: str = "", **attributes: Any) -> str:
-        """A node; answers the name of its output."""
-        output = output or f"{kind.lower()}_{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, list(inputs), [output], **attributes))
-        return output
+    def node(self, kind: str, *inputs: Any, output: str = "", **attributes: Any) -> "Value":
+        """The output of a node; inputs are values, arrays or numbers."""
+        names = [given.name if isinstance(given, Value) else self._constant(given) for given in inputs]
+        key = (kind, *names, *attributes.items(), output)
+        if key not in self._known:
+            self._known[key] = output or f"{kind.lower()}_{len(self.nodes)}"
+            self.nodes.append(helper.make_node(kind, names, [self._known[key]], **attributes))
+        return Value(self, self._known[key])
 
-    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = np.float32) -> str:
-        """A constant; answers its name."""
-        name = f"constant_{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype=dtype), name))
-        return name
+    def _constant(self, given: npt.ArrayLike) -> str:
+        value = np.asarray(given)
+        value = value.astype(np.int64 if value.dtype.kind == "i" and value.ndim else np.float32)
+        key = (str(value.dtype), value.shape, value.tobytes())
+        if key not in self._known:
+            self._known[key] = f"constant_{len(self.constants)}"
+            self.constants.append(numpy_helper.from_array(value, self._known[key]))
+        return self._known[key]
 
-    def product(self, powers: Powers) -> str:
-        """Product of the features, each as often as its exponent says, from left to right; made once."""
-        if powers not in self._products:
-            factors = [name for name, power in zip(self.columns, powers, strict=True) for _ in range(power)]
-            self._products[powers] = reduce(lambda product, factor: self.add("Mul", product, factor), factors)
-        return self._products[powers]
 
-    def size(self) -> str:
-        """Product of all features, [rows, 1]."""
-        return self.product((1,) * len(self.columns))
+class Value(NDArrayOperatorsMixin):
+    """A named value of a graph, float32 [rows, columns]; conditions are 1 where they hold, else 0."""
 
-    def remainder(self, value: str, modulus: int) -> str:
-        """What a value leaves over, divided by a power of two: exact in float32, as in features.py."""
-        divisor = self.constant([[modulus]])
-        whole = self.add("Floor", self.add("Div", value, divisor))
-        return self.add("Sub", value, self.add("Mul", whole, divisor))
+    def __init__(self, graph: Graph, name: str) -> None:
+        self.graph = graph
+        self.name = name
 
-    def weighted_sum(self, terms: Sequence[tuple[float, str]]) -> str:
-        """Sum of weight · value."""
-        return reduce(
-            lambda total, term: self.add("Add", total, term),
-            [self.add("Mul", name, self.constant([[weight]])) for weight, name in terms],
-        )
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any) -> "Value":
+        if ufunc in _CONDITIONS:
+            return self.graph.node(
+                "Cast", self.graph.node(_CONDITIONS[ufunc], *inputs), to=onnx.TensorProto.FLOAT
+            )
+        return self.graph.node(_NODES[ufunc], *inputs)
 
-    def as_number(self, condition: str) -> str:
-        """1 where a condition holds, else 0."""
-        return self.add("Cast", condition, to=onnx.TensorProto.FLOAT)
+    def __getitem__(self, index: tuple[slice, list[int]]) -> "Value":
+        _, columns = index
+        return self.graph.node("Gather", self, np.array(columns), axis=1)

@@ -8,18 +8,16 @@ import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 from xgboost import XGBRegressor
 
-from kernelcast.runtime.operators import OPERATORS
-from kernelcast.train.baseline import Baseline, fit_baseline
+from kernelcast.train.baseline import fit_baseline
 from kernelcast.train.collective_baseline import LatencyBandwidth
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.features import tree_inputs
-
-__all__ = ["Candidate", "Regressor", "Trees", "fit", "tree_inputs"]
+from kernelcast.train.formula import Baseline, Column, flat
 
 # Neither library is typed; both have fit and predict.
 Trees: TypeAlias = Any
 
-# Of robust spreads: what lies farther off pulls no more than this. Collectives only; see `LatencyBandwidth`.
+# In robust spreads: larger residuals are cut to it. Collectives only; see `LatencyBandwidth`.
 _FARTHEST = 3.0
 
 
@@ -27,36 +25,29 @@ _FARTHEST = 3.0
 class Candidate:
     """One way to fit: algorithm ("random_forest" or "xgboost"), form of the baseline, hyperparameters of the trees.
 
-    `inputs` is what the trees see (features.py); a `pooled` candidate is fitted on the rows of the operator's whole
-    family (families.py), a `shared` one on those of the operator measured beside fewer others too (levels.py).
+    `inputs` is what the trees see (features.py). A `shared` candidate is fitted also on rows of the operator measured
+    with fewer processes per node (levels.py).
     """
 
     algorithm: str
     form: str
     hyperparameters: Mapping[str, int | float | str]
     inputs: str = "product"
-    pooled: bool = False
     shared: bool = False
 
     @property
     def settings(self) -> dict[str, int | float | str]:
-        """Everything beside algorithm and form, as plain values."""
+        """Everything except algorithm and form, as plain values."""
         shared = {"shared": True} if self.shared else {}
-        return {**self.hyperparameters, "inputs": self.inputs, "pooled": self.pooled, **shared}
+        return {**self.hyperparameters, "inputs": self.inputs, **shared}
 
     def trees(self, seed: int) -> Trees:
         """Unfitted trees; one thread, so that a fit is the same on every machine."""
         if self.algorithm == "random_forest":
             return RandomForestRegressor(random_state=seed, n_jobs=1, **self.hyperparameters)
         # base_score is fixed because the ONNX converter takes it from here; the target is centred by the baseline.
-        return XGBRegressor(
-            random_state=seed,
-            n_jobs=1,
-            tree_method="exact",
-            base_score=0.0,
-            verbosity=0,
-            **self.hyperparameters,
-        )
+        fixed = {"random_state": seed, "n_jobs": 1, "base_score": 0.0, "verbosity": 0}
+        return XGBRegressor(**{"tree_method": "exact", **self.hyperparameters, **fixed})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,17 +66,18 @@ class Regressor:
             return sum(text.count("\n") for text in self.trees.get_booster().get_dump())
         return sum(int(tree.tree_.node_count) for tree in getattr(self.trees, "estimators_", ()))
 
+    def log_us(self, workloads: Array, trees_answer: Column) -> Column:
+        """Logarithm of the time in µs, [rows, 1]: a formula, see formula.py."""
+        return self.baseline.log_us(workloads) + trees_answer * self.baseline.residual_scale(workloads)
+
     def predict_us(self, workloads: Array) -> Array:
         """Times in µs [rows] of workload vectors [rows, features]."""
-        residual = np.asarray(
+        answer = np.asarray(
             self.trees.predict(tree_inputs(workloads, self.candidate.inputs)), dtype=np.float64
         )
-        if isinstance(self.baseline, LatencyBandwidth):
-            residual = residual * self.baseline.residual_scale(workloads)
-        # A power law far outside its samples may leave the numbers that there are.
+        # A power law far outside its samples may exceed the largest float.
         with np.errstate(over="ignore"):
-            times_us: Array = np.exp(self.baseline.predict_log(workloads) + residual)
-        return times_us
+            return np.exp(flat(self.log_us(workloads, answer[:, None]), len(workloads)))
 
 
 def fit(candidate: Candidate, table: Table, seed: int) -> Regressor:
@@ -94,12 +86,10 @@ def fit(candidate: Candidate, table: Table, seed: int) -> Regressor:
     Around a collective's baseline the trees learn in units of each layout's own spread, no farther than
     `_FARTHEST` of them: else they would spend their splits on the layout that is disturbed most.
     """
-    baseline = fit_baseline(
-        candidate.form, OPERATORS[table.operator], table.direction, table.workloads, table.times_us
-    )
+    baseline = fit_baseline(candidate.form, table.law, table.direction, table.workloads, table.times_us)
     residual = np.log(table.times_us) - baseline.predict_log(table.workloads)
     if isinstance(baseline, LatencyBandwidth):
-        spreads = baseline.residual_scale(table.workloads)
+        spreads = flat(baseline.residual_scale(table.workloads), len(table))
         residual = np.clip(residual / spreads, -_FARTHEST, _FARTHEST)
     trees = candidate.trees(seed)
     trees.fit(tree_inputs(table.workloads, candidate.inputs), residual)

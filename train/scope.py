@@ -7,7 +7,7 @@ from typing import Protocol, Self, TypeVar
 
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
-from kernelcast.runtime.operators import OPERATORS, OperatorClass
+from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.store import Database, FabricRow, SampleRow
 
 
@@ -25,8 +25,8 @@ L = TypeVar("L", bound=_Listed)
 class Scope:
     """What a bundle is trained on. The fingerprints are tuples of one, `fabric` empty without any collective.
 
-    `samples` have a time and belong here: compute operators of the device with the software, whatever the fabric, and
-    collectives of the fabric, which may come from elsewhere (`import nccl-tests`); `software` then names theirs too.
+    `samples` have a time: compute operators of the device with the software, whatever the fabric, and collectives of
+    the fabric, which may come from elsewhere (`import nccl-tests`); their software is then the second in `software`.
     """
 
     dtype: str
@@ -34,6 +34,12 @@ class Scope:
     fabric: tuple[FabricFingerprint, ...]
     software: tuple[SoftwareFingerprint, ...]
     samples: tuple[SampleRow, ...]
+
+    def measured_on(self, op: Operator) -> tuple[ComputeFingerprint | FabricFingerprint, SoftwareFingerprint]:
+        """Hardware and software that decide an operator's time: a collective's is the fabric's, if that is known."""
+        if op.is_collective:
+            return (self.fabric or self.compute)[0], self.software[-1]
+        return self.compute[0], self.software[0]
 
     @classmethod
     def choose(
@@ -103,7 +109,7 @@ def _collectives(
     fabric_ids = [s.fabric_id for s in samples if s.fabric_id is not None]
     if not fabric_ids:
         if prefix:
-            raise UsageError(f"{where}: no collective has a known fabric, expected no --fabric")
+            raise UsageError(f"{where}: no collective has a known fabric, expected no --fabric-id")
         return None, list(samples)
     network = _one(where, "fabric", database.fabric_list(), fabric_ids, prefix)
     chosen = [s for s in samples if s.fabric_id == network.id]
@@ -118,7 +124,7 @@ def _collectives(
 
 def _is_collective(sample: SampleRow) -> bool:
     op = OPERATORS.get(sample.operator)
-    return op is not None and op.operator_class is OperatorClass.COMMUNICATION
+    return op is not None and op.is_collective
 
 
 def _dtype(where: str, samples: Sequence[SampleRow], wanted: str) -> str:
@@ -140,4 +146,4 @@ def _one(where: str, kind: str, rows: Sequence[L], sample_ids: Sequence[str], pr
     known = "; ".join(f"{row.id[:12]} ({row.description}, {counts[row.id]} samples)" for row in listed)
     if not matching:
         raise UsageError(f"{where}: no {kind} with a sample starts with {prefix!r}; known: {known}")
-    raise UsageError(f"{where}: more than one {kind}, choose one with --{kind}: {known}")
+    raise UsageError(f"{where}: more than one {kind}, choose one with --{kind}-id: {known}")

@@ -3,31 +3,24 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf, prod
-from typing import Any
 
 from kernelcast.runtime import DataError
 from kernelcast.runtime.bundle.fingerprint import canonical_json
-from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
+from kernelcast.runtime.operators import OPERATORS, Direction, Operator
 from kernelcast.store import SampleRow
 from kernelcast.train.dataset import Row
 
 # Products of a workload's features are float32 in the trees and in ONNX, which ends at 3e38.
 _LARGEST_PRODUCT = 1e30
 
-# The condition that a run of compute operators stores; imports, which know nothing of it, count as measured alone.
+# Condition of a run: how many processes of a node ran an operator at once. Imports without it count as one process.
 _PROCESSES = "processes_per_node"
-
-# Groups of a collective that share a node: as many as its layout leaves room for, so that the vector says it.
+# Condition of a run: how many groups of a collective shared a node. It follows from the layout in the vector.
 _GROUPS = "groups_per_node"
 
-# nccl-tests measures both ways; torch.distributed reduces in place, and gathers, scatters and sends out of place. Its
-# transfers between more than two processes are rings, in layouts of their own: the vector tells them from pairs.
-_CALLED_VARIANTS = {
-    "all_reduce": ("in-place",),
-    "all_gather": ("out-of-place",),
-    "reduce_scatter": ("out-of-place",),
-    "point_to_point": ("out-of-place", "out-of-place, ring"),
-}
+# nccl-tests measures both ways. Its transfers between more than two processes are rings, in layouts of their own.
+_IN_PLACE = ("in-place",)
+_OUT_OF_PLACE = ("out-of-place", "out-of-place, ring")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,35 +81,35 @@ def screen(samples: Sequence[SampleRow], *, statistic: str, where: str) -> Scree
 
 def _as_called(operator: str, group: list[SampleRow]) -> tuple[list[SampleRow], str]:
     """A collective's samples measured in the way that training frameworks call it, and what that leaves out."""
-    kept = [sample for sample in group if sample.variant in _called_variants(operator)]
+    called = _called_variants(OPERATORS.get(operator))
+    kept = [sample for sample in group if sample.variant in called]
     if not kept or len(kept) == len(group):
         return group, ""
-    others = "; ".join(
-        sorted({sample.variant or "unnamed" for sample in group} - set(_called_variants(operator)))
-    )
+    others = "; ".join(sorted({sample.variant or "unnamed" for sample in group} - set(called)))
     return (
         kept,
-        f"{len(group) - len(kept)} of {len(group)} samples, measured {others}: frameworks do not call it so",
+        f"{len(group) - len(kept)} of {len(group)} samples, measured {others}: frameworks do not call it this way",
     )
 
 
-def _called_variants(operator: str) -> tuple[str, ...]:
-    known = OPERATORS.get(operator)
-    return _CALLED_VARIANTS.get(known.collective, ()) if known else ()
+def _called_variants(op: Operator | None) -> tuple[str, ...]:
+    if op is None or not op.is_collective:
+        return ()
+    return _IN_PLACE if op.is_in_place else _OUT_OF_PLACE
 
 
 def _why_none(operator: str, direction: Direction, group: Sequence[SampleRow]) -> str:
     """Why nothing of an operator and direction can train; empty where it can."""
     known = OPERATORS.get(operator)
-    if known is None or direction not in known.directions:
+    if known is None or direction not in known.costs:
         return "this version has no such operator and direction"
-    called = _called_variants(operator)
-    collective = known.operator_class is OperatorClass.COMMUNICATION
+    called = _called_variants(known)
+    ignored = _GROUPS if known.is_collective else _PROCESSES
     ways = sorted(
         {
             (
                 "" if sample.variant in called else sample.variant,
-                canonical_json(_conditions(sample, collective)),
+                canonical_json({name: value for name, value in sample.conditions.items() if name != ignored}),
             )
             for sample in group
         }
@@ -127,19 +120,12 @@ def _why_none(operator: str, direction: Direction, group: Sequence[SampleRow]) -
     return ""
 
 
-def _conditions(sample: SampleRow, collective: bool) -> dict[str, Any]:
-    """What must be the same in all samples: processes per node are told apart, except of collectives."""
-    apart = _GROUPS if collective else _PROCESSES
-    return {name: value for name, value in sample.conditions.items() if name != apart}
-
-
 def _row(sample: SampleRow, statistic: str, where: str) -> Row:
-    known = OPERATORS[sample.operator]
-    collective = known.operator_class is OperatorClass.COMMUNICATION
+    is_collective = OPERATORS[sample.operator].is_collective
     time_us = sample.quiet_us if statistic == "quiet" else sample.time_us
-    if statistic == "quiet" and collective and sample.inner_mean_us is not None:
-        # Even a quiet step makes dozens of exchanges: what it holds is their mean, while the quiet time is that of a
-        # lucky one. Single ones stall for many times as long, also on an idle machine; few decide nothing.
+    if statistic == "quiet" and is_collective and sample.inner_mean_us is not None:
+        # Even a quiet step makes dozens of exchanges, so it holds their mean, while the quiet time is that of the
+        # luckiest one. The mean leaves out rare stalls, which also happen on an idle machine.
         time_us = sample.inner_mean_us
     if time_us is None:
         raise DataError(
@@ -147,12 +133,13 @@ def _row(sample: SampleRow, statistic: str, where: str) -> Row:
             "expected one; train with --statistic middle_five, or measure it here"
         )
     processes = sample.conditions.get(_PROCESSES, 1)
-    if collective or type(processes) is not int or processes < 1:
+    if is_collective or type(processes) is not int or processes < 1:
         processes = 1
     return Row(
         operator=sample.operator,
         direction=sample.direction,
         vector=sample.vector,
         time_us=time_us,
+        role=sample.role,
         processes_per_node=processes,
     )

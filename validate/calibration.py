@@ -16,14 +16,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime import Estimator, KernelcastError, UsageError
+from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.bundle.calibration import CLASSES, LARGEST_FACTOR, Calibration, CalibrationRun
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
+from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
-from kernelcast.runtime.request.model import require_integer
-from kernelcast.runtime.step.step_times import step_times
-from kernelcast.runtime.step.timeline_kinds import TimelineKind, pipeline_times
+from kernelcast.runtime.request.fields import TimelineKind, require_integer
 from kernelcast.validate.calibration_configurations import Configuration
 from kernelcast.validate.runs import MeasuredRun
 
@@ -161,8 +162,6 @@ class PredictedStep:
     run: MeasuredRun
     configuration: Configuration
     estimate: Estimate
-    times_us: Array  # [questions]
-    classes: NDArray[np.intp]  # of every question
 
     @classmethod
     def of(cls, estimator: Estimator, run: MeasuredRun, timeline: TimelineKind) -> "PredictedStep":
@@ -188,17 +187,23 @@ class PredictedStep:
             run,
             Configuration.of(run, estimator.bundle.manifest),
             estimate,
-            np.array([time_us for time_us, _, _ in estimate.answers.values()]),
-            np.array([CLASSES.index(OPERATORS[key[0]].operator_class) for key, _ in estimate.answers]),
         )
 
     def step_s(self, log_factors: Array) -> Array:
         """Time of the step, float64 [configurations], for log factors [configurations, classes]."""
-        times_us = self.times_us * np.exp(log_factors[:, self.classes])
-        columns = dict(zip(self.estimate.answers, np.ascontiguousarray(times_us.T), strict=True))
-        durations = step_times(self.estimate.parts, columns)
-        found = pipeline_times(self.estimate.timeline, self.estimate.parallelism, durations)
-        return found.step_us / _US_PER_S
+        estimate, factors = self.estimate, np.exp(log_factors)
+
+        def times_us(asked: Sequence[Question]) -> Array:
+            classes = [CLASSES.index(OPERATORS[key[0]].operator_class) for key, _, _ in asked]
+            # What the sum goes without takes no time.
+            own = np.array([estimate.answers[one][0] if one in estimate.answers else 0.0 for one in asked])
+            return own[:, None] * factors.T[classes]
+
+        engine = Engine(
+            estimate.model, estimate.cluster, estimate.bucket_entries, times_us, draws=len(log_factors) - 1
+        )
+        [step] = engine.configurations(Layouts.of(estimate.parallelism))
+        return step.times(estimate.timeline).step_us / _US_PER_S
 
     def error(self, log_factors: Array) -> float:
         """Predicted / measured - 1."""

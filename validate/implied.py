@@ -11,16 +11,18 @@ differ from the published ones by a few tenths of a percent to two percent.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan, nan
 from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from kernelcast.runtime import DataError, Estimate
-from kernelcast.runtime.answers.operator_times import Question, question
+from kernelcast.runtime.answers.asking import Question, question
+from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.estimator import components_of
-from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
-from kernelcast.runtime.step.step_times import step_times
+from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.store import Sample
 from kernelcast.store.importers import Parsed, PublishedError
 from kernelcast.validate.runs import MeasuredRun
@@ -29,8 +31,8 @@ _SEED = 0
 _NO_LAYOUT = (0, 0)
 
 Array = npt.NDArray[np.float64]
-_Key = tuple[str, Direction, tuple[int, int]]
-"""Operator, direction, and layout of a collective (nodes, GPUs per node), else zeros."""
+_Key = tuple[str, str, Direction, tuple[int, int]]
+"""Operator, role, direction, and layout of a collective (nodes, GPUs per node), else zeros."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,23 +50,31 @@ class AuthorsRegressors:
         for batch in parsed.batches:
             for sample in batch.samples:
                 if sample.dtype == dtype and sample.time_us is not None:
-                    rows[_key(sample.operator, sample.direction, sample.vector)].append(sample)
+                    rows[_key(sample.operator, sample.role, sample.direction, sample.vector)].append(sample)
         settings = {
-            (one.operator, one.direction, (one.nodes or 0, one.gpus_per_node or 0)): one
+            (one.operator, one.role, one.direction, (one.nodes or 0, one.gpus_per_node or 0)): one
             for one in published
             if one.dtype == dtype
         }
         return cls(settings=settings, rows=rows, fitted={})
 
-    def time_us(self, asked: Question) -> float | None:
-        """Their answer for an operator, direction and workload vector; None where they published no regressor."""
-        (operator, direction), vector = asked
-        key = _key(operator, direction, vector)
+    def time_us(self, asked: Question) -> float:
+        """Their answer to a question; NaN where they published no regressor."""
+        (operator, direction), vector, role = asked
+        parts = {part: len(parts) for whole, parts in OPERATORS[operator].sums.items() for part in parts}
+        key = _key(operator, role, self._published(asked), vector)
         if key not in self.settings or key not in self.rows:
-            return None
+            return nan
         if key not in self.fitted:
             self.fitted[key] = _fit(self.settings[key], self.rows[key])
-        return float(self.fitted[key].predict(_workloads([vector]))[0])
+        return float(self.fitted[key].predict(_workloads([vector]))[0]) / parts.get(direction, 1)
+
+    @staticmethod
+    def _published(asked: Question) -> Direction:
+        """The direction that they measured: of a linear's two gradients the sum."""
+        (operator, direction), _, _ = asked
+        sums = OPERATORS[operator].sums
+        return next((whole for whole, parts in sums.items() if direction in parts), direction)
 
     def components(self, run: MeasuredRun, estimate: Estimate) -> Mapping[str, float] | None:
         """Measured seconds that the published errors of a run's components imply; None where there are none.
@@ -74,12 +84,19 @@ class AuthorsRegressors:
         """
         if not run.published_components:
             return None
-        asked = {question(call) for call in estimate.parts.distinct_calls()}
-        answers = {one: self.time_us(one) for one in asked}
-        if all(answer is None for answer in answers.values()):
+        answers: dict[Question, float] = {}
+
+        def times_us(asked: Sequence[Question]) -> Array:
+            answers.update((one, self.time_us(one)) for one in asked)
+            return np.nan_to_num([[answers[one]] for one in asked])
+
+        engine = Engine(estimate.model, estimate.cluster, estimate.bucket_entries, times_us)
+        [step] = engine.configurations(Layouts.of(estimate.parallelism))
+        if all(map(isnan, answers.values())):
             return None
-        times_us = {one: np.array([answer or 0.0]) for one, answer in answers.items()}
-        predicted = components_of(estimate.parts, step_times(estimate.parts, times_us), times_us).to_dict()
+        predicted = components_of(
+            estimate.parts, step, lambda call: float(np.nan_to_num(answers[question(call)]))
+        ).to_dict()
         return {
             name: predicted[name] / (1 + error)
             for name, error in run.published_components.items()
@@ -88,18 +105,20 @@ class AuthorsRegressors:
 
     def ask_ahead(self, asked: Sequence[Question], on_progress: Callable[[int, int, str], None]) -> None:
         """Fit what the questions need, saying how far that is."""
-        keys = dict.fromkeys(_key(*one[0], one[1]) for one in asked)
+        keys = dict.fromkeys(
+            _key(key[0], role, self._published((key, vector, role)), vector) for key, vector, role in asked
+        )
         needed = [key for key in keys if key in self.settings and key in self.rows and key not in self.fitted]
         for done, key in enumerate(needed, start=1):
             self.fitted[key] = _fit(self.settings[key], self.rows[key])
             on_progress(done, len(needed), key[0])
 
 
-def _key(operator: str, direction: Direction, vector: Sequence[int]) -> _Key:
-    if OPERATORS[operator].operator_class is OperatorClass.COMMUNICATION:
+def _key(operator: str, role: str, direction: Direction, vector: Sequence[int]) -> _Key:
+    if OPERATORS[operator].is_collective:
         _, nodes, gpus_per_node = vector
-        return operator, direction, (nodes, gpus_per_node)
-    return operator, direction, _NO_LAYOUT
+        return operator, role, direction, (nodes, gpus_per_node)
+    return operator, role, direction, _NO_LAYOUT
 
 
 def _workloads(vectors: Sequence[Sequence[int]]) -> Array:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime import DataError, Estimator, UsageError, read_bundle
-from kernelcast.runtime.answers.operator_times import question
+from kernelcast.runtime.answers.asking import question
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import shown_path
 from kernelcast.store import Database
@@ -24,7 +24,7 @@ from kernelcast.validate.comparison import ComparedRun, compare_runs, mean_absol
 from kernelcast.validate.implied import AuthorsRegressors
 from kernelcast.validate.runs import RunsFile
 
-FORMAT = "kernelcast.published_validation/1"
+FORMAT = "kernelcast.published_validation/2"
 STATISTIC = "middle_five"
 """The only one that the authors' data has."""
 SITES = ("perlmutter",)
@@ -169,7 +169,8 @@ def validate_published(
             question(call)
             for one in compared
             if one.run.published_components
-            for call in one.closed_form.parts.distinct_calls()
+            for stage in range(one.run.parallelism.pp)
+            for _, call in one.closed_form.parts.calls(stage)
         ],
         on_imply,
     )

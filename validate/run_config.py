@@ -9,13 +9,12 @@ from typing import Any, Self
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.errors import shown, shown_path
-from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
-from kernelcast.runtime.request.model import require_integer
-from kernelcast.validate.runs_fields import LAYOUT_FIELDS, layout_of, only_known, whole
+from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, require_integer
+from kernelcast.validate.runs_fields import layout_of, only_known
 from kernelcast.validate.runs_models import RunModels
 
 _FIELDS = ("rounds", "warm_up_steps", "seed", "models", "defaults", "runs")
-_RUN_FIELDS = ("model", "sequence_length", *LAYOUT_FIELDS, "bucket_entries")
+_RUN_FIELDS = ("model", "sequence_length", *LAYOUT, "bucket_entries")
 _MOST = 2**31 - 1
 
 
@@ -60,7 +59,8 @@ class RunConfig:
             raise UsageError(f"runs is {shown(runs)}, expected at least one table [[runs]]")
         if not isinstance(defaults, dict):
             raise UsageError(f"defaults is {shown(defaults)}, expected a table [defaults]")
-        only_known(defaults, _RUN_FIELDS, prefix="defaults.")
+        defaults = only_known(defaults, _RUN_FIELDS, prefix="defaults: ")
+        require_integer("rounds", document.get("rounds", 2), low=1, high=_MOST)
         require_integer("warm_up_steps", document.get("warm_up_steps", 2), low=0, high=_MOST)
         require_integer("seed", document.get("seed", 0), low=0, high=_MOST)
         models = RunModels.of(document.get("models", {}), folder=folder)
@@ -70,7 +70,7 @@ class RunConfig:
             raise UsageError(f"runs holds {again.model.name} ({again.label}) twice, expected each once")
         return cls(
             jobs=tuple(jobs),
-            rounds=whole(document, "rounds", default=2),
+            rounds=document.get("rounds", 2),
             warm_up_steps=document.get("warm_up_steps", 2),
             seed=document.get("seed", 0),
         )
@@ -106,13 +106,12 @@ def _job(
     number: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels, dtype: str
 ) -> TrainingJob:
     try:
-        only_known(run, _RUN_FIELDS)
-        values = {**defaults, **run}
+        values = {**defaults, **only_known(run, _RUN_FIELDS)}
         model = models.named(values)
         return TrainingJob(
             model=model,
             parallelism=layout_of(values, model),
-            bucket_entries=whole(values, "bucket_entries", default=DEFAULT_BUCKET_ENTRIES),
+            bucket_entries=OPTIONS["bucket_entries"].of(values),
             dtype=dtype,
         )
     except (UsageError, DataError) as error:

@@ -13,10 +13,10 @@ from kernelcast.store import MeasuredStep
 from kernelcast.validate.run_steps import operator_parts, round_minima_s
 from kernelcast.validate.runs_fields import COMPONENT_NAMES
 
-FORMAT = "kernelcast.validation-run/1"
+FORMAT = "kernelcast.validation-run/2"
 _GAPS = "idle passes"
-# The sum counts the loss's messages among the others of their group; a trace tells them apart.
-_COUNTED_AS = {"cross_entropy_all_reduce": "mp_all_reduce"}
+# The sum counts the loss's exchanges among the others of their group; a trace has them apart.
+_COUNTED_AS = {"all_reduce loss": "all_reduce tensor"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,7 +130,7 @@ class ComparedJob:
         predicted: dict[tuple[str, str, bool], float] = defaultdict(float)
         for row in self.simulated.operators:
             repeats = 1 if row.component in ONCE_PER_UPDATE else self.job.parallelism.micro_batches
-            key = (row.operator, row.direction.value, True)
+            key = (" ".join(filter(None, (row.operator, row.role))), row.direction.of_pass, True)
             calls[key] += row.count * repeats
             predicted[key] += row.total_s * repeats
         everything_s = sum(measured.values()) or 1.0

@@ -9,18 +9,17 @@ from typing import Any, Self
 
 from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.errors import shown, shown_path
-from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES, OPTIONS
 from kernelcast.validate.runs_fields import (
     DEFAULT_FIELDS,
+    RELATIVE_ERROR,
     RUN_FIELDS,
-    component_errors,
-    component_seconds,
+    SECONDS,
+    components,
     layout_of,
+    number_of,
     only_known,
-    relative_error,
-    seconds,
     text,
-    whole,
 )
 from kernelcast.validate.runs_models import RunModels
 
@@ -92,7 +91,7 @@ class RunsFile:
             raise UsageError(f"runs is {found}, expected at least one table [[runs]]")
         if not isinstance(defaults, dict):
             raise UsageError(f"defaults is {shown(defaults)}, expected a table [defaults]")
-        only_known(defaults, DEFAULT_FIELDS, prefix="defaults.")
+        defaults = only_known(defaults, DEFAULT_FIELDS, prefix="defaults: ")
         models = RunModels.of(document.get("models", {}), folder=path.parent)
         return cls(
             site=text(document, "site"),
@@ -127,26 +126,26 @@ def _content(path: Path, where: str) -> bytes:
     return content
 
 
-def _run(number: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels) -> MeasuredRun:
-    where = f"run {number}"
+def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels) -> MeasuredRun:
+    where = f"run {position}"
     try:
-        only_known(run, RUN_FIELDS)
-        values = {**defaults, **run}
+        values = {**defaults, **only_known(run, RUN_FIELDS)}
         name = text(run, "name") if "name" in run else ""
         where += f" ({name})" if name else ""
         model = models.named(values)
         layout = layout_of(values, model)
-        has_nodes = "gpus_per_node" in values
         return MeasuredRun(
             label=name or f"{model.name} ({layout.pp}-{layout.tp}-{layout.dp})",
             model=model,
             parallelism=layout,
-            cluster=Cluster(gpus_per_node=whole(values, "gpus_per_node")) if has_nodes else None,
-            measured_s=seconds(values, "measured_s"),
-            bucket_entries=whole(values, "bucket_entries", default=DEFAULT_BUCKET_ENTRIES),
-            published_error=relative_error(values, "published_error"),
-            published_components=component_errors(values, "published_components"),
-            measured_components=component_seconds(values, "measured_components"),
+            cluster=Cluster(gpus_per_node=values["gpus_per_node"]) if "gpus_per_node" in values else None,
+            measured_s=number_of(values, "measured_s", SECONDS),
+            bucket_entries=OPTIONS["bucket_entries"].of(values),
+            published_error=number_of(values, "published_error", RELATIVE_ERROR)
+            if "published_error" in values
+            else None,
+            published_components=components(values, "published_components", RELATIVE_ERROR),
+            measured_components=components(values, "measured_components", SECONDS),
         )
     except (UsageError, DataError) as error:
         raise type(error)(f"{where}: {error}") from error

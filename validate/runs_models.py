@@ -8,7 +8,6 @@ from typing import Any, Self
 from kernelcast.runtime import ModelConfig, UsageError, load_model
 from kernelcast.runtime.errors import shown
 from kernelcast.runtime.request.models.library import BUILT_IN
-from kernelcast.validate.runs_fields import whole
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +50,7 @@ class RunModels:
         model = self._named(name)
         if "sequence_length" not in run:
             return model
-        return model.with_sequence_length(whole(run, "sequence_length"))
+        return model.with_sequence_length(run["sequence_length"])
 
     def _named(self, name: str) -> ModelConfig:
         if name in self.tables:

@@ -5,12 +5,13 @@
 '01:01:00'
 """
 
+from kernelcast.runtime.request.fields import Field
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.answer import Answer, answer
 from kernelcast.walltime.arithmetic import Overheads, Walltime
 from kernelcast.walltime.batch_script import BatchScript
 from kernelcast.walltime.durations import format_slurm, format_time, read_duration, whole_seconds
-from kernelcast.walltime.fields import FIELDS, Field
+from kernelcast.walltime.fields import FIELDS
 from kernelcast.walltime.job import Job, annotated_job, find_job, script_job
 from kernelcast.walltime.kubernetes import KubernetesJob
 from kernelcast.walltime.settings import Settings, merge

@@ -23,6 +23,6 @@ class Allocation:
         """
         if self.gpus is not None and self.gpus != layout.world_size:
             raise UsageError(
-                f"layout pp {layout.pp} × tp {layout.tp} × dp {layout.dp} has {layout.world_size} GPU(s), "
+                f"layout {layout.degrees} has {layout.world_size} GPU(s), "
                 f"expected {self.gpus}, as the job asks for ({self.origin})"
             )

@@ -1,18 +1,18 @@
 """The whole question and its answer: settings in, predicted walltime out, with its JSON form."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.answers.left_out import LeftOutWarning
+from kernelcast.runtime.answers.sources import LeftOutWarning
 from kernelcast.runtime.errors import shown
-from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.models import BUILT_IN, load_model
-from kernelcast.runtime.step.timeline_kinds import TimelineKind
+from kernelcast.runtime.request.reading import read_request
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
 from kernelcast.walltime.durations import fits_slurm, format_slurm, format_time
@@ -20,10 +20,7 @@ from kernelcast.walltime.fields import DEFAULT_MARGIN, FIELDS
 from kernelcast.walltime.job import JOB_FILE, SITE_FILE, Job
 from kernelcast.walltime.settings import Settings, is_path
 
-WALLTIME_FORMAT = "kernelcast.walltime/1"
-
-_LAYOUT = tuple(field.name for field in fields(Parallelism))
-_LAYOUT_DEFAULTS: Mapping[str, int] = {"pp": 1, "tp": 1, "dp": 1}
+WALLTIME_FORMAT = "kernelcast.walltime/2"
 
 
 class Predicts(Protocol):
@@ -89,7 +86,7 @@ class Answer:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, form `kernelcast.walltime/1` (docs/json.md)."""
+        """Plain values for JSON, form `kernelcast.walltime/2` (docs/json.md)."""
         found = self.walltime
         return {
             "format": WALLTIME_FORMAT,
@@ -140,21 +137,18 @@ def answer(
     settings, given = job.settings, allocation or Allocation()
     _check_complete(settings)
     with settings.blamed():
-        layout = _layout(settings)
+        asked = read_request({name: one.value for name, one in settings.given.items()})
+        layout: Parallelism = asked["parallelism"]
         given.check(layout)
         model = (find_model or _model)(settings)
         layout.check(model)
         overheads = _overheads(settings)
-        cluster = _cluster(settings, given)
+        if given.gpus_per_node is not None:
+            # What the job really gets goes before what a file says about nodes in general.
+            asked["cluster"] = Cluster(gpus_per_node=given.gpus_per_node)
     bundle = settings.text("bundle") or ""
     with settings.blamed():
-        estimate = load(bundle).predict(
-            model=model,
-            parallelism=layout,
-            cluster=cluster,
-            bucket_entries=settings.whole("bucket_entries") or DEFAULT_BUCKET_ENTRIES,
-            timeline="closed-form" if settings.text("timeline") == "closed-form" else "simulate",
-        )
+        estimate = load(bundle).predict(model=model, **asked)
         found = walltime(
             steps=_steps(settings, layout, model),
             step=_step_time(estimate),
@@ -196,16 +190,6 @@ def _places(name: str) -> str:
     )
 
 
-def _layout(settings: Settings) -> Parallelism:
-    given = {name: settings.value(name) for name in _LAYOUT if name in settings}
-    # Every value was read as what the field holds; Parallelism checks what belongs together.
-    values: Any = {**_LAYOUT_DEFAULTS, **given}
-    global_batch = settings.whole("global_batch")
-    if global_batch is not None:
-        return Parallelism.from_global_batch(global_batch=global_batch, **values)
-    return Parallelism(**values)
-
-
 def _model(settings: Settings) -> ModelConfig:
     """The model by path, by name in the site's folder, or by built-in name, in this order."""
     name, models = settings.text("model") or "", settings.text("models")
@@ -241,12 +225,6 @@ def _overheads(settings: Settings) -> Overheads:
         restarts=settings.whole("restarts") or 0,
         restart_s=settings.number("restart_cost", startup_s),
     )
-
-
-def _cluster(settings: Settings, given: Allocation) -> Cluster | None:
-    # What the job really gets goes before what a file says about nodes in general.
-    gpus_per_node = given.gpus_per_node or settings.whole("gpus_per_node")
-    return None if gpus_per_node is None else Cluster(gpus_per_node=gpus_per_node)
 
 
 def _steps(settings: Settings, layout: Parallelism, model: ModelConfig) -> int:

@@ -68,9 +68,7 @@ class BatchScript:
                 key, equals, value = word.partition("=")
                 if not equals:
                     raise UsageError(f"{where}: found {shown(word)}, expected field=value or off")
-                if key in given:
-                    raise UsageError(f"{where}: {key} is given again, first in {given[key].origin}")
-                given[key] = give(key, value, origin=where, folder=folder)
+                given = give([(key, value)], origin=where, folder=folder, earlier=given)
         return cls(
             given=MappingProxyType(given),
             slurm_options=MappingProxyType(slurm_options),

@@ -118,12 +118,10 @@ def _job(
     in_file: Mapping[str, Given],
     environment: Mapping[str, str],
 ) -> Job:
-    here = Path.cwd()
-    by_option = {
-        name: give(name, value, origin=FIELDS[name].option, folder=here)
-        for name, value in (options or {}).items()
-        if value is not None
-    }
+    by_option: dict[str, Given] = {}
+    for name, value in (options or {}).items():
+        if value is not None:
+            by_option |= give([(name, value)], origin=FIELDS[name].option, folder=Path.cwd())
     by_script = script.given if script else {}
     return Job(
         settings=merge(by_option, by_script, in_file, read_site(environment)),
@@ -163,8 +161,4 @@ def _read_toml(path: Path, *, site: bool = False) -> dict[str, Given]:
         document = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise DataError(f"{what} {path}: not valid TOML ({str(error).splitlines()[0]})") from error
-    folder = path.absolute().parent
-    return {
-        name: give(name, value, origin=f"{what} {path}", folder=folder, site=site)
-        for name, value in document.items()
-    }
+    return give(document.items(), origin=f"{what} {path}", folder=path.absolute().parent, site=site)

@@ -75,14 +75,14 @@ class KubernetesJob:
         Raises:
             UsageError: a field is unknown, or its value is not accepted.
         """
-        found = {}
+        found: dict[str, Given] = {}
         for name, value in self._texts("annotations").items():
             if not isinstance(name, str) or not name.startswith(PREFIX) or name == OFF:
                 continue
             origin = f"{self.where}: annotation {name}"
             if not isinstance(value, str):
                 raise UsageError(f"{origin} is {shown(value)}, expected a text (in quotes)")
-            found[name[len(PREFIX) :]] = give(name[len(PREFIX) :], value, origin=origin, folder=folder)
+            found = give([(name[len(PREFIX) :], value)], origin=origin, folder=folder, earlier=found)
         return found
 
     def asked_s(self) -> int | None:

@@ -1,17 +1,20 @@
 """Fields with where they were given, and what holds when several places give the same one."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.walltime.fields import FIELDS, PATHS, Value
+from kernelcast.runtime.request.fields import unknown_field
+from kernelcast.runtime.request.kinds import Value
+from kernelcast.walltime.fields import FIELDS, JOB_FIELDS, PATHS, SITE_ONLY
 
 # Two ways to say the same thing.
 _EITHER = (("steps", "tokens"), ("micro_batches", "global_batch"))
 _MODEL_SUFFIXES = (".toml", ".json")
+_NOW = {old: field.name for field in FIELDS.values() for old in field.old}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,25 +66,39 @@ class Settings:
             raise UsageError(f"{found.origin}: {error}") from error
 
 
-def give(name: str, value: object, *, origin: str, folder: Path, site: bool = False) -> Given:
-    """Read one field; relative paths are relative to `folder`.
+def give(
+    fields: Iterable[tuple[str, object]],
+    *,
+    origin: str,
+    folder: Path,
+    site: bool = False,
+    earlier: Mapping[str, Given] | None = None,
+) -> dict[str, Given]:
+    """Read fields that stand in one place, by the names that they have now; relative paths are relative to `folder`.
+
+    `earlier` are those of the same source that came before, and are part of the answer.
 
     Raises:
-        UsageError: the field is unknown, stands in the wrong place, or its value is not accepted; the message
-            names the place, the field, what was found and what is allowed.
+        UsageError: a field is unknown, stands in the wrong place, is given again (perhaps by an old name), or its
+            value is not accepted; names the place, the field, what was found and what is allowed.
     """
-    known = FIELDS.get(name)
-    if known is None:
-        names = ", ".join(name for name, field in FIELDS.items() if site or not field.site_only)
-        raise UsageError(f"{origin}: field {shown(name)} is unknown, known are {names}")
-    if known.site_only and not site:
-        raise UsageError(f"{origin}: field {name} stands here, expected in the site file only")
-    read = known.kind.read(value)
-    if read is None:
-        raise UsageError(f"{origin}: {name} is {shown(value)}, expected {known.kind.expected}")
-    if isinstance(read, str) and (name in PATHS or (name == "model" and is_path(read))):
-        read = str(folder / _with_home(read))
-    return Given(value=read, origin=origin)
+    found = dict(earlier or {})
+    for said, value in fields:
+        name = _NOW.get(said, said)
+        if name not in FIELDS:
+            raise UsageError(f"{origin}: {unknown_field(said, FIELDS if site else JOB_FIELDS)}")
+        if name in SITE_ONLY and not site:
+            raise UsageError(f"{origin}: field {name} stands here, expected in the site file only")
+        if name in found:
+            both = f" ({said} and {name} are one field)" if FIELDS[name].old else ""
+            raise UsageError(f"{origin}: {said} is given again, first in {found[name].origin}{both}")
+        read = FIELDS[name].kind.read(value)
+        if read is None:
+            raise UsageError(f"{origin}: {said} is {shown(value)}, expected {FIELDS[name].kind.expected}")
+        if isinstance(read, str) and (name in PATHS or (name == "model" and is_path(read))):
+            read = str(folder / _with_home(read))
+        found[name] = Given(value=read, origin=origin)
+    return found
 
 
 def is_path(model: str) -> bool:

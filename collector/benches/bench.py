@@ -1,4 +1,4 @@
-"""What a bench is, and where it runs."""
+"""What a bench is, what it runs and where."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,11 +6,25 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from kernelcast.runtime.operators import Shape
+from kernelcast.runtime.operators import OPERATORS, Direction, Operator, Vector
 
 
 class UnsupportedError(Exception):
     """This device cannot run the operator; the message says why and is stored with the sample."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """What is measured at once: all directions of an operator at a workload vector, planned for a role."""
+
+    operator: str
+    vector: Vector
+    role: str = ""
+
+    @property
+    def law(self) -> Operator:
+        """The operator's row of the table."""
+        return OPERATORS[self.operator]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +51,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Bench:
-    """`forward` returns the outputs; the gradients `output_gradients` then flow back to all inputs.
+    """`forward` returns the outputs; the gradients `output_gradients` then flow back to the inputs.
 
     Gradients of `activations` are handed on, as to the operator before; those of `parameters` are added to what is
     there. Both are then in `.grad`.
@@ -53,16 +67,25 @@ class Bench:
         result = self.forward()
         return result if isinstance(result, tuple) else (result,)
 
-    def backward(self, outputs: tuple[Tensor, ...]) -> None:
-        """Run backward once. Gradients of the outputs are made before any timing: no loss kernel is counted."""
+    def backward(self, outputs: tuple[Tensor, ...], direction: Direction = Direction.BACKWARD) -> None:
+        """Run backward once: all of it, or the gradients of the activations or the parameters alone.
+
+        The input gradient comes first and leaves what the weight gradient needs. Gradients of the outputs are made
+        before any timing: no loss kernel is counted.
+        """
+        activations = () if direction is Direction.WEIGHT_GRADIENT else self.activations
+        parameters = () if direction is Direction.INPUT_GRADIENT else self.parameters
         # Not torch.autograd.backward: into a leaf's `.grad` it copies a gradient that somebody else holds as well, such
         # as the one that an addition hands on to both of its inputs; in a model no leaf is there and nothing is copied.
         found = torch.autograd.grad(
-            outputs, [*self.activations, *self.parameters], self.output_gradients or None
+            outputs,
+            [*activations, *parameters],
+            self.output_gradients or None,
+            retain_graph=direction is Direction.INPUT_GRADIENT,
         )
-        for activation, gradient in zip(self.activations, found, strict=False):
+        for activation, gradient in zip(activations, found, strict=False):
             activation.grad = gradient
-        for parameter, gradient in zip(self.parameters, found[len(self.activations) :], strict=True):
+        for parameter, gradient in zip(parameters, found[len(activations) :], strict=True):
             assert parameter.grad is not None
             parameter.grad += gradient
 
@@ -76,4 +99,4 @@ class Bench:
             tensor.grad = None
 
 
-Builder = Callable[[Shape, Place], Bench]
+Builder = Callable[[Point, Place], Bench]

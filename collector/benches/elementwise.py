@@ -1,26 +1,79 @@
-"""Activations and residual additions."""
+"""Norms, activations, additions, masks, embedding and loss; the vocabulary is the local shard."""
 
 import torch.nn.functional as F
+from torch import Tensor
 
-from kernelcast.collector.benches.bench import Bench, Place
+from kernelcast.collector.benches.bench import Bench, Place, Point
+from kernelcast.collector.functions.transformer import add_bias, token_loss
 from kernelcast.collector.functions.transformer import swiglu as swiglu_of
-from kernelcast.runtime.operators import Shape
+from kernelcast.collector.functions.vocabulary_parallel import (
+    local_rows,
+    mask_rows,
+    vocabulary_parallel_embedding,
+)
 
 
-def gelu(s: Shape, place: Place) -> Bench:
+def embedding(point: Point, place: Place) -> Bench:
+    """Lookup in the local rows; its gradient is dense: zeros, added into, and added to what is there."""
+    tokens, vocabulary, d = point.vector
+    ids, weight = place.indices(vocabulary, 1, tokens), place.parameter(vocabulary, d)
+    return Bench(lambda: vocabulary_parallel_embedding(ids, weight, None), [], [weight])
+
+
+def embedding_mask(point: Point, place: Place) -> Bench:
+    """What tensor parallelism adds to the lookup: tokens of other shards, here half, get rows of zeros."""
+    rows, columns = point.vector
+    x, ids = place.activation(1, rows, columns), place.indices(2, 1, rows)
+
+    def forward() -> Tensor:
+        _, elsewhere = local_rows(ids, 0, 1)
+        return mask_rows(x, elsewhere)
+
+    return Bench(forward, [x])
+
+
+def layer_norm(point: Point, place: Place) -> Bench:
+    """Layer normalisation with weight and bias, torch's fused kernel."""
+    d = point.vector[-1]
+    x, weight, bias = place.activation(*point.vector), place.parameter(d), place.parameter(d)
+    return Bench(lambda: F.layer_norm(x, (d,), weight, bias), [x], [weight, bias])
+
+
+def rms_norm(point: Point, place: Place) -> Bench:
+    """Root-mean-square normalisation with weight, torch's fused kernel."""
+    d = point.vector[-1]
+    x, weight = place.activation(*point.vector), place.parameter(d)
+    return Bench(lambda: F.rms_norm(x, (d,), weight), [x], [weight])
+
+
+def gelu(point: Point, place: Place) -> Bench:
     """GeLU of the MLP's width."""
-    x = place.activation(s.micro_batch, s.sequence_length, s.local_mlp_size)
+    x = place.activation(*point.vector)
     return Bench(lambda: F.gelu(x), [x])
 
 
-def swiglu(s: Shape, place: Place) -> Bench:
+def swiglu(point: Point, place: Place) -> Bench:
     """SwiGLU of the joint gate and up projection."""
-    both = place.activation(s.micro_batch, s.sequence_length, 2 * s.local_mlp_size)
+    b, length, width = point.vector
+    both = place.activation(b, length, 2 * width)
     return Bench(lambda: swiglu_of(both), [both])
 
 
-def residual_add(s: Shape, place: Place) -> Bench:
+def residual_add(point: Point, place: Place) -> Bench:
     """The stream goes on into the next branch too: backward adds two gradients into it, as in a real block."""
-    x = place.activation(s.micro_batch, s.sequence_length, s.hidden_size)
-    branch = place.activation(s.micro_batch, s.sequence_length, s.hidden_size)
+    x, branch = place.activation(*point.vector), place.activation(*point.vector)
     return Bench(lambda: (x + branch, x.view_as(x)), [x, branch])
+
+
+def bias_add(point: Point, place: Place) -> Bench:
+    """The bias of a linear, added to its product."""
+    rows, columns = point.vector
+    x, bias = place.activation(rows, columns), place.parameter(columns)
+    return Bench(lambda: add_bias(x, bias), [x], [bias])
+
+
+def cross_entropy(point: Point, place: Place) -> Bench:
+    """Mean loss over the local columns of the logits; sums over the shards are collectives of their own."""
+    b, length, vocabulary = point.vector
+    logits, targets = place.activation(*point.vector), place.indices(vocabulary, b, length)
+    return Bench(lambda: token_loss(logits, targets), [logits])

@@ -1,47 +1,61 @@
 """What happens once per update over all parameters of a stage."""
 
-import torch
-from torch import Tensor
+from math import isqrt
 
-from kernelcast.collector.benches.bench import Bench, Builder, Place
+import torch
+
+from kernelcast.collector.benches.bench import Bench, Place, Point
 from kernelcast.collector.functions.clipping import clip_to_norm, squared_norm
 from kernelcast.collector.functions.mixed_precision import MasterAdamW
-from kernelcast.collector.functions.stage_parameters import stage_parameter_shapes
-from kernelcast.runtime.operators import Shape
+
+_ALIGNED = 8  # entries: widths of models are multiples, and kernels read several entries at once
 
 
-def optimizer(role: str) -> Builder:
-    """Fused Adam over the stage in `role`, with float32 master weights in 16 bit."""
+def adam(point: Point, place: Place) -> Bench:
+    """Fused Adam over the tensors of a stage, with float32 master weights in 16 bit."""
+    parameters, layers = point.vector
+    tensors = [place.parameter(*size) for size in stage_tensors(parameters, layers)]
+    step = MasterAdamW(tensors).step
 
-    def build(s: Shape, place: Place) -> Bench:
-        parameters = [place.parameter(*size) for size in stage_parameter_shapes(s, role)]
-        step = MasterAdamW(parameters).step
+    def forward() -> tuple[()]:
+        step()
+        return ()
 
-        def forward() -> tuple[Tensor, ...]:
-            step()
-            return ()
-
-        return Bench(forward, [], parameters)
-
-    return build
+    return Bench(forward, [], tensors)
 
 
-def gradient_zero(s: Shape, place: Place) -> Bench:
+def stage_tensors(parameters: int, layers: int) -> list[tuple[int, ...]]:
+    """Sizes of tensors that add up to `parameters`: those of as many GPT layers as fit, and the rest as one.
+
+    A layer of hidden size d holds 12d² + 13d: two norms, QKV and output projection, an MLP of 4d, all with biases.
+    """
+    d = (isqrt(169 + 48 * (parameters // layers)) - 13) // 24 if layers else 0
+    d -= d % _ALIGNED if d > _ALIGNED else 0
+    layer = [
+        (d,), (d,), (d,), (d,),
+        (3 * d, d), (3 * d,), (d, d), (d,),
+        (4 * d, d), (4 * d,), (d, 4 * d), (d,),
+    ]  # fmt: skip
+    rest = parameters - layers * (12 * d * d + 13 * d)
+    return [*(layer * layers if d else ()), *([(rest,)] if rest else ())]
+
+
+def gradient_zero(point: Point, place: Place) -> Bench:
     """The gradients of a stage set to zero; they lie in one buffer, as Megatron-LM keeps them."""
-    buffer = torch.zeros(s.stage_parameters, device=place.device, dtype=place.dtype)
+    buffer = torch.zeros(*point.vector, device=place.device, dtype=place.dtype)
 
-    def forward() -> tuple[Tensor, ...]:
+    def forward() -> tuple[()]:
         buffer.zero_()
         return ()
 
     return Bench(forward)
 
 
-def gradient_clip(s: Shape, place: Place) -> Bench:
+def gradient_clip(point: Point, place: Place) -> Bench:
     """The norm of a stage's gradients and their scaling; ranks exchange one number in between, which is not counted."""
-    buffer = torch.zeros(s.stage_parameters, device=place.device, dtype=place.dtype)
+    buffer = torch.zeros(*point.vector, device=place.device, dtype=place.dtype)
 
-    def forward() -> tuple[Tensor, ...]:
+    def forward() -> tuple[()]:
         clip_to_norm(buffer, squared_norm(buffer))
         return ()
 

@@ -1,4 +1,4 @@
-"""The collectives of runtime/operators.py as torch.distributed calls in one group, on buffers of a number of entries.
+"""The collectives of the table as torch.distributed calls in one group, on buffers of a number of entries.
 
 `entries` is what one process puts in: the buffer of an all-reduce or a message, its shard of an all-gather, its whole
 input of a reduce-scatter or an all-to-all.
@@ -12,15 +12,13 @@ import torch
 import torch.distributed as dist
 
 from kernelcast.collector.machine.probe_cpu import available_memory_bytes
+from kernelcast.runtime.operators import Operator
 
 Call = Callable[[], object]
 
 # torch 2.13 renamed both and warns about the old names.
 _all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
 _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
-
-DIVIDED = frozenset({"reduce_scatter", "all_to_all"})
-"""Collectives whose input is split between the processes: as much for each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,34 +34,42 @@ class Members:
         return len(self.ranks)
 
 
+@dataclass(frozen=True, slots=True)
+class Collective:
+    """How a collective is called. A message goes from one process to one other: the receiver's time counts."""
+
+    build: Callable[[Members, int, torch.device, torch.dtype], Call]
+    is_message: bool = False
+
+
 def _buffer(entries: int, device: torch.device, dtype: torch.dtype) -> torch.Tensor:
     return torch.zeros(entries, device=device, dtype=dtype)
 
 
-def _build_all_reduce(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+def _all_reduces(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
     buffer = _buffer(entries, device, dtype)
     return lambda: dist.all_reduce(buffer, group=members.handle)
 
 
-def _build_all_gather(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+def _all_gathers(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
     shard = _buffer(entries, device, dtype)
     whole = _buffer(entries * members.size, device, dtype)
     return lambda: _all_gather(whole, shard, group=members.handle)
 
 
-def _build_reduce_scatter(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+def _reduce_scatters(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
     whole = _buffer(entries, device, dtype)
     shard = _buffer(entries // members.size, device, dtype)
     return lambda: _reduce_scatter(shard, whole, group=members.handle)
 
 
-def _build_all_to_all(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+def _all_to_alls(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
     sent = _buffer(entries, device, dtype)
     received = _buffer(entries, device, dtype)
     return lambda: dist.all_to_all_single(received, sent, group=members.handle)
 
 
-def _build_point_to_point(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
+def _messages(members: Members, entries: int, device: torch.device, dtype: torch.dtype) -> Call:
     """From the first process to the last one."""
     buffer, rank = _buffer(entries, device, dtype), dist.get_rank()
     first, last = members.ranks[0], members.ranks[-1]
@@ -72,28 +78,30 @@ def _build_point_to_point(members: Members, entries: int, device: torch.device, 
     return lambda: dist.recv(buffer, first, group=members.handle)
 
 
-COLLECTIVES: Mapping[str, Callable[[Members, int, torch.device, torch.dtype], Call]] = MappingProxyType(
+COLLECTIVES: Mapping[str, Collective] = MappingProxyType(
     {
-        "all_reduce": _build_all_reduce,
-        "all_gather": _build_all_gather,
-        "reduce_scatter": _build_reduce_scatter,
-        "all_to_all": _build_all_to_all,
-        "point_to_point": _build_point_to_point,
+        "all_reduce": Collective(_all_reduces),
+        "all_gather": Collective(_all_gathers),
+        "reduce_scatter": Collective(_reduce_scatters),
+        "all_to_all": Collective(_all_to_alls),
+        "point_to_point": Collective(_messages, is_message=True),
     }
 )
-"""Builder of every collective that an operator names."""
+"""How every collective of the table is called, by its name there."""
 
 
-def check_memory(collective: str, entries: int, size: int, element_bytes: int, *, processes: int) -> None:
+def check_memory(op: Operator, entries: int, size: int, element_bytes: int, *, processes: int) -> None:
     """Whether this node's memory holds the buffers of `processes` processes, each in a group of `size`, twice.
 
-    gloo makes copies of its own; where memory is short the system would end a process rather than say so.
+    gloo makes copies of its own; where memory is short the system would end a process rather than report it.
 
     Raises:
         MemoryError: it does not.
     """
-    whole = entries * (size if collective == "all_gather" else 1)
-    needed = 2 * (entries + whole) * element_bytes * processes
+    # Where links carry more entries in larger groups, every process receives what all put in.
+    gathers = op.ring_passes is not None and op.ring_passes[1] > 0
+    received = entries * (size if gathers else 1)
+    needed = 2 * (entries + received) * element_bytes * processes
     free = _free_bytes()
     if free is not None and needed > free:
         raise MemoryError(

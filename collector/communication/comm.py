@@ -10,8 +10,8 @@ import torch
 
 from kernelcast.collector.benches import Place
 from kernelcast.collector.code_digest import code_digest
-from kernelcast.collector.communication.collectives import DIVIDED
-from kernelcast.collector.communication.layouts import DP, MP, PP, Layout, layouts
+from kernelcast.collector.communication.collectives import COLLECTIVES
+from kernelcast.collector.communication.layouts import Layout, layouts
 from kernelcast.collector.communication.peers import FirstFailedError, Peers, joined
 from kernelcast.collector.communication.timing import CommPoint, Untimed, time_point, together
 from kernelcast.collector.communication.watchdog import Watchdog
@@ -24,36 +24,34 @@ from kernelcast.collector.measuring.disturbance import Flags, Watch, mean_refere
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.reference import Reference
-from kernelcast.collector.plans.plan import Plan
+from kernelcast.collector.plans.plan import Plan, planned_operators
 from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.operators import OPERATORS, Direction, Operator
+from kernelcast.runtime.operators import Direction, Operator
 from kernelcast.store import Database, PointKey, Repetition, Run, Sample, utc_now
 
 TIMEOUT_S = 300.0
 """How long a process waits for the others."""
 
 
-def comm_points(plan: Plan, chosen: list[Layout], dtype: str) -> list[CommPoint]:
-    """What a collection measures: the plan's sizes of every collective in the layouts whose kind calls it.
-
-    Operators named mp_… run in tp groups, pp_… in pairs, dp_… and ep_… (experts are spread over data-parallel
-    processes) in dp groups. Where the plan's operators name collectives, it means those, else all.
+def comm_points(
+    plan: Plan, chosen: list[Layout], dtype: str, operators: tuple[str, ...] = ()
+) -> list[CommPoint]:
+    """What a collection measures: the plan's sizes of every collective in every layout; messages in pairs.
 
     Raises:
-        UsageError: the plan's smallest message holds no element for each process.
+        UsageError: the plan's smallest message holds no element for each process, or a named operator is not planned.
     """
     element_bytes = DTYPES[dtype].itemsize
-    collectives = [op for op in OPERATORS.values() if op.collective]
-    planned = [op for op in collectives if op.name in plan.operators] or collectives
+    planned = planned_operators(plan, operators, collectives=True)
     points = []
     for layout in chosen:
         columns = [
             [
-                CommPoint(operator=op, layout=layout, entries=entries)
+                CommPoint(operator=op.name, layout=layout, entries=entries)
                 for entries in _entries(plan, op, layout.size, element_bytes)
             ]
             for op in planned
-            if _kind(op) == layout.kind
+            if layout.size == 2 or not COLLECTIVES[op.name].is_message
         ]
         # The collectives take turns, so that a drift of the machine hits all of them alike.
         points += [point for row in zip_longest(*columns) for point in row if point is not None]
@@ -66,27 +64,27 @@ def comm_points(plan: Plan, chosen: list[Layout], dtype: str) -> list[CommPoint]
     return points
 
 
-def _kind(op: Operator) -> str:
-    """Which groups call it, by the beginning of its name."""
-    prefix = op.name.partition("_")[0]
-    return prefix if prefix in (MP, PP) else DP
-
-
 def _entries(plan: Plan, op: Operator, processes: int, element_bytes: int) -> list[int]:
     """What the plan sends, each once: rounded down to a multiple of the processes where these share it."""
     planned = plan.entries(op.name, processes=processes, element_bytes=element_bytes)
-    share = processes if op.collective in DIVIDED else 1
+    share = processes if op.is_divided else 1
     return list(dict.fromkeys(entries - entries % share for entries in planned))
 
 
 def what_to_exchange(
-    plan: Plan, world: World, *, device: str, dtype: str, layout_names: str
+    plan: Plan,
+    world: World,
+    *,
+    device: str,
+    dtype: str,
+    layout_names: str,
+    operators: tuple[str, ...] = (),
 ) -> tuple[torch.device, list[CommPoint]]:
     """Where and what is measured; callers can ask before they start processes.
 
     Raises:
-        UsageError: unknown device or dtype, fewer devices than processes, layouts that cannot be formed, or for which
-            the plan has no messages.
+        UsageError: unknown device, dtype or operator, fewer devices than processes, layouts that cannot be formed, or
+            for which the plan has no messages.
     """
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
@@ -99,7 +97,7 @@ def what_to_exchange(
             )
         place = torch.device("cuda", world.local_rank)
     chosen = layouts(layout_names, world)
-    points = comm_points(plan, chosen, dtype)
+    points = comm_points(plan, chosen, dtype, operators)
     for name in layout_names.split(",") if layout_names.strip() else ():
         if not any(point.layout in layouts(name, world) for point in points):
             raise UsageError(f"--layouts: plan {plan.name} has no messages for {name.strip()}")
@@ -117,6 +115,7 @@ def collect_comm(
     dtype: str = "float32",
     threads: int = 1,
     layout_names: str = "",
+    operators: tuple[str, ...] = (),
     again: Again = "no",
     effort: Effort | None = None,
     site: str = "",
@@ -128,13 +127,15 @@ def collect_comm(
     A process that hears nothing of the others for `timeout_s` says so on standard error and ends.
 
     Raises:
-        UsageError: not under a launcher, unknown device or dtype, or impossible layouts.
+        UsageError: not under a launcher, unknown device, dtype or operator, or impossible layouts.
         DataError: the database cannot be written (process 0).
         LostPeersError: another process is gone; FirstFailedError where process 0 could not open the database.
         KeyboardInterrupt: SIGINT or SIGTERM came to one of the processes.
     """
     world = World.from_launcher()
-    place, points = what_to_exchange(plan, world, device=device, dtype=dtype, layout_names=layout_names)
+    place, points = what_to_exchange(
+        plan, world, device=device, dtype=dtype, layout_names=layout_names, operators=operators
+    )
     # Before this process has cores of its own, which are not all there are.
     keys = probe(place, threads=threads, processes=world.local_size)
     if place.type == "cuda":
@@ -200,7 +201,7 @@ class _Recorder:
         for sharing in {point.layout.groups_per_node for point in points}:
             held[sharing] = known_points(self._database, self._run(sharing), self._again)
         return [
-            is_known(point.operator, self._dtype, point.vector, held[point.layout.groups_per_node])
+            is_known(point.law, self._dtype, point.vector, held[point.layout.groups_per_node])
             for point in points
         ]
 
@@ -235,7 +236,7 @@ class _Recorder:
         if isinstance(found, Untimed):
             sample = Sample.without_time(
                 run_id=run.id,
-                operator=point.operator.name,
+                operator=point.operator,
                 direction=Direction.ONCE,
                 dtype=self._dtype,
                 vector=point.vector,
@@ -246,7 +247,7 @@ class _Recorder:
         else:
             sample = Sample.from_repetitions(
                 run_id=run.id,
-                operator=point.operator.name,
+                operator=point.operator,
                 direction=Direction.ONCE,
                 dtype=self._dtype,
                 vector=point.vector,
@@ -297,7 +298,7 @@ def _measure_all(
                 flags=flags,
             )
             collected.count([sample])
-            on_progress(Progress(done=done, total=len(todo), operator=point.operator.name))
+            on_progress(Progress(done=done, total=len(todo), operator=point.operator))
         else:
             collected.measured += 1
         # Together: none is left waiting for one that ended.

@@ -28,7 +28,7 @@ from kernelcast.collector.measuring.harness import (
 )
 from kernelcast.collector.measuring.verdict import verdict
 from kernelcast.collector.traces.attribution import attribute
-from kernelcast.runtime.operators import Operator
+from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.store import Kernel, Repetition, Status
 
 _MARK = "kernelcast.comm"
@@ -37,11 +37,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommPoint:
-    """An operator in the groups of a layout, with `entries` elements that each process puts in."""
+    """A collective in the groups of a layout, with `entries` elements that each process puts in."""
 
-    operator: Operator
+    operator: str
     layout: Layout
     entries: int
+
+    @property
+    def law(self) -> Operator:
+        """The collective's row of the table."""
+        return OPERATORS[self.operator]
 
     @property
     def vector(self) -> tuple[int, int, int]:
@@ -83,7 +88,7 @@ def time_point(point: CommPoint, peers: Peers, dtype: torch.dtype, effort: Effor
             synchronise(peers.place)
         except (torch.OutOfMemoryError, MemoryError) as error:
             raise FailedAloneError(
-                f"collect comm: {point.operator.name} {list(point.vector)}: {verdict(error)[1][:400]} "
+                f"collect comm: {point.operator} {list(point.vector)}: {verdict(error)[1][:400]} "
                 f"(process {peers.world.rank}); what was measured is stored"
             ) from error
 
@@ -127,14 +132,13 @@ def _build(
     point: CommPoint, members: Members | None, peers: Peers, dtype: torch.dtype
 ) -> Callable[[], object]:
     """The call; a process that is in no group of the layout has nothing to do."""
-    collective = point.operator.collective
     if peers.place.type == "cpu":
         check_memory(
-            collective, point.entries, point.layout.size, dtype.itemsize, processes=peers.world.local_size
+            point.law, point.entries, point.layout.size, dtype.itemsize, processes=peers.world.local_size
         )
     if members is None:
         return lambda: None
-    return COLLECTIVES[collective](members, point.entries, peers.place, dtype)
+    return COLLECTIVES[point.operator].build(members, point.entries, peers.place, dtype)
 
 
 def _warm_up(call: Callable[[], object], peers: Peers, effort: Effort) -> float:
@@ -192,7 +196,7 @@ def _agreed(point: CommPoint, seen: Sequence[Sequence[_Seen | None]], first: int
 
 def _of_group(point: CommPoint, seen: Sequence[_Seen | None]) -> _Seen:
     """The process whose duration counts."""
-    if point.operator.collective == "point_to_point":
+    if COLLECTIVES[point.operator].is_message:
         seen = seen[-1:]
     found = [one for one in seen if one is not None]
     if not found:

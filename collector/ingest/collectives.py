@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from kernelcast.collector.ingest.arguments import Arguments, shapes, texts, whole
 from kernelcast.collector.ingest.points import DTYPES, NO_TYPE, Point, Unclear
+from kernelcast.collector.traces.arguments import Arguments, shapes, texts, whole
 
 # The same collective serves two operators, which differ in what they are called for, not in what is timed. Entries
 # count as in the table: one process's shard of an all-gather, its input of a reduce-scatter or an all-to-all.
@@ -104,7 +104,7 @@ def _listed(text: Any) -> list[int] | None:
 
 
 def layout(ranks: Sequence[int], gpus_per_node: int) -> tuple[int, int] | None:
-    """Nodes and devices per node of a group, where every node has as many of its ranks; ranks fill node after node."""
+    """Nodes and devices per node of a group with equally many ranks on every node; ranks fill node after node."""
     if not gpus_per_node:
         return None
     per_node: dict[int, int] = {}

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
-from kernelcast.collector.ingest.arguments import Arguments, shapes, texts
-from kernelcast.collector.ingest.host import HostOperators
 from kernelcast.collector.ingest.linears import LinearRoles
 from kernelcast.collector.ingest.points import DTYPES, NO_SHAPES, NO_TYPE, Point, Unclear
+from kernelcast.collector.traces.arguments import Arguments, shapes, texts
+from kernelcast.collector.traces.call_tree import CallTree
 
 Shapes = tuple[tuple[int, ...], ...]
 _NO_ROLE = Unclear("a matrix product whose operator cannot be told from the shapes of this trace")
@@ -22,23 +22,23 @@ _OPTIMIZER = Unclear("an optimizer step, of which the stage and its layers canno
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What else occurs in the trace, by which ambiguous calls are told apart."""
+    """What else occurs in the trace: it decides what ambiguous calls are."""
 
     roles: LinearRoles
     softmaxes: frozenset[tuple[int, int, int]]  # heads of all samples, queries, keys
 
     @classmethod
-    def of(cls, host: HostOperators) -> "Surroundings":
+    def of(cls, tree: CallTree) -> "Surroundings":
         """From the forward calls of a trace."""
         products: list[tuple[int, int]] = []
         norms: set[int] = set()
         embeddings: set[tuple[int, int]] = set()
         softmaxes: set[tuple[int, int, int]] = set()
-        for index, call in enumerate(host.calls):
-            name = call.event.name
-            if name not in _OF_INTEREST or host.within(index)[1] is not None:
+        for index, event in enumerate(tree.calls):
+            name = event.name
+            if name not in _OF_INTEREST or tree.backward_nodes[index] is not None:
                 continue
-            dims = shapes(call.arguments.dims)
+            dims = shapes(tree.arguments[index].dims)
             if name in _PRODUCTS:
                 left, right = _factors(name, dims)
                 if len(left) == 2 and len(right) == 2:

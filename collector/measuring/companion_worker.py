@@ -1,22 +1,20 @@
 """A companion process: runs an operator over and over while another process measures the same one.
 
-It is told over a pipe what to run (`Task`), answers `READY` when it runs, and goes on until it is told to stop. It ends
-when the other end of the pipe does, whatever that process died of.
+It is told over a pipe what to run (a `Point`), answers `READY` when it runs, and goes on until it is told to stop. It
+ends when the other end of the pipe does, whatever that process died of.
 """
 
 import signal
-from dataclasses import dataclass
 from itertools import cycle
 from multiprocessing.connection import Connection
 
 import torch
 
-from kernelcast.collector.benches import BENCHES, Bench, Place
+from kernelcast.collector.benches import BENCHES, Bench, Place, Point
 from kernelcast.collector.measuring.core_binding import bind
 from kernelcast.collector.measuring.harness import iterate
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.verdict import verdict
-from kernelcast.runtime.operators import OPERATORS, Shape
 
 READY = "ready"
 STOP = "stop"
@@ -26,16 +24,8 @@ _MOST_COPIES = 16
 _BESIDE_THE_CACHE_BYTES = 48 << 20
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Task:
-    """An operator at a shape."""
-
-    operator: str
-    shape: Shape
-
-
 def companion(connection: Connection, place: Place, cores: tuple[int, ...], threads: int, seed: int) -> None:
-    """Serve tasks until the pipe ends.
+    """Run the points that come until the pipe ends.
 
     Two answers to each: READY, or why it cannot run; and after STOP "", or why it did not run until then.
     """
@@ -56,16 +46,16 @@ def companion(connection: Connection, place: Place, cores: tuple[int, ...], thre
         return
 
 
-def _serve(connection: Connection, task: Task, place: Place) -> None:
+def _serve(connection: Connection, point: Point, place: Place) -> None:
     reason = ""
     try:
-        benches = cycle(_warm(task, place))
+        benches = cycle(_warm(point, place))
     except Exception as error:
         reason = verdict(error)[1] or "no reason given"
     connection.send(reason or READY)
     try:
         while not reason and not connection.poll():
-            iterate(next(benches), place, OPERATORS[task.operator].directions, None)
+            iterate(next(benches), place, point.law.directions, None)
     except (EOFError, BrokenPipeError, ConnectionResetError):
         raise
     except Exception as error:
@@ -74,22 +64,22 @@ def _serve(connection: Connection, task: Task, place: Place) -> None:
     connection.send(reason)
 
 
-def _warm(task: Task, place: Place) -> list[Bench]:
+def _warm(point: Point, place: Place) -> list[Bench]:
     """The operator with tensors of its own several times over: on a CPU it finds them in memory, as in a step.
 
     One that found all of them in its cache would leave the memory to the process that measures.
     """
-    builder, directions = BENCHES[task.operator], OPERATORS[task.operator].directions
-    benches = [_prepared(builder(task.shape, place))]
+    benches = [_prepared(point, place)]
     for _ in range(_WARM_UP_ITERATIONS):
-        iterate(benches[0], place, directions, None)
+        iterate(benches[0], place, point.law.directions, None)
     if place.device.type == "cpu":
         copies = min(_MOST_COPIES, -(-_BESIDE_THE_CACHE_BYTES // max(1, _size_bytes(benches[0]))))
-        benches += [_prepared(builder(task.shape, place)) for _ in range(copies - 1)]
+        benches += [_prepared(point, place) for _ in range(copies - 1)]
     return benches
 
 
-def _prepared(bench: Bench) -> Bench:
+def _prepared(point: Point, place: Place) -> Bench:
+    bench = BENCHES[point.operator](point, place)
     bench.prepare()
     return bench
 

@@ -14,9 +14,9 @@ from typing import Self
 
 import torch
 
-from kernelcast.collector.benches import Place
+from kernelcast.collector.benches import Place, Point
 from kernelcast.collector.machine.probe_cpu import available_cores
-from kernelcast.collector.measuring.companion_worker import READY, STOP, Task, companion
+from kernelcast.collector.measuring.companion_worker import READY, STOP, companion
 from kernelcast.collector.measuring.core_binding import own_cores
 from kernelcast.runtime.errors import UsageError
 
@@ -85,8 +85,8 @@ class Companions:
         self.close()
 
     @contextmanager
-    def running(self, task: Task) -> Iterator[None]:
-        """Run `task` in every companion meanwhile.
+    def running(self, point: Point) -> Iterator[None]:
+        """Run `point` in every companion meanwhile.
 
         Raises:
             CompanionError: one of them cannot, or stopped before the end; what the block raises goes first.
@@ -94,7 +94,7 @@ class Companions:
         if self.processes == 1:
             yield
             return
-        self._begin(task)
+        self._begin(point)
         try:
             yield
         except Exception:
@@ -129,10 +129,10 @@ class Companions:
             theirs.close()
             self._started.append((process, ours))
 
-    def _begin(self, task: Task) -> None:
-        """Start `task` everywhere, and wait until it runs."""
+    def _begin(self, point: Point) -> None:
+        """Start `point` everywhere, and wait until it runs."""
         self._start()
-        answers = self._ask(task)
+        answers = self._ask(point)
         if reason := next((answer for answer in answers if answer != READY), ""):
             self._stop()
             raise CompanionError(f"{_PREFIX}: {reason}")
@@ -145,7 +145,7 @@ class Companions:
             return str(error).removeprefix(f"{_PREFIX}: ")
 
     def _ask(self, message: object) -> list[str]:
-        """What every companion answers. Where one does not, all are ended, and the next task finds fresh ones."""
+        """What every companion answers. Where one does not, all are ended, and the next point finds fresh ones."""
         for _, connection in self._started:
             _tell(connection, message)
         try:

@@ -14,14 +14,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from kernelcast.collector.benches import Bench, Builder, Place
+from kernelcast.collector.benches import Bench, Place
 from kernelcast.collector.measuring.cache_state import CacheState
+from kernelcast.collector.traces.arguments import arguments_of, whole
 from kernelcast.collector.traces.attribution import Work, attribute
 from kernelcast.collector.traces.kineto import Event, Trace, read_trace
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.operators import Direction, Shape
+from kernelcast.runtime.operators import Direction
 from kernelcast.store import Kernel, Repetition, quiet_us, spread
 
 MARK = "kernelcast."
@@ -58,15 +60,13 @@ class Effort:
 
 
 def measure(
-    builder: Builder, shape: Shape, place: Place, directions: Sequence[Direction], effort: Effort
+    bench: Bench, place: Place, directions: Sequence[Direction], effort: Effort
 ) -> Mapping[Direction, list[Repetition]]:
-    """Build the operator at `shape` and time it; durations in µs, per direction.
+    """Time a bench that was just built; durations in µs, per direction.
 
     Raises:
-        UnsupportedError: the device cannot run it.
         DataError: the trace lacks repetitions.
     """
-    bench = builder(shape, place)
     bench.prepare()
     caches = CacheState(place.device)
     began = started = now = time.monotonic()
@@ -91,17 +91,11 @@ def measure(
 
 
 def warm_up(
-    builder: Builder,
-    shape: Shape,
-    place: Place,
-    directions: Sequence[Direction],
-    *,
-    most_seconds: float = 0.5,
+    bench: Bench, place: Place, directions: Sequence[Direction], *, most_seconds: float = 0.5
 ) -> None:
-    """Ten iterations on a large shape, fewer where they take longer than `most_seconds`: clocks, allocator and this
+    """Ten iterations of a large bench, fewer where they take longer than `most_seconds`: clocks, allocator and this
     operator's libraries wake up before anything is measured.
     """
-    bench = builder(shape, place)
     bench.prepare()
     deadline = time.monotonic() + most_seconds
     for _ in range(BLOCK):
@@ -186,7 +180,7 @@ def stored_kernels(work: Work) -> tuple[Kernel, ...]:
 
 
 def _stream(kernel: Event) -> int:
-    return int(kernel.args.get("stream", 0))
+    return whole(arguments_of(kernel).stream) or 0
 
 
 def iterate(
@@ -196,24 +190,23 @@ def iterate(
     index: int | None,
     caches: CacheState | None = None,
 ) -> None:
-    """One iteration; `index` names the marks, None for a warm-up without marks.
+    """One iteration: forward, or the only pass, then every backward direction.
 
-    With `caches` every pass finds them as in a step, without them as the pass before left them.
+    `index` names the marks, None for a warm-up without marks. With `caches` every direction finds them as in a step,
+    without them as the one before left them.
     """
     bench.reset()
-    if caches is not None:
-        caches.as_in_a_step(bench.activations)
-        _let_host_run_ahead(place.device)
-    once = Direction.ONCE in directions
-    with _mark(Direction.ONCE if once else Direction.FORWARD, index):
-        outputs = bench.outputs()
-        synchronise(place.device)
-    if not once:
+    outputs: tuple[Tensor, ...] = ()
+    first = Direction.ONCE if Direction.ONCE in directions else Direction.FORWARD
+    for direction in (first, *(one for one in directions if one.is_backward)):
         if caches is not None:
-            caches.as_in_a_step(bench.output_gradients)
+            caches.as_in_a_step(bench.output_gradients if direction.is_backward else bench.activations)
             _let_host_run_ahead(place.device)
-        with _mark(Direction.BACKWARD, index):
-            bench.backward(outputs)
+        with _mark(direction, index):
+            if direction.is_backward:
+                bench.backward(outputs, direction)
+            else:
+                outputs = bench.outputs()
             synchronise(place.device)
 
 

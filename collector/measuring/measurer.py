@@ -4,15 +4,13 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from kernelcast.collector.benches import BENCHES, Place
-from kernelcast.collector.measuring.companion_worker import Task
+from kernelcast.collector.benches import BENCHES, Place, Point
 from kernelcast.collector.measuring.companions import CompanionError, Companions
 from kernelcast.collector.measuring.core_binding import bound, own_cores
 from kernelcast.collector.measuring.disturbance import Flags, Watch, mean_reference_us, unstable
 from kernelcast.collector.measuring.harness import Effort, measure, warm_up
 from kernelcast.collector.measuring.reference import Reference
 from kernelcast.collector.measuring.verdict import verdict
-from kernelcast.collector.plans.plan import Point
 from kernelcast.collector.plans.plan_memory import memory_of_each_bytes, point_bytes
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Repetition, Sample, Status, utc_now
@@ -68,15 +66,14 @@ class Measurer:
             return self._measure(point, run_id)
 
     def _measure(self, point: Point, run_id: str) -> list[Sample]:
-        operator = point.operator
-        builder, directions = BENCHES[operator.name], operator.directions
         if lack := self._lacks_memory(point):
             return self._without_time(point, run_id, Status.FAILED, lack, utc_now())
-        self._warm_up(operator.name)
+        self._warm_up(point.operator)
         measured_at, before = utc_now(), self._watch.look()
         try:
-            with self._companions.running(Task(operator=operator.name, shape=point.shape)):
-                repetitions = measure(builder, point.shape, self._place, directions, self._effort)
+            bench = BENCHES[point.operator](point, self._place)  # what is not supported starts no companion
+            with self._companions.running(point):
+                repetitions = measure(bench, self._place, point.law.directions, self._effort)
         except CompanionError as error:
             return self._without_time(point, run_id, Status.FAILED, str(error), measured_at)
         except Exception as error:
@@ -102,7 +99,7 @@ class Measurer:
         if point is None:
             return
         try:
-            warm_up(BENCHES[operator], point.shape, self._place, point.operator.directions)
+            warm_up(BENCHES[operator](point, self._place), self._place, point.law.directions)
         except Exception:
             # Measuring the same point will say so, and store why.
             return
@@ -119,7 +116,8 @@ class Measurer:
     ) -> Sample:
         return Sample.from_repetitions(
             run_id=run_id,
-            operator=point.operator.name,
+            operator=point.operator,
+            role=point.role,
             direction=direction,
             dtype=self._dtype,
             vector=point.vector,
@@ -135,7 +133,8 @@ class Measurer:
         return [
             Sample.without_time(
                 run_id=run_id,
-                operator=point.operator.name,
+                operator=point.operator,
+                role=point.role,
                 direction=direction,
                 dtype=self._dtype,
                 vector=point.vector,
@@ -143,7 +142,7 @@ class Measurer:
                 reason=reason[:500] or "no reason given",
                 measured_at=measured_at,
             )
-            for direction in point.operator.directions
+            for direction in point.law.directions
         ]
 
 
@@ -151,8 +150,7 @@ def _largest(points: Iterable[Point]) -> dict[str, Point]:
     """The point of every operator that moves most."""
     found: dict[str, tuple[float, Point]] = {}
     for point in points:
-        op = point.operator
-        moved = op.moved_bytes(op.directions[0], point.vector, 1)
-        if op.name not in found or moved > found[op.name][0]:
-            found[op.name] = moved, point
+        moved = point.law.moved_bytes(point.law.directions[0], point.vector, 1)
+        if point.operator not in found or moved > found[point.operator][0]:
+            found[point.operator] = moved, point
     return {name: point for name, (_, point) in found.items()}

@@ -10,6 +10,7 @@ from kernelcast.collector.plans.plan_ranges import CollectiveRange, Messages, Pl
 from kernelcast.runtime.errors import UsageError, shown, shown_name, shown_path
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.request.toml_file import read_toml
+from kernelcast.store.version_3 import OPERATORS as FORMER
 
 # Of any number in a plan; larger ones are slips.
 _LARGEST = 2**40
@@ -17,7 +18,7 @@ _MOST_VALUES = 100_000
 
 _OPTIONAL = {
     Plan: {
-        "shapes_per_operator", "messages", "collectives", "operators", "padded_vocabulary",
+        "shapes_per_operator", "messages", "collectives", "operators",
         "most_gflop", "most_tokens", "most_elements", "most_parameters",
     },
     Ranges: {"head_size", "attention_heads", "queries_per_kv_head"},
@@ -77,23 +78,26 @@ def _scalar(key: str, value: Any) -> Any:
     return value
 
 
-def _flag(key: str, value: Any) -> bool:
-    if type(value) is not bool:
-        raise UsageError(f"{key} is {shown(value)}, expected true or false")
-    return value
-
-
 def _operators(key: str, value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
         raise UsageError(f"{key} is {shown(value)}, expected a list of operators")
     for one in value:
         if not isinstance(one, str) or one not in OPERATORS:
-            raise UsageError(f"{key} has {shown(one)}, expected some of {', '.join(OPERATORS)}")
+            raise UsageError(
+                f"{key} has {shown(one)}{present_name(one)}, expected some of {', '.join(OPERATORS)}"
+            )
     return tuple(value)
 
 
+def present_name(name: object) -> str:
+    """The present name of an operator that had another one."""
+    return f" (now {FORMER[name][0]})" if isinstance(name, str) and name in FORMER else ""
+
+
 def _ranges(key: str, value: Any) -> Ranges:
-    _check_names(_table(key, value), Ranges, f"{key}.")
+    if "layers" not in _table(key, value) and "encoders" in value:
+        value = {"layers" if name == "encoders" else name: listed for name, listed in value.items()}
+    _check_names(value, Ranges, f"{key}.")
     return Ranges(**{name: _values(f"{key}.{name}", listed) for name, listed in value.items()})
 
 
@@ -105,19 +109,26 @@ def _messages(key: str, value: Any) -> Messages:
     return Messages(**value)
 
 
-def _collectives(key: str, value: Any) -> dict[str, CollectiveRange]:
-    known = [op.name for op in OPERATORS.values() if op.collective]
+def _collectives(key: str, value: Any) -> dict[str, tuple[CollectiveRange, ...]]:
+    """Ranges of a collective by name: one table, or several as `[[collectives.NAME]]`."""
+    known = [op.name for op in OPERATORS.values() if op.is_collective]
     found = {}
-    for name, table in _table(key, value).items():
+    for name, tables in _table(key, value).items():
         if name not in known:
-            raise UsageError(f"{key}.{shown_name(name)} is unknown; known are {', '.join(known)}")
-        prefix = f"{key}.{name}"
-        _check_names(_table(prefix, table), CollectiveRange, f"{prefix}.")
-        found[name] = CollectiveRange(
-            entries=_values(f"{prefix}.entries", table["entries"]),
-            processes=_values(f"{prefix}.processes", table["processes"]),
-        )
+            raise UsageError(
+                f"{key}.{shown_name(name)} is unknown{present_name(name)}; known are {', '.join(known)}"
+            )
+        listed = tables if isinstance(tables, list) and tables else [tables]
+        found[name] = tuple(_collective(f"{key}.{name}", table) for table in listed)
     return found
+
+
+def _collective(prefix: str, table: Any) -> CollectiveRange:
+    _check_names(_table(prefix, table), CollectiveRange, f"{prefix}.")
+    return CollectiveRange(
+        entries=_values(f"{prefix}.entries", table["entries"]),
+        processes=_values(f"{prefix}.processes", table["processes"]),
+    )
 
 
 _READERS = {
@@ -125,7 +136,6 @@ _READERS = {
     "messages": _messages,
     "collectives": _collectives,
     "operators": _operators,
-    "padded_vocabulary": _flag,
 }
 
 

@@ -2,15 +2,8 @@
 
 import torch
 
+from kernelcast.collector.benches import Point
 from kernelcast.collector.machine.probe_cpu import available_memory_bytes
-from kernelcast.collector.plans.plan import Point
-
-_OF_A_STAGE_16_BIT = 5 * 4 + 2 * 2
-"""Bytes per parameter of mixed precision: weight and gradient in 16 bit, their float32 copies, both moments, and what
-the step casts."""
-
-
-_ON_THE_BUFFER = ("gradient_clip", "gradient_zero")  # which touch the gradients alone
 
 
 def point_bytes(point: Point, element_bytes: int) -> int:
@@ -18,11 +11,11 @@ def point_bytes(point: Point, element_bytes: int) -> int:
 
     What forward and backward read and write: every tensor counts once per pass that uses it, an upper estimate.
     """
-    op = point.operator
-    if "parameters" in op.features and op.name not in _ON_THE_BUFFER:
-        # Parameter, gradient and both moments.
-        per_parameter = 4 * element_bytes if element_bytes >= 4 else _OF_A_STAGE_16_BIT
-        return point.vector[0] * per_parameter
+    op = point.law
+    if op.per_update:
+        # In place: all are read, all but the gradients written. In 16 bit each has a float32 copy.
+        elements = (op.moved_bytes(op.directions[0], point.vector, 1) + point.vector[0]) / 2
+        return int(elements * (element_bytes if element_bytes >= 4 else element_bytes + 4))
     return int(sum(op.moved_bytes(direction, point.vector, element_bytes) for direction in op.directions))
 
 

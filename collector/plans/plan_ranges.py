@@ -61,7 +61,7 @@ class Messages:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRange:
-    """Entries of one collective, and the sizes of the groups that exchange them."""
+    """Entries of a collective, and the sizes of the groups that exchange them."""
 
     entries: tuple[int, ...]
     processes: tuple[int, ...]
@@ -71,8 +71,7 @@ class CollectiveRange:
 class Plan:
     """A plan as written, with the name it is stored under.
 
-    `shapes_per_operator` 0 asks for every shape of the ranges. `operators` empty means all. `padded_vocabulary` says
-    that the sizes are tokenizers' own, to be padded to multiples of 128 · tp. Collectives that
+    `shapes_per_operator` 0 asks for every shape of the ranges. `operators` empty means all. Collectives that
     `collectives` names are measured at those entries, and then no others; without it all at the sizes of `messages`.
     """
 
@@ -81,19 +80,18 @@ class Plan:
     seed: int
     ranges: Ranges
     messages: Messages | None = None
-    collectives: Mapping[str, CollectiveRange] = field(default_factory=dict)
+    collectives: Mapping[str, tuple[CollectiveRange, ...]] = field(default_factory=dict)
     operators: tuple[str, ...] = ()
-    padded_vocabulary: bool = False
     most_gflop: float = inf
     most_tokens: int = 2**40
     most_elements: int = 2**60
     most_parameters: int = 2**60
 
-    def entries(self, collective_operator: str, *, processes: int, element_bytes: int) -> list[int]:
-        """Entries at which a group of so many processes measures a collective's operator, ascending."""
+    def entries(self, collective: str, *, processes: int, element_bytes: int) -> list[int]:
+        """Entries at which a group of `processes` measures a collective, ascending."""
         if self.collectives:
-            own = self.collectives.get(collective_operator)
-            return list(own.entries) if own and processes in own.processes else []
+            own = [one.entries for one in self.collectives.get(collective, ()) if processes in one.processes]
+            return sorted({entries for listed in own for entries in listed})
         if self.messages is None:
             return []
         return [size // element_bytes for size in self.messages.sizes_bytes()]

@@ -1,9 +1,10 @@
-"""What one rank's traced steps say, as plain values that go to process 0."""
+"""A summary of one rank's traced steps, as plain values that go to process 0."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
-from kernelcast.collector.traces.kineto import ANNOTATION_CATEGORY, Event, Trace
+from kernelcast.collector.traces.kineto import ANNOTATION_CATEGORY, Trace
 from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS
 from kernelcast.collector.training.step_trace import Piece, TracedWork, attribute_step
 
@@ -11,7 +12,7 @@ _SUMS = ("mp_all_reduce", "cross_entropy_all_reduce")
 
 
 def rank_trace(trace: Trace, *, stage: int) -> dict[str, Any]:
-    """Times in µs on the trace's own clock, per step where it says so.
+    """Times in µs on the trace's own clock.
 
     - `operators`: [operator, direction, known, times of its calls in each step]
     - `steps`: durations
@@ -62,40 +63,39 @@ def _operators(work: TracedWork) -> list[list[Any]]:
 
 
 def _passes(work: TracedWork) -> dict[str, list[list[float]]]:
+    """Passes: on a GPU from the first start to the last end of their kernels, on a CPU the marks around them."""
     names = {FORWARD: "forward", LOSS: "loss", BACKWARD: "backward"}
-    sums: dict[int, list[float]] = defaultdict(list)
+    own: dict[int, list[Piece]] = defaultdict(list)
     for piece in work.pieces:
-        if piece.owner.name in _SUMS:
-            sums[piece.owner.in_pass].append(piece.time_us)
+        own[piece.owner.in_pass].append(piece)
     found: dict[str, list[list[float]]] = {name: [] for name in names.values()}
     for number, event in work.passes.items():
-        found[names[event.name]].append(
-            [_pass_us(work, number, event) - sum(sums[number]), len(sums[number])]
-        )
+        span_us = _span_us(own[number]) if work.on_device else event.duration_us
+        found[names[event.name]].append(_without_sums(span_us, own[number]))
     return found
-
-
-def _pass_us(work: TracedWork, number: int, mark: Event) -> float:
-    """On a GPU from the first start to the last end of a pass's kernels; on a CPU the mark around it."""
-    if not work.on_device:
-        return mark.duration_us
-    own = [piece for piece in work.pieces if piece.owner.in_pass == number]
-    return max(p.end_us for p in own) - min(p.start_us for p in own) if own else 0.0
 
 
 def _layers(work: TracedWork) -> dict[str, list[list[float]]]:
     """First start to last end of the work of every layer call."""
-    spans: dict[tuple[int, str], list[Piece]] = defaultdict(list)
+    own: dict[tuple[int, str], list[Piece]] = defaultdict(list)
     for piece in work.pieces:
         if piece.owner.layer >= 0 and piece.owner.in_pass in work.passes:
             is_backward = work.passes[piece.owner.in_pass].name == BACKWARD
-            spans[piece.owner.layer, "backward" if is_backward else "forward"].append(piece)
+            own[piece.owner.layer, "layer_backward" if is_backward else "layer_forward"].append(piece)
     found: dict[str, list[list[float]]] = {"layer_forward": [], "layer_backward": []}
-    for (_, direction), pieces in spans.items():
-        span = max(p.end_us for p in pieces) - min(p.start_us for p in pieces)
-        sums = [p.time_us for p in pieces if p.owner.name in _SUMS]
-        found[f"layer_{direction}"].append([span - sum(sums), len(sums)])
+    for (_, name), pieces in own.items():
+        found[name].append(_without_sums(_span_us(pieces), pieces))
     return found
+
+
+def _span_us(pieces: Sequence[Piece]) -> float:
+    return max((p.end_us for p in pieces), default=0.0) - min((p.start_us for p in pieces), default=0.0)
+
+
+def _without_sums(span_us: float, pieces: Sequence[Piece]) -> list[float]:
+    """The span without the sums over the tensor-parallel group, and their number."""
+    sums_us = [piece.time_us for piece in pieces if piece.owner.name in _SUMS]
+    return [span_us - sum(sums_us), len(sums_us)]
 
 
 def _idle(work: TracedWork) -> dict[str, list[float]]:

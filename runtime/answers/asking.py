@@ -22,8 +22,8 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Key, Vector
 from kernelcast.runtime.step.calls import Call
 
-Question: TypeAlias = tuple[Key, Vector]
-"""What is asked: operator and direction, and the workload vector."""
+Question: TypeAlias = tuple[Key, Vector, str]
+"""What is asked: operator and direction, the workload vector, and the role in which a step calls it."""
 Warnings: TypeAlias = (
     RangeWarning | SubstituteWarning | EqualFeaturesWarning | ConcurrencyWarning | LeftOutWarning
 )
@@ -44,10 +44,17 @@ class OperatorTimes:
     warnings: list[Warnings] = field(default_factory=list)
     problems: dict[Key, str] = field(default_factory=dict)
 
+    def add(self, other: "OperatorTimes") -> None:
+        """Take further answers in."""
+        self.answers.update(other.answers)
+        self.sources.update(other.sources)
+        self.warnings.extend(other.warnings)
+        self.problems.update(other.problems)
+
 
 def question(call: Call) -> Question:
     """What a call asks."""
-    return call.key, call.shape
+    return call.key, call.shape, call.role
 
 
 def ask(
@@ -62,24 +69,26 @@ def ask(
     With `calibration`, times and intervals are multiplied by the factor of the operator's class. Without
     `with_warnings`, ranges are not looked at, and intervals are those inside of them.
     """
-    by_key: dict[Key, dict[Vector, None]] = {}
-    for key, vector in questions:
-        by_key.setdefault(key, {})[vector] = None
+    by_key: dict[Key, dict[Vector, list[str]]] = {}
+    for key, vector, role in questions:
+        by_key.setdefault(key, {}).setdefault(vector, []).append(role)
     entries = predictor.bundle.entries
     missing = left_out(by_key, entries)
     found = OperatorTimes()
-    asked: dict[Key, list[tuple[Source, list[Vector]]]] = {}
+    asked: dict[Key, list[tuple[Source, dict[Vector, list[str]]]]] = {}
     for key, vectors in by_key.items():
         if key[0] in missing:
             continue
         source = source_of(key, entries)
         if source is None:
             found.problems[key] = f"bundle {predictor.bundle.path} has no regressor for {key[0]} ({key[1]})"
-            found.answers.update(dict.fromkeys(((key, vector) for vector in vectors), _UNKNOWN))
+            found.answers.update(
+                ((key, vector, role), _UNKNOWN) for vector, roles in vectors.items() for role in roles
+            )
             continue
         if source.is_substitute:
             found.warnings.append(SubstituteWarning(source=source))
-        asked.setdefault(source.answered_by, []).append((source, list(vectors)))
+        asked.setdefault(source.answered_by, []).append((source, vectors))
     for answered_by, wanted in asked.items():
         _ask_one(predictor, answered_by, wanted, found, calibration, with_warnings=with_warnings)
     if missing:
@@ -90,7 +99,7 @@ def ask(
 def _ask_one(
     predictor: Predictor,
     answered_by: Key,
-    wanted: list[tuple[Source, list[Vector]]],
+    wanted: list[tuple[Source, dict[Vector, list[str]]]],
     found: OperatorTimes,
     calibration: Calibration | None,
     *,
@@ -99,21 +108,24 @@ def _ask_one(
     """Ask one regressor for all that it answers."""
     entry = predictor.bundle.entries[answered_by]
     sent = [
-        (source, vector, *source.asked(vector, entry)) for source, vectors in wanted for vector in vectors
+        (source, vector, roles, *source.asked(vector, entry))
+        for source, vectors in wanted
+        for vector, roles in vectors.items()
     ]
-    distinct = list(dict.fromkeys(vector for _, _, vector, _ in sent))
+    distinct = list(dict.fromkeys(vector for *_, vector, _ in sent))
     times = _answers(predictor, answered_by, distinct, found)
     if with_warnings:
-        if any(vector != own for source, own, vector, _ in sent if not (source.alike or source.gathered)):
+        if any(vector != own for source, own, _, vector, _ in sent if not (source.alike or source.gathered)):
             found.warnings.append(EqualFeaturesWarning(key=answered_by, features=entry.equal_features))
         if beyond := predictor.range_warnings(*answered_by, distinct):
             found.warnings.extend(beyond)
             times = {vector: widened(entry, vector, answer) for vector, answer in times.items()}
-    for source, own, vector, factor in sent:
+    for source, own, roles, vector, factor in sent:
         factor *= factor_of(calibration, source.key[0])
         time_us, low_us, high_us = times[vector]
-        found.answers[source.key, own] = (factor * time_us, factor * low_us, factor * high_us)
-        found.sources[source.key, own] = answered_by
+        for role in roles:
+            found.answers[source.key, own, role] = (factor * time_us, factor * low_us, factor * high_us)
+            found.sources[source.key, own, role] = answered_by
 
 
 def _answers(

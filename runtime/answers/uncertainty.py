@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime.answers.asking import OperatorTimes, Question
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, OperatorClass
-from kernelcast.runtime.step.timeline_kinds import TimelineKind
+from kernelcast.runtime.request.fields import TimelineKind
 
 DRAWS_CLOSED_FORM = 256
 DRAWS_SIMULATED = 64
@@ -55,7 +55,7 @@ def drawn_times(
         found[:, 1:] = np.exp((low + high) / 2 + (high - low) / _SPREAD * normal)
         if calibration is not None:
             spreads = _class_spreads(calibration, draws)
-            classes = (OPERATORS[name].operator_class for (name, _), _ in questions)
+            classes = (OPERATORS[name].operator_class for (name, _), _, _ in questions)
             found[:, 1:] *= np.stack([spreads[one] for one in classes])
     return found
 

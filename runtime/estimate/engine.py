@@ -1,23 +1,21 @@
 """From layouts to the durations of their passes, transfers and updates: the one evaluator of `predict` and `search`.
 
-Thousands of layouts share few pieces, because a piece depends on few of their columns: one layer's passes, for example,
-on tp, micro_batch, sequence_parallel and recompute. The pieces are those of `Decomposition`. All of a block's are
-priced together, and every regressor is asked once for all of them.
+Thousands of layouts share few pieces, because a piece depends on few of their columns: one layer's passes on tp,
+micro_batch, sequence_parallel and recompute, say. The pieces are those of `Decomposition`. All of a block's are priced
+together, and every regressor is asked once for all of them.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask, question
-from kernelcast.runtime.answers.predictor import Predictor
-from kernelcast.runtime.answers.uncertainty import drawn_times
-from kernelcast.runtime.bundle.calibration import Calibration
+from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
 from kernelcast.runtime.estimate.layouts import Layouts
-from kernelcast.runtime.operators import Direction, Key
+from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
@@ -51,7 +49,7 @@ _MICRO_BATCH = _Kind(
 )
 _SEND = _Kind(
     name="send",
-    columns=("tp", "micro_batch", "pp", "dp", "virtual_stages"),
+    columns=("tp", "micro_batch", "pp", "dp"),
     parts=lambda d: [d.send],
 )
 _SHARDS = _Kind(
@@ -64,6 +62,7 @@ _SHARDS = _Kind(
 _FIRST, _LAYER, _LAST = range(3)
 
 
+@lru_cache(maxsize=1 << 12)
 def _update(stage: StageKind) -> _Kind:
     def parts(decomposition: Decomposition) -> Sequence[Calls]:
         update = decomposition.update(stage)
@@ -89,35 +88,34 @@ class _Prices:
         return times.reshape(-1)
 
 
-class Engine:
-    """Prices layouts of one model on one cluster with the regressors of one bundle, and remembers their pieces.
+TimesOf = Callable[[Sequence[Question]], Times]
+"""Times of questions in µs, float64 [questions, 1 + draws]; NaN where there is no answer."""
 
-    Every layout is evaluated once with the predicted times, and `draws` times with random ones. `problems` names
-    what the bundle has no answer to. `asked` holds all answers with their warnings where `with_warnings` asks for that.
+
+class Engine:
+    """Prices layouts of one model on one cluster, and remembers their pieces.
+
+    `times_of` answers questions, usually with a bundle's regressors (`BundleTimes`): every layout is evaluated once
+    with the predicted times, and `draws` times with random ones.
     """
 
     def __init__(
         self,
-        predictor: Predictor,
         model: ModelConfig,
         cluster: Cluster,
         bucket_entries: int,
+        times_of: TimesOf,
         *,
-        calibration: Calibration | None = None,
         draws: int = 0,
-        with_warnings: bool = False,
     ) -> None:
-        self.predictor, self.model, self.cluster = predictor, model, cluster
-        self.bucket_entries, self.calibration = bucket_entries, calibration
-        self.draws, self.with_warnings = draws, with_warnings
-        self.asked = OperatorTimes()
-        self.problems: dict[Key, str] = {}
+        self.model, self.cluster, self.bucket_entries = model, cluster, bucket_entries
+        self.times_of, self.draws = times_of, draws
         self._known: dict[PieceKey, Times] = {}
 
     def configurations(self, layouts: Layouts) -> Iterator[Configurations]:
         """A block of layouts in parts of one structure each.
 
-        Layouts that need what the bundle has no answer to are left out; `problems` names it.
+        Layouts that need what has no answer are left out.
         """
         sharded = (layouts["zero"] >= 2) & (layouts["dp"] > 1)
         found = []
@@ -165,7 +163,7 @@ class Engine:
             "layer_forward_us": blocks[_LAYER].forward_us,
             "layer_backward_us": blocks[_LAYER].backward_us,
         }
-        # NaN marks what the bundle has no answer to, and is not lost in a sum.
+        # NaN marks what has no answer, and is not lost in a sum.
         known = ~np.isnan(sum(array.sum(axis=1) for array in arrays.values()))
         if not known.all():
             rows = rows[known]
@@ -195,8 +193,10 @@ class Engine:
 
     def _price(self, requests: Sequence[tuple[Layouts, Sequence[_Kind]]]) -> list[_Prices]:
         wanted: dict[PieceKey, Sequence[Calls]] = {}
+        taken_apart: dict[tuple[int, ...], Decomposition] = {}
         found = [
-            {kind.name: self._keys(layouts, kind, wanted) for kind in kinds} for layouts, kinds in requests
+            {kind.name: self._keys(layouts, kind, wanted, taken_apart) for kind in kinds}
+            for layouts, kinds in requests
         ]
         if wanted:
             if len(self._known) + len(wanted) > _MAX_REMEMBERED:
@@ -212,22 +212,27 @@ class Engine:
         ]
 
     def _keys(
-        self, layouts: Layouts, kind: _Kind, wanted: dict[PieceKey, Sequence[Calls]]
+        self,
+        layouts: Layouts,
+        kind: _Kind,
+        wanted: dict[PieceKey, Sequence[Calls]],
+        taken_apart: dict[tuple[int, ...], Decomposition],
     ) -> tuple[list[PieceKey], NDArray[np.intp]]:
         """Keys of the distinct pieces of a kind, and which is whose; unknown ones go into `wanted`."""
         distinct, whose = layouts.distinct(*kind.columns)
-        values = np.stack([distinct[column] for column in kind.columns], axis=1).tolist()
+        values = zip(*(distinct[column].tolist() for column in kind.columns), strict=True)
         keys: list[PieceKey] = [(kind.name, *row) for row in values]
         for row, key in enumerate(keys):
             if key not in self._known and key not in wanted:
-                wanted[key] = kind.parts(
-                    Decomposition(
+                layout = tuple(distinct.table[row].tolist())
+                if layout not in taken_apart:
+                    taken_apart[layout] = Decomposition(
                         model=self.model,
                         parallelism=distinct.parallelism(row),
                         cluster=self.cluster,
                         bucket_entries=self.bucket_entries,
                     )
-                )
+                wanted[key] = kind.parts(taken_apart[layout])
         return keys, whose
 
     def _ask(self, wanted: dict[PieceKey, Sequence[Calls]]) -> dict[PieceKey, Times]:
@@ -244,29 +249,13 @@ class Engine:
                 of_question.append(asked.setdefault(question(call), len(asked)))
                 counts.append(call.count)
                 of_weights.append(call.direction is Direction.WEIGHT_GRADIENT)
-        terms_us = np.array(counts, dtype=np.float64)[:, None] * self._times(asked)[of_question]
+        terms_us = np.array(counts, dtype=np.float64)[:, None] * self.times_of(list(asked))[of_question]
         totals = np.zeros((len(parts), 2, 1 + self.draws))
         whose, weights = np.array(of_part, dtype=np.intp), np.array(of_weights, dtype=bool)
         np.add.at(totals[:, 0], whose, terms_us)
         np.add.at(totals[:, 1], whose[weights], terms_us[weights])
         ends = np.cumsum([len(piece) for piece in wanted.values()])
         return dict(zip(wanted, np.split(totals, ends[:-1]), strict=True))
-
-    def _times(self, asked: Collection[Question]) -> Times:
-        """Times of questions in µs, float64 [questions, 1 + draws]; 0 of what the sum goes without."""
-        found = ask(self.predictor, asked, calibration=self.calibration, with_warnings=self.with_warnings)
-        self.problems |= {key: problem for key, problem in found.problems.items() if key not in self.problems}
-        if self.with_warnings:
-            self.asked.answers.update(found.answers)
-            self.asked.sources.update(found.sources)
-            self.asked.warnings.extend(found.warnings)
-        times_us = np.zeros((len(asked), 1 + self.draws))
-        answered = [(row, one) for row, one in enumerate(asked) if one in found.answers]
-        # Random times are drawn of answers alone; a problem has none.
-        drawn = 0 if found.problems else self.draws
-        values = drawn_times(found, [one for _, one in answered], drawn, self.calibration)
-        times_us[[row for row, _ in answered]] = values
-        return times_us
 
 
 def _per_chunk(

@@ -3,11 +3,12 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from types import MappingProxyType
 from typing import Self, get_args
 
-from kernelcast.runtime.answers.asking import OperatorTimes, Warnings, question
+from kernelcast.runtime.answers.asking import Warnings, question
+from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.concurrency import (
     ConcurrencyWarning,
     concurrency_warning,
@@ -27,16 +28,21 @@ from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.memory import on_cpu, stage_memory
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
-from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES, Cluster, Parallelism
-from kernelcast.runtime.request.model import MAX_SIZE, ModelConfig, require_choice, require_integer
+from kernelcast.runtime.request.fields import (
+    DEFAULT_BUCKET_ENTRIES,
+    GPU_MEMORY,
+    OPTIONS,
+    TimelineKind,
+)
+from kernelcast.runtime.request.layout import Cluster, Parallelism
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.calls import Call
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
-from kernelcast.runtime.step.timeline_kinds import TimelineKind, check_simulated
+from kernelcast.runtime.step.timeline_kinds import check_simulated
 
 _US_PER_S = 1e6
 _MAX_REMEMBERED = 256
 """Estimates that an `Estimator` keeps; one asked again is answered from memory."""
-
-_MAX_MEMORY_BYTES = 1 << 60
 
 
 class Estimator:
@@ -98,10 +104,10 @@ class Estimator:
         """
         # Before anything is looked up: 1.0 and True are equal to 1.
         _check_types(model, parallelism, cluster)
-        require_integer("bucket_entries", bucket_entries, low=1, high=MAX_SIZE)
-        require_choice("timeline", timeline, get_args(TimelineKind))
+        OPTIONS["bucket_entries"].check(bucket_entries)
+        OPTIONS["timeline"].check(timeline)
         if gpu_memory_bytes is not None:
-            require_integer("gpu_memory_bytes", gpu_memory_bytes, low=1, high=_MAX_MEMORY_BYTES)
+            GPU_MEMORY.check(gpu_memory_bytes)
         asked = (model, parallelism, cluster, bucket_entries, timeline, interval, gpu_memory_bytes)
         with self._lock:
             known = self._remembered.get(asked)
@@ -133,18 +139,13 @@ class Estimator:
         processes = processes_on_a_node(parallelism, used)
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
-        engine = Engine(
-            self.predictor.at(processes),
-            model,
-            used,
-            bucket_entries,
-            calibration=calibration,
-            draws=draws,
-            with_warnings=True,
+        answers = BundleTimes(
+            self.predictor.at(processes), calibration=calibration, draws=draws, with_warnings=True
         )
+        engine = Engine(model, used, bucket_entries, answers, draws=draws)
         found = list(engine.configurations(Layouts.of(parallelism)))
-        if engine.problems:
-            problem = next(iter(engine.problems.values()))
+        if answers.problems:
+            problem = next(iter(answers.problems.values()))
             raise DataError(f"{problem} (needed by model {model.name})")
         [step] = found
         times = step.times(timeline)
@@ -158,20 +159,20 @@ class Estimator:
             timeline=timeline,
             bubble_share=_bubble_share(step, float(times.pipeline_us[0])),
             tokens_per_s=parallelism.samples_per_update * model.sequence_length / step_time_s,
-            components=_components(parts, step, engine.asked),
+            components=components_of(parts, step, lambda call: answers.asked.answers[question(call)][0]),
             stages=tuple(_stages(parts, step)),
             memory=_memory(self.bundle, model, parallelism, gpu_memory_bytes),
-            warnings=(*self._concurrency(processes), *_said(engine.asked.warnings, parts)),
+            warnings=(*self._concurrency(processes), *_said(answers.asked.warnings, parts)),
             model=model,
             parallelism=parallelism,
             cluster=used,
             cluster_source=source,
             processes_per_node=processes,
-            answered_with=self._answered_with(processes, engine.asked.sources.values()),
+            answered_with=self._answered_with(processes, answers.asked.sources.values()),
             bucket_entries=bucket_entries,
             provenance=self._provenance[timeline],
             parts=parts,
-            answers=MappingProxyType(engine.asked.answers),
+            answers=MappingProxyType(answers.asked.answers),
             durations=_first(step.durations),
         )
 
@@ -215,8 +216,8 @@ def _said(warnings: Iterable[Warnings], parts: Decomposition) -> Iterator[Warnin
             yield warning
 
 
-def _components(parts: Decomposition, step: Configurations, asked: OperatorTimes) -> Components:
-    """The paper's components of configuration 0 of a step's times."""
+def components_of(parts: Decomposition, step: Configurations, time_us: Callable[[Call], float]) -> Components:
+    """The paper's components of configuration 0 of a step's times; `time_us` is that of one call."""
     update_us = step.durations.update_us[0]
     calls = (*parts.first.forward, *parts.first.backward, *parts.layer.forward, *parts.layer.backward)
     # One of each collective of the tensor-parallel group, at the size of a layer where it has one.
@@ -229,8 +230,8 @@ def _components(parts: Decomposition, step: Configurations, asked: OperatorTimes
         dp_all_reduce_s=_seconds(step.durations.all_reduce_us[0, 0]),
         dp_all_gather_s=_seconds(step.gather_us[0, update_us.argmax()]),
         max_update_s=_seconds(update_us.max()),
-        tp_all_reduce_s=_seconds(sum(asked.answers[question(call)][0] for call in syncs.values())),
-        pp_p2p_s=_seconds(sum(asked.answers[question(call)][0] for call in parts.send)),
+        tp_all_reduce_s=_seconds(sum(map(time_us, syncs.values()))),
+        pp_p2p_s=_seconds(sum(map(time_us, parts.send))),
     )
 
 

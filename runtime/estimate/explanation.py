@@ -8,9 +8,9 @@ from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, shown_name
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.operators import OPERATORS, Direction, operator
+from kernelcast.runtime.operators import OPERATORS, Direction, role_name
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 
 
@@ -99,38 +99,43 @@ class Explanation:
 def explain_operator(estimate: Estimate, bundle: Bundle, name: str) -> tuple[Explanation, ...]:
     """Every distinct question that `estimate`'s step asks about operator `name`, in the order of the step.
 
+    `name` is an operator's, one of its roles (`qkv`), or a role's name in the paper's Table I (`Linear1`).
+
     Raises:
         UsageError: there is no such operator, or the step does not call it.
     """
-    operator(name)
-    calls: dict[tuple[Question, str], int] = {}
+    calls: dict[Question, int] = {}
     everything_us = 0.0
-    for one, role, count, time_us in _device_work(estimate):
+    called: dict[str, None] = {}
+    for one, count, time_us in _device_work(estimate):
+        (operator, _), _, role = one
         everything_us += count * time_us
-        if one[0][0] == name:
-            calls[one, role] = calls.get((one, role), 0) + count
+        called |= dict.fromkeys(filter(None, (operator, role)))
+        if name in (operator, role, role_name(operator, role)):
+            calls[one] = calls.get(one, 0) + count
     if not calls:
-        called = dict.fromkeys(key[0] for key, _ in estimate.answers)
-        raise UsageError(f"operator {name} is not part of this step; its operators are {', '.join(called)}")
-    return tuple(
-        _explain(estimate, bundle, one, role, count, everything_us) for (one, role), count in calls.items()
-    )
+        known = any(name in (row.name, *row.roles) for row in OPERATORS.values())
+        problem = (
+            "is not part of this step; its operators and roles" if known else "is unknown; those of this step"
+        )
+        raise UsageError(f"operator {shown_name(name)} {problem} are {', '.join(called)}")
+    return tuple(_explain(estimate, bundle, one, count, everything_us) for one, count in calls.items())
 
 
-def _device_work(estimate: Estimate) -> Iterator[tuple[Question, str, int, float]]:
-    """Questions of a step with role and calls, one device per stage, and the time of one call in µs."""
+def _device_work(estimate: Estimate) -> Iterator[tuple[Question, int, float]]:
+    """Questions of a step with their calls, one device per stage, and the time of one call in µs."""
     for stage in range(len(estimate.parts.stages)):
         for component, call in estimate.parts.calls(stage):
             one = question(call)
             if one in estimate.answers:
                 repeats = 1 if component in ONCE_PER_UPDATE else estimate.parallelism.micro_batches
-                yield one, call.role, repeats * call.count, estimate.answers[one][0]
+                yield one, repeats * call.count, estimate.answers[one][0]
 
 
 def _explain(
-    estimate: Estimate, bundle: Bundle, asked: Question, role: str, calls: int, everything_us: float
+    estimate: Estimate, bundle: Bundle, asked: Question, calls: int, everything_us: float
 ) -> Explanation:
-    key, vector = asked
+    key, vector, role = asked
     entries = bundle.at(estimate.processes_per_node).entries
     source = source_of(key, entries)
     assert source is not None  # it was answered

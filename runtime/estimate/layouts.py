@@ -6,24 +6,20 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.request.layout import Parallelism, Recompute, Schedule
+from kernelcast.runtime.request.fields import LAYOUT, Recompute, Schedule
+from kernelcast.runtime.request.kinds import Choice, Flag
+from kernelcast.runtime.request.layout import Parallelism
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
-COLUMNS = (
-    "index",  # position in the space; breaks ties, so that parts of a search agree
-    "pp",
-    "tp",
-    "dp",
-    "micro_batch",
-    "micro_batches",
-    "schedule",  # position in SCHEDULES
-    "virtual_stages",
-    "sequence_parallel",  # 0 or 1
-    "recompute",  # position in RECOMPUTE
-    "zero",
-)
+_FIELDS = tuple(name for name in LAYOUT if name != "layer_counts")
+# "index" is where in the space: what breaks ties, whoever evaluates the layout.
+COLUMNS = ("index", *_FIELDS)
+# What a column holds are positions in these; others hold the numbers themselves.
+_VALUES: dict[str, tuple[Any, ...]] = {
+    name: kind.values for name in _FIELDS if isinstance(kind := LAYOUT[name].kind, Choice | Flag)
+}
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 
 
@@ -40,19 +36,8 @@ class Layouts:
     @classmethod
     def of(cls, layout: Parallelism) -> "Layouts":
         """A block of one."""
-        row = [
-            0,
-            layout.pp,
-            layout.tp,
-            layout.dp,
-            layout.micro_batch,
-            layout.micro_batches,
-            SCHEDULES.index(layout.schedule),
-            layout.virtual_stages,
-            int(layout.sequence_parallel),
-            RECOMPUTE.index(layout.recompute),
-            layout.zero,
-        ]
+        values = ((name, getattr(layout, name)) for name in _FIELDS)
+        row = [0, *(_VALUES[name].index(value) if name in _VALUES else value for name, value in values)]
         return cls(np.array([row], dtype=np.int64), layout.layer_counts)
 
     def __len__(self) -> int:
@@ -68,18 +53,10 @@ class Layouts:
 
     def parallelism(self, row: int) -> Parallelism:
         """The layout at `row` as a `Parallelism`."""
-        values = dict(zip(COLUMNS, self.table[row].tolist(), strict=True))
+        values: dict[str, Any] = dict(zip(COLUMNS, self.table[row].tolist(), strict=True))
+        del values["index"]
         return Parallelism(
-            pp=values["pp"],
-            tp=values["tp"],
-            dp=values["dp"],
-            micro_batch=values["micro_batch"],
-            micro_batches=values["micro_batches"],
-            schedule=SCHEDULES[values["schedule"]],
-            virtual_stages=values["virtual_stages"],
-            sequence_parallel=bool(values["sequence_parallel"]),
-            recompute=RECOMPUTE[values["recompute"]],
-            zero=values["zero"],
+            **{name: _VALUES[name][value] if name in _VALUES else value for name, value in values.items()},
             layer_counts=self.layer_counts,
         )
 
@@ -88,6 +65,8 @@ class Layouts:
 
         The second value is intp [layouts]: positions in the first.
         """
+        if len(self) == 1:
+            return self, np.zeros(1, dtype=np.intp)
         code = np.zeros(len(self), dtype=np.int64)
         radix = 1
         for name in columns:

@@ -109,8 +109,8 @@ class Operator:
     """One row of the table: one kernel law. `features` are ordered: they are the columns of a regressor.
 
     - `roles`: why steps call it, by name; an operator with one use has the role "".
-    - `directions`: those that have a time of their own. `sums` names a direction that is the sum of others, where
-      only the sum was measured.
+    - `directions`: those that have a time of their own, in the order of a step; `forward` and `backward` are those of
+      either pass. `sums` names a direction that is the sum of others, where only the sum was measured.
     - `per_update`: called once per update over all parameters of a stage, not once per micro-batch.
     - `is_optional`: left out of the sum where a bundle lacks it, with a warning.
     - `substitute`: what answers where a bundle lacks it.
@@ -137,21 +137,20 @@ class Operator:
     is_divided: bool = False
     is_in_place: bool = False
     is_on_request: bool = False
+    directions: tuple[Direction, ...] = field(init=False, repr=False)
+    forward: tuple[Direction, ...] = field(init=False, repr=False)
+    backward: tuple[Direction, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        own = tuple(direction for direction in self.costs if direction not in self.sums)
+        object.__setattr__(self, "directions", own)
+        object.__setattr__(self, "forward", tuple(one for one in own if not one.is_backward))
+        object.__setattr__(self, "backward", tuple(one for one in own if one.is_backward))
 
     @property
     def is_collective(self) -> bool:
         """Whether processes exchange data in it; its last two features are nodes and GPUs per node."""
         return self.operator_class is OperatorClass.COMMUNICATION
-
-    @property
-    def directions(self) -> tuple[Direction, ...]:
-        """The directions that have a time of their own, in the order of a step."""
-        return tuple(direction for direction in self.costs if direction not in self.sums)
-
-    @property
-    def backward(self) -> tuple[Direction, ...]:
-        """The directions of its backward pass."""
-        return tuple(direction for direction in self.directions if direction.is_backward)
 
     def flops(self, direction: Direction, vector: Sequence[float]) -> float:
         """Floating-point operations of one call at a workload vector."""

@@ -1,17 +1,16 @@
 """How a job is laid out: parallel degrees, micro-batches and recomputation, and the nodes it runs on."""
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.model import ModelConfig, require_choice, require_integer
+from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MAX_DEGREE, REQUEST, Recompute, Schedule
+from kernelcast.runtime.request.kinds import Whole
+from kernelcast.runtime.request.model import ModelConfig
 
-Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
-
-MAX_DEGREE = 1_000_000
-DEFAULT_BUCKET_ENTRIES = 1_260_000_000
-"""Entries of a framework's gradient bucket (docs/method.md, A step: the authors' 1.26e9)."""
+_COUNT = Whole(0, MAX_DEGREE)
+# Layer counts are checked with the number of stages.
+_CHECKED = tuple(field for field in LAYOUT.values() if field.name != "layer_counts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,26 +40,20 @@ class Parallelism:
     dp: int
     micro_batch: int
     micro_batches: int
-    recompute: Recompute = "none"
-    schedule: Schedule = "1f1b"
-    virtual_stages: int = 1
-    zero: int = 1
-    sequence_parallel: bool = False
+    recompute: Recompute = LAYOUT["recompute"].default
+    schedule: Schedule = LAYOUT["schedule"].default
+    virtual_stages: int = LAYOUT["virtual_stages"].default
+    zero: int = LAYOUT["zero"].default
+    sequence_parallel: bool = LAYOUT["sequence_parallel"].default
     layer_counts: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
-        for name in ("pp", "tp", "dp", "micro_batch", "micro_batches"):
-            require_integer(name, getattr(self, name), low=1, high=MAX_DEGREE)
-        require_choice("recompute", self.recompute, get_args(Recompute))
-        require_choice("schedule", self.schedule, get_args(Schedule))
-        require_integer("zero", self.zero, low=0, high=3)
-        if type(self.sequence_parallel) is not bool:
-            raise UsageError(f"sequence_parallel is {shown(self.sequence_parallel)}, expected true or false")
+        for field in _CHECKED:
+            field.check(getattr(self, field.name))
         self._check_virtual_stages()
         self._check_layer_counts()
 
     def _check_virtual_stages(self) -> None:
-        require_integer("virtual_stages", self.virtual_stages, low=1, high=MAX_DEGREE)
         if self.schedule != "interleaved":
             if self.virtual_stages > 1:
                 raise UsageError(
@@ -84,7 +77,8 @@ class Parallelism:
                 f"{'stage' if self.virtual_stages == 1 else 'chunk'}, {self.chunks} in all"
             )
         for index, count in enumerate(counts):
-            require_integer(f"layer_counts[{index}]", count, low=0, high=MAX_DEGREE)
+            if not _COUNT.accepts(count):
+                raise UsageError(f"layer_counts[{index}] is {shown(count)}, expected {_COUNT.expected}")
 
     @classmethod
     def from_global_batch(cls, *, global_batch: int, dp: int, micro_batch: int, **layout: Any) -> Self:
@@ -98,9 +92,8 @@ class Parallelism:
         Raises:
             UsageError: micro_batch · dp does not divide the global batch, or another field is wrong.
         """
-        for name, value in (("dp", dp), ("micro_batch", micro_batch)):
-            require_integer(name, value, low=1, high=MAX_DEGREE)
-        require_integer("global_batch", global_batch, low=1, high=MAX_DEGREE**2)
+        for name, value in (("dp", dp), ("micro_batch", micro_batch), ("global_batch", global_batch)):
+            REQUEST[name].check(value)
         together = micro_batch * dp
         if global_batch % together:
             multiple = f"a multiple of micro_batch · dp ({micro_batch} · {dp} = {together})"
@@ -111,6 +104,11 @@ class Parallelism:
     def chunks(self) -> int:
         """Pieces that the model is cut into: pp · virtual stages; chunk c runs on stage c mod pp."""
         return self.pp * self.virtual_stages
+
+    @property
+    def degrees(self) -> str:
+        """The parallel degrees in words, such as `pp 2 × tp 4 × dp 1`."""
+        return " × ".join(f"{name} {getattr(self, name)}" for name in DEGREES)
 
     @property
     def world_size(self) -> int:
@@ -154,4 +152,4 @@ class Cluster:
     gpus_per_node: int
 
     def __post_init__(self) -> None:
-        require_integer("gpus_per_node", self.gpus_per_node, low=1, high=MAX_DEGREE)
+        REQUEST["gpus_per_node"].check(self.gpus_per_node)

@@ -1,20 +1,22 @@
 """The model whose training step is asked for: sizes and architecture, from Python, TOML or JSON."""
 
 import os
-from dataclasses import MISSING, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Literal, Self, cast, get_args
+from typing import Any, Self, cast
 
 from kernelcast.runtime.errors import UsageError, shown, shown_name
+from kernelcast.runtime.request.fields import (
+    MODEL,
+    Activation,
+    Attention,
+    Biases,
+    Norm,
+    renamed,
+    unknown_field,
+)
 from kernelcast.runtime.request.model_file import model_file, read_document
 
-Norm = Literal["layer_norm", "rms_norm"]
-Activation = Literal["gelu", "swiglu"]
-Attention = Literal["flash", "fused_softmax", "unfused"]
-Biases = Literal["all", "attention", "qkv", "mlp", "none"]
-
-MAX_SIZE = 2**31 - 1
-MAX_LAYERS = 10_000
 # Marks a field that was not given and follows from the others; `__post_init__` replaces it.
 DERIVED = cast(int, None)
 DERIVED_BIASES = cast(Biases, None)
@@ -48,46 +50,28 @@ class ModelConfig:
     kv_heads: int = DERIVED
     head_size: int = DERIVED
     mlp_size: int = DERIVED
-    norm: Norm = "layer_norm"
-    activation: Activation = "gelu"
-    attention: Attention = "flash"
-    rotary: bool = True
-    parallel_residual: bool = False
+    norm: Norm = MODEL["norm"].default
+    activation: Activation = MODEL["activation"].default
+    attention: Attention = MODEL["attention"].default
+    rotary: bool = MODEL["rotary"].default
+    parallel_residual: bool = MODEL["parallel_residual"].default
     biases: Biases = DERIVED_BIASES
-    tied_embeddings: bool = False
-    learned_positions: int = 0
-    sliding_window: int = 0
+    tied_embeddings: bool = MODEL["tied_embeddings"].default
+    learned_positions: int = MODEL["learned_positions"].default
+    sliding_window: int = MODEL["sliding_window"].default
     forward_syncs: int = DERIVED
     backward_syncs: int = DERIVED
 
     def __post_init__(self) -> None:
-        if type(self.name) is not str or not self.name.strip() or not self.name.isprintable():
-            raise UsageError(f"name is {shown(self.name)}, expected a text on one line")
-        for flag in ("rotary", "parallel_residual", "tied_embeddings"):
-            if type(getattr(self, flag)) is not bool:
-                raise UsageError(f"{flag} is {shown(getattr(self, flag))}, expected true or false")
+        for field in MODEL.values():
+            value = getattr(self, field.name)
+            if value is not None or not field.otherwise:
+                field.check(value)
         self._derive("kv_heads", self.attention_heads)
-        self._derive("mlp_size", 4 * self.hidden_size if type(self.hidden_size) is int else 0)
+        self._derive("mlp_size", 4 * self.hidden_size)
         self._derive("forward_syncs", 1 if self.parallel_residual else 2)
         self._derive("backward_syncs", 2)
-        for size in (
-            "hidden_size",
-            "sequence_length",
-            "attention_heads",
-            "kv_heads",
-            "vocabulary_size",
-            "mlp_size",
-        ):
-            require_integer(size, getattr(self, size), low=1, high=MAX_SIZE)
-        require_integer("layers", self.layers, low=1, high=MAX_LAYERS)
-        require_integer("learned_positions", self.learned_positions, low=0, high=MAX_SIZE)
-        require_integer("sliding_window", self.sliding_window, low=0, high=MAX_SIZE)
-        require_integer("forward_syncs", self.forward_syncs, low=0, high=100)
-        require_integer("backward_syncs", self.backward_syncs, low=0, high=100)
-        for choice, allowed in (("norm", Norm), ("activation", Activation), ("attention", Attention)):
-            require_choice(choice, getattr(self, choice), get_args(allowed))
         self._derive("biases", _usual_biases(self.norm, self.activation))
-        require_choice("biases", self.biases, get_args(Biases))
         self._check_heads()
         self._check_sequence()
 
@@ -96,7 +80,6 @@ class ModelConfig:
             multiple = f"a multiple of attention_heads ({self.attention_heads})"
             raise UsageError(f"hidden_size is {self.hidden_size}, expected {multiple}")
         self._derive("head_size", self.hidden_size // self.attention_heads)
-        require_integer("head_size", self.head_size, low=1, high=MAX_SIZE)
         if self.attention_heads % self.kv_heads:
             multiple = f"a multiple of kv_heads ({self.kv_heads})"
             raise UsageError(f"attention_heads is {self.attention_heads}, expected {multiple}")
@@ -114,6 +97,7 @@ class ModelConfig:
 
     def _derive(self, name: str, value: object) -> None:
         if getattr(self, name) is None:
+            MODEL[name].check(value)
             object.__setattr__(self, name, value)
 
     def with_sequence_length(self, sequence_length: int) -> Self:
@@ -141,59 +125,41 @@ class ModelConfig:
 
     @classmethod
     def from_document(cls, values: dict[str, Any], *, where: str, name: str) -> Self:
-        """A model of the fields of a file (see `from_file`), named `name` unless they say; errors begin with `where`.
+        """A model of the fields of a file (see `from_file`), by default named `name`; errors begin with `where`.
 
         Raises:
             UsageError: a field is unknown, missing, or has a wrong type or value.
         """
         if "model" in values:
-            beside = sorted(set(values) - {"model"})
-            # A file may keep other tables beside [model], say of a training run; loose fields are a slip.
-            loose = [name for name in beside if not isinstance(values[name], dict)]
+            others = sorted(set(values) - {"model"})
+            # A file may have other tables than [model], say of a training run; fields outside are a slip.
+            loose = [name for name in others if not isinstance(values[name], dict)]
             if loose:
-                raise UsageError(f"{where}: {shown_name(loose[0])} stands beside [model], expected inside it")
+                raise UsageError(
+                    f"{where}: {shown_name(loose[0])} stands outside [model], expected inside it"
+                )
             values = values["model"]
             if not isinstance(values, dict):
                 raise UsageError(f"{where}: model is {shown(values)}, expected a table of fields")
-        known = [f.name for f in fields(cls)]
-        for field, value in values.items():
-            if field not in known:
-                if "expert" in field:
-                    raise UsageError(
-                        f"{where}: field {shown(field)} is unknown: mixtures of experts are not modelled yet"
-                    )
-                raise UsageError(f"{where}: field {shown(field)} is unknown, known are {', '.join(known)}")
-            if value is None:
-                raise UsageError(f"{where}: {field} is null; leave it out to have its default")
-        values = {"name": name, **values}
-        missing = [f.name for f in fields(cls) if f.default is MISSING and f.name not in values]
-        if missing:
-            raise UsageError(f"{where}: field {missing[0]} is missing, needed are {_needed(cls)}")
         try:
+            values = renamed(values, MODEL)
+            for field, value in values.items():
+                if field not in MODEL and "expert" in field:
+                    raise UsageError(
+                        f"field {shown(field)} is unknown: mixtures of experts are not modelled yet"
+                    )
+                if field not in MODEL:
+                    raise unknown_field(field, MODEL)
+                if value is None:
+                    raise UsageError(f"{field} is null; leave it out to have its default")
+            values = {"name": name, **values}
+            needed = [field.name for field in MODEL.values() if field.is_required]
+            if missing := [field for field in needed if field not in values]:
+                needed.remove("name")
+                raise UsageError(f"field {missing[0]} is missing, needed are {', '.join(needed)}")
             return cls(**values)
         except UsageError as error:
             raise UsageError(f"{where}: {error}") from error
-
-
-def require_integer(name: str, value: object, *, low: int, high: int) -> None:
-    """Check that `value` is a whole number (not a bool) from `low` to `high`.
-
-    Raises:
-        UsageError: it is not; the message names the field, what was found and what is allowed.
-    """
-    if type(value) is not int or not low <= value <= high:
-        raise UsageError(f"{name} is {shown(value)}, expected a whole number from {low} to {high}")
-
-
-def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
-    """Check that `value` is one of `allowed`.
-
-    Raises:
-        UsageError: it is not; the message names the field, what was found and what is allowed.
-    """
-    if value not in allowed:
-        *others, last = allowed
-        raise UsageError(f"{name} is {shown(value)}, expected {', '.join(others)} or {last}")
 
 
 def _usual_biases(norm: Norm, activation: Activation) -> Biases:
@@ -201,7 +167,3 @@ def _usual_biases(norm: Norm, activation: Activation) -> Biases:
     if norm == "layer_norm":
         return "all" if activation == "gelu" else "attention"
     return "mlp" if activation == "gelu" else "none"
-
-
-def _needed(cls: type[ModelConfig]) -> str:
-    return ", ".join(f.name for f in fields(cls) if f.default is MISSING and f.name != "name")

@@ -9,7 +9,7 @@ from kernelcast.runtime.search.found import Counts
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Refusals
 
-SEARCH_FORMAT = "kernelcast.search/1"
+SEARCH_FORMAT = "kernelcast.search/2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +111,7 @@ class SearchResult:
         return f"model {question.space.model.name} has no valid layout on {asked} ({examples})"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, form `kernelcast.search/1` (docs/json.md)."""
+        """Plain values for JSON, form `kernelcast.search/2` (docs/json.md)."""
         space = self.question.space
         return {
             "format": SEARCH_FORMAT,

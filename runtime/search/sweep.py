@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.engine import Engine
@@ -44,6 +45,7 @@ class _Sweep:
         self.question, self.shard, self.shards, self.report = question, shard, shards, report
         self.predictor = predictor
         self.engines: dict[Predictor, Engine] = {}
+        self.answers: list[BundleTimes] = []
         self.found = Found()
         self.bounds = Found()
         self.passes = 2 if question.timeline == "simulate" and question.prune else 1
@@ -61,8 +63,8 @@ class _Sweep:
                 self._take(group, layouts, memory)
             self.found.counts.unanswered += len(layouts) - answered
             self.found.counts.evaluated += answered
-        for engine in self.engines.values():
-            self.found.problems |= engine.problems
+        for answers in self.answers:
+            self.found.problems |= answers.problems
         return self.found
 
     def _take(self, group: Configurations, layouts: Layouts, memory: NDArray[np.float64]) -> None:
@@ -115,12 +117,11 @@ class _Sweep:
             rows[predictor] = rows[predictor] | own if predictor in rows else own
         for predictor, own in rows.items():
             if predictor not in self.engines:
+                question = self.question
+                answers = BundleTimes(predictor, calibration=predictor.calibration_for(question.timeline))
+                self.answers.append(answers)
                 self.engines[predictor] = Engine(
-                    predictor,
-                    self.question.space.model,
-                    self.question.cluster,
-                    self.question.bucket_entries,
-                    calibration=predictor.calibration_for(self.question.timeline),
+                    question.space.model, question.cluster, question.bucket_entries, answers
                 )
             yield self.engines[predictor], own
 

@@ -1,7 +1,7 @@
 """One operator call of a training step, and the part of the step that its time belongs to."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -49,7 +49,7 @@ class Call:
 
     def times(self, factor: int) -> "Call":
         """The same call, `factor` times as often."""
-        return replace(self, count=self.count * factor)
+        return Call(self.operator, self.role, self.shape, self.count * factor, self.direction)
 
 
 Calls = tuple[Call, ...]
@@ -63,20 +63,20 @@ def call(operator: str, *shape: Any, role: str = "", count: Any = 1) -> Call:
 def forward(calls: Iterable[Call]) -> Calls:
     """What a forward pass runs of a layer's calls; collectives have one time."""
     return tuple(
-        replace(one, direction=direction)
+        Call(one.operator, one.role, one.shape, one.count, direction)
         for one in calls
-        for direction in OPERATORS[one.operator].directions
-        if not direction.is_backward and one.count
+        if one.count
+        for direction in OPERATORS[one.operator].forward
     )
 
 
 def backward(calls: Iterable[Call]) -> Calls:
     """What a backward pass runs of a layer's calls: every operator's backward directions."""
     return tuple(
-        replace(one, direction=direction)
+        Call(one.operator, one.role, one.shape, one.count, direction)
         for one in calls
-        for direction in OPERATORS[one.operator].backward
         if one.count
+        for direction in OPERATORS[one.operator].backward
     )
 
 

@@ -5,10 +5,11 @@ What a chunk of the model costs follows from the times of its blocks, see chunk_
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
+from kernelcast.runtime.request.fields import OPTIONS, Recompute
 from kernelcast.runtime.request.layout import Cluster, Parallelism
-from kernelcast.runtime.request.model import MAX_SIZE, ModelConfig, require_integer
+from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
 from kernelcast.runtime.step.groups import data_group, pipeline_pair, tensor_group
 from kernelcast.runtime.step.layers.embedding import Embedding
@@ -18,6 +19,9 @@ from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.layers.update import DataParallel, Update
 from kernelcast.runtime.step.parameters import stage_parameters
 from kernelcast.runtime.step.partition import layers_of_chunks
+
+# A search of tens of thousands of layouts asks for some dozens; a server keeps as many as it is let.
+_REMEMBERED = 1 << 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +82,17 @@ def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]
     )
 
 
+@lru_cache(maxsize=_REMEMBERED)
+def _passes(kind: type[Layer], sizes: Sizes, recompute: Recompute) -> tuple[Calls, Calls]:
+    """Forward and backward calls of one layer; what recomputation runs again of a transformer layer stands last."""
+    layer = kind(sizes)
+    again = layer.recomputed(recompute) if isinstance(layer, TransformerLayer) else ()
+    return (
+        forward((*layer.calls, *layer.forward_collectives)),
+        (*backward(layer.calls), *forward(layer.backward_collectives), *again),
+    )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decomposition:
     """A step of `model` as operator calls.
@@ -117,37 +132,33 @@ class Decomposition:
     @cached_property
     def layer(self) -> Block:
         """One transformer layer."""
-        layer = TransformerLayer(self.sizes)
-        return self._block(layer, layer.backward_calls(self.parallelism.recompute))
+        return self._block(TransformerLayer)
 
     @cached_property
     def first(self) -> Block:
         """The embedding."""
-        return self._end(Embedding(self.sizes))
+        return self._block(Embedding)
 
     @cached_property
     def last(self) -> Block:
         """Final norm, logits and loss."""
-        return self._end(Loss(self.sizes))
+        return self._block(Loss)
 
-    def _end(self, layer: Layer) -> Block:
-        return self._block(layer, (*backward(layer.calls), *forward(layer.backward_collectives)))
-
-    def _block(self, layer: Layer, backward_calls: Calls) -> Block:
-        return Block(
-            forward=forward((*layer.calls, *layer.forward_collectives)),
-            backward=backward_calls,
-            gather=self.data_parallel.gather(layer.parameters),
-            scatter=self.data_parallel.scatter(layer.parameters),
-        )
+    def _block(self, kind: type[Layer]) -> Block:
+        forward_calls, backward_calls = _passes(kind, self.sizes, self.parallelism.recompute)
+        gather: Calls = ()
+        scatter: Calls = ()
+        if self.is_sharded:
+            parameters = kind(self.sizes).parameters
+            gather, scatter = self.data_parallel.gather(parameters), self.data_parallel.scatter(parameters)
+        return Block(forward=forward_calls, backward=backward_calls, gather=gather, scatter=scatter)
 
     @cached_property
     def send(self) -> Calls:
         """One transfer of a micro-batch's activations, or of their gradients, to a neighbouring stage."""
         if self.parallelism.chunks == 1:
             return ()
-        pair, sizes = pipeline_pair(self.parallelism, self.cluster), self.sizes
-        entries = sizes.tokens * sizes.hidden // sizes.tp
+        pair, entries = pipeline_pair(self.parallelism, self.cluster), self.sizes.sent_entries
         return (call("point_to_point", entries, pair.nodes, pair.gpus_per_node, role="pipeline"),)
 
     def update(self, stage: StageKind) -> Update:
@@ -226,7 +237,7 @@ def decompose(
     Raises:
         UsageError: the model cannot be laid out so.
     """
-    require_integer("bucket_entries", bucket_entries, low=1, high=MAX_SIZE)
+    OPTIONS["bucket_entries"].check(bucket_entries)
     parallelism.check(model)
     parts = Decomposition(
         model=model, parallelism=parallelism, cluster=cluster, bucket_entries=bucket_entries

@@ -1,11 +1,7 @@
 """The two ways from durations to the time of a step: the paper's closed form, or the exact simulation."""
 
-from typing import Literal
-
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.layout import Parallelism
-
-TimelineKind = Literal["simulate", "closed-form"]
 
 MAX_SIMULATED_CHUNKS = 1024
 MAX_SIMULATED_PASSES = 1_000_000

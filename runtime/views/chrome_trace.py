@@ -12,8 +12,8 @@ from typing import Any
 
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline
-from kernelcast.runtime.views.file import write_pieces
-from kernelcast.runtime.views.step import simulated_step
+from kernelcast.runtime.views.output_file import write_pieces
+from kernelcast.runtime.views.simulated_step import simulated_step, transfers, update_parts
 
 Event = dict[str, Any]
 
@@ -44,7 +44,7 @@ def write_chrome_trace(estimate: Estimate, path: Path) -> None:
 
 
 def trace_lines(estimate: Estimate) -> Iterator[str]:
-    """The trace as lines of text, one event a line, made while they are read."""
+    """The trace as lines of text, one event per line, made while they are read."""
     timeline = simulated_step(estimate)
     layout = estimate.parallelism
     head = {
@@ -73,14 +73,15 @@ def trace_events(estimate: Estimate, timeline: StepTimeline) -> Iterator[Event]:
     for process, name in _PROCESS_NAMES.items():
         yield _name("process_name", process, 0, name)
         yield _sort_index("process_sort_index", process, 0, process.value)
-    pp = len(timeline.stages)
     for stage in timeline.stages:
         yield _name("thread_name", _Process.STAGES, stage.stage, f"stage {stage.stage}")
         yield _sort_index("thread_sort_index", _Process.STAGES, stage.stage, stage.stage)
         yield from _passes(stage, chunks_per_stage=estimate.parallelism.virtual_stages)
-        yield from _update(stage, optimizer_us=estimate.stages[stage.stage].optimizer_s * 1e6)
+        for name, start_us, end_us in update_parts(stage, estimate):
+            if _nanoseconds(end_us) > _nanoseconds(start_us):
+                yield _slice(_Process.STAGES, stage.stage, name, start_us, end_us, {})
     for stage in timeline.stages:
-        yield from _transfers(stage, timeline, pp)
+        yield from _transfers(stage, timeline)
     for stage in timeline.stages:
         if stage.all_reduces:
             yield _name("thread_name", _Process.GRADIENTS, stage.stage, f"stage {stage.stage} all-reduce")
@@ -98,28 +99,13 @@ def _passes(stage: StageTimeline, *, chunks_per_stage: int) -> Iterator[Event]:
         yield _slice(_Process.STAGES, stage.stage, name, start_us, end_us, arguments)
 
 
-def _update(stage: StageTimeline, *, optimizer_us: float) -> Iterator[Event]:
-    # The optimizer first, then the all-gather of what it wrote; either may be nothing.
-    start_us, end_us = stage.update.start_us, stage.update.end_us
-    between_us = min(end_us, start_us + optimizer_us)
-    for name, first_us, last_us in (("optimizer", start_us, between_us), ("all-gather", between_us, end_us)):
-        if _nanoseconds(last_us) > _nanoseconds(first_us):
-            yield _slice(_Process.STAGES, stage.stage, name, first_us, last_us, {})
-
-
-def _transfers(stage: StageTimeline, timeline: StepTimeline, pp: int) -> Iterator[Event]:
-    last_chunk = len(timeline.send_forward_us) - 1
-    for turn, (kind, step, times_us) in enumerate(
-        ((Kind.FORWARD, 1, timeline.send_forward_us), (Kind.BACKWARD, -1, timeline.send_backward_us))
-    ):
+def _transfers(stage: StageTimeline, timeline: StepTimeline) -> Iterator[Event]:
+    pp = len(timeline.stages)
+    for turn, kind in enumerate((Kind.FORWARD, Kind.BACKWARD)):
         free_ns: list[int] = []  # when each row of this stage and direction has room for the next transfer
-        for one, sent_us in zip(stage.passes, stage.ends_us, strict=True):
-            if one.kind is not kind or not 0 <= one.chunk + step <= last_chunk or not times_us[one.chunk]:
-                continue
-            arrival_us = sent_us + times_us[one.chunk]
-            start_ns = _nanoseconds(sent_us)
+        for one in transfers(stage, timeline, kind):
+            start_ns = _nanoseconds(one.start_us)
             row = next((row for row, end_ns in enumerate(free_ns) if end_ns <= start_ns), len(free_ns))
-            to = (one.chunk + step) % pp
             # Rows of a stage and direction lie together: the rare further ones come after all first ones.
             thread = row * 2 * pp + 2 * stage.stage + turn
             if row == len(free_ns):
@@ -129,10 +115,10 @@ def _transfers(stage: StageTimeline, timeline: StepTimeline, pp: int) -> Iterato
                     "thread_name", _Process.TRANSFERS, thread, f"stage {stage.stage} sends {kind}{more}"
                 )
                 yield _sort_index("thread_sort_index", _Process.TRANSFERS, thread, thread)
-            free_ns[row] = _nanoseconds(arrival_us)
+            free_ns[row] = _nanoseconds(one.end_us)
             name = f"send {kind} {one.micro_batch}"
-            arguments = {"micro_batch": one.micro_batch, "chunk": one.chunk, "to_stage": to}
-            yield _slice(_Process.TRANSFERS, thread, name, sent_us, arrival_us, arguments)
+            arguments = {"micro_batch": one.micro_batch, "chunk": one.chunk, "to_stage": one.to_stage}
+            yield _slice(_Process.TRANSFERS, thread, name, one.start_us, one.end_us, arguments)
 
 
 def _slice(

@@ -31,28 +31,8 @@ def joined(parts: Iterable[str], separator: str = "") -> Markup:
 
 
 def raw(text: str) -> Markup:
-    """A text of ours that is markup. Never for what a user gave."""
+    """A text written in this code that is markup. Never for text from users or files."""
     return Markup(text)
-
-
-def table(
-    headers: Iterable[str], rows: Iterable[Iterable[str]], *, caption: str, text_columns: int
-) -> Markup:
-    """A table; the first `text_columns` columns are texts, the others numbers set flush right."""
-
-    def cells(tag: str, values: Iterable[str], **attributes: str) -> Markup:
-        return element(
-            "tr",
-            *(
-                element(tag, value, **({} if index < text_columns else {"class_": "number"}), **attributes)
-                for index, value in enumerate(values)
-            ),
-        )
-
-    head = element("thead", cells("th", headers, scope="col"))
-    body = element("tbody", *(cells("td", row) for row in rows))
-    whole = element("table", element("caption", caption), head, body)
-    return element("div", whole, class_="scroll", tabindex="0", role="region", aria_label=caption)
 
 
 def number(value: float) -> str:

@@ -1,9 +1,10 @@
-"""Memory per device of every stage as SVG bars, against what a device has where that is known."""
+"""Memory per device of every stage as SVG bars, with a device's memory as a line where it is known."""
 
 from kernelcast.runtime.estimate.estimate import Memory
 from kernelcast.runtime.memory import StageMemory
-from kernelcast.runtime.views.markup import Markup, element, number
-from kernelcast.runtime.views.words import gibibytes
+from kernelcast.runtime.views.formatting import gibibytes
+from kernelcast.runtime.views.markup import Markup, element
+from kernelcast.runtime.views.page import picture
 
 PARTS = (
     ("weights_bytes", "weights", "weights"),
@@ -13,14 +14,14 @@ PARTS = (
     ("logits_bytes", "logits", "logits"),
     ("working_bytes", "working memory", "working"),
 )
-"""Field of `StageMemory`, its name, its colour's class."""
+"""Field of `StageMemory`, name, class of its colour."""
 
 _WIDTH, _LEFT, _RIGHT, _TOP = 1200.0, 74.0, 1040.0, 22.0
 _ROWS = 96
 
 
 def memory_picture(memory: Memory) -> Markup:
-    """One bar per stage; of very many stages the first and the last."""
+    """One bar per stage; with more than 96 stages, the first and the last 48."""
     stages = memory.stages
     if len(stages) > _ROWS:
         stages = (*stages[: _ROWS // 2], *stages[-_ROWS // 2 :])
@@ -40,16 +41,14 @@ def memory_picture(memory: Memory) -> Markup:
         "One bar per stage: weights, gradients, optimizer states, activations, logits and working memory of one "
         "device. The same figures are in the table below."
     )
-    return element(
-        "svg",
-        element("title", "Memory per device of every stage", id="memory-title"),
-        element("desc", description, id="memory-desc"),
+    return picture(
+        "memory",
+        "Memory per device of every stage",
+        description,
         *limit,
         *rows,
-        viewBox=f"0 0 {number(_WIDTH)} {number(bottom + 6)}",
-        role="img",
-        aria_labelledby="memory-title memory-desc",
-        class_="memory",
+        width=_WIDTH,
+        height=bottom + 6,
     )
 
 
@@ -70,12 +69,3 @@ def _bar(stage: StageMemory, y: float, height: float, scale: float, memory: Memo
     style = "over" if fits is False else "total"
     shapes.append(element("text", total, x=x + 6, y=middle, class_=style))
     return element("g", *shapes)
-
-
-def memory_legend() -> Markup:
-    """What the colours mean, in the order of the bars."""
-    return element(
-        "ul",
-        *(element("li", element("span", class_=f"key {style}"), " ", name) for _, name, style in PARTS),
-        class_="legend",
-    )

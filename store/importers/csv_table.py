@@ -8,8 +8,7 @@ from io import StringIO
 from itertools import islice
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.store.importers.problems import Malformed, Problems
-from kernelcast.store.importers.text_file import TextFile
+from kernelcast.store.importers.text_file import Malformed, Problems, TextFile
 
 MAX_WHOLE = 2**53  # beyond it a double no longer holds every whole number
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.operators import Direction, Operator, operator
+from kernelcast.runtime.operators import Direction, operator
 from kernelcast.store.importers.csv_table import CsvRow, CsvTable
 from kernelcast.store.importers.description import Description, device_named
 from kernelcast.store.importers.estimate_train_time_files import (
@@ -22,15 +22,13 @@ from kernelcast.store.importers.estimate_train_time_files import (
     FUNCTIONS,
     OLDER_FORMAT,
     DataFile,
+    Function,
     data_files,
 )
-from kernelcast.store.importers.imported_sample import imported_sample
-from kernelcast.store.importers.parsed import Batch, Parsed
-from kernelcast.store.importers.problems import Malformed, Problems
+from kernelcast.store.importers.parsed import Batch, Parsed, imported_sample
 from kernelcast.store.importers.raw_parameters import workload_vector
-from kernelcast.store.importers.text_file import TextFile, read_text_file
+from kernelcast.store.importers.text_file import Malformed, Problems, read_text_file
 from kernelcast.store.records import MIDDLE_FIVE_OF_TEN, Sample
-from kernelcast.store.runs import Run
 from kernelcast.store.statistics import PAPER_REPETITIONS
 
 VOCABULARY = 50_257
@@ -39,10 +37,10 @@ VOCABULARY = 50_257
 _TIMES = MappingProxyType(
     {"F_dur(us)": Direction.FORWARD, "B_dur(us)": Direction.BACKWARD, "dur(us)": Direction.ONCE}
 )
-_COLUMN_OF = MappingProxyType({"d": "dim"})  # theirs, where it is called other than the method's symbol
+_COLUMN_OF = MappingProxyType({"d": "dim", "tp": "mp", "layers": "encoders"})  # where it is not the symbol
 _WHAT = "a file of estimate-train-time"
 
-# What is published about their sites, beside the files.
+# What is published about their sites, elsewhere than in the files.
 _SITES = MappingProxyType(
     {
         "Perlmutter": Description(
@@ -108,10 +106,10 @@ def _described_by_name(directory: Path, files: Sequence[DataFile]) -> Descriptio
 
 def _batch(file: DataFile, site: _Site) -> Batch | None:
     is_collective = file.path.parent.name == "nccl"
-    name = (COLLECTIVES if is_collective else FUNCTIONS).get(file.function)
+    function = (COLLECTIVES if is_collective else FUNCTIONS).get(file.function)
     text = read_text_file(file.path)
     table = CsvTable(text)
-    if name is None:
+    if function is None:
         older = " (older format)" if file.function == OLDER_FORMAT else ""
         site.left_out[f"of {file.function}: no operator for it{older}"] += len(
             list(table.rows(site.problems))
@@ -127,58 +125,41 @@ def _batch(file: DataFile, site: _Site) -> Batch | None:
         compute=site.description.compute(),
         fabric=fabric,
         software=site.description.versions(),
-        samples=list(read(file, text, table, operator(name), run, site)),
+        samples=list(read(file, table, function, run.id, site)),
     )
 
 
 def _operator_samples(
-    file: DataFile, text: TextFile, table: CsvTable, row: Operator, run: Run, site: _Site
+    file: DataFile, table: CsvTable, function: Function, run_id: str, site: _Site
 ) -> Iterator[Sample]:
-    times = [name for name, direction in _TIMES.items() if direction in row.directions]
-    parameters = _parameters(row)
-    table.require([_COLUMN_OF.get(name, name) for name in parameters if name != "mp"], _WHAT)
-    table.require(times, _WHAT)
-    known = {*times, "mp", *(_COLUMN_OF.get(name, name) for name in parameters), "dim"}
-    if odd := [name for name in table.columns if name not in known]:
+    row = operator(function.operator)
+    times = [name for name, direction in _TIMES.items() if direction in row.costs]
+    columns = {_COLUMN_OF.get(symbol, symbol): symbol for symbol in function.parameters}
+    table.require((*columns, *times), _WHAT)
+    if odd := [name for name in table.columns if name not in {*columns, *times, "mp", "dim"}]:
         raise DataError(f"{file.path}: is not {_WHAT}: column {odd[0]!r:.40} is unknown for {row.name}")
     for cells in table.rows(site.problems):
         try:
-            vector = workload_vector(row, _given(row, cells, parameters))
-            yield from [_sample(file, cells, column, row, vector, run) for column in times]
+            given = {symbol: cells.whole(column) for column, symbol in columns.items()}
+            given |= {"tp": cells.whole("mp") if "mp" in cells.cells else 1, "v_raw": VOCABULARY}
+            # Linear1's width is 3d/tp whatever the number of heads, which their file does not have.
+            given.setdefault("h", given["tp"])
+            vector = workload_vector(row, function.role, given)
+            yield from [_sample(file, cells, column, function, vector, run_id) for column in times]
         except Malformed as error:
             site.problems.add(file.path, cells.line, error)
 
 
-def _parameters(row: Operator) -> tuple[str, ...]:
-    """Their columns, by the method's symbols."""
-    if row.name.startswith("optimizer"):
-        return ("mp", "d", "encoders")
-    needs_heads = {"heads", "batch_heads"} & set(row.features)
-    needs_hidden = {"d", "head_size", "k", "width"} & set(row.features)
-    return ("mp", "b", "l", *(["h"] if needs_heads else []), *(["d"] if needs_hidden else []))
-
-
-def _given(row: Operator, cells: CsvRow, parameters: Sequence[str]) -> dict[str, int]:
-    given = {"mp": 1, "v_raw": VOCABULARY}
-    for name in parameters:
-        column = _COLUMN_OF.get(name, name)
-        if name != "mp" or column in cells.cells:
-            given[name] = cells.whole(column)
-    # Linear1's width is 3d/mp whatever the number of heads, which their file does not name.
-    given.setdefault("h", given["mp"])
-    return given
-
-
 def _collective_samples(
-    file: DataFile, text: TextFile, table: CsvTable, row: Operator, run: Run, site: _Site
+    file: DataFile, table: CsvTable, function: Function, run_id: str, site: _Site
 ) -> Iterator[Sample]:
     table.require(("shape", "nodes", "GPUsPerNode", "dur(us)"), _WHAT)
     for cells in table.rows(site.problems):
         try:
             vector = (cells.whole("shape"), cells.whole("nodes"), cells.whole("GPUsPerNode"))
             if file.layout not in (None, vector[1:]):
-                raise Malformed(f"layout {vector[1]} x {vector[2]}, but the file's name says otherwise")
-            sample = _sample(file, cells, "dur(us)", row, vector, run)
+                raise Malformed(f"layout {vector[1]} x {vector[2]}, but the file's name has another")
+            sample = _sample(file, cells, "dur(us)", function, vector, run_id)
         except Malformed as error:
             site.problems.add(file.path, cells.line, error)
             continue
@@ -192,14 +173,15 @@ def _collective_samples(
 
 
 def _sample(
-    file: DataFile, cells: CsvRow, column: str, row: Operator, vector: tuple[int, ...], run: Run
+    file: DataFile, cells: CsvRow, column: str, function: Function, vector: tuple[int, ...], run_id: str
 ) -> Sample:
     return imported_sample(
-        run_id=run.id,
-        operator=row,
-        direction=_TIMES[column],
-        dtype=DTYPES[file.precision],
-        vector=vector,
+        operator(function.operator),
+        _TIMES[column],
+        DTYPES[file.precision],
+        vector,
+        run_id=run_id,
+        role=function.role,
         time_us=cells.positive(column),
         statistic=MIDDLE_FIVE_OF_TEN,
         repetition_count=PAPER_REPETITIONS,

@@ -1,4 +1,4 @@
-"""File names of `estimate-train-time`: which function, and so which operator here, a file holds (docs/importing.md)."""
+"""File names of `estimate-train-time`: which function, and so which operator and role, a file holds."""
 
 import re
 from collections.abc import Mapping
@@ -8,37 +8,50 @@ from types import MappingProxyType
 
 from kernelcast.runtime.errors import DataError
 
-FUNCTIONS: Mapping[str, str] = MappingProxyType(
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """What one of their functions measures, and the raw parameters in its file besides tp."""
+
+    operator: str
+    role: str
+    parameters: tuple[str, ...]
+
+
+FUNCTIONS: Mapping[str, Function] = MappingProxyType(
     {
-        "embedding": "embedding",
-        "layernorm": "layer_norm",
-        "RMSlayernorm": "rms_norm",
-        "linear1": "qkv_linear",
-        "RoPE": "rope",
-        "baddbmm": "attention_scores",
-        "fillmask": "causal_mask_fill",
-        "softmax": "softmax",
-        "ScaledUpperTriangMaskedSoftmax": "fused_causal_softmax",
-        "bmm": "attention_values",
-        "flash_atten": "flash_attention",
-        "linear2": "attention_output_linear",
-        "linear3": "mlp_up_linear",
-        "gelu": "gelu",
-        "linear4": "mlp_down_linear",
-        "res_add": "residual_add",
-        "linear_final": "logits_linear",
-        "parallel_cross_entropy_128": "cross_entropy",
-        "firstStage_optimizer": "optimizer_first_stage",
-        "middleStage_optimizer": "optimizer_middle_stage",
-        "lastStage_optimizer": "optimizer_last_stage",
+        name: Function(operator, role, tuple(parameters.split()))
+        for name, operator, role, parameters in (
+            ("embedding", "embedding", "", "b l d"),
+            ("layernorm", "layer_norm", "", "b l d"),
+            ("RMSlayernorm", "rms_norm", "", "b l d"),
+            ("linear1", "gemm", "qkv", "b l d"),
+            ("RoPE", "rope", "", "b l h d"),
+            ("baddbmm", "batched_gemm", "attention_scores", "b l h d"),
+            ("fillmask", "causal_mask_fill", "", "b l h"),
+            ("softmax", "softmax", "", "b l h"),
+            ("ScaledUpperTriangMaskedSoftmax", "fused_causal_softmax", "", "b l h"),
+            ("bmm", "batched_gemm", "attention_values", "b l h d"),
+            ("flash_atten", "flash_attention", "", "b l h d"),
+            ("linear2", "gemm", "attention_output", "b l d"),
+            ("linear3", "gemm", "mlp_up", "b l d"),
+            ("gelu", "gelu", "", "b l d"),
+            ("linear4", "gemm", "mlp_down", "b l d"),
+            ("res_add", "residual_add", "", "b l d"),
+            ("linear_final", "gemm", "logits", "b l d"),
+            ("parallel_cross_entropy_128", "cross_entropy", "", "b l"),
+            ("firstStage_optimizer", "adam", "first_stage", "d layers"),
+            ("middleStage_optimizer", "adam", "middle_stage", "d layers"),
+            ("lastStage_optimizer", "adam", "last_stage", "d layers"),
+        )
     }
 )
-COLLECTIVES: Mapping[str, str] = MappingProxyType(
+COLLECTIVES: Mapping[str, Function] = MappingProxyType(
     {
-        "allreduce": "mp_all_reduce",
-        "allreduce_large": "dp_all_reduce",
-        "allgather_large": "dp_all_gather",
-        "p2p": "pp_p2p",
+        "allreduce": Function("all_reduce", "tensor", ()),
+        "allreduce_large": Function("all_reduce", "data", ()),
+        "allgather_large": Function("all_gather", "data", ()),
+        "p2p": Function("point_to_point", "pipeline", ()),
     }
 )
 OLDER_FORMAT = "optimizer"
@@ -52,7 +65,7 @@ _FILE_NAME = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataFile:
-    """One measurement file and what its name says; `layout` is (nodes, GPUs per node) where it names one."""
+    """One measurement file by its name; `layout` is (nodes, GPUs per node) where it has one."""
 
     path: Path
     gpu: str
@@ -62,7 +75,7 @@ class DataFile:
 
     @classmethod
     def named(cls, path: Path) -> "DataFile | None":
-        """What the file's name says; None where it is not the name of a measurement file."""
+        """The parts of the file's name; None where it is not the name of a measurement file."""
         match = _FILE_NAME.fullmatch(path.name)
         if match is None or match["precision"] not in DTYPES:
             return None

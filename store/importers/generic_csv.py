@@ -1,33 +1,47 @@
 """The generic CSV: one measured operator per row, for sites with their own scripts (docs/importing.md)."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
-from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.operators import OPERATORS, Operator, OperatorClass
-from kernelcast.runtime.operators import operator as operator_called
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.store.importers.csv_table import CsvRow, CsvTable, positive
 from kernelcast.store.importers.description import Description, read_description
-from kernelcast.store.importers.imported_sample import checked_direction, checked_dtype, imported_sample
-from kernelcast.store.importers.parsed import Batch, Parsed
-from kernelcast.store.importers.problems import Malformed, Problems
+from kernelcast.store.importers.parsed import (
+    Batch,
+    Parsed,
+    checked_direction,
+    checked_dtype,
+    imported_sample,
+)
 from kernelcast.store.importers.raw_parameters import RAW_VOCABULARY, SYMBOLS, workload_vector
-from kernelcast.store.importers.text_file import TextFile, read_text_file
+from kernelcast.store.importers.text_file import Malformed, Problems, TextFile, read_text_file
 from kernelcast.store.records import Sample
 from kernelcast.store.runs import Run
+from kernelcast.store.version_3 import OPERATORS as OLD_OPERATORS
 
 CSV_FORMAT = "kernelcast.csv/1"
-"""What the optional first line `# kernelcast.csv/1` says; a file without it is read as this version."""
+"""The optional first line is `# kernelcast.csv/1`; a file without it is read as this version."""
 
 _PLAIN = (
-    "operator", "direction", "dtype", "time_us", "repetitions_us", "repetitions", "statistic", "variant",
+    "operator", "role", "direction", "dtype", "time_us", "repetitions_us", "repetitions", "statistic", "variant",
     "measured_at",
 )  # fmt: skip
 _FEATURES = tuple(dict.fromkeys(name for row in OPERATORS.values() for name in row.features))
 _RAW = (*SYMBOLS, RAW_VOCABULARY)
-_KNOWN = frozenset((*_PLAIN, *_FEATURES, *_RAW))
+# Columns as they were called before operators had roles.
+_OLD_COLUMNS = MappingProxyType({"mp": "tp", "encoders": "layers"})
+_OLD_FEATURES: Mapping[str, Mapping[str, str]] = MappingProxyType(
+    {
+        "attention_scores": {"batch_heads": "batch", "l_query": "m", "head_size": "k", "l_key": "n"},
+        "attention_values": {"batch_heads": "batch", "l_query": "m", "l_key": "k", "head_size": "n"},
+    }
+)
+_KNOWN = frozenset((*_PLAIN, *_FEATURES, *_RAW, *_OLD_COLUMNS))
 _OWN_PREFIX = "x_"  # columns for the site's own use
 _MAX_REPETITIONS = 100_000
 
@@ -35,19 +49,19 @@ _MAX_REPETITIONS = 100_000
 def read_csv_files(
     paths: Sequence[Path], *, described: Description | None = None, strict: bool = False
 ) -> Parsed:
-    """Read files in the generic format; `NAME.toml` beside `NAME.csv` describes it, `described` goes before.
+    """Read files in the generic format; `NAME.toml` next to `NAME.csv` describes it, `described` goes before.
 
     Raises:
         DataError: a file is not what it claims, or, when `strict`, a line is malformed.
-        UsageError: nobody says which device (or, for collectives, which fabric) was measured.
+        UsageError: device (or, for collectives, fabric) unknown.
     """
     problems = Problems(strict=strict)
     parsed = Parsed(files=len(paths))
     for path in paths:
         file = read_text_file(path)
         description = described or Description()
-        if (beside := path.with_suffix(".toml")).is_file():
-            description = description.over(read_description(beside))
+        if (neighbour := path.with_suffix(".toml")).is_file():
+            description = description.over(read_description(neighbour))
         for batch in _batches(file, description, problems):
             parsed.add(batch)
     parsed.problems = problems.found
@@ -60,16 +74,15 @@ def _batches(file: TextFile, description: Description, problems: Problems) -> It
     compute = description.compute()
     fabric = description.network() if "gpus_per_node" in description.fabric else None
     runs = {False: _run(file, description, None), True: _run(file, description, fabric) if fabric else None}
+    ids = {is_collective: run.id for is_collective, run in runs.items() if run is not None}
     samples: dict[bool, list[Sample]] = {False: [], True: []}
     for row in _rows(file, problems):
         try:
-            operator = _operator(row)
-            is_collective = operator.operator_class is OperatorClass.COMMUNICATION
-            run = runs[is_collective]
-            if run is None:
-                description.network()  # raises: nobody says what connects the devices
-                continue
-            samples[is_collective].append(_sample(row, operator, run.id, description))
+            measured = _measured(row)
+            is_collective = measured.operator.is_collective
+            if is_collective not in ids:
+                description.network()  # raises: the fabric is unknown
+            samples[is_collective].append(_sample(measured, ids[is_collective], description))
         except Malformed as error:
             problems.add(file.path, row.line, error)
     for is_collective, run in runs.items():
@@ -110,23 +123,39 @@ def _header_line(file: TextFile) -> int:
     return 2
 
 
-def _operator(row: CsvRow) -> Operator:
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A row, its columns by present names, with the operator and role that it names."""
+
+    row: CsvRow
+    operator: Operator
+    role: str
+
+
+def _measured(row: CsvRow) -> _Measured:
     name = row.text("operator")
-    try:
-        return operator_called(name)
-    except UsageError:
-        raise Malformed(f"operator {name!r:.60} is unknown; docs/importing.md lists them") from None
+    law, role = OLD_OPERATORS.get(name, (name, ""))
+    if law not in OPERATORS:
+        raise Malformed(f"operator {name!r:.60} is unknown; docs/importing.md lists them")
+    role = row.cells.get("role", role)
+    if role and role not in OPERATORS[law].roles:
+        expected = ", ".join(filter(None, OPERATORS[law].roles)) or "none"
+        raise Malformed(f"role: found {role!r:.40}, expected of {law}: {expected}")
+    names = {**_OLD_COLUMNS, **_OLD_FEATURES.get(name, {})}
+    cells = {names.get(column, column): cell for column, cell in row.cells.items()}
+    return _Measured(replace(row, cells=cells), OPERATORS[law], role)
 
 
-def _sample(row: CsvRow, operator: Operator, run_id: str, description: Description) -> Sample:
-    cells = row.cells
+def _sample(measured: _Measured, run_id: str, description: Description) -> Sample:
+    row, cells = measured.row, measured.row.cells
     repetitions_us = _repetitions_us(cells.get("repetitions_us", ""))
     return imported_sample(
+        measured.operator,
+        checked_direction(measured.operator, cells.get("direction", "")),
+        checked_dtype(cells.get("dtype", description.row_default("dtype"))),
+        _vector(measured),
         run_id=run_id,
-        operator=operator,
-        direction=checked_direction(operator, cells.get("direction", "")),
-        dtype=checked_dtype(cells.get("dtype", description.row_default("dtype"))),
-        vector=_vector(row, operator),
+        role=measured.role,
         time_us=None if repetitions_us else row.positive("time_us"),
         statistic=cells.get("statistic", description.row_default("statistic")),
         repetition_count=row.whole("repetitions") if "repetitions" in cells else 0,
@@ -136,13 +165,20 @@ def _sample(row: CsvRow, operator: Operator, run_id: str, description: Descripti
     )
 
 
-def _vector(row: CsvRow, operator: Operator) -> tuple[int, ...]:
+def _vector(measured: _Measured) -> tuple[int, ...]:
     """The features where all of them are there, else what follows from the raw parameters."""
-    if all(name in row.cells for name in operator.features):
-        return tuple(row.whole(name) for name in operator.features)
-    vector = workload_vector(operator, {name: row.whole(name) for name in _RAW if name in row.cells})
+    row, operator = measured.row, measured.operator
+    stated = {name: row.whole(name) for name in operator.features if name in row.cells}
+    if operator.equal_unless_measured and "h_kv" not in row.cells:
+        feature, partner = operator.equal_unless_measured
+        if operator.features.keys() - stated.keys() == {feature}:
+            stated[feature] = stated[partner]
+    if len(stated) == len(operator.features):
+        return tuple(stated[name] for name in operator.features)
+    given = {name: row.whole(name) for name in _RAW if name in row.cells}
+    vector = workload_vector(operator, measured.role, given)
     for name, value in zip(operator.features, vector, strict=True):
-        if name in row.cells and row.whole(name) != value:
+        if stated.get(name, value) != value:
             raise Malformed(f"{name}: found {row.cells[name]}, but the raw parameters give {value}")
     return vector
 

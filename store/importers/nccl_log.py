@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.store.importers.csv_table import positive, whole
-from kernelcast.store.importers.problems import Malformed, Problems
-from kernelcast.store.importers.text_file import TextFile
+from kernelcast.store.importers.text_file import Malformed, Problems, TextFile
 
 _VERSION = re.compile(r"# nccl-tests version (\S+)(?:.*\bnccl-library=(\d+))?")
 _STARTING = re.compile(r"# Collective test starting: (\w+?)(?:_perf)?\s*$")

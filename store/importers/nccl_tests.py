@@ -1,8 +1,8 @@
 """Collectives from logs of nccl-tests: what its rows mean as workload vectors of our operators.
 
-nccl-tests calls `size` the larger of a process's two buffers and `count` the elements of the smaller one, so
-that an all-gather's count is one process's shard, as in our all-gathers, and a reduce-scatter's is its output,
-while our reduce-scatters count their input.
+nccl-tests calls `size` the larger of a process's two buffers and `count` the elements of the smaller one. So an
+all-gather's count is one process's shard, as in our all-gathers, and a reduce-scatter's is its output, while our
+reduce-scatters count their input.
 """
 
 from collections import Counter
@@ -14,22 +14,20 @@ from types import MappingProxyType
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import Direction, operator
 from kernelcast.store.importers.description import Description, device_named
-from kernelcast.store.importers.imported_sample import imported_sample
 from kernelcast.store.importers.nccl_log import LogRow, Section, read_sections
-from kernelcast.store.importers.parsed import Batch, Parsed
-from kernelcast.store.importers.problems import Malformed, Problems
-from kernelcast.store.importers.text_file import TextFile, read_text_file
+from kernelcast.store.importers.parsed import Batch, Parsed, imported_sample
+from kernelcast.store.importers.text_file import Malformed, Problems, TextFile, read_text_file
 from kernelcast.store.records import ELEMENT_BYTES, Sample
 
-# The same collective serves two operators, which differ in what they are called for, not in what is timed.
-OPERATORS_OF: Mapping[str, tuple[str, ...]] = MappingProxyType(
+OPERATORS_OF: Mapping[str, str] = MappingProxyType(
     {
-        "all_reduce": ("mp_all_reduce", "dp_all_reduce"),
-        "all_gather": ("mp_all_gather", "dp_all_gather"),
-        "reduce_scatter": ("mp_reduce_scatter", "dp_reduce_scatter"),
-        "sendrecv": ("pp_p2p",),
+        "all_reduce": "all_reduce",
+        "all_gather": "all_gather",
+        "reduce_scatter": "reduce_scatter",
+        "sendrecv": "point_to_point",
     }
 )
+"""Their tests: which operator each times, in no particular role."""
 # Their type names: torch's, and bytes. Integers have no dtype of a training step, but bytes are bytes.
 _TYPES: Mapping[str, tuple[str, int]] = MappingProxyType(
     {
@@ -69,7 +67,7 @@ def read_nccl_tests(
 ) -> Parsed:
     """Read logs of one cluster. A node has as many devices as the largest test used on one.
 
-    `collective` names that of tests which do not say it (older versions). With `as_dtype` a message counts as
+    `collective` names the collective of logs that do not (older versions). With `as_dtype` a message counts as
     elements of that dtype with as many bytes; what was measured is noted in the run's conditions.
 
     Raises:
@@ -159,8 +157,8 @@ def _samples(
         raise Malformed(
             "the log does not say which collective this test is ('# Collective test starting: …')"
         )
-    names = OPERATORS_OF.get(section.collective, ())
-    if not names:
+    name = OPERATORS_OF.get(section.collective)
+    if name is None:
         left_out[f"of {section.collective}: no operator for it"] += len(section.rows)
         return
     nodes, gpus_per_node = section.layout()
@@ -183,17 +181,16 @@ def _samples(
             vector = (entries, nodes, gpus_per_node)
             yield from [
                 imported_sample(
+                    operator(name),
+                    Direction.ONCE,
+                    dtype,
+                    vector,
                     run_id=run_id,
-                    operator=operator(name),
-                    direction=Direction.ONCE,
-                    dtype=dtype,
-                    vector=vector,
                     time_us=time_us,
                     statistic=f"mean of {section.settings.get('iters', 0) or 'several'}",
                     repetition_count=section.settings.get("iters", 0),
                     variant=_variant(section, row, place, nodes * gpus_per_node),
                 )
-                for name in names
                 for place, time_us in (("out-of-place", row.out_of_place_us), ("in-place", row.in_place_us))
                 if time_us is not None
             ]

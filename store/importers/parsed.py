@@ -1,15 +1,17 @@
-"""What a reader found, and how it enters a database: all of it in one transaction."""
+"""What a reader found: samples made of others' values, and how they enter a database, all in one transaction."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Unpack
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
-from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.operators import Direction, Operator
 from kernelcast.store.connection import transaction
 from kernelcast.store.database import Database
-from kernelcast.store.importers.problems import Problem
-from kernelcast.store.records import Sample
+from kernelcast.store.importers.text_file import Malformed, Problem
+from kernelcast.store.records import ELEMENT_BYTES, Repetition, Sample, SampleDetails
 from kernelcast.store.runs import Run
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.write import write_run, write_samples
@@ -73,6 +75,74 @@ class Parsed:
             raise DataError(f"{self.problems[0]} ({count} malformed line(s) and no usable one in {what})")
         reasons = "; ".join(f"{count} rows {reason}" for reason, count in self.left_out.items())
         raise DataError(f"{what}: holds no usable row{': ' + reasons if reasons else ''}")
+
+
+def checked_direction(operator: Operator, text: str) -> Direction:
+    """The direction called `text`; empty means the only one that the operator has.
+
+    Raises:
+        Malformed: the operator has no such direction, or several and none was named.
+    """
+    expected = " or ".join(operator.costs)
+    if not text and len(operator.costs) == 1:
+        return next(iter(operator.costs))
+    if text not in operator.costs:
+        raise Malformed(f"direction: found {text!r:.40}, {operator.name} has {expected}")
+    return Direction(text)
+
+
+def checked_dtype(text: str) -> str:
+    """`text` if it is a dtype by torch's name.
+
+    Raises:
+        Malformed: it is none.
+    """
+    if text not in ELEMENT_BYTES:
+        raise Malformed(f"dtype: found {text!r:.40}, expected one of {', '.join(ELEMENT_BYTES)}")
+    return text
+
+
+def imported_sample(
+    operator: Operator,
+    direction: Direction,
+    dtype: str,
+    vector: tuple[int, ...],
+    *,
+    time_us: float | None,
+    statistic: str,
+    repetition_count: int = 0,
+    repetitions_us: Sequence[float] = (),
+    **details: Unpack[SampleDetails],
+) -> Sample:
+    """A sample with a time; with `repetitions_us` its statistics follow from them instead.
+
+    Raises:
+        Malformed: a value that no sample can have.
+    """
+    try:
+        if repetitions_us:
+            return Sample.from_repetitions(
+                operator=operator.name,
+                direction=direction,
+                dtype=dtype,
+                vector=vector,
+                repetitions=[Repetition(index=i, time_us=t) for i, t in enumerate(repetitions_us)],
+                **details,
+            )
+        return Sample(
+            operator=operator.name,
+            direction=direction,
+            dtype=dtype,
+            vector=vector,
+            time_us=time_us,
+            statistic=statistic,
+            repetition_count=repetition_count,
+            flops=operator.flops(direction, vector),
+            moved_bytes=operator.moved_bytes(direction, vector, ELEMENT_BYTES[dtype]),
+            **details,  # type: ignore[arg-type]
+        )
+    except (UsageError, OverflowError) as error:
+        raise Malformed(str(error)) from error
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

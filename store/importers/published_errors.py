@@ -1,4 +1,4 @@
-"""How well the method's authors' own regressors did: the `GPU.csv` beside their data files."""
+"""Validation errors of the method's authors' own regressors: `GPU.csv` in the folder of their data files."""
 
 import ast
 from collections.abc import Iterator, Mapping
@@ -14,11 +14,10 @@ from kernelcast.store.importers.estimate_train_time_files import (
     COLLECTIVES,
     DTYPES,
     FUNCTIONS,
-    OLDER_FORMAT,
+    Function,
     data_files,
 )
-from kernelcast.store.importers.problems import Malformed, Problems
-from kernelcast.store.importers.text_file import read_text_file
+from kernelcast.store.importers.text_file import Malformed, Problems, read_text_file
 
 _ALGORITHMS = MappingProxyType({"rforest": "random_forest", "xgboost": "xgboost"})
 _DIRECTIONS = MappingProxyType({"fwd": Direction.FORWARD, "bwd": Direction.BACKWARD, "dur": Direction.ONCE})
@@ -35,6 +34,7 @@ class PublishedError:
     """
 
     operator: str
+    role: str
     direction: Direction
     dtype: str
     nodes: int | None
@@ -47,7 +47,7 @@ class PublishedError:
 def read_published_errors(directory: Path) -> tuple[PublishedError, ...]:
     """Errors of a site's folder, operators in the table's order, then collectives by layout.
 
-    Functions without an operator here are left out.
+    Functions without an operator are left out.
 
     Raises:
         DataError: no such folder, or a file that is not such a list; a malformed line with its number.
@@ -56,12 +56,16 @@ def read_published_errors(directory: Path) -> tuple[PublishedError, ...]:
     paths = [path for part in ("operator", "nccl") if (path := directory / part / f"{device}.csv").is_file()]
     if not paths:
         raise DataError(f"{directory}: holds no operator/{device}.csv and no nccl/{device}.csv")
-    order = list(OPERATORS)
-    found = [error for path in paths for error in _errors(path)]
+    order = [(row.name, role) for row in OPERATORS.values() for role in row.roles]
     return tuple(
         sorted(
-            found,
-            key=lambda e: (order.index(e.operator), e.direction.value, e.nodes or 0, e.gpus_per_node or 0),
+            (error for path in paths for error in _errors(path)),
+            key=lambda e: (
+                order.index((e.operator, e.role)),
+                e.direction.value,
+                e.nodes or 0,
+                e.gpus_per_node or 0,
+            ),
         )
     )
 
@@ -73,24 +77,25 @@ def _errors(path: Path) -> Iterator[PublishedError]:
     table.require(("Nodes", "GPUsPerNode") if is_collective else ("Propagation",), _WHAT)
     functions = COLLECTIVES if is_collective else FUNCTIONS
     for row in table.rows(Problems(strict=True)):
-        function = row.cells.get("Function", "")
-        if function == OLDER_FORMAT or function not in functions:
+        function = functions.get(row.cells.get("Function", ""))
+        if function is None:
             continue
         try:
-            yield _error(row, functions[function], is_collective=is_collective)
+            yield _error(row, function, is_collective=is_collective)
         except (Malformed, KeyError, ValueError, SyntaxError) as error:
             raise DataError(f"{path}:{row.line}: is not {_WHAT} ({error})") from error
 
 
-def _error(row: CsvRow, operator: str, *, is_collective: bool) -> PublishedError:
+def _error(row: CsvRow, function: Function, *, is_collective: bool) -> PublishedError:
     settings = row.text("Best_config")
     if len(settings) > _LONGEST_SETTINGS:
         raise Malformed(f"Best_config: more than {_LONGEST_SETTINGS} characters")
-    hyperparameters = ast.literal_eval(settings)  # literals only: nothing of a stranger's runs
+    hyperparameters = ast.literal_eval(settings)  # literals only: nothing of another's file runs
     if not isinstance(hyperparameters, dict):
         raise Malformed(f"Best_config: found {settings!r:.40}, expected a dictionary")
     return PublishedError(
-        operator=operator,
+        operator=function.operator,
+        role=function.role,
         direction=Direction.ONCE if is_collective else _DIRECTIONS[row.text("Propagation")],
         dtype=DTYPES[row.text("Precision")],
         nodes=int(row.text("Nodes")) if is_collective else None,

@@ -1,127 +1,230 @@
-"""Raw parameters (b, l, d, h, mp, …) into workload vectors, through the operator table.
+"""Raw parameters (b, l, d, h, tp, …) into workload vectors: those that the layers of a step call operators with."""
 
-Which parameters an operator needs is asked of the table itself, so that the two cannot drift apart.
-"""
-
-from collections.abc import Mapping
-from dataclasses import fields
+from collections.abc import Callable, Mapping
 from functools import cache
-from types import MappingProxyType
+from typing import Any
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.operators import Operator, OperatorClass, Shape, operator
+from kernelcast.runtime.operators import Operator
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.parameters import padded_vocabulary, stage_parameters
-from kernelcast.store.importers.problems import Malformed
+from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.step.decomposition import StageKind
+from kernelcast.runtime.step.groups import Group
+from kernelcast.runtime.step.layers.attention import Attention
+from kernelcast.runtime.step.layers.embedding import Embedding
+from kernelcast.runtime.step.layers.loss import Loss
+from kernelcast.runtime.step.layers.mlp import Mlp
+from kernelcast.runtime.step.layers.norm import Norm
+from kernelcast.runtime.step.layers.sizes import Layer, Sizes, padded_vocabulary
+from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
+from kernelcast.runtime.step.layers.update import DataParallel
+from kernelcast.runtime.step.parameters import stage_parameters
+from kernelcast.store.importers.text_file import Malformed
 
-# docs/method.md, Symbols symbols, and the fields of a Shape.
-SYMBOLS: Mapping[str, str] = MappingProxyType(
-    {
-        "b": "micro_batch",
-        "l": "sequence_length",
-        "d": "hidden_size",
-        "h": "attention_heads",
-        "h_kv": "kv_heads",
-        "f": "mlp_size",
-        "v": "vocabulary_size",
-        "mp": "tensor_parallel",
-        "dp": "data_parallel",
-        "encoders": "stage_encoders",
-        "parameters": "stage_parameters",
-        "nodes": "nodes",
-        "gpus_per_node": "gpus_per_node",
-    }
-)
+SYMBOLS = (
+    "b", "l", "d", "h", "h_kv", "f", "v", "tp", "dp", "layers", "parameters", "nodes", "gpus_per_node"
+)  # fmt: skip
+"""Raw parameters by the symbols of docs/method.md."""
 RAW_VOCABULARY = "v_raw"
 """The tokenizer's own vocabulary, instead of the padded `v`."""
 
-_SYMBOL_OF = {name: symbol for symbol, name in SYMBOLS.items()}
-# (what, by what): divided on one device, so it has to come out even.
-_DIVIDED = (("h", "mp"), ("h_kv", "mp"), ("f", "mp"), ("v", "mp"), ("d", "mp"), ("d", "h"))
+Values = Mapping[str, int]
+
+# (what, by what): divided on one device, without a remainder.
+_DIVIDED = (("h", "tp"), ("h_kv", "tp"), ("f", "tp"), ("v", "tp"), ("d", "tp"), ("d", "h"))
+# Any workload at which every parameter can be doubled.
+_EXAMPLE = {
+    "b": 2, "l": 4, "d": 64, "h": 8, "h_kv": 4, "f": 32, "v": 64, "tp": 1, "dp": 2, "layers": 2, "parameters": 32,
+    "nodes": 2, "gpus_per_node": 2,
+}  # fmt: skip
 
 
-def workload_vector(row: Operator, given: Mapping[str, int]) -> tuple[int, ...]:
-    """Workload vector of an operator at raw parameters, keys as in `SYMBOLS` (or `RAW_VOCABULARY`).
+def workload_vector(row: Operator, role: str, given: Values) -> tuple[int, ...]:
+    """Workload vector of an operator in a role at raw parameters, keys as in `SYMBOLS` (or `RAW_VOCABULARY`).
 
-    Not given, mp is 1, h_kv is h, f is 4 d, and an optimizer's parameters are those of Table III for d,
-    mp, encoders and the vocabulary.
+    Not given, tp is 1, h_kv is h, f is 4 d, and an optimizer's parameters are those of Table III for d, tp, layers and
+    the vocabulary.
 
     Raises:
-        Malformed: a parameter that the operator needs is missing, or a division does not come out even.
+        Malformed: no step calls the operator in that role, a parameter is missing, or a division leaves a remainder.
     """
-    needed = needed_symbols(row.name)
-    values = _with_defaults(row, given, needed)
+    needed, features = needed_symbols(row.name, role), ", ".join(row.features)
+    if not needed:
+        roles = ", ".join(filter(None, row.roles))
+        raise Malformed(f"{row.name} needs its workload vector ({features}), or a role of {roles}")
+    name = f"{row.name} ({role})" if role else row.name
+    values = _with_defaults(row, role, given)
     missing = [symbol for symbol in SYMBOLS if symbol in needed and symbol not in values]
     if missing:
-        features = ", ".join(row.features)
-        raise Malformed(f"{row.name} needs {', '.join(missing)} (or its workload vector: {features})")
+        if "h" in missing and "h_kv" in missing:
+            missing.remove("h_kv")  # h unless given
+        raise Malformed(f"{name} needs {', '.join(missing)} (or its workload vector: {features})")
     for what, by_what in _DIVIDED:
         if {what, by_what} <= needed and values[what] % values[by_what]:
             raise Malformed(f"{what}={values[what]} is not divisible by {by_what}={values[by_what]}")
-    return row.workload(Shape(**{SYMBOLS[symbol]: values[symbol] for symbol in needed}))
-
-
-def optimizer_parameters(row: Operator, *, mp: int, d: int, encoders: int, vocabulary: int) -> int:
-    """Parameters on one device of the stage that an `optimizer_*_stage` runs over (Table III, eq. 6).
-
-    `vocabulary` is the tokenizer's own; eq. 2 pads it. Norms and biases are counted as Table III prints them.
-    """
     try:
-        model = ModelConfig(
-            name="stage",
-            hidden_size=d,
-            sequence_length=1,
-            attention_heads=1,
-            encoders=encoders,
-            vocabulary_size=vocabulary,
-        )
+        return _shape(row.name, role, {symbol: values[symbol] for symbol in needed})
     except UsageError as error:
-        raise Malformed(str(error)) from error
-    first, last = row.name == "optimizer_first_stage", row.name == "optimizer_last_stage"
-    return stage_parameters(model, mp, encoders=encoders, first=first, last=last)
+        raise Malformed(f"{name}: {error}") from error
 
 
 @cache
-def needed_symbols(name: str) -> frozenset[str]:
-    """Which raw parameters the workload vector of an operator depends on."""
-    asked: set[str] = set()
-    operator(name).workload(_Listening(asked))
-    # Files give d and h; a head size of its own has no symbol and stays 0.
-    return frozenset(_SYMBOL_OF[field_name] for field_name in asked if field_name in _SYMBOL_OF)
+def needed_symbols(name: str, role: str) -> frozenset[str]:
+    """The raw parameters that an operator's workload vector depends on; none where no step calls it in that role."""
+    if _calls_with(name, role) is None:
+        return frozenset()
+    at_example = _shape(name, role, _EXAMPLE)
+    return frozenset(
+        symbol
+        for symbol in SYMBOLS
+        if _shape(name, role, {**_EXAMPLE, symbol: 2 * _EXAMPLE[symbol]}) != at_example
+    )
 
 
-_SHAPE_FIELDS = frozenset(f.name for f in fields(Shape))
+def _shape(name: str, role: str, values: Values) -> tuple[int, ...]:
+    calls_at = _calls_with(name, role)
+    for one in calls_at(values) if calls_at else ():
+        if (one.operator, one.role) == (name, role):
+            return one.shape
+    raise UsageError("no step calls it at these parameters")
 
 
-class _Listening(Shape):
-    """A shape of ones that notes which of its fields are read."""
+@cache
+def _calls_with(name: str, role: str) -> Callable[[Values], Calls] | None:
+    """The part of a step that calls an operator in a role."""
+    return next(
+        (
+            calls_at
+            for calls_at in _PARTS
+            if any((one.operator, one.role) == (name, role) for one in calls_at(_EXAMPLE))
+        ),
+        None,
+    )
 
-    def __init__(self, asked: set[str]) -> None:
-        super().__init__()
-        object.__setattr__(self, "_asked", asked)
 
-    def __getattribute__(self, name: str) -> object:
-        if name in _SHAPE_FIELDS:
-            object.__getattribute__(self, "_asked").add(name)
-        return object.__getattribute__(self, name)
+class _PaddedSizes(Sizes):
+    """Sizes of a model whose vocabulary is padded already."""
+
+    __slots__ = ()
+
+    @property
+    def vocabulary(self) -> int:
+        return self.model.vocabulary_size // int(self.tp)
 
 
-def _with_defaults(row: Operator, given: Mapping[str, int], needed: frozenset[str]) -> dict[str, int]:
-    values = {"mp": 1, **given}
+def _sizes(values: Values, *, sequence_parallel: int = 0, **architecture: Any) -> Sizes:
+    """What one device sees; parameters that do not matter are as small as they can be."""
+    tp = values.get("tp", 1)
+    heads = values.get("h", tp)
+    model = ModelConfig(
+        name="imported",
+        hidden_size=values.get("d", heads),
+        sequence_length=values.get("l", 1),
+        attention_heads=heads,
+        kv_heads=values.get("h_kv", heads),
+        mlp_size=values.get("f", tp),
+        vocabulary_size=values.get("v", tp),
+        layers=1,
+        **architecture,
+    )
+    return _PaddedSizes(
+        model=model,
+        tp=tp,
+        micro_batch=values.get("b", 1),
+        sequence_parallel=sequence_parallel,
+        group=_group(values),
+    )
+
+
+def _group(values: Values) -> Group:
+    return Group(nodes=values.get("nodes", 1), gpus_per_node=values.get("gpus_per_node", 1))
+
+
+def _of_layer(kind: type[Layer], **architecture: Any) -> Callable[[Values], Calls]:
+    return lambda values: kind(_sizes(values, **architecture)).calls
+
+
+def _synced(sequence_parallel: int) -> Callable[[Values], Calls]:
+    return lambda values: (
+        TransformerLayer(_sizes(values, sequence_parallel=sequence_parallel)).forward_collectives
+    )
+
+
+def _sent(values: Values) -> Calls:
+    group = _group(values)
+    entries = _sizes(values).sent_entries
+    return (call("point_to_point", entries, group.nodes, group.gpus_per_node, role="pipeline"),)
+
+
+def _updated(role: str) -> Callable[[Values], Calls]:
+    def calls(values: Values) -> Calls:
+        parameters = values.get("parameters", 1)
+        whole, sharded = (
+            DataParallel(
+                dp=values.get("dp", 2), zero=zero, group=_group(values), bucket_entries=max(parameters, 1)
+            )
+            for zero in (1, 2)
+        )
+        update = whole.update(role, parameters, values.get("layers", 1))
+        return (*update.calls, *sharded.scatter(parameters))
+
+    return calls
+
+
+_STAGES = {
+    stage.optimizer_role: stage
+    for stage in (
+        StageKind(layers=1, first=first, last=last)
+        for first, last in ((True, False), (False, False), (False, True))
+    )
+}
+_PARTS: tuple[Callable[[Values], Calls], ...] = (
+    _of_layer(Norm),
+    _of_layer(Norm, norm="rms_norm"),
+    _of_layer(Embedding),
+    _of_layer(Mlp),
+    _of_layer(Mlp, activation="swiglu"),
+    _of_layer(Attention),
+    _of_layer(Attention, attention="unfused"),
+    _of_layer(Attention, attention="fused_softmax"),
+    _of_layer(Loss),
+    _of_layer(TransformerLayer),
+    _synced(0),
+    _synced(1),
+    _sent,
+    *map(_updated, _STAGES),
+)
+
+
+def _with_defaults(row: Operator, role: str, given: Values) -> dict[str, int]:
+    values = {"tp": 1, **given}
     if "h" in values:
         values.setdefault("h_kv", values["h"])
     if "d" in values:
         values.setdefault("f", 4 * values["d"])
     if RAW_VOCABULARY in values and "v" not in values:
-        values["v"] = padded_vocabulary(values[RAW_VOCABULARY], values["mp"])
-    if row.operator_class is OperatorClass.OPTIMIZER and "parameters" not in values:
-        size_only = row.name == "optimizer_middle_stage"
-        if {"d", "encoders"} <= values.keys() and (size_only or RAW_VOCABULARY in values):
-            values["parameters"] = optimizer_parameters(
-                row,
-                mp=values["mp"],
-                d=values["d"],
-                encoders=values["encoders"],
-                vocabulary=values.get(RAW_VOCABULARY, 1),
-            )
-    return {symbol: value for symbol, value in values.items() if symbol in needed}
+        values["v"] = padded_vocabulary(values[RAW_VOCABULARY], values["tp"])
+    stage = _STAGES.get(role) if row.per_update else None
+    if stage and "parameters" not in values and {"d", "layers"} <= values.keys():
+        values |= _stage_parameters(stage, values)
+    return values
+
+
+def _stage_parameters(stage: StageKind, values: Values) -> dict[str, int]:
+    """Parameters on one device of a kind of stage (Table III, eq. 6), where the vocabulary is known or not needed."""
+    if RAW_VOCABULARY not in values and (stage.first or stage.last):
+        return {}
+    try:
+        model = ModelConfig(
+            name="stage",
+            hidden_size=values["d"],
+            sequence_length=1,
+            attention_heads=1,
+            layers=values["layers"],
+            vocabulary_size=values.get(RAW_VOCABULARY, 1),
+        )
+    except UsageError as error:
+        raise Malformed(str(error)) from error
+    sizes = Sizes(model=model, tp=values["tp"])
+    parameters = stage_parameters(sizes, layers=model.layers, first=stage.first, last=stage.last)
+    return {"parameters": int(parameters)}

@@ -1,4 +1,4 @@
-"""Reading a stranger's text file: whole, within a limit, and only if it is text."""
+"""Others' text files: read whole, within a limit, if they are text; and their malformed lines."""
 
 import hashlib
 from dataclasses import dataclass
@@ -8,6 +8,7 @@ from kernelcast.runtime.errors import DataError
 
 MAX_FILE_BYTES = 32 * 2**20
 _MIB = 2**20
+_LONGEST_TEXT = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,7 +21,7 @@ class TextFile:
 
     @property
     def name(self) -> str:
-        """Base name: what a source is called; paths are stored nowhere."""
+        """Base name, which a source is called by; paths are not stored."""
         return self.path.name
 
 
@@ -56,3 +57,41 @@ def _content(path: Path, limit: int) -> bytes:
     if len(content) > limit:
         raise DataError(f"{path}: is larger than {limit / _MIB:g} MiB, the limit for one file; split it")
     return content
+
+
+class Malformed(ValueError):
+    """What is wrong with a line; the reader of the file adds file and line number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One malformed line; `line` counts from 1."""
+
+    path: Path
+    line: int
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.text}"
+
+
+class Problems:
+    """Malformed lines in the order they were found."""
+
+    def __init__(self, *, strict: bool) -> None:
+        self._strict = strict
+        self.found: list[Problem] = []
+
+    def add(self, path: Path, line: int, text: object) -> None:
+        """Remember a malformed line.
+
+        Raises:
+            DataError: instead, where lines must not be malformed (`strict`).
+        """
+        one_line = " ".join(str(text).split())
+        if len(one_line) > _LONGEST_TEXT:
+            one_line = one_line[: _LONGEST_TEXT - 1] + "…"
+        problem = Problem(path=path, line=line, text=one_line)
+        if self._strict:
+            raise DataError(f"{problem}; nothing was imported")
+        self.found.append(problem)

@@ -9,10 +9,9 @@ from click.testing import CliRunner, Result
 
 from kernelcast.cli.collect import collect
 from kernelcast.cli.collect_budget import seconds, share
-from kernelcast.collector.benches import Bench, Place
+from kernelcast.collector.benches import Bench, Place, Point
 from kernelcast.collector.measuring import measurer
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.operators import Shape
 from kernelcast.sampling import collect as sampled
 from kernelcast.store import Database
 
@@ -29,7 +28,7 @@ def test_a_plan_in_numbers(tmp_path: Path) -> None:
     found = invoke("plan", *TWO)
     assert found.exit_code == 0
     header, _, *rows, total, last = found.stdout.splitlines()
-    assert header.split() == ["operator", "points", "fit", "measured", "to", "measure", "time"]
+    assert header.split() == ["operator", "role", "points", "fit", "measured", "to", "measure", "time"]
     assert [row.split()[:5] for row in rows] == [[name, "2", "2", "0", "2"] for name in TWO[3::-2]]
     assert total.split()[:5] == ["total", "4", "4", "0", "4"]
     assert re.fullmatch(
@@ -91,7 +90,7 @@ def test_a_budget_too_small_says_what_is_needed(tmp_path: Path) -> None:
 def test_what_is_there_is_no_failure_when_all_else_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def broken(shape: Shape, place: Place) -> Bench:
+    def broken(point: Point, place: Place) -> Bench:
         raise RuntimeError("no kernel image")
 
     path = tmp_path / "bench.db"

@@ -60,5 +60,5 @@ def test_the_page_from_its_beginning_to_its_end(tmp_path: Path) -> None:
     with Database.open(tmp_path / "shared.db", read_only=True) as database:
         operators = {row.operator for row in database.read_samples()}
         assert all(run.site == "" for run in database.run_list())
-    assert {"gelu", "layer_norm", "mp_all_reduce", "dp_all_gather", "pp_p2p"} <= operators
+    assert {"gelu", "layer_norm", "all_reduce", "all_gather", "point_to_point"} <= operators
     assert (tmp_path / "cluster.kcast").stat().st_size > 0

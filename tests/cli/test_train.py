@@ -1,7 +1,6 @@
 """`kernelcast train`: what it prints, as text, as JSON and as a page, and how it fails."""
 
 import json
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +13,9 @@ from kernelcast.cli.train import train
 from kernelcast.runtime import DataError, UsageError, read_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.views.formatting import amount, percent
 from kernelcast.store import Database, Run, Sample
 from kernelcast.train import selection
-from kernelcast.train.report.words import amount_text, percent_text
 
 COMPUTE = ComputeFingerprint(kind="cpu", device_name="Example CPU", cores=2, threads=1)
 ROOT = Path(__file__).parent.parent.parent
@@ -98,17 +97,17 @@ def test_readable(database_path: Path) -> None:
     assert head.split() == heads
     assert set(rule) == {"-", " "}
     for line, entry in zip(lines[:2], entries, strict=True):
-        error, size = percent_text(entry.validation_error), amount_text(entry.size_bytes, "B")
-        beyond = percent_text(entry.extrapolation_error)
+        error, size = percent(entry.validation_error), amount(entry.size_bytes, "B")
+        beyond = percent(entry.extrapolation_error)
         assert entry.extrapolation_error is not None
-        beyond = percent_text(entry.extrapolation_error)
+        beyond = percent(entry.extrapolation_error)
         assert " ".join(line.split()) == (
             f"gelu {entry.direction} 10 xgboost roofline {error} {beyond} {size} 4 × 128 × 64–640"
         )
-    mean = percent_text(sum(entry.validation_error for entry in entries) / 2)
-    beyond = percent_text(sum(entry.extrapolation_error or 0 for entry in entries) / 2)
-    size = amount_text(sum(entry.size_bytes for entry in entries), "B")
-    beyond = percent_text(sum(entry.extrapolation_error or 0 for entry in entries) / 2)
+    mean = percent(sum(entry.validation_error for entry in entries) / 2)
+    beyond = percent(sum(entry.extrapolation_error or 0 for entry in entries) / 2)
+    size = amount(sum(entry.size_bytes for entry in entries), "B")
+    beyond = percent(sum(entry.extrapolation_error or 0 for entry in entries) / 2)
     assert lines[2:] == [
         "left out: rope (forward): 3 distinct workloads, expected 8 or more",
         f"mean error on sizes beyond those fitted: {beyond}",
@@ -200,24 +199,6 @@ def test_what_is_taken_over_is_said(database_path: Path) -> None:
     assert page.count("Taken over from an earlier bundle") == 2
 
 
-def test_without_the_extra_the_report_is_refused_first(
-    database_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    for name in ("canvas", "plots", "page"):
-        monkeypatch.delitem(sys.modules, f"kernelcast.train.report.{name}", raising=False)
-    before = database_path.read_bytes()
-    result = run(database_path, "--report", str(database_path.parent / "pages"))
-    assert isinstance(result.exception, UsageError)
-    assert str(result.exception) == (
-        "train --report needs the package matplotlib, which is not installed; "
-        "expected: pip install 'kernelcast[report]'"
-    )
-    assert database_path.read_bytes() == before
-    assert not (database_path.parent / "pages").exists()
-    assert not database_path.with_name("here.kcast").exists()
-
-
 def test_the_statistic_is_a_choice(tmp_path: Path) -> None:
     database_path = measured(tmp_path / "bench.db", quiet=False)
     result = run(database_path)
@@ -232,7 +213,7 @@ def test_several_devices_are_a_choice(database_path: Path) -> None:
     measured(database_path, compute=bigger)
     result = run(database_path)
     assert isinstance(result.exception, UsageError)
-    assert "more than one hardware, choose one with --hardware: " in str(result.exception)
+    assert "more than one hardware, choose one with --hardware-id: " in str(result.exception)
     assert not database_path.with_name("here.kcast").exists()
     chosen = ("--hardware", bigger.digest[:8], "--software", SOFTWARE.digest[:8], "--dtype", "float32")
     assert run(database_path, *chosen).exit_code == 0
@@ -276,7 +257,7 @@ def test_databases_that_cannot_train(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         (["--dtype", "float16"], 2, "dtype 'float16' was not measured, found float32"),
         (["--hardware", "zz"], 2, "no hardware with a sample starts with 'zz'; known: "),
-        (["--fabric", "zz"], 2, "no collective has a known fabric, expected no --fabric"),
+        (["--fabric", "zz"], 2, "no collective has a known fabric, expected no --fabric-id"),
         (["--seed", "-1"], 2, "'--seed': -1 is not in the range"),
         (["--statistic", "mean"], 2, "'mean' is not one of 'quiet', 'middle_five'"),
         (["--report", "bench.db"], 1, "report bench.db: cannot be written (bench.db is not a folder)"),

@@ -1,16 +1,17 @@
 """What the collector's tests measure with: one thread, tiny shapes, hand-written traces."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from kernelcast.collector.benches import Place
+from kernelcast.collector.benches import Place, Point
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.plans.plan import Plan, load_plan
+from kernelcast.collector.plans.workloads import workloads
 from kernelcast.runtime import ModelConfig
-from kernelcast.runtime.operators import Shape
 
 DATA = Path(__file__).parent.parent / "data"
 
@@ -48,20 +49,19 @@ def cpu() -> Place:
 
 
 @pytest.fixture
-def shape() -> Shape:
-    """Every size is another number, so that a mix-up shows; two tensor-parallel devices."""
-    return Shape(
-        micro_batch=3,
-        sequence_length=10,
-        hidden_size=48,
-        attention_heads=6,
-        kv_heads=6,
-        mlp_size=112,
-        vocabulary_size=256,
-        tensor_parallel=2,
-        stage_layers=2,
-        stage_parameters=999,
-    )
+def asked(plan: Plan) -> Callable[..., Point]:
+    """A point of an operator and a role; every size is another number, so that a mix-up shows; tp is 2."""
+    sizes = {
+        "tensor_parallel": 2, "micro_batch": 3, "sequence_length": 10, "hidden_size": 48, "attention_heads": 6,
+        "mlp_ratio": 2.5, "vocabulary_size": 200, "layers": 2, "queries_per_kv_head": 1,
+    }  # fmt: skip
+
+    def point(operator: str, role: str = "", **changes: float) -> Point:
+        column = operator, role
+        vectors = workloads(replace(plan, most_tokens=100), sizes | changes, [column])[column]
+        return Point(operator=operator, role=role, vector=vectors[0])
+
+    return point
 
 
 @pytest.fixture

@@ -8,17 +8,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelcast.collector.benches import BENCHES, Bench, Builder, Place
-from kernelcast.collector.compute import Collected, Progress, collect_compute
+from kernelcast.collector.benches import BENCHES, Bench, Builder, Place, Point
+from kernelcast.collector.compute import Collected, Progress, collect_compute, is_known, measured
 from kernelcast.collector.measuring import measurer as module
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.plans.plan import Plan, compute_points
 from kernelcast.collector.plans.plan_memory import memory_of_each_bytes, point_bytes
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass, Shape
+from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample, Status
-
-ALONE = [op for op in OPERATORS.values() if op.operator_class is not OperatorClass.COMMUNICATION]
 
 
 @pytest.fixture
@@ -38,18 +36,19 @@ def one_shape(plan: Plan) -> Plan:
 def test_every_operator_and_direction_is_stored(database: Database, plan: Plan, quick: Effort) -> None:
     seen: list[Progress] = []
     done = collect_compute(database, one_shape(plan), effort=quick, device="cpu", on_progress=seen.append)
-    assert done == Collected(measured=len(ALONE) - 1, unsupported=1)
+    points = compute_points(one_shape(plan))
+    assert done == Collected(measured=len(points) - 1, unsupported=1)
     assert [(p.done, p.total, p.operator) for p in seen] == [
-        (index, len(ALONE), op.name) for index, op in enumerate(ALONE, start=1)
+        (index, len(points), point.operator) for index, point in enumerate(points, start=1)
     ]
     stored = samples(database)
-    assert Counter((s.operator, s.direction) for s in stored) == Counter(
-        (op.name, direction) for op in ALONE for direction in op.directions
+    assert Counter((s.operator, s.role, s.vector, s.direction) for s in stored) == Counter(
+        (point.operator, point.role, point.vector, direction)
+        for point in points
+        for direction in point.law.directions
     )
-    vectors = {point.operator.name: point.vector for point in compute_points(one_shape(plan))}
     (run,) = database.run_list()
     for sample in stored:
-        assert sample.vector == vectors[sample.operator]
         assert sample.dtype == "float32"
         assert sample.run_id == run.id
         assert sample.measured_at is not None
@@ -66,9 +65,9 @@ def test_every_operator_and_direction_is_stored(database: Database, plan: Plan, 
 
 def test_statistics_follow_from_the_stored_repetitions(database: Database, plan: Plan) -> None:
     effort = Effort(warm_up_iterations=1, most_blocks=2, most_in_block=10, stable_within=-1.0)
-    collect_compute(database, one_shape(plan), operators=("gelu", "qkv_linear"), effort=effort, device="cpu")
+    collect_compute(database, one_shape(plan), operators=("gelu", "adam"), effort=effort, device="cpu")
     stored = samples(database)
-    assert len(stored) == 4
+    assert len(stored) == 2 + 3
     for sample in stored:
         times = [repetition.time_us for repetition in sample.repetitions]
         assert len(times) == sample.repetition_count == 20
@@ -99,6 +98,23 @@ def test_what_is_there_is_not_measured_again(database: Database, plan: Plan, qui
     assert len(database.run_list()) == 2  # a run that measured nothing is none
 
 
+def test_a_linear_with_one_of_its_directions_is_measured_again(
+    database: Database, plan: Plan, quick: Effort
+) -> None:
+    (point, *_) = compute_points(one_shape(plan), ("gemm",))
+    collect_compute(database, one_shape(plan), operators=("gemm",), effort=quick, device="cpu")
+    known = measured(database, database.run_list()[0])
+    assert is_known(point.law, "float32", point.vector, known)
+    for direction in point.law.directions:
+        fewer = known - {("gemm", direction, "float32", point.vector)}
+        assert not is_known(point.law, "float32", point.vector, fewer)
+    # A sum of both gradients, as others have it, stands for neither.
+    total = {
+        ("gemm", direction, "float32", point.vector) for direction in (Direction.FORWARD, Direction.BACKWARD)
+    }
+    assert not is_known(point.law, "float32", point.vector, total)
+
+
 def test_again_adds(database: Database, plan: Plan, quick: Effort) -> None:
     for again in ("no", "all"):
         done = collect_compute(
@@ -122,7 +138,7 @@ def test_other_conditions_are_measured_on_their_own(
 
 
 def raising(error: Exception) -> Builder:
-    def build(shape: Shape, place: Place) -> Bench:
+    def build(point: Point, place: Place) -> Bench:
         raise error
 
     return build
@@ -172,7 +188,7 @@ def test_an_operator_that_raises_is_a_row_and_the_run_goes_on(
 def test_real_memory_that_runs_out_is_a_row(
     database: Database, plan: Plan, quick: Effort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def build(shape: Shape, place: Place) -> Bench:
+    def build(point: Point, place: Place) -> Bench:
         return Bench(lambda: torch.empty(2**50), [])
 
     monkeypatch.setattr(module, "BENCHES", {**BENCHES, "gelu": build})
@@ -185,23 +201,23 @@ def test_real_memory_that_runs_out_is_a_row(
 def test_what_exceeds_the_memory_is_a_row_and_never_built(
     database: Database, plan: Plan, quick: Effort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    points = compute_points(plan, ("qkv_linear",))
+    points = compute_points(plan, ("gemm",))
     needed = sorted(point_bytes(point, 4) for point in points)
     assert needed[0] < needed[-1]
     monkeypatch.setattr(
         "kernelcast.collector.plans.plan_memory.device_memory_bytes", lambda device: needed[-1] - 1
     )
-    built: list[Shape] = []
+    built: list[Point] = []
 
-    def build(shape: Shape, place: Place) -> Bench:
-        built.append(shape)
-        return BENCHES["qkv_linear"](shape, place)
+    def build(point: Point, place: Place) -> Bench:
+        built.append(point)
+        return BENCHES["gemm"](point, place)
 
-    monkeypatch.setattr(module, "BENCHES", {**BENCHES, "qkv_linear": build})
-    done = collect_compute(database, plan, operators=("qkv_linear",), effort=quick, device="cpu")
+    monkeypatch.setattr(module, "BENCHES", {**BENCHES, "gemm": build})
+    done = collect_compute(database, plan, operators=("gemm",), effort=quick, device="cpu")
     kept = [point for point in points if point_bytes(point, 4) < needed[-1]]
     assert (done.measured, done.failed) == (len(kept), len(points) - len(kept))
-    assert {OPERATORS["qkv_linear"].workload(shape) for shape in built} == {point.vector for point in kept}
+    assert {point.vector for point in built} == {point.vector for point in kept}
     assert (
         "out of memory: its tensors need up to 0.0 GiB, each process has 0.0 GiB here" in done.first_failure
     )

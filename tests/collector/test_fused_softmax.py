@@ -8,9 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from kernelcast.collector.benches import Place, UnsupportedError
+from kernelcast.collector.benches import Place, Point, UnsupportedError
 from kernelcast.collector.benches.attention import compiled_causal_softmax
-from kernelcast.runtime.operators import Shape
 
 Compiled = Callable[..., object]
 
@@ -19,10 +18,8 @@ def use(monkeypatch: pytest.MonkeyPatch, backend: Callable[[Any, list[Any]], Com
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
 
 
-def shape(tokens: int, heads: int) -> Shape:
-    return Shape(
-        micro_batch=1, sequence_length=tokens, hidden_size=8 * heads, attention_heads=heads, kv_heads=heads
-    )
+def point(tokens: int, heads: int) -> Point:
+    return Point(operator="fused_causal_softmax", vector=(heads, tokens, tokens))
 
 
 def test_every_shape_has_a_kernel_of_its_own(cpu: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,7 +33,7 @@ def test_every_shape_has_a_kernel_of_its_own(cpu: Place, monkeypatch: pytest.Mon
     use(monkeypatch, backend)
     # More than the recompilations after which torch gives up on a function.
     for number, (tokens, heads) in enumerate([(8 * n, 1 + n % 3) for n in range(1, 13)], start=1):
-        bench = compiled_causal_softmax(shape(tokens, heads), cpu)
+        bench = compiled_causal_softmax(point(tokens, heads), cpu)
         (output,) = bench.outputs()
         assert torch.allclose(output.sum(dim=-1), torch.ones(heads, tokens))
         assert len(compiled) == number
@@ -67,4 +64,4 @@ def test_memory_is_not_taken_for_what_the_device_lacks(
     use(monkeypatch, backend)
     torch._dynamo.reset()
     with pytest.raises(expected, match=message):
-        compiled_causal_softmax(shape(16, 2), cpu)
+        compiled_causal_softmax(point(16, 2), cpu)

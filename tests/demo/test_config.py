@@ -76,10 +76,14 @@ def test_a_copy_of_it_is_the_same(tmp_path: Path) -> None:
             "pipeline_stages = [1, 8]",
             "job with 8 pipeline stages: pp is 8, expected from 1 to 7 for 7 layers",
         ),
-        ("layers = 7", "", "model.layers is missing"),
-        ("layers = 7", "layers = 7", "model.layers is unknown; known are name, hidden_size"),
-        ("layers = 7", 'layers = "7"', "model.layers is '7', expected"),
-        ("attention_heads = 4", "attention_heads = 3", "model.hidden_size is 256, expected a multiple of"),
+        ("layers = 7", "", "model: field layers is missing"),
+        (
+            "layers = 7",
+            "layer = 7",
+            "model: field 'layer' is unknown (did you mean layers?), known are name, hidden_size",
+        ),
+        ("layers = 7", 'layers = "7"', "model: layers is '7', expected"),
+        ("attention_heads = 4", "attention_heads = 3", "model: hidden_size is 256, expected a multiple of"),
         (
             "attention_heads = 4",
             "attention_heads = 4\ntied_embeddings = true",

@@ -36,13 +36,13 @@ class Machine:
         return [
             Sample.from_repetitions(
                 run_id="r",
-                operator=point.operator.name,
+                operator=point.operator,
                 direction=direction,
                 dtype="float32",
                 vector=point.vector,
                 repetitions=[Repetition(index=0, time_us=time_us, start_us=0.0, kernels=())],
             )
-            for direction in point.operator.directions
+            for direction in point.law.directions
         ]
 
 
@@ -77,9 +77,9 @@ def test_space_is_filled_first_and_the_budget_ends_it(plan: Plan) -> None:
     chosen = chooser(plan, machine)
     run(chosen, machine)
     assert machine.now == 60  # another one of a second would not have fitted
-    first = Counter(point.operator.name for point in machine.asked[: 2 * FIRST_ROWS])
+    first = Counter(point.operator for point in machine.asked[: 2 * FIRST_ROWS])
     assert first == dict.fromkeys(OPS, FIRST_ROWS)
-    assert len({(p.operator.name, p.vector) for p in machine.asked}) == 60
+    assert len({(p.operator, p.vector) for p in machine.asked}) == 60
     assert chosen.mean_error is not None
     assert 0.02 < chosen.mean_error < 0.3
     assert sum(state.known for state in chosen.states.values()) == 60
@@ -100,16 +100,16 @@ def test_a_budget_too_small_for_all_finishes_one_operator(plan: Plan) -> None:
 def test_what_is_too_dear_leaves_the_time_to_the_others(plan: Plan) -> None:
     machine = Machine(noise=0.1)
     dear = replace(COST, flops_per_s=1e3)  # hours for each product
-    chosen = chooser(plan, machine, names=("mlp_up_linear", "qkv_split"), cost=dear, budget_s=20.5)
+    chosen = chooser(plan, machine, names=("gemm", "qkv_split"), cost=dear, budget_s=20.5)
     run(chosen, machine)
-    assert Counter(point.operator.name for point in machine.asked) == {"qkv_split": 20}
+    assert Counter(point.operator for point in machine.asked) == {"qkv_split": 20}
 
 
 def test_what_is_too_dear_leaves_the_time_to_the_cheaper_ones_of_its_operator(plan: Plan) -> None:
     machine = Machine(noise=0.1)
     slow = replace(COST, overhead_s=0.01, flops_per_s=1e9, bytes_per_s=1e9)
-    chosen = chooser(plan, machine, names=("mlp_up_linear",), cost=slow, budget_s=5.5)
-    state = chosen.states["mlp_up_linear"]
+    chosen = chooser(plan, machine, names=("gemm",), cost=slow, budget_s=5.5)
+    state = chosen.states["gemm"]
     seconds = {point.vector: float(taken) for point, taken in zip(state.points, state.seconds, strict=True)}
     assert min(seconds.values()) < 1 < 5.5 < np.median(list(seconds.values()))
     run(chosen, machine)
@@ -132,13 +132,13 @@ def test_an_interrupted_one_goes_on_from_what_is_known(plan: Plan) -> None:
     before = chooser(plan, machine)
     run(before, machine, most=40)
     times = {key: dict(found) for state in before.states.values() for key, found in state.times.items()}
-    asked = {(point.operator.name, point.vector) for point in machine.asked}
+    asked = {(point.operator, point.vector) for point in machine.asked}
     machine.asked.clear()
     after = chooser(plan, machine, times)
     assert {n: s.known for n, s in after.states.items()} == {n: s.known for n, s in before.states.items()}
     run(after, machine, most=20)
     assert len(machine.asked) == 20
-    assert not asked & {(point.operator.name, point.vector) for point in machine.asked}
+    assert not asked & {(point.operator, point.vector) for point in machine.asked}
 
 
 def test_what_does_not_fit_is_no_candidate(plan: Plan) -> None:
@@ -146,10 +146,7 @@ def test_what_does_not_fit_is_no_candidate(plan: Plan) -> None:
     chosen = chooser(plan, machine, memory_bytes=2**20, budget_s=20.5)
     run(chosen, machine)
     for point in machine.asked:
-        assert (
-            4 * sum(point.operator.moved_bytes(d, point.vector, 1) for d in point.operator.directions)
-            <= 2**20
-        )
+        assert 4 * sum(point.law.moved_bytes(d, point.vector, 1) for d in point.law.directions) <= 2**20
     assert machine.asked
 
 
@@ -160,15 +157,15 @@ def run_without_times(
     asked = Counter[str]()
     while (point := chosen.next()) is not None:
         samples = machine.measure(point)
-        if lacks(asked[point.operator.name], point):
+        if lacks(asked[point.operator], point):
             samples = [
                 Sample.without_time(
-                    run_id="r", operator=point.operator.name, direction=direction, dtype="float32",
+                    run_id="r", operator=point.operator, direction=direction, dtype="float32",
                     vector=point.vector, status=status, reason="no kernel",
                 )
-                for direction in point.operator.directions
+                for direction in point.law.directions
             ]  # fmt: skip
-        asked[point.operator.name] += 1
+        asked[point.operator] += 1
         chosen.tell(point, samples)
     return asked
 
@@ -176,10 +173,10 @@ def run_without_times(
 @pytest.mark.parametrize("status", [Status.FAILED, Status.UNSUPPORTED])
 def test_an_operator_without_a_time_leaves_the_budget_to_the_others(plan: Plan, status: Status) -> None:
     machine = Machine(noise=0.1)
-    chosen = chooser(plan, machine, names=(*OPS, "softmax"), budget_s=40.5)
-    asked = run_without_times(chosen, machine, status, lambda number, point: point.operator.name == "softmax")
+    chosen = chooser(plan, machine, names=(*OPS, "softmax"), budget_s=60.5)
+    asked = run_without_times(chosen, machine, status, lambda number, point: point.operator == "softmax")
     assert asked["softmax"] == FIRST_ROWS
-    assert asked.total() == 40
+    assert asked.total() == 60
     assert min(asked[name] for name in OPS) > FIRST_ROWS
     assert chosen.mean_error == np.mean([chosen.states[name].error for name in OPS])
 
@@ -188,7 +185,7 @@ def test_an_operator_with_hardly_a_time_is_given_up(plan: Plan) -> None:
     machine = Machine(noise=0.1)
     chosen = chooser(plan, machine, budget_s=40.5)
     asked = run_without_times(
-        chosen, machine, Status.FAILED, lambda number, point: point.operator.name == "gelu" and number != 3
+        chosen, machine, Status.FAILED, lambda number, point: point.operator == "gelu" and number != 3
     )
     assert asked == {"gelu": 2 * FIRST_ROWS, "layer_norm": 40 - 2 * FIRST_ROWS}
 
@@ -197,7 +194,7 @@ def test_a_shape_that_is_not_supported_leaves_the_others(plan: Plan) -> None:
     machine = Machine()
     chosen = chooser(plan, machine, names=("softmax",), budget_s=30.5)
     asked = run_without_times(
-        chosen, machine, Status.UNSUPPORTED, lambda number, point: point.shape.sequence_length % 128 > 0
+        chosen, machine, Status.UNSUPPORTED, lambda number, point: point.vector[-1] % 128 > 0
     )
     assert asked["softmax"] == 30
     assert chosen.states["softmax"].known >= FEWEST_FOR_AN_ERROR
@@ -208,14 +205,14 @@ def test_every_candidate_is_measured_where_there_is_time() -> None:
     machine = Machine()
     chosen = chooser(plan, machine, budget_s=float("inf"))
     run(chosen, machine)
-    assert Counter(point.operator.name for point in machine.asked)["layer_norm"] == 8
+    assert Counter(point.operator for point in machine.asked)["layer_norm"] == 8
     assert all(state.is_exhausted for state in chosen.states.values())
 
 
 def test_cost_follows_the_roofline() -> None:
-    linear = OPERATORS["mlp_up_linear"]
+    linear = OPERATORS["gemm"]
     small, large = COST.seconds(linear, [(64, 64, 64), (8192, 8192, 8192)])
     assert small == pytest.approx(1.0, abs=1e-3)
-    # 2 and 4 · m k n FLOPs at 1e12/s, forty calls of them.
+    # Three products of 2 m k n FLOPs at 1e12/s, forty calls of each.
     assert large == pytest.approx(1 + 40 * 6 * 8192**3 / 1e12)
-    assert Direction.FORWARD in linear.directions
+    assert Direction.INPUT_GRADIENT in linear.directions

@@ -1,1 +1,1 @@
-"""How good a training is: its figures, and the page that shows them (extra `report`)."""
+"""How accurate a training is: its figures, the table, and the page."""

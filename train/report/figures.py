@@ -1,14 +1,14 @@
-"""The figures of a training: per operator and direction and on average, as they are printed, reported and compared."""
+"""The figures of a training, per operator and direction and on average: for the terminal, the page and JSON."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
+from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.train.dataset import Array
 from kernelcast.train.fit import Trained
 from kernelcast.train.notes import Note
@@ -29,17 +29,6 @@ class LayoutFigures:
     median_error: float
     reference_error: float | None
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "nodes": self.nodes,
-            "gpus_per_node": self.gpus_per_node,
-            "rows": self.rows,
-            "error": self.error,
-            "median_error": self.median_error,
-            "reference_error": self.reference_error,
-        }
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outlier:
@@ -49,16 +38,12 @@ class Outlier:
     time_us: float
     held_out_us: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"vector": list(self.vector), "time_us": self.time_us, "held_out_us": self.held_out_us}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorFigures:
-    """One regressor. `selected` holds the rows; None where it was taken over from an earlier bundle as it is.
+    """One regressor. `selected` holds the rows; None if it was taken over from an earlier bundle unchanged.
 
-    `reference_error` is somebody else's published one; None where there is none.
+    `reference_error` is the error that others published for it; None where they published none.
     """
 
     entry: RegressorEntry
@@ -68,9 +53,24 @@ class OperatorFigures:
     outliers: tuple[Outlier, ...]
 
     @property
+    def name(self) -> str:
+        """Operator and direction, unique in a training."""
+        return f"{self.entry.operator}, {self.entry.direction_text}"
+
+    @property
+    def title(self) -> str:
+        """What the operator does, in a few words."""
+        return OPERATORS[self.entry.operator].title
+
+    @property
+    def anchor(self) -> str:
+        """Id of its section on a page."""
+        return self.entry.file.removeprefix("models/").removesuffix(".onnx")
+
+    @property
     def is_collective(self) -> bool:
-        """Whether it is a collective, which means of operators leave out."""
-        return OPERATORS[self.entry.operator].operator_class is OperatorClass.COMMUNICATION
+        """Whether it is a collective; means over operators leave those out."""
+        return OPERATORS[self.entry.operator].is_collective
 
     @property
     def relatives(self) -> tuple[str, ...]:
@@ -96,8 +96,8 @@ class OperatorFigures:
             "training_range": dict(zip(entry.features, map(list, entry.training_range), strict=True)),
             "relatives": list(self.relatives),
             "fitted": self.selected is not None,
-            "layouts": [layout.to_dict() for layout in self.layouts],
-            "outliers": [outlier.to_dict() for outlier in self.outliers],
+            "layouts": list(map(asdict, self.layouts)),
+            "outliers": list(map(asdict, self.outliers)),
         }
 
 
@@ -105,8 +105,8 @@ class OperatorFigures:
 class TrainingFigures:
     """All regressors of a training, in the order of its bundle, and their means.
 
-    Means are over operators and directions, each counting alike; collectives, whose errors say more about the network
-    than about a regressor, have a mean of their own.
+    Means are over operators and directions with equal weight. Collectives have a mean of their own: their errors
+    reflect the network more than the regressor.
     """
 
     trained: Trained
@@ -114,7 +114,7 @@ class TrainingFigures:
 
     @property
     def mean_validation_error(self) -> float:
-        """Mean error of the operators without the collectives, a fraction; of these where there is nothing else."""
+        """Mean error of the operators that are no collectives, a fraction; of the collectives if all are."""
         return _mean([o.entry.validation_error for o in self._counted()])
 
     @property
@@ -125,13 +125,13 @@ class TrainingFigures:
 
     @property
     def mean_reference_error(self) -> float | None:
-        """Mean of the published errors, where every operator in `mean_validation_error` has one; else None."""
+        """Mean of the published errors if every operator of `mean_validation_error` has one; else None."""
         published = [o.reference_error for o in self._counted() if o.reference_error is not None]
         return _mean(published) if len(published) == len(self._counted()) else None
 
     @property
     def mean_extrapolation_error(self) -> float | None:
-        """Mean error beyond the range that was fitted, over the operators where it was measured."""
+        """Mean error beyond the fitted range, over the operators where it was measured."""
         errors = [e for o in self._counted() if (e := o.entry.extrapolation_error) is not None]
         return _mean(errors) if errors else None
 
@@ -146,7 +146,7 @@ class TrainingFigures:
 
     @property
     def notes(self) -> tuple[Note, ...]:
-        """What rows leave doubtful, by operator and direction."""
+        """Notes on doubtful rows, by operator and direction."""
         return self.trained.notes
 
     @property
@@ -184,7 +184,7 @@ class TrainingFigures:
 
 
 def figures(trained: Trained, reference: Reference | None = None) -> TrainingFigures:
-    """Put a training's figures together; `reference` adds others' errors."""
+    """The figures of a training; `reference` adds published errors."""
     selections = {selected.table.key: selected for selected in trained.selections}
     return TrainingFigures(
         trained=trained,
@@ -198,7 +198,7 @@ def figures(trained: Trained, reference: Reference | None = None) -> TrainingFig
 def _operator(
     entry: RegressorEntry, selected: Selected | None, reference: Reference | None
 ) -> OperatorFigures:
-    # Rows weigh the layouts; those of a regressor that was taken over are not at hand.
+    # Layouts are weighted by rows; a regressor that was taken over has none here, so its layouts count alike.
     rows_of = {
         layout: int(_of_layout(selected.table.workloads, layout).sum()) if selected else 1
         for layout in entry.layouts
@@ -239,7 +239,7 @@ def _layouts(
 
 
 def _outliers(selected: Selected | None) -> tuple[Outlier, ...]:
-    """Those of the selection, in its order: the furthest off first."""
+    """In the order of the selection: the furthest off first."""
     if selected is None:
         return ()
     table = selected.table

@@ -1,50 +1,68 @@
-"""The report of a training: one HTML file with its tables and plots, nothing outside it (extra `report`)."""
+"""The report of a training: one HTML file with its tables and plots that loads nothing from elsewhere."""
 
-import base64
-import hashlib
 import os
-import secrets
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
-from urllib.parse import quote
 
 import numpy as np
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
 
 from kernelcast.runtime.bundle.interval import LEVEL
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.views.formatting import amount, counted, percent, value_range
+from kernelcast.runtime.views.markup import Markup, element, joined
+from kernelcast.runtime.views.output_file import write_pieces
+from kernelcast.runtime.views.page import (
+    bullets,
+    details,
+    document,
+    facts,
+    picture,
+    region,
+    section,
+    table,
+    tile,
+)
 from kernelcast.train.intervals import log_half_widths
-from kernelcast.train.report.canvas import Size
 from kernelcast.train.report.figures import OperatorFigures, TrainingFigures
-from kernelcast.train.report.plots import INCHES, agreement_svg, coverage_svg, errors_svg, overview_svg
+from kernelcast.train.report.plots import (
+    HEIGHT,
+    OVERVIEW_WIDTH,
+    WIDTH,
+    agreement_plot,
+    coverage_plot,
+    errors_plot,
+    overview_plot,
+)
 from kernelcast.train.report.points import Points
 from kernelcast.train.report.table import columns
-from kernelcast.train.report.words import amount_text, percent_text, ranges_text, time_text
 
 FILE_NAME = "index.html"
-_HERE = Path(__file__).resolve().parent
 _OUTLIERS_SHOWN = 500
-_PIXELS_PER_INCH = 96
-_PLAIN_IN_DATA = " :/?=&;,+()'-_.!*@$~"
+# A heading sorts by its column; again, in reverse. Cells without a figure come last either way.
+_SORT = """
+for (const table of document.querySelectorAll("table.sortable")) {
+  const headings = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+  headings.forEach((heading, column) => {
+    const button = document.createElement("button");
+    button.append(...heading.childNodes);
+    heading.append(button);
+    const key = (row) => row.cells[column].querySelector("data")?.value ?? row.cells[column].textContent;
+    button.addEventListener("click", () => {
+      const sign = heading.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+      for (const other of headings) other.removeAttribute("aria-sort");
+      heading.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+      body.append(...[...body.rows].sort((a, b) => {
+        const [x, y] = [key(a), key(b)];
+        if (x === "" || y === "") return (x === "") - (y === "");
+        return sign * (isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y);
+      }));
+    });
+  });
+}
+"""
 
 Progress = Callable[[int, int, str], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
-    """One picture of the page: the SVG as a data URI, what it shows in words, its size in CSS pixels."""
-
-    source: str
-    alt: str
-    caption: str
-    width: int
-    height: int
 
 
 def check_directory(directory: Path) -> None:
@@ -65,117 +83,146 @@ def check_directory(directory: Path) -> None:
 def write_report(
     figures: TrainingFigures, directory: Path, *, on_progress: Progress = lambda done, total, what: None
 ) -> Path:
-    """Write the page into `directory`, which is made; a page that is there is replaced, all at once.
+    """Write the page into `directory`, which is made; an existing page is replaced as a whole.
 
-    The same training gives the same bytes. Answers the page's path.
+    The same training gives the same bytes. Returns the page's path.
 
     Raises:
         DataError: the folder or the file cannot be written.
     """
-    content = page(figures, on_progress=on_progress).encode()
-    path = directory / FILE_NAME
-    partial = directory / f".{FILE_NAME}.{secrets.token_hex(4)}.partial"
+    content, path = page(figures, on_progress=on_progress), directory / FILE_NAME
     try:
         directory.mkdir(parents=True, exist_ok=True)
-        try:
-            partial.write_bytes(content)
-            partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
     except OSError as error:
-        raise DataError(f"report {path}: cannot be written ({error.strerror or error})") from error
+        raise DataError(f"report {directory}: cannot be made ({error.strerror or error})") from error
+    write_pieces(path, [content])
     return path
 
 
 def page(figures: TrainingFigures, *, on_progress: Progress = lambda done, total, what: None) -> str:
-    """The whole page."""
-    manifest, table, operators = figures.trained.manifest, columns(figures), []
+    """The whole page: means, table, what was left out, notes, errors at a glance, every operator."""
+    operators = []
     for done, operator in enumerate(figures.operators, start=1):
-        operators.append(_section(operator))
+        operators.append(_operator(operator))
         on_progress(done, len(figures.operators), operator.entry.operator)
-    script = (_HERE / "sort.js").read_text(encoding="utf-8")
-    content: str = _template("page.html").render(
-        title=figures.trained.path.name,
-        manifest=manifest,
-        tiles=_tiles(figures),
-        facts=_facts(figures),
-        columns=table,
-        rows=list(zip(*(column.cells for column in table), strict=True)),
-        operators=operators,
-        skipped=figures.trained.skipped,
-        notes=figures.notes,
-        overview=_overview(figures),
-        level=percent_text(LEVEL, digits=0),
-        script=Markup(script),  # ours, from the file beside this one
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    trained, title = figures.trained, f"Training of {figures.trained.path.name}"
+    made_by = f"written by kernelcast {trained.manifest.kernelcast_version}"
+    count = f"{counted(len(operators), 'regressor')}, one per operator and direction, {made_by}."
+    header = element("header", element("h1", title), element("p", count, class_="soft"))
+    left_out = [f"{s.operator} ({s.direction}): {s.reason}" for s in trained.skipped]
+    notes = [f"{n.operator} ({n.direction}): {n.text}" for n in figures.notes]
+    main = element(
+        "main",
+        element("dl", *_tiles(figures), class_="tiles"),
+        facts(_facts(figures)),
+        section("Operators", _table(figures)),
+        *([section("Left out", bullets(*left_out))] if left_out else []),
+        *([section("Notes", bullets(*notes))] if notes else []),
+        section("Errors at a glance", _overview(figures)),
+        section("How to read this", _reading()),
+        section("Operator by operator", *operators),
     )
-    return content
+    return document(title, header, main, script=_SORT)
 
 
-@cache
-def _environment() -> Environment:
-    return Environment(loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined)
-
-
-def _template(name: str) -> Any:
-    return _environment().get_template(name)
-
-
-def _tiles(figures: TrainingFigures) -> list[tuple[str, str]]:
-    measured = [
+def _tiles(figures: TrainingFigures) -> Iterator[Markup]:
+    for name, value in (
         ("mean error, operators", figures.mean_validation_error),
         ("reference for the same", figures.mean_reference_error),
         ("mean error, collectives", figures.mean_collective_error),
         ("held-out rows within their interval", figures.mean_coverage),
         ("mean error extrapolated", figures.mean_extrapolation_error),
-    ]
-    return [
-        *((name, percent_text(value)) for name, value in measured if value is not None),
-        ("rows", f"{figures.rows:,}"),
-        ("models", amount_text(figures.size_bytes, "B")),
-    ]
+    ):
+        if value is not None:
+            yield tile(name, percent(value))
+    yield tile("rows", f"{figures.rows:,}")
+    yield tile("models", amount(figures.size_bytes, "B"))
 
 
-def _facts(figures: TrainingFigures) -> list[tuple[str, str]]:
+def _facts(figures: TrainingFigures) -> dict[str, str]:
     manifest = figures.trained.manifest
-    listed = [
-        ("hardware", [f.description for f in manifest.compute]),
-        ("fabric", [f.description for f in manifest.fabric]),
-        ("software", [f.description for f in manifest.software]),
-    ]
-    return [
-        *((name, "; ".join(descriptions)) for name, descriptions in listed if descriptions),
-        ("times", f"{manifest.statistic.replace('_', ' ')}, {manifest.dtype}"),
-        ("newest measurement", "not known" if manifest.created_at == UNKNOWN_MOMENT else manifest.created_at),
-        ("seed", str(manifest.seed)),
-        ("dataset", manifest.dataset_digest),
-        ("bundle", figures.trained.digest),
-    ]
-
-
-def _section(operator: OperatorFigures) -> Mapping[str, Any]:
-    entry = operator.entry
-    return {
-        "operator": entry.operator,
-        "direction": entry.direction_text,
-        "anchor": entry.file.removeprefix("models/").removesuffix(".onnx"),
-        "title": f"{OPERATORS[entry.operator].title[:1].upper()}{OPERATORS[entry.operator].title[1:]}",
-        "summary": _summary(operator),
-        "plots": _plots(operator),
-        "features": entry.features,
-        "layouts": [
-            (
-                f"{layout.nodes} × {layout.gpus_per_node}",
-                f"{layout.rows:,}",
-                percent_text(layout.error),
-                percent_text(layout.median_error),
-                percent_text(layout.reference_error),
-            )
-            for layout in operator.layouts
-        ],
-        "outliers": _outliers(operator),
-        "outlier_summary": _outlier_summary(operator),
+    found = {
+        "hardware": "; ".join(f.description for f in manifest.compute),
+        "fabric": "; ".join(f.description for f in manifest.fabric),
+        "software": "; ".join(f.description for f in manifest.software),
+        "times": f"{manifest.statistic.replace('_', ' ')}, {manifest.dtype}",
+        "newest measurement": "not known" if manifest.created_at == UNKNOWN_MOMENT else manifest.created_at,
+        "seed": str(manifest.seed),
+        "dataset": manifest.dataset_digest,
+        "bundle": figures.trained.digest,
     }
+    return {name: text for name, text in found.items() if text}
+
+
+def _table(figures: TrainingFigures) -> Markup:
+    found = columns(figures)
+    rows = [
+        [element("data", cell.text, value=str(cell.value)) for cell in cells]
+        for cells in zip(*(column.cells for column in found), strict=True)
+    ]
+    for row, operator in zip(rows, figures.operators, strict=True):
+        row[0] = element("a", row[0], href=f"#{operator.anchor}")
+    return table(
+        [column.heading for column in found],
+        rows,
+        caption="Errors on held-out rows, from nested cross-validation. A heading sorts.",
+        text_columns=[index for index, column in enumerate(found) if not column.is_number],
+        class_="sortable",
+    )
+
+
+def _overview(figures: TrainingFigures) -> Markup:
+    ordered = sorted(figures.operators, key=lambda o: o.entry.validation_error)
+    errors = [(o.entry.validation_error, o.reference_error) for o in ordered]
+    drawn, height = overview_plot([o.name for o in ordered], errors)
+    best, worst = (f"{o.name} with {percent(o.entry.validation_error)}" for o in (ordered[0], ordered[-1]))
+    compared = any(reference is not None for _, reference in errors)
+    svg = picture(
+        "overview",
+        "Errors of all regressors",
+        f"Error of each of {len(ordered)} regressors, from {best} to {worst}.",
+        *drawn,
+        width=OVERVIEW_WIDTH,
+        height=height,
+    )
+    caption = (
+        f"Mean error on held-out rows{' (filled) and that of the reference (hollow)' if compared else ''}."
+    )
+    return element(
+        "figure", region("Errors of all regressors", svg), element("figcaption", caption), class_="overview"
+    )
+
+
+def _reading() -> Markup:
+    level = percent(LEVEL, digits=0)
+    terms = {
+        "Error": "mean of |predicted − measured| / measured over all rows. Every row is predicted by a regressor that "
+        "was chosen and fitted without it.",
+        "Reference": "the error that others published of their regressors.",
+        "Coverage": f"the share of held-out rows within their {level} interval, whose width comes from other rows. "
+        "The shaded band in the plots is that interval.",
+        "Extrapolated": "the error on workloads larger than any that was fitted, one feature at a time.",
+        "Range": "smallest and largest value of every feature. A prediction outside carries a warning. In the plots of "
+        "what was sampled it is dashed, and a larger point stands for more workloads at that place.",
+    }
+    return bullets(*(joined((element("b", name), f": {text}")) for name, text in terms.items()))
+
+
+def _operator(operator: OperatorFigures) -> Markup:
+    parts: list[Markup] = []
+    if plots := list(_plots(operator)):
+        parts.append(element("div", *plots, class_="plots"))
+    if operator.layouts:
+        parts.append(_layouts(operator))
+    if operator.outliers:
+        parts.append(_outliers(operator))
+    return element(
+        "section",
+        element("h3", operator.name, id=operator.anchor),
+        element("p", _summary(operator), class_="soft"),
+        *parts,
+        class_="operator",
+    )
 
 
 def _summary(operator: OperatorFigures) -> str:
@@ -185,100 +232,94 @@ def _summary(operator: OperatorFigures) -> str:
         for name, value in entry.hyperparameters.items()
         if value is not False
     )
-    ranges = ", ".join(
-        f"{feature} {ranges_text([ends])}"
-        for feature, ends in zip(entry.features, entry.training_range, strict=True)
-    )
     taken = "" if operator.selected else " Taken over from an earlier bundle: its rows have not changed."
     pooled = f" Fitted together with {', '.join(operator.relatives)}." if operator.relatives else ""
-    return f"{entry.algorithm} on {entry.form} ({settings}). {entry.rows:,} rows: {ranges}.{pooled}{taken}"
+    return (
+        f"{operator.title[:1].upper()}{operator.title[1:]}. {entry.algorithm} on {entry.form} ({settings}). "
+        f"{entry.rows:,} rows: {_ranges(operator)}.{pooled}{taken}"
+    )
 
 
-def _plots(operator: OperatorFigures) -> list[Plot]:
+def _ranges(operator: OperatorFigures) -> str:
+    entry = operator.entry
+    pairs = zip(entry.features, entry.training_range, strict=True)
+    return ", ".join(f"{feature} {value_range(low, high)}" for feature, (low, high) in pairs)
+
+
+def _plots(operator: OperatorFigures) -> Iterator[Markup]:
     if operator.selected is None:
-        return []
-    entry, table = operator.entry, operator.selected.table
-    widths = log_half_widths(entry.interval, table.workloads)
-    points = Points.of(table, operator.selected.held_out_us, widths, entry.dtype)
+        return
+    entry, rows = operator.entry, operator.selected.table
+    widths = log_half_widths(entry.interval, rows.workloads)
+    points = Points.of(rows, operator.selected.held_out_us, widths, entry.dtype)
     if not len(points):
-        return []
-    name = f"{entry.operator}, {entry.direction_text}"
-    times = f"{time_text(points.times_us.min())} to {time_text(points.times_us.max())}"
-    widest = np.unique(np.expm1(points.half_widths))
-    band = " to ".join(percent_text(float(width)) for width in dict.fromkeys((widest[0], widest[-1])))
-    error, level = percent_text(entry.validation_error), percent_text(LEVEL, digits=0)
-    lost = len(table) - len(points)
-    missing = f" {lost} rows whose prediction is no number are not shown." if lost else ""
+        return
+    reach = np.unique(np.expm1(points.half_widths)).tolist()
+    band = " to ".join(dict.fromkeys(percent(end) for end in (reach[0], reach[-1])))
+    level, lost = percent(LEVEL, digits=0), len(rows) - len(points)
+    missing = f" {lost} rows whose prediction is not a number are not shown." if lost else ""
     unit = "floating-point operations" if points.size_unit == "FLOP" else "bytes moved"
-    sizes = " to ".join(
-        amount_text(float(end), points.size_unit) for end in (points.sizes.min(), points.sizes.max())
+    sizes, times_s = (
+        f"{amount(values.min(), name)} to {amount(values.max(), name)}"
+        for values, name in ((points.sizes, points.size_unit), (points.times_us * 1e-6, "s"))
     )
-    worst = percent_text(float(np.abs(points.held_out_us / points.times_us - 1).max()))
-    ranges = ", ".join(
-        f"{feature} {ranges_text([ends])}"
-        for feature, ends in zip(entry.features, entry.training_range, strict=True)
-    )
-    return [
-        _plot(
-            agreement_svg(points),
-            alt=f"{name}: predicted over measured time of {len(points):,} held-out rows, {times}; "
-            f"the points lie along the diagonal with a mean error of {error}.",
-            caption=f"Predicted against measured, with the {level} band.{missing}",
+    worst = percent(float(np.abs(points.held_out_us / points.times_us - 1).max()))
+    for name, drawn, title, description, caption in (
+        (
+            "agreement",
+            agreement_plot(points),
+            "predicted over measured time",
+            f"{len(points):,} held-out rows, {times_s}; the points lie along the diagonal with a mean error of "
+            f"{percent(entry.validation_error)}.",
+            f"Predicted against measured, with the {level} band.{missing}",
         ),
-        _plot(
-            errors_svg(points),
-            alt=f"{name}: error of the held-out prediction over {unit}, {sizes}; the largest is {worst}, "
-            f"the {level} band reaches {band} either way.",
-            caption=f"Error over size; the {level} band reaches {band} either way.",
+        (
+            "errors",
+            errors_plot(points),
+            f"error of the held-out prediction over {unit}",
+            f"{sizes}; the largest error is {worst}, the {level} band reaches {band} either way.",
+            f"Error over size; the {level} band reaches {band} either way.",
         ),
-        _plot(
-            coverage_svg(points),
-            alt=f"{name}: the {len(table):,} sampled workloads, {ranges}.",
-            caption="What was sampled; the training range is dashed.",
+        (
+            "coverage",
+            coverage_plot(points),
+            "what was sampled",
+            f"The {len(rows):,} sampled workloads, {_ranges(operator)}.",
+            "What was sampled; the training range is dashed.",
         ),
+    ):
+        label = f"{operator.anchor}-{name}"
+        svg = picture(label, f"{operator.name}: {title}", description, *drawn, width=WIDTH, height=HEIGHT)
+        yield element("figure", svg, element("figcaption", caption))
+
+
+def _layouts(operator: OperatorFigures) -> Markup:
+    rows = [
+        (
+            f"{layout.nodes} × {layout.gpus_per_node}",
+            f"{layout.rows:,}",
+            percent(layout.error),
+            percent(layout.median_error),
+            percent(layout.reference_error),
+        )
+        for layout in operator.layouts
     ]
+    headers = ("nodes × devices per node", "rows", "error", "median error", "reference")
+    return table(headers, rows, caption=f"Errors of {operator.name} by layout")
 
 
-def _overview(figures: TrainingFigures) -> Plot:
-    ordered = sorted(figures.operators, key=lambda o: o.entry.validation_error)
-    errors = [(o.entry.validation_error, o.reference_error) for o in ordered]
-    names = [f"{o.entry.operator}, {o.entry.direction_text}" for o in ordered]
-    svg, inches = overview_svg(names, errors)
-    best, worst = (f"{names[place]} with {percent_text(errors[place][0])}" for place in (0, -1))
-    compared = any(reference is not None for _, reference in errors)
-    return _plot(
-        svg,
-        alt=f"Error of each of {len(names)} regressors, from {best} to {worst}.",
-        caption="Mean error on held-out rows"
-        + (" (filled) and that of the reference (hollow)." if compared else "."),
-        inches=inches,
-    )
-
-
-def _plot(svg: str, *, alt: str, caption: str, inches: Size = INCHES) -> Plot:
-    return Plot(
-        # Not in base64, which the pictures inside are already.
-        source="data:image/svg+xml," + quote(svg, safe=_PLAIN_IN_DATA),
-        alt=alt,
-        caption=caption,
-        width=round(inches[0] * _PIXELS_PER_INCH),
-        height=round(inches[1] * _PIXELS_PER_INCH),
-    )
-
-
-def _outliers(operator: OperatorFigures) -> list[Sequence[str]]:
-    return [
+def _outliers(operator: OperatorFigures) -> Markup:
+    count = len(operator.outliers)
+    shown = f", the {_OUTLIERS_SHOWN} furthest off" if count > _OUTLIERS_SHOWN else ""
+    rows = [
         (
             *(f"{value:,}" for value in outlier.vector),
-            time_text(outlier.time_us),
-            time_text(outlier.held_out_us),
+            amount(outlier.time_us * 1e-6, "s"),
+            amount(outlier.held_out_us * 1e-6, "s"),
             f"{max(outlier.time_us / outlier.held_out_us, outlier.held_out_us / outlier.time_us):.1f} ×",
         )
         for outlier in operator.outliers[:_OUTLIERS_SHOWN]
     ]
-
-
-def _outlier_summary(operator: OperatorFigures) -> str:
-    count = len(operator.outliers)
-    shown = f", the {_OUTLIERS_SHOWN} furthest off" if count > _OUTLIERS_SHOWN else ""
-    return f"{count:,} {'outlier' if count == 1 else 'outliers'}, which the regressor does not follow{shown}"
+    headers = (*operator.entry.features, "measured", "predicted, held out", "off by")
+    summary = f"{counted(count, 'outlier')}, which the regressor does not follow{shown}"
+    return details(summary, table(headers, rows, caption=f"Outliers of {operator.name}", text_columns=()))

@@ -1,127 +1,123 @@
-"""Three plots of a regressor and one of all, each as an SVG of its own (matplotlib; extra `report`).
-
-Many points are drawn as one picture inside the SVG, few as shapes.
-"""
+"""Three plots of a regressor and one of all, as the shapes of an SVG."""
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.ticker import FixedFormatter, FixedLocator
 
+from kernelcast.runtime.views.formatting import amount, percent, value_range
+from kernelcast.runtime.views.markup import Markup, element
 from kernelcast.train.dataset import Array
-from kernelcast.train.report.canvas import INK, Size, canvas, logarithmic
+from kernelcast.train.report.axes import Box, LogAxis, error_tick, frame, marks, polygon, ratio_ticks
 from kernelcast.train.report.points import LAYOUT_FEATURES, Points, Rows
-from kernelcast.train.report.ticks import ratio_ticks
-from kernelcast.train.report.words import amount_text, error_tick, percent_text, time_text
 
-# Blue, orange, green, … of a palette for people who see colours differently (Okabe and Ito), black left out. Markers
-# differ too, so that no layout is told by its colour alone.
+WIDTH, HEIGHT = 400.0, 372.0
+"""Of a regressor's plots."""
+
+OVERVIEW_WIDTH = 700.0
+
+# The palette of Okabe and Ito, which colour-blind readers can tell apart, without its black. Shapes differ too, so that
+# colour is not the only sign of a layout.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#8C6BB1", "#7F7F7F", "#B5A400")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
-_SHAPES_UP_TO = 300
-_SIZED_SHAPES_UP_TO = 40  # each is a path of its own
-INCHES = (4.4, 3.7)
-"""Width and height of a regressor's plots."""
-
+_SHAPES = (  # relative path, width of its line
+    ("h0", 4.0),  # dot
+    ("m-2-2h4v4h-4z", 0.0),  # square
+    ("m0-3l3 5h-6z", 0.0),  # triangle
+    ("m0-3l3 3l-3 3l-3-3z", 0.0),  # diamond
+    ("m0 3l3-5h-6z", 0.0),  # triangle, point down
+    ("m-2.5 0h5m-2.5-2.5v5", 1.5),  # plus
+    ("m-2-2l4 4m0-4l-4 4", 1.5),  # cross
+    ("m-3 0l5 3v-6z", 0.0),  # triangle, point to the left
+    ("m-3-1h6v2h-6z", 0.0),  # bar
+)
+_BOX = Box(left=70, top=8, right=390, bottom=328)
+_GAP = 34.0  # between the cells of a matrix, wide enough for the labels of neighbours
 _MARGIN = 1.15  # of an axis beyond its values, as a factor
 
 
-def agreement_svg(points: Points) -> str:
+def agreement_plot(points: Points) -> Iterator[Markup]:
     """Held-out prediction over measured time, both logarithmic, with the diagonal and the 90 % band."""
-    with canvas(INCHES) as (figure, written):
-        axes = figure.add_subplot()
-        every = np.concatenate([points.times_us, points.held_out_us])
-        low, high = every.min() / _MARGIN, every.max() * _MARGIN
-        for colour, rows in _coloured(points):
-            for half_width, group in _bands(points, rows):
-                ends = np.array([points.times_us[group].min(), points.times_us[group].max()])
-                wide = math.exp(half_width)
-                axes.fill_between(ends, ends / wide, ends * wide, color=colour, alpha=0.22, linewidth=0)
-        axes.plot([low, high], [low, high], color=INK, linewidth=0.8)
-        _scatter(axes, points, points.times_us, points.held_out_us)
-        for axis in (axes.xaxis, axes.yaxis):
-            logarithmic(axis, low, high, time_text)
-        axes.set_aspect("equal")
-        axes.set(xlabel="measured", ylabel="predicted, held out")
-        _legend(axes, points)
-        return written()
+    factors = np.exp(points.half_widths)
+    every = np.concatenate([points.held_out_us, points.times_us * factors, points.times_us / factors])
+    x = _across(every)
+    y = replace(x, start=_BOX.bottom, end=_BOX.top)
+    yield from frame(_BOX, x.ticks(_time, most=5), y.ticks(_time), "measured", "predicted, held out")
+    for colour, group, factor in _bands(points):
+        ends = points.times_us[group].min(), points.times_us[group].max()
+        yield _band(x, y, ends, [(end / factor, end * factor) for end in ends], colour)
+    yield polygon((_BOX.left, _BOX.right), (_BOX.bottom, _BOX.top), class_="ideal")
+    yield from _scatter(points, x.at(points.times_us), y.at(points.held_out_us))
+    if len(points.series) > 1:
+        # The half above the diagonal is empty.
+        yield element("text", "nodes × devices per node", x=_BOX.left + 8, y=_BOX.top + 14, class_="small")
+        for place, (label, colour, (shape, width)) in enumerate(_styles(points)):
+            left, middle = _BOX.left + 14 + place % 2 * 62, _BOX.top + 28 + place // 2 * 14
+            yield marks([left], [middle], colour, shape=shape, width=width)
+            yield element("text", label, x=left + 8, y=middle + 4, class_="small")
 
 
-def errors_svg(points: Points) -> str:
+def errors_plot(points: Points) -> Iterator[Markup]:
     """Error of the held-out prediction over the size of the workload, both logarithmic, with the 90 % band."""
-    with canvas(INCHES) as (figure, written):
-        axes = figure.add_subplot()
-        ratios = points.held_out_us / points.times_us
-        largest = float(np.exp(np.abs(np.log(ratios)).max(initial=0.001)))
-        largest = max(largest, math.exp(float(points.half_widths.max(initial=0.0)))) ** 1.08
-        for colour, rows in _coloured(points):
-            for half_width, group in _bands(points, rows):
-                ends = [points.sizes[group].min() / 1.03, points.sizes[group].max() * 1.03]
-                wide = math.exp(half_width)
-                axes.fill_between(ends, 1 / wide, wide, color=colour, alpha=0.22, linewidth=0)
-        axes.axhline(1.0, color=INK, linewidth=0.8)
-        _scatter(axes, points, points.sizes, ratios)
-        low, high = points.sizes.min() / _MARGIN, points.sizes.max() * _MARGIN
-        logarithmic(axes.xaxis, low, high, lambda size: amount_text(size, points.size_unit), most=4)
-        logarithmic(axes.yaxis, 1 / largest, largest, error_tick, ratio_ticks(largest))
-        axes.set(
-            xlabel="floating-point operations" if points.size_unit == "FLOP" else "data moved",
-            ylabel="predicted against measured",
-        )
-        return written()
+    ratios = points.held_out_us / points.times_us
+    spread = max(0.001, float(np.abs(np.log(ratios)).max()), float(points.half_widths.max()))
+    largest = math.exp(1.08 * spread)
+    x = _across(points.sizes)
+    y = LogAxis(low=1 / largest, high=largest, start=_BOX.bottom, end=_BOX.top)
+    x_ticks = x.ticks(lambda size: amount(size, points.size_unit), most=4)
+    x_name = "floating-point operations" if points.size_unit == "FLOP" else "data moved"
+    y_ticks = y.ticks(error_tick, ratio_ticks(largest))
+    yield from frame(_BOX, x_ticks, y_ticks, x_name, "predicted against measured")
+    for colour, group, factor in _bands(points):
+        ends = points.sizes[group].min() / 1.03, points.sizes[group].max() * 1.03
+        yield _band(x, y, ends, [(1 / factor, factor)] * 2, colour)
+    middle = float(y.at(1.0))
+    yield polygon((_BOX.left, _BOX.right), (middle, middle), class_="ideal")
+    yield from _scatter(points, x.at(points.sizes), y.at(ratios))
 
 
-def coverage_svg(points: Points) -> str:
+def coverage_plot(points: Points) -> Iterator[Markup]:
     """Which workloads were measured: every pair of features, ticks at the ends of the training range.
 
     For a collective: entries over layouts. Features that never vary, or always equal another one, are left out.
     """
-    with canvas(INCHES) as (figure, written):
-        if set(LAYOUT_FEATURES) <= set(points.features):
-            _layout_coverage(figure.add_subplot(), points)
-            return written()
-        *columns, last = varying(points)
-        if not columns:
-            _pair(figure.add_subplot(), points, last, last, labels=(True, False))
-        # The lower half of a matrix: one feature per column below, one per row at the left.
-        for across, first in enumerate(columns):
-            for down, second in enumerate([*columns, last][across + 1 :], start=across):
-                axes = figure.add_subplot(len(columns), len(columns), down * len(columns) + across + 1)
-                _pair(axes, points, first, second, labels=(down == len(columns) - 1, across == 0))
-        return written()
+    if set(LAYOUT_FEATURES) <= set(points.features):
+        yield from _layout_coverage(points)
+        return
+    *columns, last = varying(points)
+    rows = [*columns[1:], last] if columns else [last]
+    columns = columns or [last]
+    # The lower half of a matrix: one feature per column, one per row.
+    width = (_BOX.right - _BOX.left + _GAP) / len(columns)
+    height = (_BOX.bottom - _BOX.top + _GAP) / len(columns)
+    for across, first in enumerate(columns):
+        for down, second in enumerate(rows[across:], start=across):
+            left, top = _BOX.left + across * width, _BOX.top + down * height
+            cell = Box(left=left, top=top, right=left + width - _GAP, bottom=top + height - _GAP)
+            yield from _pair(points, cell, (first, down == len(rows) - 1), (second, across == 0))
 
 
-def overview_svg(names: Sequence[str], errors: Sequence[tuple[float, float | None]]) -> tuple[str, Size]:
-    """Error of every regressor, filled, and the published one where there is one, hollow; and the SVG's size."""
-    inches = (7.2, 0.7 + 0.19 * len(names))
-    with canvas(inches) as (figure, written):
-        axes = figure.add_subplot()
-        shown = [(place, error) for place, (error, _) in enumerate(errors) if 0 < error < math.inf]
-        published = [(place, error) for place, (_, error) in enumerate(errors) if error]
-        for places, filled in ((published, False), (shown, True)):
-            axes.scatter(
-                [error for _, error in places],
-                [place for place, _ in places],
-                s=24,
-                color=COLOURS[0] if filled else "none",
-                edgecolors=COLOURS[0] if filled else COLOURS[3],
-                linewidths=0 if filled else 1.1,
-            )
-        axes.yaxis.set_major_locator(FixedLocator(range(len(names))))
-        axes.yaxis.set_major_formatter(FixedFormatter(names))
-        axes.set_ylim(len(names) - 0.3, -0.7)
-        every = [error for _, error in (*shown, *published)] or [0.01]
-        logarithmic(
-            axes.xaxis, min(every) / 1.3, max(every) * 1.3, lambda error: percent_text(error, digits=1)
-        )
-        axes.set_xlabel("mean error on held-out rows")
-        return written(), inches
+def overview_plot(
+    names: Sequence[str], errors: Sequence[tuple[float, float | None]]
+) -> tuple[list[Markup], float]:
+    """Error of every regressor, filled, and the published one where it is known, hollow; and the SVG's height."""
+    box = Box(left=240, top=6, right=OVERVIEW_WIDTH - 20, bottom=12 + 18.0 * len(names))
+    shown = [(place, error) for place, (error, _) in enumerate(errors) if 0 < error < math.inf]
+    published = [(place, error) for place, (_, error) in enumerate(errors) if error]
+    every = [error for _, error in (*shown, *published)] or [0.01]
+    x = LogAxis(low=min(every) / 1.3, high=max(every) * 1.3, start=box.left, end=box.right)
+    y_ticks = [(box.top + 12 + 18.0 * place, name) for place, name in enumerate(names)]
+    drawn = list(frame(box, x.ticks(percent), y_ticks, "mean error on held-out rows", ""))
+    for places, fill, edge in ((published, "none", COLOURS[3]), (shown, COLOURS[0], COLOURS[0])):
+        for place, error in places:
+            x_y = {"cx": float(x.at(error)), "cy": y_ticks[place][0]}
+            drawn.append(element("circle", r=3, fill=fill, stroke=edge, **x_y))
+    return drawn, box.bottom + 42
 
 
 def varying(points: Points) -> list[int]:
-    """Columns of the features that vary and are not a copy of an earlier one; the first where none is."""
+    """Columns of the features that vary and are not a copy of an earlier one; the first if none does."""
     found: list[int] = []
     for column in range(len(points.features)):
         values = points.workloads[:, column]
@@ -131,109 +127,82 @@ def varying(points: Points) -> list[int]:
     return found or [0]
 
 
-def _pair(axes: Axes, points: Points, first: int, second: int, labels: tuple[bool, bool]) -> None:
-    """The distinct pairs of two features; `labels` says which of the two axes is named and numbered."""
-    distinct, counts = np.unique(points.workloads[:, [first, second]], axis=0, return_counts=True)
-    # A workload's area follows how many share its place, between bounds that stay visible.
-    areas = 4 + 26 * np.sqrt(counts / counts.max())
-    axes.scatter(
-        np.maximum(distinct[:, 0], 1),
-        np.maximum(distinct[:, 1], 1),
-        s=areas,
-        color=COLOURS[0],
-        alpha=0.6,
-        linewidths=0,
-        rasterized=len(distinct) > _SIZED_SHAPES_UP_TO,
+def _pair(points: Points, cell: Box, across: tuple[int, bool], down: tuple[int, bool]) -> Iterator[Markup]:
+    """The distinct pairs of two features, each given as its column and whether its axis is labelled."""
+    columns = [across[0], down[0]]
+    values = np.maximum(points.workloads[:, columns], 1)
+    ends = np.stack([values.min(axis=0), values.max(axis=0)], axis=1).tolist()
+    x, y = (
+        LogAxis(low=low / 1.25, high=high * 1.25, start=start, end=end)
+        for (low, high), start, end in zip(
+            ends, (cell.left, cell.bottom), (cell.right, cell.top), strict=True
+        )
     )
-    for axis, column, labelled in ((axes.xaxis, first, labels[0]), (axes.yaxis, second, labels[1])):
-        low, high = _range(points.workloads[:, column])
-        logarithmic(axis, low / 1.25, high * 1.25, _plain if labelled else lambda _: "", sorted({low, high}))
-        if labelled:
-            axis.set_label_text(points.features[column])
-            axis.labelpad = 1
-    axes.tick_params(labelsize=7.5)
-    ends = [_range(points.workloads[:, column]) for column in (first, second)]
-    (left, right), (bottom, top) = ends
-    axes.plot(
-        [left, right, right, left, left],
-        [bottom, bottom, top, top, bottom],
-        color=INK,
-        linewidth=0.7,
-        linestyle=(0, (3, 3)),
+    x_ticks, y_ticks = (
+        axis.ticks(_plain, sorted(set(values))) if labelled else []
+        for axis, values, (_, labelled) in zip((x, y), ends, (across, down), strict=True)
     )
+    names = (points.features[column] if labelled else "" for column, labelled in (across, down))
+    yield from frame(cell, x_ticks, y_ticks, *names)
+    distinct, counts = np.unique(values, axis=0, return_counts=True)
+    # A dot's area grows with the number of workloads at its place, between bounds that stay visible.
+    widths = np.round(np.sqrt(6 + 44 * np.sqrt(counts / counts.max())))
+    for width in np.unique(widths).tolist():
+        chosen = distinct[widths == width]
+        yield marks(x.at(chosen[:, 0]), y.at(chosen[:, 1]), COLOURS[0], width=width)
+    (left, right), (bottom, top) = x.at(ends[0]).tolist(), y.at(ends[1]).tolist()
+    yield polygon((left, right, right, left), (bottom, bottom, top, top), class_="range")
 
 
-def _layout_coverage(axes: Axes, points: Points) -> None:
+def _layout_coverage(points: Points) -> Iterator[Markup]:
     entries = np.maximum(points.workloads[:, points.features.index("entries")], 1)
-    labels = list(points.series)
-    for place, (colour, rows) in enumerate(_coloured(points)):
-        axes.scatter(
-            entries[rows],
-            np.full(int(rows.sum()), place),
-            s=26,
-            marker="|",
-            color=colour,
-            linewidths=0.8,
-            rasterized=int(rows.sum()) > _SHAPES_UP_TO,
-        )
-        ends = [float(entries[rows].min()), float(entries[rows].max())]
-        axes.plot(ends, [place, place], color=INK, linewidth=0.7, linestyle=(0, (3, 3)))
-        axes.annotate(
-            f"{int(rows.sum()):,} rows", (ends[0], place), (0, 7), textcoords="offset points", fontsize=7.5
-        )
-    axes.yaxis.set_major_locator(FixedLocator(range(len(labels))))
-    axes.yaxis.set_major_formatter(FixedFormatter(labels))
-    axes.set_ylim(len(labels) - 0.4, -0.6)
-    low, high = _range(entries)
-    logarithmic(axes.xaxis, low / _MARGIN, high * _MARGIN, amount_text)
-    axes.set(xlabel="entries", ylabel="nodes × devices per node")
+    x = _across(entries)
+    distance = (_BOX.bottom - _BOX.top) / len(points.series)
+    heights = [_BOX.top + distance * (place + 0.6) for place in range(len(points.series))]
+    y_ticks = list(zip(heights, points.series, strict=True))
+    yield from frame(_BOX, x.ticks(amount, most=5), y_ticks, "entries", "nodes × devices per node")
+    for y, rows, (_, colour, _) in zip(heights, points.series.values(), _styles(points), strict=True):
+        places = x.at(entries[rows])
+        yield marks(places, np.full(len(places), y), colour, shape="m0-5v10", width=0.8)
+        ends = float(places.min()), float(places.max())
+        yield polygon(ends, (y, y), class_="range")
+        yield element("text", f"{len(places):,} rows", x=ends[0], y=y - 8, class_="unit small")
 
 
-def _scatter(axes: Axes, points: Points, x: Array, y: Array) -> None:
-    for (colour, rows), marker in zip(_coloured(points), _cycled(MARKERS), strict=False):
-        axes.scatter(
-            x[rows],
-            y[rows],
-            s=9 if len(points) > _SHAPES_UP_TO else 16,
-            marker=marker,
-            color=colour,
-            alpha=0.55,
-            linewidths=0,
-            rasterized=len(points) > _SHAPES_UP_TO,
-        )
+def _scatter(points: Points, x: Array, y: Array) -> Iterator[Markup]:
+    for rows, (_, colour, (shape, width)) in zip(points.series.values(), _styles(points), strict=True):
+        yield marks(x[rows], y[rows], colour, shape=shape, width=width)
 
 
-def _coloured(points: Points) -> Iterator[tuple[str, Rows]]:
-    return zip(_cycled(COLOURS), points.series.values(), strict=False)
+def _styles(points: Points) -> Iterator[tuple[str, str, tuple[str, float]]]:
+    """Label, colour and shape of every series."""
+    return zip(points.series, cycle(COLOURS), cycle(_SHAPES), strict=False)
 
 
-def _cycled(values: Sequence[str]) -> Iterator[str]:
-    while True:
-        yield from values
+def _bands(points: Points) -> Iterator[tuple[str, Rows, float]]:
+    """Rows of one series with the same interval: their colour, the rows, the factor that the interval reaches."""
+    for rows, (_, colour, _) in zip(points.series.values(), _styles(points), strict=True):
+        for half_width in np.unique(points.half_widths[rows]).tolist():
+            yield colour, rows & (points.half_widths == half_width), math.exp(half_width)
 
 
-def _bands(points: Points, rows: Rows) -> Iterator[tuple[float, Rows]]:
-    """The distinct half-widths among some rows, each with its rows."""
-    for half_width in np.unique(points.half_widths[rows]).tolist():
-        yield half_width, rows & (points.half_widths == half_width)
+def _band(
+    x: LogAxis, y: LogAxis, ends: tuple[float, float], reach: Sequence[tuple[float, float]], colour: str
+) -> Markup:
+    """What lies between the lower and the upper value at both ends; straight, for both axes are logarithmic."""
+    (left, right), (left_low, left_high), (right_low, right_high) = x.at(ends), *y.at(reach)
+    corners = (left, right, right, left), (left_low, right_low, right_high, left_high)
+    return polygon(*corners, fill=colour, opacity=0.22)
 
 
-def _legend(axes: Axes, points: Points) -> None:
-    if list(points.series) == [""]:
-        return
-    for (label, _), (colour, _), marker in zip(
-        points.series.items(), _coloured(points), _cycled(MARKERS), strict=False
-    ):
-        axes.scatter([], [], s=16, marker=marker, color=colour, linewidths=0, label=label)
-    # The half above the diagonal is empty but for its edge.
-    axes.legend(
-        loc="upper left", title="nodes × devices per node", title_fontsize=8, ncols=2, columnspacing=0.8
-    )
+def _across(values: Array) -> LogAxis:
+    """The box's horizontal axis, a little wider than the values."""
+    return LogAxis(low=values.min() / _MARGIN, high=values.max() * _MARGIN, start=_BOX.left, end=_BOX.right)
 
 
-def _range(values: Array) -> tuple[float, float]:
-    return max(float(values.min()), 1.0), max(float(values.max()), 1.0)
+def _time(time_us: float) -> str:
+    return amount(time_us * 1e-6, "s")
 
 
 def _plain(value: float) -> str:
-    return f"{value:g}" if value < 1e5 else amount_text(value)
+    return value_range(value, value)

@@ -1,4 +1,4 @@
-"""The rows of one regressor as its plots show them."""
+"""The rows of one regressor, as its plots show them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,12 +13,12 @@ _ELEMENT_BYTES: Mapping[str, int] = {"float64": 8, "float32": 4, "bfloat16": 2, 
 LAYOUT_FEATURES = ("nodes", "gpus_per_node")
 
 Rows = npt.NDArray[np.bool_]
-"""Which rows belong to something, [rows]."""
+"""A mask, [rows]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
-    """Rows that are drawn: `workloads` [rows, features], times and held-out predictions in µs [rows].
+    """The rows that are drawn: `workloads` [rows, features], times and held-out predictions in µs [rows].
 
     `half_widths` [rows] are those of the 90 % interval, on the logarithm. `sizes` [rows] counts `size_unit`: FLOPs of
     compute-bound operators, bytes that the others move.
@@ -34,7 +34,7 @@ class Points:
 
     @classmethod
     def of(cls, table: Table, held_out_us: Array, half_widths: Array, dtype: str) -> "Points":
-        """The rows of a table, those left out whose held-out prediction is no number above 0."""
+        """The rows of a table whose held-out prediction is a finite number above 0."""
         op = OPERATORS[table.operator]
         compute = op.operator_class is OperatorClass.COMPUTE
         sizes = [
@@ -60,7 +60,7 @@ class Points:
 
     @property
     def series(self) -> Mapping[str, Rows]:
-        """What is drawn alike: the layouts of a collective ("2 × 4": nodes × GPUs per node), else all rows ("")."""
+        """The rows of each layout of a collective ("2 × 4": nodes × GPUs per node); else all rows, named ""."""
         if not set(LAYOUT_FEATURES) <= set(self.features):
             return {"": np.ones(len(self), dtype=np.bool_)}
         columns = [self.features.index(name) for name in LAYOUT_FEATURES]

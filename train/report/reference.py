@@ -1,4 +1,4 @@
-"""What others published about their own regressors, to stand beside the errors of a training."""
+"""Errors that others published for their own regressors, to compare with those of a training."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _EVERY_LAYOUT = (0, 0)
 class Reference:
     """The published errors of a folder of the method's authors, fractions on 20 % of their rows.
 
-    They are read from the folder, not kept in the database: they are a statement about regressors, not a measurement.
+    They are read from the folder and not stored in the database, which holds measurements.
     """
 
     directory: Path
@@ -38,8 +38,8 @@ class Reference:
     ) -> float | None:
         """Their error for an operator and direction; None where they published none.
 
-        For a collective that of their regressor over all layouts; where they have none, the mean of those of single
-        layouts, weighted by the rows here (`rows_of`), if every layout here has one.
+        For a collective: the error of their regressor over all layouts; without one, the mean over single layouts
+        weighted by `rows_of` (rows per layout of this training), if they published an error for each.
         """
         published = self._published(operator, direction, dtype)
         if not rows_of:

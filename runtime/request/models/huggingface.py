@@ -11,14 +11,8 @@ from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.model import (
-    DERIVED,
-    MAX_LAYERS,
-    MAX_SIZE,
-    ModelConfig,
-    require_choice,
-    require_integer,
-)
+from kernelcast.runtime.request.fields import MAX_LAYERS, MAX_SIZE, require_choice, require_integer
+from kernelcast.runtime.request.model import DERIVED, ModelConfig
 from kernelcast.runtime.request.model_file import model_file
 
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")

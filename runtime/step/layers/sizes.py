@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeAlias
 
 from kernelcast.runtime.request.model import ModelConfig
@@ -21,7 +22,7 @@ def padded_vocabulary(vocabulary_size: int, tp: Number) -> Number:
     return -(-vocabulary_size // factor) * factor
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Sizes:
     """The sizes of `model` on one of `tp` devices, for micro-batches of `micro_batch` samples.
 
@@ -40,17 +41,17 @@ class Sizes:
         """Tokens of a sample, l."""
         return self.model.sequence_length
 
-    @property
+    @cached_property
     def local_length(self) -> Number:
         """Tokens of a sample on one device where the sequence is cut."""
         return self.length // (1 + self.sequence_parallel * (self.tp - 1))
 
-    @property
+    @cached_property
     def tokens(self) -> Number:
         """Tokens of a micro-batch, b·l."""
         return self.micro_batch * self.length
 
-    @property
+    @cached_property
     def local_tokens(self) -> Number:
         """Tokens of a micro-batch on one device where the sequence is cut."""
         return self.micro_batch * self.local_length
@@ -60,40 +61,45 @@ class Sizes:
         """Hidden size, d."""
         return self.model.hidden_size
 
-    @property
+    @cached_property
     def heads(self) -> Number:
         """Query heads on one device, h/tp."""
         return self.model.attention_heads // self.tp
 
-    @property
+    @cached_property
     def kv_heads(self) -> Number:
         """Key-value heads on one device."""
         return self.model.kv_heads // self.tp
 
-    @property
+    @cached_property
     def attention_width(self) -> Number:
         """Width of one device's query heads together."""
         return self.heads * self.model.head_size
 
-    @property
+    @cached_property
     def kv_width(self) -> Number:
         """Width of one device's key heads together, and of its value heads."""
         return self.kv_heads * self.model.head_size
 
-    @property
+    @cached_property
     def qkv_width(self) -> Number:
         """Width of one device's queries, keys and values together."""
         return self.attention_width + 2 * self.kv_width
 
-    @property
+    @cached_property
     def mlp_width(self) -> Number:
         """MLP columns on one device, f/tp."""
         return self.model.mlp_size // self.tp
 
-    @property
+    @cached_property
     def vocabulary(self) -> Number:
         """Rows of the padded vocabulary on one device, v/tp."""
         return padded_vocabulary(self.model.vocabulary_size, self.tp) // self.tp
+
+    @property
+    def sent_entries(self) -> Number:
+        """Entries that a device sends to its neighbour in the next stage: its part of a micro-batch's activations."""
+        return self.tokens * self.hidden // self.tp
 
     def synced(self, count: Number, *, gather: bool = True, scatter: bool = True, width: int = 0) -> Calls:
         """`count` all-reduces of activations across the tensor-parallel group, as listed by a layer.

@@ -1,7 +1,7 @@
 """One transformer layer: two norms, attention, MLP, two residual additions."""
 
-from kernelcast.runtime.request.layout import Recompute
-from kernelcast.runtime.step.calls import Calls, backward, call, forward
+from kernelcast.runtime.request.fields import Recompute
+from kernelcast.runtime.step.calls import Calls, call, forward
 from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.layers.mlp import Mlp
 from kernelcast.runtime.step.layers.norm import Norm
@@ -52,10 +52,6 @@ class TransformerLayer(Layer):
         if recompute == "full":
             return forward((*self.calls, *self.forward_collectives))
         return forward(self.attention.core_calls) if recompute == "selective" else ()
-
-    def backward_calls(self, recompute: Recompute) -> Calls:
-        """Its whole backward pass; what recomputation runs again comes last."""
-        return (*backward(self.calls), *forward(self.backward_collectives), *self.recomputed(recompute))
 
     @property
     def parameters(self) -> Number:

@@ -23,7 +23,7 @@ from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.store import Database, Status
 
-COLLECTIVES = [op.name for op in OPERATORS.values() if op.collective]
+COLLECTIVES = [op.name for op in OPERATORS.values() if op.is_collective and not op.is_on_request]
 VARIABLES = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "SLURM_STEP_NUM_TASKS")
 COMM = ("-m", "kernelcast.cli.main", "collect", "comm", "--device", "cpu")
 
@@ -119,6 +119,7 @@ def test_two_processes_measure_and_resume(tmp_path: Path, plan: Plan, plan_file:
     assert fabric.fingerprint.backend == "gloo"
     for sample in samples:
         assert (sample.status, sample.direction, sample.dtype) == (Status.OK, Direction.ONCE, "float32")
+        assert sample.role == ""  # the same exchange, whichever group calls it
         times = [repetition.time_us for repetition in sample.repetitions]
         assert len(times) >= 10
         assert sample.time_us == pytest.approx(sum(sorted(times[:10])[2:7]) / 5, abs=0.001)
@@ -132,8 +133,7 @@ def test_two_processes_measure_and_resume(tmp_path: Path, plan: Plan, plan_file:
             "all_gather": "gloo:all_gather",
             "reduce_scatter": "gloo:",
             "point_to_point": "gloo:recv",
-            "all_to_all": "gloo:",
-        }[OPERATORS[sample.operator].collective]
+        }[sample.operator]
         assert any(name.startswith(expected) for name in names), names
 
 
@@ -151,31 +151,33 @@ def test_processes_started_by_the_command(tmp_path: Path, plan_file: Path) -> No
     with Database.open(path, read_only=True) as database:
         vectors = {(row.operator, row.vector) for row in database.read_samples()}
         assert {run.site for run in database.run_list()} == {"-Example-"}
-    assert ("dp_all_reduce", (1024, 1, 3)) in vectors
-    for group in ("tp", "dp"):
-        assert (f"{group}_all_gather", (1024, 1, 3)) in vectors
-        assert (f"{group}_reduce_scatter", (1023, 1, 3)) in vectors  # as much for each
-    assert {vector for name, vector in vectors if name == "pp_p2p"} == {(n, 1, 2) for n in (1024, 2048, 4096)}
+    assert ("all_reduce", (1024, 1, 3)) in vectors
+    assert ("all_gather", (1024, 1, 3)) in vectors
+    assert ("reduce_scatter", (1023, 1, 3)) in vectors  # as much for each
+    assert {vector for name, vector in vectors if name == "point_to_point"} == {
+        (n, 1, 2) for n in (1024, 2048, 4096)
+    }
 
 
-def test_groups_that_share_a_node_are_told_apart_from_lone_ones(tmp_path: Path, plan_file: Path) -> None:
+def test_groups_that_share_a_node_are_apart_from_lone_ones(tmp_path: Path, plan_file: Path) -> None:
     path = tmp_path / "bench.db"
     chosen = ("--procs", "4", "--db", str(path), "--plan", str(plan_file))
-    done = collect(*chosen, "--layouts", "mp2,1x4")
+    done = collect(*chosen, "--layouts", "mp2", "--operator", "all_reduce", "--operator", "all_to_all")
     assert done.returncode == 0, done.stderr
     with Database.open(path, read_only=True) as database:
         found = {
-            (row.operator[:2], row.vector[1:], row.conditions.get("groups_per_node"))
+            (row.operator, row.vector[1:], row.conditions.get("groups_per_node"))
             for row in database.read_samples()
         }
-    kinds = {name[:2] for name in COLLECTIVES} - {"pp"}
-    assert found == {("tp", (1, 2), 2)} | {(kind, (1, 4), None) for kind in kinds}
+    assert found == {(name, (1, 2), 2) for name in ("all_reduce", "all_to_all")}
     # The rest of what these processes can form; what is there is not measured again.
     done = collect(*chosen)
     assert done.returncode == 0, done.stderr
-    already = len([name for name in COLLECTIVES if name.startswith("tp")]) + len(COLLECTIVES) - 1
-    new = len([name for name in COLLECTIVES if not name.startswith("tp")])
-    assert done.stdout.startswith(f"{path}: {3 * new} measured, {3 * already} already there")
+    rest = 2 * len(COLLECTIVES) - 2  # a message has two ends
+    assert done.stdout.startswith(f"{path}: {3 * rest} measured, 3 already there")
+    with Database.open(path, read_only=True) as database:
+        found = {(row.vector[1:], row.conditions.get("groups_per_node")) for row in database.read_samples()}
+    assert found == {((1, 2), 2), ((1, 4), None)}
 
 
 def test_memory_that_is_not_there_is_a_row_and_the_run_goes_on(tmp_path: Path, plan_file: Path) -> None:
@@ -344,8 +346,8 @@ def exchanged(plan: Plan, layout_names: str) -> list[CommPoint]:
 @pytest.mark.parametrize(
     ("named", "measured"),
     [
-        (("mp_all_reduce", "pp_p2p"), {"mp_all_reduce", "pp_p2p"}),
-        (("gelu", "mp_all_gather"), {"mp_all_gather"}),
+        (("all_reduce", "all_to_all"), {"all_reduce", "all_to_all"}),
+        (("gelu", "all_gather"), {"all_gather"}),
         (("gelu", "rope"), set(COLLECTIVES)),
         ((), set(COLLECTIVES)),
     ],
@@ -354,11 +356,11 @@ def test_collectives_that_a_plan_names_are_the_only_ones(
     plan: Plan, named: tuple[str, ...], measured: set[str]
 ) -> None:
     points = exchanged(replace(plan, operators=named), "")
-    assert {point.operator.name for point in points} == measured
+    assert {point.operator for point in points} == measured
 
 
 def of_single_collectives(plan: Plan, *entries: int) -> Plan:
-    own = {"mp_reduce_scatter": CollectiveRange(entries=entries, processes=(2,))}
+    own = {"reduce_scatter": (CollectiveRange(entries=entries, processes=(2,)),)}
     return replace(plan, messages=None, collectives=own)
 
 
@@ -370,7 +372,7 @@ def test_messages_that_are_divided_into_equal_ones_are_one(plan: Plan) -> None:
 @pytest.mark.parametrize(
     ("layout_names", "message"),
     [
-        ("mp2, mp3", "--layouts: plan tiny has no messages for mp3"),
+        ("tp2, mp3", "--layouts: plan tiny has no messages for mp3"),
         ("dp3", "--layouts: plan tiny has no messages for dp3"),
         ("1x3", "--layouts: plan tiny has no messages for 1x3"),
     ],
@@ -386,7 +388,7 @@ def test_no_messages_for_any_layout(plan: Plan) -> None:
     # Two of three processes are a group as well, by size.
     assert {point.layout.size for point in exchanged(single, "")} == {2}
     with pytest.raises(UsageError, match="plan tiny: it has no messages for groups of 2, 3 processes"):
-        exchanged(replace(single, operators=("mp_all_reduce",)), "")
+        exchanged(replace(single, operators=("all_reduce",)), "")
 
 
 def test_unknown_dtype(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:

@@ -2,10 +2,10 @@
 
 import pytest
 
-from kernelcast.collector.ingest.arguments import Arguments
 from kernelcast.collector.ingest.collectives import collective, group_ranks, layout
 from kernelcast.collector.ingest.linears import LinearRoles
 from kernelcast.collector.ingest.points import Point, Unclear
+from kernelcast.collector.traces.arguments import Arguments
 
 D = 16
 GPT = [(D, 3 * D), (D, D), (D, 4 * D), (4 * D, D)]

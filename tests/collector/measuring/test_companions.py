@@ -8,13 +8,12 @@ from multiprocessing import active_children
 
 import pytest
 
-from kernelcast.collector.benches import Place
+from kernelcast.collector.benches import Place, Point
 from kernelcast.collector.machine.probe_cpu import available_cores
-from kernelcast.collector.measuring.companion_worker import Task
 from kernelcast.collector.measuring.companions import CompanionError, Companions, check_processes
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.operators import Shape
 
+GELU = Point(operator="gelu", vector=(3, 10, 56))
 needs_two_cores = pytest.mark.skipif(available_cores() < 2, reason="one core: no companion fits")
 
 
@@ -39,9 +38,9 @@ def companion_pid() -> int:
 
 
 @needs_two_cores
-def test_a_companion_computes_as_long_as_it_is_asked_to(companions: Companions, shape: Shape) -> None:
-    for operator in ("gelu", "qkv_linear"):  # one process serves all points
-        with companions.running(Task(operator=operator, shape=shape)):
+def test_a_companion_computes_as_long_as_it_is_asked_to(companions: Companions) -> None:
+    for point in (GELU, Point(operator="gemm", vector=(30, 48, 72))):  # one process serves all points
+        with companions.running(point):
             pid = companion_pid()
             wanted = processor_seconds(pid) + 0.05
             deadline = time.monotonic() + 30  # others may keep the cores busy
@@ -55,71 +54,62 @@ def test_a_companion_computes_as_long_as_it_is_asked_to(companions: Companions, 
 
 @needs_two_cores
 def test_what_a_companion_cannot_run_is_said_and_the_next_point_runs(
-    companions: Companions, shape: Shape
+    companions: Companions,
 ) -> None:
     with (
         pytest.raises(CompanionError, match=r"^companion process: no fused scale-mask-softmax kernel"),
-        companions.running(Task(operator="fused_causal_softmax", shape=shape)),
+        companions.running(Point(operator="fused_causal_softmax", vector=(6, 8, 8))),
     ):
         pass
     pid = companion_pid()
-    with companions.running(Task(operator="gelu", shape=shape)):
+    with companions.running(GELU):
         assert companion_pid() == pid
 
 
 @needs_two_cores
 def test_memory_that_a_companion_lacks_is_a_reason(companions: Companions) -> None:
-    huge = Shape(
-        micro_batch=2**20,
-        sequence_length=2**20,
-        hidden_size=2**12,
-        attention_heads=4,
-        kv_heads=4,
-        mlp_size=2**14,
-    )
+    huge = Point(operator="gelu", vector=(2**20, 2**20, 2**14))
     with (
         pytest.raises(CompanionError, match=r"^companion process: out of memory: "),
-        companions.running(Task(operator="gelu", shape=huge)),
+        companions.running(huge),
     ):
         pass
 
 
 @needs_two_cores
-def test_a_companion_that_is_killed_is_noticed_and_replaced(companions: Companions, shape: Shape) -> None:
-    task = Task(operator="gelu", shape=shape)
+def test_a_companion_that_is_killed_is_noticed_and_replaced(companions: Companions) -> None:
     with (
         pytest.raises(CompanionError, match=r"^companion process: ended, signal 9 \(out of memory\?\)$"),
-        companions.running(task),
+        companions.running(GELU),
     ):
         os.kill(companion_pid(), signal.SIGKILL)
-    with companions.running(task):
+    with companions.running(GELU):
         pass
     os.kill(companion_pid(), signal.SIGKILL)  # between two points
     time.sleep(0.1)
-    with pytest.raises(CompanionError, match="ended, signal 9"), companions.running(task):
+    with pytest.raises(CompanionError, match="ended, signal 9"), companions.running(GELU):
         pass
-    with companions.running(task):
+    with companions.running(GELU):
         pass
 
 
 @needs_two_cores
-def test_what_the_measurement_raises_goes_first(companions: Companions, shape: Shape) -> None:
-    with pytest.raises(MemoryError), companions.running(Task(operator="gelu", shape=shape)):
+def test_what_the_measurement_raises_goes_first(companions: Companions) -> None:
+    with pytest.raises(MemoryError), companions.running(GELU):
         raise MemoryError
-    with companions.running(Task(operator="gelu", shape=shape)):
+    with companions.running(GELU):
         pass
 
 
 @needs_two_cores
-def test_an_interrupted_measurement_waits_for_no_companion(companions: Companions, shape: Shape) -> None:
-    with pytest.raises(KeyboardInterrupt), companions.running(Task(operator="gelu", shape=shape)):
+def test_an_interrupted_measurement_waits_for_no_companion(companions: Companions) -> None:
+    with pytest.raises(KeyboardInterrupt), companions.running(GELU):
         raise KeyboardInterrupt
     assert not active_children()
 
 
-def test_one_process_has_no_companions(cpu: Place, shape: Shape) -> None:
-    task = Task(operator="gelu", shape=shape)
-    with Companions(1, cpu, threads=1, seed=20) as companions, companions.running(task):
+def test_one_process_has_no_companions(cpu: Place) -> None:
+    with Companions(1, cpu, threads=1, seed=20) as companions, companions.running(GELU):
         assert not active_children()
 
 

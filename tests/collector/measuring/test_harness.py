@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from kernelcast.collector.benches import BENCHES, Bench, Place, UnsupportedError
+from kernelcast.collector.benches import BENCHES, Bench, Place, Point
 from kernelcast.collector.measuring.harness import (
     Effort,
     TraceClock,
@@ -21,18 +21,19 @@ from kernelcast.collector.measuring.harness import (
 from kernelcast.collector.traces.attribution import attribute
 from kernelcast.collector.traces.kineto import Trace
 from kernelcast.runtime import DataError
-from kernelcast.runtime.operators import Direction, Shape
+from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.store import Repetition
 
 F, B, ONCE = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
+DX, DW = Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT
 
 
-@pytest.fixture
-def large() -> Shape:
-    """Large enough that the product takes most of the time."""
-    return Shape(
-        micro_batch=2, sequence_length=64, hidden_size=128, attention_heads=4, kv_heads=4, mlp_size=512
-    )
+# Large enough that the product takes most of the time.
+LARGE = {"gemm": (128, 128, 384), "gelu": (2, 64, 512), "flash_attention": (2, 64, 4, 4, 32)}
+
+
+def built(operator: str, place: Place) -> Bench:
+    return BENCHES[operator](Point(operator=operator, vector=LARGE[operator]), place)
 
 
 class CountingBench:
@@ -42,7 +43,7 @@ class CountingBench:
         self.forwards = 0
         self.weight = torch.ones(64, 64, requires_grad=True)
 
-    def build(self, shape: Shape, place: Place) -> Bench:
+    def bench(self) -> Bench:
         def forward() -> torch.Tensor:
             self.forwards += 1
             return self.weight @ self.weight
@@ -50,29 +51,29 @@ class CountingBench:
         return Bench(forward, [self.weight])
 
 
-def test_ten_warm_up_and_ten_measured_iterations(shape: Shape, cpu: Place) -> None:
+def test_ten_warm_up_and_ten_measured_iterations(cpu: Place) -> None:
     bench = CountingBench()
-    found = measure(bench.build, shape, cpu, (F, B), Effort(most_in_block=10, most_blocks=1))
+    found = measure(
+        bench.bench(), cpu, (F, B), Effort(most_in_block=10, most_blocks=1, most_warm_up_seconds=60)
+    )
     assert bench.forwards == 1 + 10 + 10  # one to know the outputs' sizes
     assert [r.index for r in found[F]] == [r.index for r in found[B]] == list(range(10))
 
 
-def test_blocks_are_added_until_it_is_stable(shape: Shape, cpu: Place) -> None:
+def test_blocks_are_added_until_it_is_stable(cpu: Place) -> None:
     never = measure(
-        CountingBench().build, shape, cpu, (F,), Effort(most_in_block=10, most_blocks=3, stable_within=-1.0)
+        CountingBench().bench(), cpu, (F,), Effort(most_in_block=10, most_blocks=3, stable_within=-1.0)
     )
     assert [r.index for r in never[F]] == list(range(30))
     at_once = measure(
-        CountingBench().build,
-        shape,
+        CountingBench().bench(),
         cpu,
         (F,),
         Effort(most_in_block=10, most_blocks=3, stable_within=1e9, most_spread=1e9),
     )
     assert len(at_once[F]) == 10
     out_of_time = measure(
-        CountingBench().build,
-        shape,
+        CountingBench().bench(),
         cpu,
         (F,),
         Effort(most_in_block=10, most_blocks=3, stable_within=-1.0, most_seconds=0),
@@ -80,10 +81,11 @@ def test_blocks_are_added_until_it_is_stable(shape: Shape, cpu: Place) -> None:
     assert len(out_of_time[F]) == 10
 
 
-@pytest.mark.parametrize("name", ["qkv_linear", "gelu", "flash_attention"])
-def test_repetitions_hold_their_kernels(name: str, large: Shape, cpu: Place, quick: Effort) -> None:
-    found = measure(BENCHES[name], large, cpu, (F, B), quick)
-    assert list(found) == [F, B]
+@pytest.mark.parametrize("name", LARGE)
+def test_repetitions_hold_their_kernels(name: str, cpu: Place, quick: Effort) -> None:
+    directions = OPERATORS[name].directions
+    found = measure(built(name, cpu), cpu, directions, quick)
+    assert tuple(found) == directions
     for repetitions in found.values():
         assert len(repetitions) == 10
         for repetition in repetitions:
@@ -99,16 +101,21 @@ def test_repetitions_hold_their_kernels(name: str, large: Shape, cpu: Place, qui
         assert sum(kernel.duration_us for kernel in quietest.kernels) > 0.2 * quietest.time_us
 
 
-def test_the_product_is_among_the_kernels_of_a_linear(large: Shape, cpu: Place, quick: Effort) -> None:
-    found = measure(BENCHES["qkv_linear"], large, cpu, (F, B), quick)
-    for direction, products in ((F, {"aten::mm"}), (B, {"aten::mm"})):
+def test_a_linear_has_a_product_in_each_of_its_directions(cpu: Place, quick: Effort) -> None:
+    found = measure(built("gemm", cpu), cpu, (F, DX, DW), quick)
+    for direction, added in ((F, 0), (DX, 0), (DW, 1)):
         for repetition in found[direction]:
-            assert products <= {kernel.name for kernel in repetition.kernels}
+            names = [kernel.name for kernel in repetition.kernels]
+            assert names.count("aten::mm") == 1
+            assert names.count("aten::add_") == added  # to the gradient that is there
+    both = measure(built("gemm", cpu), cpu, (F, B), quick)
+    for repetition in both[B]:
+        assert [kernel.name for kernel in repetition.kernels].count("aten::mm") == 2
 
 
-def test_starts_are_on_one_clock(large: Shape, cpu: Place) -> None:
+def test_starts_are_on_one_clock(cpu: Place) -> None:
     found = measure(
-        BENCHES["gelu"], large, cpu, (F, B), Effort(most_in_block=10, most_blocks=2, stable_within=-1.0)
+        built("gelu", cpu), cpu, (F, B), Effort(most_in_block=10, most_blocks=2, stable_within=-1.0)
     )
     assert found[F][0].start_us == 0
     timeline = sorted((r.start_us, r.time_us, direction) for direction in (F, B) for r in found[direction])
@@ -118,32 +125,26 @@ def test_starts_are_on_one_clock(large: Shape, cpu: Place) -> None:
         assert start + time_us <= following
 
 
-def test_an_optimizer_step_is_measured_once(shape: Shape, cpu: Place, quick: Effort) -> None:
-    found = measure(BENCHES["optimizer_last_stage"], shape, cpu, (ONCE,), quick)
+def test_an_optimizer_step_is_measured_once(cpu: Place, quick: Effort) -> None:
+    bench = BENCHES["adam"](Point(operator="adam", role="last_stage", vector=(9999, 2)), cpu)
+    found = measure(bench, cpu, (ONCE,), quick)
     assert list(found) == [ONCE]
     assert any("adam" in kernel.name.lower() for kernel in found[ONCE][0].kernels)
 
 
 def test_the_shortest_operators_have_a_time(cpu: Place, quick: Effort) -> None:
     # Their kernels are shorter than the profiler's resolution.
-    smallest = Shape(micro_batch=1, sequence_length=4, hidden_size=8, attention_heads=2, kv_heads=2)
-    for name in ("causal_mask_fill", "residual_add", "softmax"):
-        found = measure(BENCHES[name], smallest, cpu, (F, B), quick)
+    smallest = {"causal_mask_fill": (1, 2, 4, 4), "residual_add": (1, 4, 8), "softmax": (1, 2, 4, 4)}
+    for name, vector in smallest.items():
+        bench = BENCHES[name](Point(operator=name, vector=vector), cpu)
+        found = measure(bench, cpu, (F, B), quick)
         assert [len(repetitions) for repetitions in found.values()] == [10, 10]
         assert all(r.kernels and r.time_us > 0 for repetitions in found.values() for r in repetitions)
 
 
-def test_what_a_device_lacks_is_said_before_anything_runs(shape: Shape, cpu: Place) -> None:
-    with pytest.raises(UnsupportedError, match="no fused scale-mask-softmax kernel"):
-        measure(BENCHES["fused_causal_softmax"], shape, cpu, (F, B), Effort())
-
-
-def test_a_bench_that_runs_nothing_is_an_error(shape: Shape, cpu: Place, quick: Effort) -> None:
-    def nothing(shape: Shape, place: Place) -> Bench:
-        return Bench(lambda: ())
-
+def test_a_bench_that_runs_nothing_is_an_error(cpu: Place, quick: Effort) -> None:
     with pytest.raises(DataError, match="trace holds 0 marked once repetitions with kernels, expected 10"):
-        measure(nothing, shape, cpu, (ONCE,), quick)
+        measure(Bench(lambda: ()), cpu, (ONCE,), quick)
 
 
 def test_short_operators_repeat_more_often_in_the_same_time() -> None:

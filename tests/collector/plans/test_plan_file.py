@@ -23,13 +23,27 @@ def test_entries_and_groups_of_single_collectives(plan_file: Path, tmp_path: Pat
     path = tmp_path / "mine.toml"
     path.write_text(
         without_messages(plan_file.read_text())
-        + "[collectives.pp_p2p]\nentries = {from = 8, to = 40, step = 16}\nprocesses = {from = 2, to = 4, times = 2}\n"
+        + "[collectives.point_to_point]\nentries = {from = 8, to = 40, step = 16}\n"
+        + "processes = {from = 2, to = 4, times = 2}\n"
+        + "[[collectives.all_gather]]\nentries = [8, 16]\nprocesses = [2]\n"
+        + "[[collectives.all_gather]]\nentries = [4, 8]\nprocesses = [2, 4]\n"
     )
     plan = load_plan(str(path))
-    assert plan.entries("pp_p2p", processes=2, element_bytes=4) == [8, 24, 40]
-    assert plan.entries("pp_p2p", processes=4, element_bytes=2) == [8, 24, 40]
-    assert plan.entries("pp_p2p", processes=8, element_bytes=4) == []
-    assert plan.entries("mp_all_reduce", processes=2, element_bytes=4) == []
+    assert plan.entries("point_to_point", processes=2, element_bytes=4) == [8, 24, 40]
+    assert plan.entries("point_to_point", processes=4, element_bytes=2) == [8, 24, 40]
+    assert plan.entries("point_to_point", processes=8, element_bytes=4) == []
+    assert plan.entries("all_reduce", processes=2, element_bytes=4) == []
+    assert plan.entries("all_gather", processes=2, element_bytes=4) == [4, 8, 16]
+    assert plan.entries("all_gather", processes=4, element_bytes=4) == [4, 8]
+
+
+def test_layers_of_a_stage_were_called_encoders(plan_file: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(plan_file.read_text().replace("layers = ", "encoders = "))
+    assert load_plan(str(path)).ranges == load_plan(str(plan_file)).ranges
+    path.write_text(plan_file.read_text().replace("layers = ", "encoders = [3]\nlayers = "))
+    with pytest.raises(UsageError, match=r"ranges\.encoders is unknown; known are attention_heads"):
+        load_plan(str(path))
 
 
 def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
@@ -64,7 +78,7 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
         ("most_gflop = 1.0", "most_gflop = inf", "most_gflop is inf, expected a number above 0"),
         ("most_gflop = 1.0", 'most_gflop = "1"', "most_gflop is '1', expected a number above 0"),
         ("[ranges]", "[ranks]", "ranks is unknown; known are"),
-        ("[ranges]", "[ranges.inner]", "ranges.inner is unknown; known are attention_heads, layers"),
+        ("[ranges]", "[ranges.inner]", "ranges.inner is unknown; known are attention_heads, head_size"),
         (
             "head_size = [8, 16]",
             "",
@@ -115,17 +129,40 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
             "ranges.head_size means more than 100,000 numbers",
         ),
         ("seed = 3", 'seed = 3\noperators = ["conv"]', "operators has 'conv', expected some of embedding"),
+        (
+            "seed = 3",
+            'seed = 3\noperators = ["qkv_linear"]',
+            "operators has 'qkv_linear' (now gemm), expected some of embedding",
+        ),
+        (
+            "[messages]",
+            "[collectives.mp_all_reduce]\nentries = [1]\nprocesses = [2]\n[messages]",
+            "collectives.mp_all_reduce is unknown (now all_reduce); known are all_reduce, ",
+        ),
         ("seed = 3", "seed = 3\noperators = []", "operators is [], expected a list of operators"),
-        ("seed = 3", "seed = 3\npadded_vocabulary = 1", "padded_vocabulary is 1, expected true or false"),
         (
             "[messages]",
             "[collectives.gelu]\nentries = [1]\nprocesses = [2]\n[messages]",
-            "collectives.gelu is unknown; known are mp_all_reduce",
+            "collectives.gelu is unknown; known are all_reduce, ",
         ),
-        ("[messages]", "[collectives]\npp_p2p = 3\n[messages]", "collectives.pp_p2p is 3, expected a table"),
         (
             "[messages]",
-            "[collectives.pp_p2p]\nentries = [1]\nprocesses = [2]\n[messages]",
+            "[collectives]\nall_gather = 3\n[messages]",
+            "collectives.all_gather is 3, expected a ta",
+        ),
+        (
+            "[messages]",
+            "[collectives]\nall_gather = [3]\n[messages]",
+            "collectives.all_gather is 3, expected a t",
+        ),
+        (
+            "[messages]",
+            "[collectives]\nall_gather = []\n[messages]",
+            "collectives.all_gather is [], expected a t",
+        ),
+        (
+            "[messages]",
+            "[collectives.all_gather]\nentries = [1]\nprocesses = [2]\n[messages]",
             "both messages and collectives are given, expected one of them",
         ),
     ],

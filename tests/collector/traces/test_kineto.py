@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from kernelcast.collector.traces.arguments import Arguments, arguments_of
 from kernelcast.collector.traces.kineto import Trace, read_trace
 from kernelcast.runtime import DataError
 
@@ -26,7 +27,7 @@ def test_complete_events_by_start_time(traces: Path) -> None:
     linear = next(e for e in trace.events if e.name == "aten::linear")
     assert (linear.category, linear.thread) == ("cpu_op", "10/10")
     assert (linear.start_us, linear.duration_us, linear.end_us) == (105, 60, 165)
-    assert linear.args == {"External id": 1}
+    assert arguments_of(linear) == Arguments(external_id=1)
     assert trace.base_time_ns == 1_760_000_000_000_000_000
 
 
@@ -132,7 +133,8 @@ def test_a_file_that_unpacks_beyond_the_limit_is_refused_unread(tmp_path: Path, 
 
 
 def test_arguments_that_are_no_table_are_left_out(tmp_path: Path) -> None:
-    assert read_trace(written(tmp_path, event(args=["x"]))).events[0].args == {}
+    (only,) = read_trace(written(tmp_path, event(args=["x"]))).events
+    assert arguments_of(only) == Arguments()
 
 
 MICROSECONDS = [1_712_195_495_519_689.5 + place for place in range(3)]

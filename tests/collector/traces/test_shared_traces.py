@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.collector.traces.attribution import attribute, self_times_us
-from kernelcast.collector.traces.kineto import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, read_trace
+from kernelcast.collector.traces.arguments import arguments_of
+from kernelcast.collector.traces.attribution import attribute
+from kernelcast.collector.traces.call_tree import CallTree
+from kernelcast.collector.traces.kineto import DEVICE_CATEGORIES, read_trace
 from kernelcast.runtime import DataError
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
@@ -35,9 +37,9 @@ def test_kineto_traces_parse(name: str, kernels: int, device: str) -> None:
     assert len(on_device) == kernels
     if device:
         assert trace.device_properties[0]["name"].startswith(device)
-    assert all(us > -1 for _, us in self_times_us(trace.of_category("cpu_op")))  # ends are rounded
-    launches = {event.args.get("correlation") for event in trace.of_category(*LAUNCH_CATEGORIES)}
-    tied = [event for event in on_device if event.args.get("correlation") in launches]
+    tree = CallTree(trace)
+    assert all(us > -1 for us in tree.self_times_us)  # ends are rounded
+    tied = [event for event in on_device if arguments_of(event).correlation in tree.launches]
     assert len(tied) >= 0.7 * kernels  # some were launched before the recording began
 
 

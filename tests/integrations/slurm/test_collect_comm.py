@@ -18,7 +18,7 @@ Slurm = Any  # of conftest.py, which cannot be imported
 PLAN = Path(__file__).parents[2] / "data" / "plans" / "tiny.toml"
 KERNELCAST = (sys.executable, "-m", "kernelcast.cli.main")
 COMM = (*KERNELCAST, "collect", "comm", "--device", "cpu", "--plan", str(PLAN))
-COLLECTIVES = [op.name for op in OPERATORS.values() if op.collective]
+COLLECTIVES = [op.name for op in OPERATORS.values() if op.is_collective and not op.is_on_request]
 
 
 def measured(path: Path) -> set[tuple[str, tuple[int, ...]]]:

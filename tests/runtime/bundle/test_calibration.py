@@ -19,7 +19,7 @@ from kernelcast.runtime.bundle.file import write_bundle
 from kernelcast.runtime.estimate.explanation import explain_operator
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.search import Question, Space, search
-from kernelcast.runtime.views.page import page
+from kernelcast.runtime.views.estimate_page import page
 
 Make = Callable[..., Path]
 FACTORS = (1.1, 0.9, 1.3, 2.0)

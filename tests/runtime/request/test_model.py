@@ -84,7 +84,7 @@ def test_toml_with_a_model_table_beside_others(tmp_path: Path) -> None:
         ({"name": ""}, "name is '', expected a text on one line"),
         ({"name": "a\nb"}, "name is 'a\\nb', expected a text on one line"),
         ({"name": 3}, "name is 3, expected a text on one line"),
-        ({"model": 3}, "attention_heads stands beside [model], expected inside it"),
+        ({"model": 3}, "attention_heads stands outside [model], expected inside it"),
     ],
 )
 def test_wrong_fields(tmp_path: Path, change: dict[str, Any], message: str) -> None:

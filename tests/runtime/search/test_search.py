@@ -15,8 +15,8 @@ from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.search import NumberSet, Question, SearchResult, Space, search
-from kernelcast.runtime.step.timeline_kinds import TimelineKind
 
 models = st.builds(
     ModelConfig,

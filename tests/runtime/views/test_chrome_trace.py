@@ -13,8 +13,8 @@ import pytest
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.pipeline import Kind
 from kernelcast.runtime.views.chrome_trace import trace_lines, write_chrome_trace
-from kernelcast.runtime.views.file import check_target
-from kernelcast.runtime.views.step import simulated_step
+from kernelcast.runtime.views.output_file import check_target
+from kernelcast.runtime.views.simulated_step import simulated_step
 
 Make = Callable[..., Path]
 TINY = ModelConfig(
@@ -49,7 +49,7 @@ def parsed(estimate: Estimate) -> list[dict[str, Any]]:
 # A transfer of 1 µs is over before the next one starts; of 5,000 µs many are under way together.
 @pytest.mark.parametrize("transfer_us", [1, 5000])
 def test_the_trace_is_the_simulation(make_bundle: Make, layout: dict[str, Any], transfer_us: float) -> None:
-    estimate = ask(make_bundle({"pp_p2p": transfer_us, "dp_all_reduce": 70.0}), **layout)
+    estimate = ask(make_bundle({"point_to_point": transfer_us, "all_reduce": 70.0}), **layout)
     timeline = simulated_step(estimate)
     events = parsed(estimate)
     slices = [event for event in events if event["ph"] == "X"]
@@ -89,7 +89,7 @@ def test_the_trace_is_the_simulation(make_bundle: Make, layout: dict[str, Any], 
 
 @pytest.mark.parametrize("layout", LAYOUTS, ids=lambda layout: layout.get("schedule", f"1f1b {layout['pp']}"))
 def test_events_are_what_viewers_read(make_bundle: Make, layout: dict[str, Any]) -> None:
-    events = parsed(ask(make_bundle({"pp_p2p": 333.3, "dp_all_reduce": 70.0}), **layout))
+    events = parsed(ask(make_bundle({"point_to_point": 333.3, "all_reduce": 70.0}), **layout))
     named = set()
     rows: dict[tuple[int, int], list[tuple[float, float]]] = defaultdict(list)
     for event in events:
@@ -144,7 +144,7 @@ def test_a_file_that_cannot_be_written_is_refused(make_bundle: Make, tmp_path: P
 
 
 def test_what_fails_half_way_leaves_what_was_there(tmp_path: Path) -> None:
-    from kernelcast.runtime.views.file import write_pieces
+    from kernelcast.runtime.views.output_file import write_pieces
 
     def pieces() -> Any:
         yield "half"

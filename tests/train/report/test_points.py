@@ -17,7 +17,7 @@ def points(table: Table, held_out_us: object = None, dtype: str = "float16") -> 
 
 
 def test_sizes_are_flops_or_bytes(make_table: MakeTable) -> None:
-    linear, gelu = make_table("mlp_up_linear"), make_table("gelu")
+    linear, gelu = make_table("gemm"), make_table("gelu")
     counted = points(linear)
     assert counted.size_unit == "FLOP"
     assert np.array_equal(counted.sizes, 2 * linear.workloads.prod(axis=1))
@@ -31,8 +31,8 @@ def test_sizes_are_flops_or_bytes(make_table: MakeTable) -> None:
         assert counted.sizes.tolist() == moved
 
 
-def test_collectives_are_told_apart_by_layout(make_table: MakeTable) -> None:
-    table = make_table("pp_p2p", Direction.ONCE, 30)
+def test_every_layout_of_a_collective_is_a_series(make_table: MakeTable) -> None:
+    table = make_table("point_to_point", Direction.ONCE, 30)
     series = points(table).series
     layouts = {(int(nodes), int(gpus)) for nodes, gpus in table.workloads[:, 1:]}
     assert list(series) == [f"{nodes} × {gpus}" for nodes, gpus in sorted(layouts)]

@@ -1,4 +1,4 @@
-"""Published errors beside one's own."""
+"""Published errors for comparison."""
 
 from pathlib import Path
 

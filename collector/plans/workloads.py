@@ -1,0 +1,204 @@
+"""The workloads at which models of a plan's sizes call an operator, from the descriptions of their layers."""
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
+from hashlib import sha256
+from itertools import product
+from typing import Any, NamedTuple, TypeAlias, get_args
+
+from kernelcast.collector.plans.plan_ranges import Plan
+from kernelcast.runtime.operators import OPERATORS, Vector
+from kernelcast.runtime.request.fields import Activation, Attention, Norm
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.calls import Calls
+from kernelcast.runtime.step.decomposition import StageKind
+from kernelcast.runtime.step.groups import Group
+from kernelcast.runtime.step.layers.embedding import Embedding
+from kernelcast.runtime.step.layers.loss import Loss
+from kernelcast.runtime.step.layers.sizes import Sizes
+from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
+from kernelcast.runtime.step.layers.update import DataParallel
+from kernelcast.runtime.step.parameters import stage_parameters
+
+Column: TypeAlias = tuple[str, str]
+"""An operator and one of its roles."""
+Picked: TypeAlias = Mapping[str, float]
+"""One value of every range of a plan."""
+
+# As few models as have every choice. Rotary embedding and biases need none: layers list these calls always, with a
+# count of 0 where a model has none.
+_CHOICES = {"norm": get_args(Norm), "activation": get_args(Activation), "attention": get_args(Attention)}
+_VARIANTS: tuple[dict[str, Any], ...] = tuple(
+    {name: choices[number % len(choices)] for name, choices in _CHOICES.items()}
+    for number in range(max(map(len, _CHOICES.values())))
+)
+
+# Axes that a stage's parameters do not depend on, and the one that nothing else depends on.
+_NOT_OF_A_STAGE = ("micro_batch", "sequence_length")
+_OF_A_STAGE = ("layers",)
+
+
+def _update(sizes: Sizes, *, first: bool, last: bool) -> Calls:
+    stage = StageKind(layers=sizes.model.layers, first=first, last=last)
+    parameters = int(stage_parameters(sizes, layers=stage.layers, first=first, last=last))
+    alone = DataParallel(dp=1, zero=0, group=Group(), bucket_entries=1)
+    return alone.update(stage.optimizer_role, parameters, stage.layers).optimizer
+
+
+_LAYERS: tuple[Callable[[Sizes], Calls], ...] = (
+    lambda sizes: Embedding(sizes).calls,
+    lambda sizes: TransformerLayer(sizes).calls,
+    lambda sizes: Loss(sizes).calls,
+)
+# Of the first variant alone: the parameters of another one are other numbers, and nothing else.
+_UPDATES = (
+    partial(_update, first=True, last=False),
+    partial(_update, first=False, last=False),
+    partial(_update, first=False, last=True),
+)
+_PARTS = (*_LAYERS, *_UPDATES)
+
+
+class _Source(NamedTuple):
+    """Where workloads come from: the calls of an operator in a role that a part of a variant lists."""
+
+    variant: int
+    part: int
+    listed: Column
+
+
+# Sizes that are all different, so that calls with the same workload are the same call.
+_EXAMPLE: Picked = {
+    "tensor_parallel": 2, "micro_batch": 3, "sequence_length": 11, "hidden_size": 104, "head_size": 13,
+    "queries_per_kv_head": 4, "mlp_ratio": 3.5, "vocabulary_size": 1000, "layers": 5,
+}  # fmt: skip
+
+
+@cache
+def _sources() -> Mapping[Column, Sequence[_Source]]:
+    """The sources of every column, without those that bring no workload of their own.
+
+    An operator that no layer calls yet is measured at the workloads of those with the same features.
+    """
+    parts = _part_calls(_EXAMPLE)
+    found: dict[Column, dict[Vector, _Source]] = {}
+    for variant in range(len(_VARIANTS)):
+        for part in range(len(_LAYERS if variant else _PARTS)):
+            for one in parts(variant, part):
+                column = one.operator, one.role
+                found.setdefault(column, {}).setdefault(one.shape, _Source(variant, part, column))
+    called = {operator for operator, _ in found}
+    for op in OPERATORS.values():
+        if op.name not in called:
+            alike = [own for (name, _), own in found.items() if OPERATORS[name].features == op.features]
+            found[op.name, ""] = {shape: source for own in alike for shape, source in own.items()}
+    return {column: tuple(dict.fromkeys(own.values())) for column, own in found.items()}
+
+
+def columns_of(operator: str) -> list[Column]:
+    """The operator in every role in which models call it."""
+    return [column for column in _sources() if column[0] == operator]
+
+
+def drawn_seed(plan: Plan, column: Column) -> int:
+    """The seed of a column's draws: operators that are added to the table change no other's."""
+    text = f"{plan.seed} {' '.join(column)}"
+    return int.from_bytes(sha256(text.encode()).digest()[:4])
+
+
+def axes_of(plan: Plan, column: Column) -> dict[str, tuple[float, ...]]:
+    """The plan's ranges, one value of those that the column does not depend on."""
+    axes = plan.ranges.axes()
+    unused = _NOT_OF_A_STAGE if OPERATORS[column[0]].per_update else _OF_A_STAGE
+    return axes | {name: axes[name][:1] for name in unused}
+
+
+def every_workload(plan: Plan, columns: Sequence[Column]) -> dict[Column, list[Vector]]:
+    """Every distinct workload of each column in the plan's ranges, in a seeded random order."""
+    found: dict[Column, dict[Vector, None]] = {column: {} for column in columns}
+    for per_update in (False, True):
+        own = [column for column in columns if OPERATORS[column[0]].per_update == per_update]
+        axes = axes_of(plan, own[0]) if own else {"": ()}
+        for values in product(*axes.values()):
+            for column, vectors in workloads(plan, dict(zip(axes, values, strict=True)), own).items():
+                found[column].update(dict.fromkeys(vectors))
+    ordered = {column: sorted(vectors) for column, vectors in found.items()}
+    for column, vectors in ordered.items():
+        # An interrupted collection has then seen all of the ranges.
+        random.Random(drawn_seed(plan, column)).shuffle(vectors)
+    return ordered
+
+
+def workloads(plan: Plan, picked: Picked, columns: Sequence[Column]) -> dict[Column, list[Vector]]:
+    """The workloads within the plan's limits at which models of the picked sizes call each column.
+
+    Empty where the sizes do not go together (docs/plans.md, Impossible combinations).
+
+    Raises:
+        UsageError: a size that no model may have.
+    """
+    if not _go_together(picked):
+        return {}
+    parts = _part_calls(picked)
+    tokens = picked["micro_batch"] * picked["sequence_length"]
+    return {
+        column: list(
+            dict.fromkeys(
+                one.shape
+                for source in _sources()[column]
+                for one in parts(source.variant, source.part)
+                if (one.operator, one.role) == source.listed and _fits(plan, column[0], one.shape, tokens)
+            )
+        )
+        for column in columns
+    }
+
+
+def _part_calls(picked: Picked) -> Callable[[int, int], Calls]:
+    """Calls by the number of a variant and of a part, at the picked sizes; each is asked for once."""
+    whole = {name: int(value) for name, value in picked.items()}
+    heads = _heads(picked)
+
+    @cache
+    def sizes(variant: int) -> Sizes:
+        model = ModelConfig(
+            name="planned",
+            hidden_size=whole["hidden_size"],
+            sequence_length=whole["sequence_length"],
+            attention_heads=heads,
+            kv_heads=heads // whole.get("queries_per_kv_head", 1),
+            layers=whole["layers"],
+            vocabulary_size=whole["vocabulary_size"],
+            mlp_size=int(picked["mlp_ratio"] * picked["hidden_size"]),
+            **_VARIANTS[variant],
+        )
+        return Sizes(model=model, tp=whole["tensor_parallel"], micro_batch=whole["micro_batch"])
+
+    return cache(lambda variant, part: _PARTS[part](sizes(variant)))
+
+
+def _heads(picked: Picked) -> int:
+    return int(picked.get("attention_heads") or picked["hidden_size"] // picked["head_size"])
+
+
+def _go_together(picked: Picked) -> bool:
+    """Whether every division leaves a whole number."""
+    heads, grouped = _heads(picked), int(picked.get("queries_per_kv_head", 1))
+    mlp_size, tp = picked["mlp_ratio"] * picked["hidden_size"], int(picked["tensor_parallel"])
+    return (
+        picked["hidden_size"] % (picked.get("head_size") or heads) == 0
+        and heads % (grouped * tp) == 0 < heads
+        and mlp_size % tp == 0
+    )
+
+
+def _fits(plan: Plan, operator: str, vector: Vector, tokens: float) -> bool:
+    op = OPERATORS[operator]
+    if op.per_update:
+        return op.named(vector)["parameters"] <= plan.most_parameters
+    return (
+        tokens <= plan.most_tokens
+        and op.flops(op.directions[0], vector) <= plan.most_gflop * 1e9
+        and op.moved_bytes(op.directions[0], vector, 1) <= plan.most_elements
+    )

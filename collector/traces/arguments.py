@@ -1,0 +1,73 @@
+"""The arguments of an event, and checks of their values: any of them may be missing or of another type."""
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import msgspec
+
+from kernelcast.collector.traces.kineto import Event
+
+
+class Arguments(msgspec.Struct, frozen=True, gc=False, rename={
+    "external_id": "External id", "sequence_number": "Sequence number", "dims": "Input Dims", "types": "Input type",
+    "concrete": "Concrete Inputs", "collective": "Collective name", "elements_in": "In msg nelems",
+    "elements_out": "Out msg nelems", "split_in": "In split size", "split_out": "Out split size",
+    "group_size": "Group size", "group_ranks": "Process Group Ranks", "rank_start": "Global rank start",
+    "rank_stride": "Global rank stride",
+}):  # fmt: skip
+    """The arguments that are used, unchecked."""
+
+    external_id: Any = None
+    correlation: Any = None
+    sequence_number: Any = None
+    stream: Any = None
+    device: Any = None
+    dims: Any = None
+    types: Any = None
+    concrete: Any = None
+    collective: Any = None
+    elements_in: Any = None
+    elements_out: Any = None
+    split_in: Any = None
+    split_out: Any = None
+    dtype: Any = None
+    group_size: Any = None
+    group_ranks: Any = None
+    rank_start: Any = None
+    rank_stride: Any = None
+
+
+_DECODER = msgspec.json.Decoder(Arguments)
+_NONE = Arguments()
+_BEYOND = 2**63
+
+
+def arguments_of(event: Event) -> Arguments:
+    """The event's arguments; none where they cannot be read."""
+    try:
+        return _DECODER.decode(event.raw_arguments)
+    except (msgspec.MsgspecError, RecursionError):
+        return _NONE
+
+
+def whole(value: Any) -> int | None:
+    """`value` where it is a whole number of 64 bits, as all of the profiler's are."""
+    return value if type(value) is int and -_BEYOND <= value < _BEYOND else None
+
+
+def shapes(dims: Any) -> tuple[tuple[int, ...], ...]:
+    """Shapes of an operator's inputs: `()` for what is no tensor, a list of tensors, or a shape that none has."""
+    return tuple(_shape(entry) for entry in dims) if isinstance(dims, list) else ()
+
+
+def _shape(entry: Any) -> tuple[int, ...]:
+    sizes = [whole(size) for size in entry] if isinstance(entry, list) else []
+    shape = tuple(size for size in sizes if size is not None and size >= 0)
+    # As floats, which end at infinity: whole numbers would grow with every size of a damaged list.
+    return shape if len(shape) == len(sizes) and prod(map(float, shape)) < _BEYOND else ()
+
+
+def texts(values: Any) -> Sequence[str]:
+    """A list of texts; empty where it is something else."""
+    return [str(value) for value in values] if isinstance(values, list) else []

@@ -1,0 +1,175 @@
+"""The calls of the host as a tree, and what ties kernels and autograd's nodes to them.
+
+Calls nest by time on their thread. A kernel's launch is the runtime call with its correlation id. The kernel belongs to
+the innermost call around its launch, or to the call that its External id names if that call ran on the launching thread
+during the launch (older profilers write the correlation id there). Backward calls run inside a node of autograd, which
+carries the sequence number of the forward call that it differentiates.
+"""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from math import inf
+from operator import attrgetter
+from typing import NamedTuple
+
+from kernelcast.collector.traces.arguments import Arguments, arguments_of, whole
+from kernelcast.collector.traces.kineto import (
+    ANNOTATION_CATEGORY,
+    HOST_OPERATOR_CATEGORY,
+    LAUNCH_CATEGORIES,
+    Event,
+    Trace,
+)
+
+NODE_PREFIX = "autograd::engine::evaluate_function: "
+_RECOMPUTATION = "CheckpointFunction"
+
+
+class Launch(NamedTuple):
+    """A call of the device's runtime, and the index of the innermost host call around it (None: no call)."""
+
+    event: Event
+    call: int | None
+
+
+class CallTree:
+    """All host calls of a trace, by start time; annotations that start with one of `annotations` nest like calls.
+
+    `calls[index]` ran on `threads[index]`, directly inside `calls[parents[index]]` (None: inside no other call).
+    `launches` are by correlation id. Everything is built in time linear in the number of events.
+    """
+
+    def __init__(self, trace: Trace, *, annotations: tuple[str, ...] = ()) -> None:
+        self.calls: list[Event] = [
+            event
+            for event in trace.events
+            if event.category == HOST_OPERATOR_CATEGORY
+            or (event.category == ANNOTATION_CATEGORY and event.name.startswith(annotations))
+        ]
+        self.threads: list[str] = []
+        self.parents: list[int | None] = []
+        self.launches: dict[int, Launch] = {}
+        ends_us = [event.end_us for event in self.calls]
+        open_calls: dict[object, tuple[str, list[int]]] = {}
+        launches = trace.of_category(*LAUNCH_CATEGORIES)
+        # The sort is stable: a launch comes after the calls that start together with it, and is inside them.
+        for event in sorted([*self.calls, *launches], key=attrgetter("start_us")):
+            place, start_us = (event.pid, event.tid), event.start_us
+            thread, stack = open_calls.get(place) or open_calls.setdefault(place, (event.thread, []))
+            if event.category in LAUNCH_CATEGORIES:
+                while stack and ends_us[stack[-1]] < start_us:
+                    stack.pop()
+                if (correlation := whole(arguments_of(event).correlation)) is not None:
+                    self.launches[correlation] = Launch(event, stack[-1] if stack else None)
+            else:
+                while stack and ends_us[stack[-1]] <= start_us:
+                    stack.pop()
+                self.parents.append(stack[-1] if stack else None)
+                self.threads.append(thread)
+                stack.append(len(self.threads) - 1)
+
+    @cached_property
+    def arguments(self) -> Sequence[Arguments]:
+        """The arguments of every call."""
+        return [arguments_of(event) for event in self.calls]
+
+    @cached_property
+    def self_times_us(self) -> Sequence[float]:
+        """The time of every call less that of the calls directly inside it."""
+        durations_us = [max(event.duration_us, 0.0) for event in self.calls]
+        own_us = durations_us.copy()
+        for parent, duration_us in zip(self.parents, durations_us, strict=True):
+            if parent is not None:
+                own_us[parent] -= duration_us
+        return own_us
+
+    def slices(self, thread: str) -> Iterator[tuple[int, float, float]]:
+        """Spans of a thread in which a call ran but none inside it: (call, start, end), in order of time, µs."""
+        cursor_us, running = -inf, None
+        for index in (*(index for index, own in enumerate(self.threads) if own == thread), None):
+            start_us = inf if index is None else self.calls[index].start_us
+            around = None if index is None else self.parents[index]
+            while running is not None:
+                end_us = min(self.calls[running].end_us, start_us)
+                if end_us > cursor_us:
+                    yield running, cursor_us, end_us
+                    cursor_us = end_us
+                if running == around:
+                    break
+                running = self.parents[running]
+            cursor_us, running = max(cursor_us, start_us), index
+
+    def ancestors(self, index: int | None) -> Iterator[int]:
+        """The call and those around it, innermost first."""
+        while index is not None:
+            yield index
+            index = self.parents[index]
+
+    def launching(self, kernel: Event, arguments: Arguments) -> int | None:
+        """The innermost call that launched a kernel, or None; `arguments` are the kernel's."""
+        correlation, external_id = whole(arguments.correlation), whole(arguments.external_id)
+        launch = None if correlation is None else self.launches.get(correlation)
+        named = None
+        if external_id is not None and external_id != correlation:
+            named = self._by_external_id.get(external_id)
+        if launch is None:
+            return named if named is not None and self.calls[named].start_us <= kernel.start_us else None
+        if named is not None and self.threads[named] == launch.event.thread:
+            call = self.calls[named]
+            if call.start_us <= launch.event.start_us <= call.end_us:
+                return named
+        return launch.call
+
+    @cached_property
+    def _by_external_id(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for index, arguments in enumerate(self.arguments):
+            if (external_id := whole(arguments.external_id)) is not None:
+                found.setdefault(external_id, index)
+        return found
+
+    @cached_property
+    def backward_nodes(self) -> Sequence[int | None]:
+        """The node of autograd of every call in a backward pass; None for forward calls, also when they run again."""
+        found: list[int | None] = []
+        for index, (event, parent) in enumerate(zip(self.calls, self.parents, strict=True)):
+            if event.name.startswith(NODE_PREFIX):
+                found.append(None if _RECOMPUTATION in event.name else index)
+            else:
+                found.append(None if parent is None else found[parent])
+        return found
+
+    def forward_of(self, node: int, *, thread: str = "") -> int | None:
+        """The forward call that a node of autograd differentiates: the latest one with its sequence number.
+
+        The latest, because some programs restart the numbers. Several calls share a number: the one that is meant has
+        the node's name (`AddmmBackward0`: `aten::addmm`), or is the last one on `thread`, if that is given.
+        """
+        sequence = whole(self.arguments[node].sequence_number)
+        name = self.calls[node].name.removeprefix(NODE_PREFIX).partition("Backward")[0]
+        candidates = self._forward.get((-1 if sequence is None else sequence, thread or _bare(name)), ())
+        place = bisect_right(candidates, node)
+        return candidates[place - 1] if place else None
+
+    @cached_property
+    def _forward(self) -> dict[tuple[int, str], list[int]]:
+        """Forward calls by sequence number and thread, and by sequence number and bare name."""
+        found: dict[tuple[int, str], list[int]] = defaultdict(list)
+        for index, (event, arguments) in enumerate(zip(self.calls, self.arguments, strict=True)):
+            sequence = whole(arguments.sequence_number)
+            if (
+                sequence is None
+                or sequence < 0
+                or "Backward" in event.name
+                or event.name.startswith(NODE_PREFIX)
+            ):
+                continue
+            found[sequence, self.threads[index]].append(index)
+            found[sequence, _bare(event.name.partition("::")[2])].append(index)
+        return found
+
+
+def _bare(name: str) -> str:
+    return name.replace("_", "").lower()

@@ -1,0 +1,46 @@
+"""Times of many questions by the regressors of one bundle, with random draws of what they leave open."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
+from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.answers.uncertainty import drawn_times
+from kernelcast.runtime.bundle.calibration import Calibration
+from kernelcast.runtime.operators import Key
+
+
+class BundleTimes:
+    """Answers questions with the predicted times and `draws` random ones.
+
+    `problems` says what the bundle has no answer to. `asked` holds all answers with their warnings, where
+    `with_warnings` asks for that.
+    """
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        *,
+        calibration: Calibration | None = None,
+        draws: int = 0,
+        with_warnings: bool = False,
+    ) -> None:
+        self.predictor, self.calibration = predictor, calibration
+        self.draws, self.with_warnings = draws, with_warnings
+        self.asked = OperatorTimes()
+        self.problems: dict[Key, str] = {}
+
+    def __call__(self, asked: Sequence[Question]) -> NDArray[np.float64]:
+        """Times in µs, float64 [questions, 1 + draws]; 0 of what the sum goes without, NaN of a problem."""
+        found = ask(self.predictor, asked, calibration=self.calibration, with_warnings=self.with_warnings)
+        self.problems = found.problems | self.problems
+        if self.with_warnings:
+            self.asked.add(found)
+        times_us = np.zeros((len(asked), 1 + self.draws))
+        answered = [row for row, one in enumerate(asked) if one in found.answers]
+        # Random times are drawn of answers alone; a problem has none.
+        draws = 0 if found.problems else self.draws
+        times_us[answered] = drawn_times(found, [asked[row] for row in answered], draws, self.calibration)
+        return times_us

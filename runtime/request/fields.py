@@ -1,0 +1,210 @@
+"""The one table of request fields: model, layout, cluster and options.
+
+Command-line options, `#KERNELCAST` lines, JSON bodies and their OpenAPI schema, model and runs files, and the columns
+of a search follow from it. A new field is a row here and the code that computes with it.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Literal, get_args
+
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.request.kinds import Choice, Counts, Flag, Kind, Text, Whole
+from kernelcast.runtime.request.spelling import nearest_names
+
+Norm = Literal["layer_norm", "rms_norm"]
+Activation = Literal["gelu", "swiglu"]
+Attention = Literal["flash", "fused_softmax", "unfused"]
+Biases = Literal["all", "attention", "qkv", "mlp", "none"]
+Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
+TimelineKind = Literal["simulate", "closed-form"]
+RankBy = Literal["step-time", "tokens-per-gpu"]
+
+MAX_DEGREE = 1_000_000
+MAX_SIZE = 2**31 - 1
+MAX_LAYERS = 10_000
+DEFAULT_BUCKET_ENTRIES = 1_260_000_000
+"""Entries of a framework's gradient bucket (docs/method.md, A step: the authors' 1.26e9)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """One field. Not given, it has `default`; where that is None, `otherwise` says in words what it is then.
+
+    `old` are names that it had before (some of them the paper's), still accepted. `degree`: a parallel degree.
+    """
+
+    name: str
+    kind: Kind
+    help: str
+    default: Any = None
+    otherwise: str = ""
+    unit: str = ""
+    old: tuple[str, ...] = ()
+    degree: bool = False
+
+    @property
+    def is_required(self) -> bool:
+        """Whether nothing takes its place when it is not given."""
+        return self.default is None and not self.otherwise
+
+    @property
+    def option(self) -> str:
+        """Its option on the command line."""
+        return option_name(self.name)
+
+    @property
+    def schema(self) -> dict[str, Any]:
+        """JSON Schema with description and default."""
+        described = f"{self.help} Not given: {self.otherwise}." if self.otherwise else self.help
+        default = {} if self.default is None else {"default": self.default}
+        return {**self.kind.schema, "description": described, **default}
+
+    def of(self, values: Mapping[str, Any]) -> Any:
+        """Its value, or the default; checked.
+
+        Raises:
+            UsageError: as `check`.
+        """
+        value = values.get(self.name, self.default)
+        self.check(value)
+        return value
+
+    def check(self, value: object, name: str = "") -> None:
+        """Check a value of Python, TOML or JSON, perhaps under another name.
+
+        Raises:
+            UsageError: it is not accepted; names the field, what was found and what was expected.
+        """
+        if not self.kind.accepts(value):
+            raise UsageError(f"{name or self.name} is {shown(value)}, expected {self.kind.expected}")
+
+
+def option_name(name: str) -> str:
+    """`--micro-batch` of `micro_batch`."""
+    return "--" + name.replace("_", "-")
+
+
+def table(*rows: Field) -> Mapping[str, Field]:
+    """Fields by name."""
+    return MappingProxyType({row.name: row for row in rows})
+
+
+_SIZE = Whole(1, MAX_SIZE)
+_SIZE_OR_NONE = Whole(0, MAX_SIZE)
+_DEGREE = Whole(1, MAX_DEGREE)
+_SYNCS = Whole(0, 100)
+_COUNTS = Counts(Whole(0, MAX_DEGREE), "whole numbers, one per stage, such as 11,12,12,9")
+_FLAG = Flag()
+
+# fmt: off
+MODEL = table(
+    Field("name", Text("a text on one line", one_line=True), "Name of the model."),
+    Field("hidden_size", _SIZE, "Hidden size, d."),
+    Field("sequence_length", _SIZE, "Tokens of a sequence, l.", unit="tokens"),
+    Field("attention_heads", _SIZE, "Attention heads, h."),
+    Field("layers", Whole(1, MAX_LAYERS), "Transformer layers, n.", old=("encoders",)),
+    Field("vocabulary_size", _SIZE, "Tokens of the tokenizer, unpadded.", unit="tokens"),
+    Field("kv_heads", _SIZE, "Key-value heads.", otherwise="attention_heads"),
+    Field("head_size", _SIZE, "Entries of a head.", otherwise="hidden_size / attention_heads"),
+    Field("mlp_size", _SIZE, "Width of the MLP.", otherwise="4 · hidden_size"),
+    Field("norm", Choice(get_args(Norm)), "Normalization.", "layer_norm"),
+    Field("activation", Choice(get_args(Activation)), "Activation of the MLP.", "gelu"),
+    Field("attention", Choice(get_args(Attention)), "Attention kernel.", "flash"),
+    Field("rotary", _FLAG, "Rotary position embedding.", True),
+    Field("parallel_residual", _FLAG, "Attention and MLP read the same input.", False),
+    Field("biases", Choice(get_args(Biases)), "Linears of a layer that have a bias.",
+          otherwise="the attention's with LayerNorm, the MLP's with GeLU"),
+    Field("tied_embeddings", _FLAG, "The output projection is the embedding's matrix.", False),
+    Field("learned_positions", _SIZE_OR_NONE, "Rows of a learned position table.", 0),
+    Field("sliding_window", _SIZE_OR_NONE, "Tokens that attention looks back, 0 for all.", 0, unit="tokens"),
+    Field("forward_syncs", _SYNCS, "All-reduces of a layer's forward pass across the tensor-parallel group.",
+          otherwise="1 with a parallel residual, else 2"),
+    Field("backward_syncs", _SYNCS, "All-reduces of a layer's backward pass.", otherwise="2"),
+)
+"""Fields of a model, those of `ModelConfig`."""
+
+LAYOUT = table(
+    Field("pp", _DEGREE, "Pipeline stages.", 1, degree=True),
+    Field("tp", _DEGREE, "Tensor-parallel degree.", 1, degree=True, old=("mp",)),
+    Field("dp", _DEGREE, "Data-parallel degree.", 1, degree=True),
+    Field("micro_batch", _DEGREE, "Samples per micro-batch.", unit="samples"),
+    Field("micro_batches", _DEGREE, "Micro-batches per update (or give the global batch)."),
+    Field("schedule", Choice(get_args(Schedule)), "Order of passes (zero_bubble is ZB-H1).", "1f1b"),
+    Field("virtual_stages", _DEGREE, "Chunks per device, with schedule interleaved.", 1),
+    Field("sequence_parallel", _FLAG, "Cut norms and residuals along the sequence.", False),
+    Field("recompute", Choice(get_args(Recompute)), "Activation recomputation.", "none"),
+    Field("zero", Whole(0, 3), "ZeRO stage: what data parallelism shards (3 is FSDP).", 1),
+    Field("layer_counts", _COUNTS, "Layers of each stage (or chunk).",
+          otherwise="spread evenly", old=("encoder_counts",)),
+)
+"""Fields of a layout, those of `Parallelism`; the columns of a search in this order."""
+
+DEGREES = tuple(row.name for row in LAYOUT.values() if row.degree)
+
+SEQUENCE_LENGTH = Field("sequence_length", _SIZE, "Tokens of a sequence.", otherwise="the model's", unit="tokens")
+OPTIONS = table(
+    Field("global_batch", _SIZE, "Samples per update; gives the micro-batches.", unit="samples"),
+    Field("gpus_per_node", _DEGREE, "Devices per node.", otherwise="the bundle's, else one node"),
+    Field("bucket_entries", _SIZE, "Entries of the framework's bucket for gradient and parameter collectives.",
+          DEFAULT_BUCKET_ENTRIES, unit="entries"),
+    Field("timeline", Choice(get_args(TimelineKind)), "Exact simulation of the schedule, or the paper's eq. 7.",
+          "simulate"),
+)
+REQUEST: Mapping[str, Field] = MappingProxyType({"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **OPTIONS})
+"""Fields of a prediction, apart from the model and `GPU_MEMORY`, which options give with a unit."""
+
+GPU_MEMORY = Field("gpu_memory_bytes", Whole(1, 2**60), "Memory of a device.", otherwise="the bundle's", unit="bytes")
+
+SEARCH = table(
+    Field("gpus", _SIZE, "Devices, all of which are used: one number or several."),
+    Field("rank_by", Choice(get_args(RankBy)), "Time of a step, or tokens per second and device.", "step-time"),
+    Field("top", Whole(1, 10_000), "How many of the best to show.", 10),
+)
+"""Fields that only a search has."""
+# fmt: on
+
+
+def renamed(values: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str, Any]:
+    """`values` with the names that their fields have now.
+
+    Raises:
+        UsageError: a field is given by two of its names.
+    """
+    found: dict[str, Any] = {}
+    for row in fields.values():
+        names = [name for name in (row.name, *row.old) if name in values]
+        if len(names) > 1:
+            raise UsageError(f"{' and '.join(names)} are both given, expected only {row.name}")
+    now = {old: row.name for row in fields.values() for old in row.old}
+    for name, value in values.items():
+        found[now.get(name, name)] = value
+    return found
+
+
+def unknown_field(name: object, known: Iterable[str]) -> UsageError:
+    """The error about a field that does not exist; suggests one that was probably meant."""
+    names = list(known)
+    near = nearest_names(str(name), names)
+    hint = f" (did you mean {near[0]}?)" if near else ""
+    return UsageError(f"field {shown(name)} is unknown{hint}, known are {', '.join(names)}")
+
+
+def require_integer(name: str, value: object, *, low: int, high: int) -> None:
+    """Check that `value` is a whole number (not a bool) from `low` to `high`.
+
+    Raises:
+        UsageError: it is not; names the field, what was found and what was expected.
+    """
+    Field(name, Whole(low, high), "").check(value)
+
+
+def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
+    """Check that `value` is one of `allowed`.
+
+    Raises:
+        UsageError: it is not; names the field, what was found and what was expected.
+    """
+    Field(name, Choice(allowed), "").check(value)

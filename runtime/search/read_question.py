@@ -1,0 +1,88 @@
+"""A search's question from plain values by field name, as options and JSON bodies give them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_gpus_per_node
+from kernelcast.runtime.request.fields import LAYOUT, SEARCH, Field
+from kernelcast.runtime.request.kinds import Choice, Flag, Whole
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.search.number_set import NumberSet
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.space import Space
+
+LIMITS: Mapping[str, Field] = {
+    {"schedule": "schedules"}.get(name, name): field
+    for name, field in LAYOUT.items()
+    if name != "layer_counts"
+}
+"""Fields of a layout as a question names them, where each says which values are allowed."""
+
+USUAL = {"tp": "within a node", "virtual_stages": "2-8"}
+"""Which values are allowed unless a question says it; of other fields all."""
+
+MOST_ITEMS = 64
+"""Items of a list."""
+
+
+def few_values(field: Field) -> tuple[Any, ...]:
+    """The values of a field that has few, of which a limit is a list; of others it is a set of numbers and ranges."""
+    kind = field.kind
+    return (
+        tuple(kind.values)
+        if isinstance(kind, Whole | Choice | Flag) and len(kind.values) <= MOST_ITEMS
+        else ()
+    )
+
+
+def read_question(values: Mapping[str, Any], *, model: ModelConfig, bundle: Bundle) -> Question:
+    """The question of `values`; devices per node and memory that are not given are the bundle's.
+
+    A limit is a list of values, one of them, or a text (`1,2,4-8`). `gpu_memory_bytes` of None leaves nothing out.
+
+    Raises:
+        UsageError: a field is missing or wrong.
+    """
+    for name in ("gpus", "global_batch"):
+        if name not in values:
+            raise UsageError(f"{name} is not given, expected it in the question")
+    gpus = _listed("gpus", SEARCH["gpus"], values["gpus"])
+    options = ("timeline", "rank_by", "top", "bucket_entries")
+    return Question(
+        space=Space(
+            model=model,
+            gpus=gpus,
+            global_batch=values["global_batch"],
+            gpus_per_node=values["gpus_per_node"]
+            if "gpus_per_node" in values
+            else usual_gpus_per_node(bundle) or max(gpus),
+            **{name: _limit(name, field, values[name]) for name, field in LIMITS.items() if name in values},
+        ),
+        gpu_memory_bytes=values["gpu_memory_bytes"]
+        if "gpu_memory_bytes" in values
+        else usual_gpu_memory_bytes(bundle),
+        **{name: values[name] for name in options if name in values},
+    )
+
+
+def _limit(name: str, field: Field, value: object) -> Any:
+    if few_values(field):
+        return _listed(name, field, value)
+    if isinstance(value, str):
+        return NumberSet.parse(value, name=name)
+    return NumberSet(tuple((number, number) for number in _listed(name, field, value)))
+
+
+def _listed(name: str, field: Field, value: object) -> tuple[Any, ...]:
+    """The items of a list, of one value, or of a text with commas."""
+    parts: Any = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    parts = parts if isinstance(parts, list | tuple) else [parts]
+    if not 0 < len(parts) <= MOST_ITEMS:
+        raise UsageError(f"{name} is {shown(value)}, expected 1 to {MOST_ITEMS} values")
+    items = [field.kind.read(part) if isinstance(value, str) else part for part in parts]
+    for part, item in zip(parts, items, strict=True):
+        if not field.kind.accepts(item):
+            raise UsageError(f"{name} is {shown(part)}, expected {field.kind.expected}")
+    return tuple(items)

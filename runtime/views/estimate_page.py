@@ -1,0 +1,303 @@
+"""An estimate as one self-contained page of HTML: no scripts, no links, no network."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.pipeline import StepTimeline
+from kernelcast.runtime.step.parameters import total_parameters
+from kernelcast.runtime.views.formatting import (
+    counted,
+    gibibytes,
+    measured,
+    percent,
+    rate,
+    seconds,
+)
+from kernelcast.runtime.views.markup import Markup, element, joined
+from kernelcast.runtime.views.memory_picture import PARTS, memory_picture
+from kernelcast.runtime.views.output_file import write_pieces
+from kernelcast.runtime.views.page import (
+    bullets,
+    details,
+    document,
+    facts,
+    legend,
+    region,
+    section,
+    table,
+    tile,
+)
+from kernelcast.runtime.views.simulated_step import simulated_step
+from kernelcast.runtime.views.step_breakdown import operator_totals, step_shares
+from kernelcast.runtime.views.timeline_picture import timeline_legend, timeline_picture
+
+_TOP_OPERATORS = 15
+
+
+def write_page(estimate: Estimate, path: Path) -> None:
+    """Write the page of an estimate to `path`; the same estimate gives the same bytes.
+
+    Raises:
+        DataError: the file cannot be written.
+    """
+    write_pieces(path, [page(estimate)])
+
+
+def page(estimate: Estimate) -> str:
+    """The whole page: headline, question, timeline, where the time goes, memory, operators, warnings."""
+    title = f"A training step of {estimate.model.name}: {seconds(estimate.step_time_s)}"
+    return document(title, _header(estimate), element("main", *_sections(estimate)), _footer(estimate))
+
+
+def _header(estimate: Estimate) -> Markup:
+    return element(
+        "header",
+        element("h1", f"A training step of {estimate.model.name}"),
+        element("p", _layout(estimate), class_="soft"),
+        element("dl", *_tiles(estimate), class_="tiles"),
+    )
+
+
+def _layout(estimate: Estimate) -> str:
+    """The layout of the estimate in a line."""
+    layout = estimate.parallelism
+    schedule = {
+        "gpipe": "GPipe",
+        "1f1b": "1F1B",
+        "interleaved": "interleaved 1F1B",
+        "zero_bubble": "zero-bubble",
+    }
+    words = [f"pp {layout.pp} × tp {layout.tp} × dp {layout.dp}", schedule[layout.schedule]]
+    if layout.virtual_stages > 1:
+        words.append(f"{layout.virtual_stages} chunks per stage")
+    words.append(f"{counted(layout.micro_batches, 'micro-batch')} of {layout.micro_batch}")
+    words.append(f"recomputation {layout.recompute}")
+    words.append(f"ZeRO-{layout.zero}")
+    if layout.sequence_parallel:
+        words.append("sequence parallel")
+    return ", ".join(words)
+
+
+def _tiles(estimate: Estimate) -> Iterator[Markup]:
+    if estimate.interval_s is None:
+        spread = "no interval was asked for"
+    else:
+        spread = "90 % interval: " + " to ".join(seconds(one_s) for one_s in estimate.interval_s)
+    yield tile("step", seconds(estimate.step_time_s), spread)
+    devices = estimate.parallelism.world_size
+    per_device = f"{rate(estimate.tokens_per_s / devices)} per device"
+    yield tile("tokens per second", rate(estimate.tokens_per_s), per_device)
+    nodes = f"{estimate.cluster.gpus_per_node:,} per node ({estimate.cluster_source})"
+    yield tile("devices", f"{devices:,}", nodes)
+    yield tile("pipeline bubble", percent(estimate.bubble_share), "of the time until the last pass ends")
+    memory = estimate.memory
+    if memory.gpu_memory_bytes is None:
+        there = "a device's memory is not known"
+    elif memory.fits:
+        there = f"fits into {gibibytes(memory.gpu_memory_bytes)}"
+    else:
+        there = f"does not fit into {gibibytes(memory.gpu_memory_bytes)}"
+    yield tile("fullest device", gibibytes(memory.largest_bytes), there)
+
+
+def _sections(estimate: Estimate) -> Iterator[Markup]:
+    if estimate.warnings:
+        yield _warnings(estimate)
+    timeline: StepTimeline | None = None
+    too_long = ""
+    try:
+        timeline = simulated_step(estimate)
+    except UsageError as error:
+        too_long = str(error)
+    yield _question(estimate)
+    yield _timeline(estimate, timeline, too_long)
+    yield _shares(estimate, timeline)
+    yield _memory(estimate)
+    yield _operators(estimate)
+
+
+def _warnings(estimate: Estimate) -> Markup:
+    listed = [str(warning) for warning in estimate.warnings]
+    body = bullets(*listed)
+    if len(listed) > 6:
+        body = joined((bullets(*listed[:5]), details(f"{len(listed) - 5} more", bullets(*listed[5:]))))
+    return element("section", element("h2", "Warnings"), body, class_="warnings")
+
+
+def _question(estimate: Estimate) -> Markup:
+    model, layout, source = estimate.model, estimate.parallelism, estimate.provenance
+    asked = {
+        "model": f"{model.name}: {counted(model.layers, 'layer')}, hidden size {model.hidden_size:,}, "
+        f"{model.attention_heads} heads, sequence {model.sequence_length:,}, "
+        f"vocabulary {estimate.padded_vocabulary_size:,} (padded), {total_parameters(model):,} parameters",
+        "layers per stage": _layer_words(estimate.layer_counts),
+        "global batch": f"{counted(layout.samples_per_update, 'sample')}, "
+        f"{layout.samples_per_update * model.sequence_length:,} tokens",
+        "cluster": f"{counted(layout.world_size, 'device')}, {estimate.cluster.gpus_per_node:,} per node "
+        f"({estimate.cluster_source})",
+        "hardware": "; ".join((*source.compute, *source.fabric)) or "not recorded",
+        "bundle": f"{Path(source.bundle).name}: {source.statistic} times, {source.dtype}, "
+        f"{measured(source.created_at)}",
+    }
+    if source.calibration is not None:
+        asked["calibration"] = source.calibration.summary
+    return section("The question", facts(asked))
+
+
+def _layer_words(counts: tuple[int, ...]) -> str:
+    """Runs of equal counts: `12 × 3, 9`."""
+    runs: list[list[int]] = []
+    for count in counts:
+        if runs and runs[-1][0] == count:
+            runs[-1][1] += 1
+        else:
+            runs.append([count, 1])
+    return ", ".join(f"{count} × {times}" if times > 1 else str(count) for count, times in runs)
+
+
+def _timeline(estimate: Estimate, timeline: StepTimeline | None, too_long: str) -> Markup:
+    if timeline is None:
+        return section("Timeline", element("p", f"Not drawn: {too_long}.", class_="soft"), _stages(estimate))
+    picture = timeline_picture(estimate, timeline)
+    notes = list(picture.notes)
+    if estimate.timeline == "closed-form":
+        notes.append(
+            "the predicted step is the closed form's; the drawing is the simulated schedule, "
+            f"{seconds(timeline.step_us * 1e-6)}"
+        )
+    said = [element("p", f"{'; '.join(notes)}.".capitalize(), class_="soft")] if notes else []
+    return section(
+        "Timeline",
+        *said,
+        region("Timeline", picture.svg),
+        timeline_legend(estimate),
+        _stages(estimate),
+    )
+
+
+def _stages(estimate: Estimate) -> Markup:
+    rows = [
+        (
+            str(stage.index),
+            str(stage.layers),
+            f"{stage.parameters:,}",
+            seconds(stage.forward_s),
+            seconds(stage.backward_s),
+            seconds(stage.all_reduce_s),
+            seconds(stage.optimizer_s),
+            seconds(stage.all_gather_s),
+        )
+        for stage in estimate.stages
+    ]
+    headers = (
+        "stage",
+        "layers",
+        "parameters",
+        "forward",
+        "backward",
+        "all-reduce",
+        "optimizer",
+        "all-gather",
+    )
+    caption = "Forward and backward of one micro-batch with sends; the rest once per update; per device"
+    return details("The stages in figures", table(headers, rows, caption=caption))
+
+
+def _shares(estimate: Estimate, timeline: StepTimeline | None) -> Markup:
+    shares = step_shares(estimate, timeline)
+    whole_s = sum(share.time_s for share in shares)
+    largest_s = max(share.time_s for share in shares)
+    strip = [
+        element(
+            "span",
+            class_=share.style,
+            style=f"flex: {share.time_s / whole_s:.6f} 0 0",
+            title=f"{share.name}: {percent(share.time_s / whole_s)}",
+        )
+        for share in shares
+    ]
+    rows = []
+    for share in shares:
+        part = share.time_s / whole_s
+        bar = element(
+            "span", class_=f"bar {share.style}", style=f"width: {100 * share.time_s / largest_s:.2f}%"
+        )
+        rows.append(
+            element(
+                "div",
+                element("dt", element("span", class_=f"key {share.style}"), " ", share.name),
+                element("dd", seconds(share.time_s), class_="number"),
+                element("dd", percent(part), class_="number"),
+                element("dd", bar, class_="track"),
+            )
+        )
+    return section(
+        "Where the time goes",
+        element(
+            "p",
+            f"A device of the average stage, from the start to the end of the step ({seconds(whole_s)}).",
+            class_="soft",
+        ),
+        element("div", *strip, class_="strip", aria_hidden="true"),
+        element("dl", *rows, class_="shares"),
+    )
+
+
+def _memory(estimate: Estimate) -> Markup:
+    memory = estimate.memory
+    rows = [
+        (
+            str(stage.stage),
+            *(gibibytes(getattr(stage, field)) for field, _, _ in PARTS),
+            gibibytes(stage.total_bytes),
+            {True: "yes", False: "no", None: "not known"}[memory.fits_stage(stage)],
+        )
+        for stage in memory.stages
+    ]
+    headers = ("stage", *(name for _, name, _ in PARTS), "total", "fits")
+    return section(
+        "Memory of one device",
+        region("Memory of one device", memory_picture(memory)),
+        legend((style, name) for _, name, style in PARTS),
+        details("Memory in figures", table(headers, rows, caption="Per device at its fullest moment")),
+    )
+
+
+def _operators(estimate: Estimate) -> Markup:
+    totals = operator_totals(estimate)
+    whole_s = sum(total.time_s for total in totals)
+    rows = [
+        (
+            total.operator,
+            total.role,
+            total.direction,
+            f"{total.calls:,}",
+            seconds(total.time_s / total.calls),
+            seconds(total.time_s),
+            percent(total.time_s / whole_s),
+        )
+        for total in totals
+    ]
+    headers = ("operator", "role", "direction", "calls", "mean time", "device time", "share")
+    caption = "One device of every stage, all micro-batches of a step; overlapping calls count in full"
+    parts = [table(headers, rows[:_TOP_OPERATORS], caption=caption, text_columns=(0, 1, 2))]
+    if rest := rows[_TOP_OPERATORS:]:
+        others = table(headers, rest, caption="The other operators", text_columns=(0, 1, 2))
+        parts.append(details(f"{len(rest)} more", others))
+    return section("Operators", *parts)
+
+
+def _footer(estimate: Estimate) -> Markup:
+    source = estimate.provenance
+    software = "; ".join(source.software) or "not recorded"
+    return element(
+        "footer",
+        element(
+            "p",
+            f"kernelcast {source.kernelcast_version}; measured with {software}. Bundle {source.bundle_digest}, "
+            f"data set {source.dataset_digest}.",
+        ),
+        class_="soft",
+    )

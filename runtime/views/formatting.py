@@ -1,0 +1,98 @@
+"""How numbers, times and sizes are written for readers."""
+
+import math
+from collections.abc import Iterable
+
+from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
+
+_KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
+_PREFIXES = (
+    (1e15, "P"),
+    (1e12, "T"),
+    (1e9, "G"),
+    (1e6, "M"),
+    (1e3, "k"),
+    (1.0, ""),
+    (1e-3, "m"),
+    (1e-6, "µ"),
+)
+
+
+def seconds(value_s: float) -> str:
+    """A time in the unit that reads best, with four digits: `1.234 s`, `12.34 ms`, `5.600 µs`."""
+    for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
+        if value_s * scale >= 1 or unit == "µs":
+            return f"{_four_digits(value_s * scale)} {unit}"
+    raise AssertionError("unreachable")
+
+
+def gibibytes(size_bytes: float) -> str:
+    """A size in GiB, small ones in MiB or KiB."""
+    for scale, unit in ((_KIB, "KiB"), (_MIB, "MiB")):
+        if 0 < size_bytes < scale * 1024 / 10:
+            return f"{size_bytes / scale:,.1f} {unit}"
+    return f"{size_bytes / _GIB:,.1f} GiB"
+
+
+def amount(value: float, unit: str = "") -> str:
+    """An amount with a decimal prefix and up to three digits: `134 MB`, `2.1 GFLOP`, `12.5 µs`, `640`."""
+    factor, prefix = next((pair for pair in _PREFIXES if value >= 0.9995 * pair[0]), _PREFIXES[-1])
+    if value == 0:
+        factor, prefix = 1.0, ""
+    return f"{three_digits(value / factor)} {prefix}{unit}".rstrip()
+
+
+def three_digits(value: float) -> str:
+    """Three digits, without trailing zeros."""
+    decimals = max(0, 2 - math.floor(math.log10(abs(value)))) if value else 0
+    text = f"{value:.{decimals}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+def rate(per_s: float) -> str:
+    """A number per second: `1,234`, slow ones with three digits, `0.0426`."""
+    return f"{per_s:,.0f}" if per_s >= 100 else f"{per_s:.3g}"
+
+
+def percent(fraction: float | None, *, digits: int = 1) -> str:
+    """`3.1 %`; a dash for None, `no number` for what is not finite."""
+    if fraction is None:
+        return "–"
+    return f"{fraction * 100:.{digits}f} %" if math.isfinite(fraction) else "no number"
+
+
+def counted(count: int, what: str) -> str:
+    """`1 stage`, `2 stages`."""
+    plural = f"{what}es" if what.endswith("ch") else f"{what}s"
+    return f"{count:,} {what if count == 1 else plural}"
+
+
+def value_range(low: float, high: float) -> str:
+    """A range of whole numbers, exact below 100,000: `1024–5120`, `20.9 M–134 M`; one value alone."""
+    ends = [f"{value:g}" if value < 1e5 else amount(value) for value in (low, high)]
+    return ends[0] if low == high else "–".join(ends)
+
+
+def value_ranges(ranges: Iterable[tuple[float, float]]) -> str:
+    """The ranges of a workload vector, in its order: `4–8 × 1024–5120 × 2048–8192`."""
+    return " × ".join(value_range(low, high) for low, high in ranges)
+
+
+def measured(created_at: str) -> str:
+    """When the newest measurement of a bundle was made."""
+    return (
+        "measured at a time not recorded" if created_at == UNKNOWN_MOMENT else f"measured until {created_at}"
+    )
+
+
+def round_step(value: float) -> float:
+    """The next of 1, 2, 5 times a power of ten: the distance of an axis's ticks."""
+    power = 10.0 ** math.floor(math.log10(value))
+    return next(step * power for step in (1, 2, 5, 10) if step * power >= value * (1 - 1e-9))
+
+
+def _four_digits(value: float) -> str:
+    if value <= 0:
+        return "0"
+    decimals = max(0, 3 - math.floor(math.log10(value)))
+    return f"{value:,.{min(decimals, 3)}f}"

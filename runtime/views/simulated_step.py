@@ -1,0 +1,56 @@
+"""The simulated step behind an estimate: its passes, transfers and updates, as the pictures and the trace show them."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline, step_timeline
+
+
+class Transfer(NamedTuple):
+    """The output of a pass on its way to the neighbouring chunk, which `to_stage` holds."""
+
+    micro_batch: int
+    chunk: int
+    to_stage: int
+    start_us: float
+    end_us: float
+
+
+def simulated_step(estimate: Estimate) -> StepTimeline:
+    """Every pass of the estimate's step under its schedule.
+
+    An estimate made with the closed form has no passes; its durations under its schedule are simulated, and the
+    step may come out shorter than the estimate.
+
+    Raises:
+        UsageError: the step has too many passes to list them.
+    """
+    layout = estimate.parallelism
+    return step_timeline(
+        schedule=layout.schedule,
+        pp=layout.pp,
+        micro_batches=layout.micro_batches,
+        virtual_stages=layout.virtual_stages,
+        durations=estimate.durations,
+    )
+
+
+def transfers(stage: StageTimeline, timeline: StepTimeline, kind: Kind) -> Iterator[Transfer]:
+    """What a stage sends after its forward or backward passes, in the order of the passes."""
+    step, times_us = {
+        Kind.FORWARD: (1, timeline.send_forward_us),
+        Kind.BACKWARD: (-1, timeline.send_backward_us),
+    }[kind]
+    for one, sent_us in zip(stage.passes, stage.ends_us, strict=True):
+        to_chunk = one.chunk + step
+        if one.kind is kind and 0 <= to_chunk < len(times_us) and times_us[one.chunk]:
+            to_stage = to_chunk % len(timeline.stages)
+            yield Transfer(one.micro_batch, one.chunk, to_stage, sent_us, sent_us + times_us[one.chunk])
+
+
+def update_parts(stage: StageTimeline, estimate: Estimate) -> tuple[tuple[str, float, float], ...]:
+    """(name, start, end in µs) of the optimizer and of the all-gather of what it wrote; either may take no time."""
+    start_us, end_us = stage.update.start_us, stage.update.end_us
+    between_us = min(end_us, start_us + estimate.stages[stage.stage].optimizer_s * 1e6)
+    return ("optimizer", start_us, between_us), ("all-gather", between_us, end_us)

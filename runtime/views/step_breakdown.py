@@ -1,0 +1,158 @@
+"""Where the time of a step goes: by part, which add up to the step (docs/timeline.md), and by operator."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline, simulate
+from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
+
+_PASS_PARTS = {  # name, colour's class
+    Component.LAYER_FORWARD: ("layers forward", "forward"),
+    Component.LAYER_BACKWARD: ("layers backward", "backward"),
+    Component.ENDS_FORWARD: ("embedding, logits and loss forward", "ends-forward"),
+    Component.ENDS_BACKWARD: ("embedding, logits and loss backward", "ends-backward"),
+}
+_US = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """A part of a step: its name, how it is coloured, and its time on the average stage."""
+
+    name: str
+    style: str
+    time_s: float
+
+
+def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Share, ...]:
+    """The parts of the simulated step, averaged over the stages; their sum is the step.
+
+    A transfer occupies no stage: what counts is how long stages wait for one. Without `timeline` (a step too
+    long to list its passes) that is part of the waiting for other stages.
+    """
+    pp, micro_batches = estimate.parallelism.pp, estimate.parallelism.micro_batches
+    parts = dict.fromkeys(_PASS_PARTS, 0.0)
+    tensor_parallel_s = 0.0
+    for row in estimate.operators:
+        if row.component in parts:
+            time_s = micro_batches * row.total_s / pp
+            # Inside passes only tensor parallelism communicates; other collectives are components of their own.
+            if OPERATORS[row.operator].is_collective:
+                tensor_parallel_s += time_s
+            else:
+                parts[row.component] += time_s
+    durations = estimate.durations
+    passes_us = durations.forward_us + durations.backward_us + durations.weight_us
+    passes_s = micro_batches * float(passes_us.sum()) * _US / pp
+    # ZeRO-2 and 3 communicate while passes compute; what computing does not hide makes the passes longer.
+    exposed_s = max(0.0, passes_s - sum(parts.values()) - tensor_parallel_s)
+    waits = _waits_of_passes(timeline) if timeline else _waits_in_total(estimate)
+    shares = [
+        *(Share(name=name, style=style, time_s=parts[part]) for part, (name, style) in _PASS_PARTS.items()),
+        *(
+            Share(name=name, style=style, time_s=time_s)
+            for name, style, time_s in (
+                ("tensor-parallel collectives", "tensor", tensor_parallel_s),
+                ("ZeRO collectives that passes do not hide", "sharded", exposed_s),
+                ("waiting for transfers between stages", "transfer", waits.transfers_us * _US),
+                ("waiting for other stages (bubble)", "bubble", waits.stages_us * _US),
+                ("data-parallel all-reduce that does not hide", "reduce", waits.reduce_us * _US),
+                ("optimizer", "optimizer", sum(stage.optimizer_s for stage in estimate.stages) / pp),
+                (
+                    "all-gather of parameters",
+                    "gather",
+                    sum(stage.all_gather_s for stage in estimate.stages) / pp,
+                ),
+            )
+        ),
+    ]
+    smallest_s = 1e-9 * sum(share.time_s for share in shares)
+    return tuple(share for share in shares if share.time_s > smallest_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorTotal:
+    """Calls of one operator in one role and direction on one device of every stage, and their time in a step."""
+
+    operator: str
+    role: str
+    direction: str
+    calls: int
+    time_s: float
+
+
+def operator_totals(estimate: Estimate) -> list[OperatorTotal]:
+    """The longest first. Rows per micro-batch count once for every micro-batch of the update."""
+    totals: dict[tuple[str, str, str], tuple[int, float]] = {}
+    for row in estimate.operators:
+        repeats = 1 if row.component in ONCE_PER_UPDATE else estimate.parallelism.micro_batches
+        key = row.operator, row.role, row.direction.value
+        calls, time_s = totals.get(key, (0, 0.0))
+        totals[key] = calls + repeats * row.count, time_s + repeats * row.total_s
+    rows = [
+        OperatorTotal(operator=operator, role=role, direction=direction, calls=calls, time_s=time_s)
+        for (operator, role, direction), (calls, time_s) in totals.items()
+    ]
+    return sorted(rows, key=lambda row: (-row.time_s, row.operator, row.role, row.direction))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Waits:
+    """Means over the stages."""
+
+    transfers_us: float
+    stages_us: float
+    reduce_us: float
+
+
+def _waits_of_passes(timeline: StepTimeline) -> _Waits:
+    transfers_us = stages_us = reduce_us = 0.0
+    for stage in timeline.stages:
+        sent_us, waited_us = _gaps(stage, timeline)
+        transfers_us += sent_us
+        stages_us += waited_us + timeline.step_us - stage.update.end_us
+        reduce_us += stage.update.start_us - stage.ends_us[-1]
+    pp = len(timeline.stages)
+    return _Waits(transfers_us=transfers_us / pp, stages_us=stages_us / pp, reduce_us=reduce_us / pp)
+
+
+def _gaps(stage: StageTimeline, timeline: StepTimeline) -> tuple[float, float]:
+    """How long a stage waits between its passes: for the transfer of an input, and before that for the input.
+
+    A stage that waits starts when its input arrives, so the end of the wait is the transfer.
+    """
+    transfers_us = stages_us = free_us = 0.0
+    last_chunk = len(timeline.send_forward_us) - 1
+    for one, start_us, end_us in zip(stage.passes, stage.starts_us, stage.ends_us, strict=True):
+        gap_us, free_us = start_us - free_us, end_us
+        if gap_us <= 0:
+            continue
+        transfer_us = 0.0
+        if one.kind is Kind.FORWARD and one.chunk:
+            transfer_us = timeline.send_forward_us[one.chunk - 1]
+        elif one.kind is Kind.BACKWARD and one.chunk < last_chunk:
+            transfer_us = timeline.send_backward_us[one.chunk + 1]
+        transfers_us += min(gap_us, transfer_us)
+        stages_us += max(0.0, gap_us - transfer_us)
+    return transfers_us, stages_us
+
+
+def _waits_in_total(estimate: Estimate) -> _Waits:
+    layout, durations = estimate.parallelism, estimate.durations
+    simulated = simulate(
+        schedule=layout.schedule,
+        pp=layout.pp,
+        micro_batches=layout.micro_batches,
+        virtual_stages=layout.virtual_stages,
+        durations=durations,
+    )
+    passes_us = durations.forward_us + durations.backward_us + durations.weight_us
+    busy_us = layout.micro_batches * passes_us.reshape(-1, layout.pp).sum(axis=0)
+    between_us = simulated.compute_end_us[0] - busy_us + simulated.step_us[0] - simulated.end_us[0]
+    reduce_us = np.maximum(0.0, simulated.all_reduce_end_us[0] - simulated.compute_end_us[0])
+    return _Waits(
+        transfers_us=0.0, stages_us=max(0.0, float(between_us.mean())), reduce_us=float(reduce_us.mean())
+    )

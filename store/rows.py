@@ -1,0 +1,173 @@
+"""Rows of any table: read as dictionaries, added, counted, and verified against their ids."""
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
+from typing import Any
+
+from kernelcast.runtime.bundle.fingerprint import (
+    DIGEST_HEX_DIGITS,
+    ComputeFingerprint,
+    FabricFingerprint,
+    SoftwareFingerprint,
+    canonical_json,
+)
+from kernelcast.runtime.errors import KernelcastError
+from kernelcast.store.canonical import record_digest, utc_moment
+from kernelcast.store.runs import Source
+from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
+from kernelcast.store.traces import IngestedTrace, UnrecognisedKernels
+
+Row = dict[str, Any]
+
+# Tables whose rows have ids, referenced rows first. `operator` and `kernel_name` are dictionaries; `sample_flag`,
+# `repetition` and `kernel` are part of their sample.
+CONTENT_TABLES = (
+    "hardware", "fabric", "software", "source", "run", "run_note", "sample", "trace", "unrecognised_kernel", "step",
+    "prediction", "predictor",
+)  # fmt: skip
+
+FINGERPRINTS: Mapping[str, type[ComputeFingerprint | FabricFingerprint | SoftwareFingerprint]] = {
+    "hardware": ComputeFingerprint,
+    "fabric": FabricFingerprint,
+    "software": SoftwareFingerprint,
+}
+RECORDS: Mapping[str, type] = {
+    "source": Source,
+    "trace": IngestedTrace,
+    "unrecognised_kernel": UnrecognisedKernels,
+    "step": MeasuredStep,
+    "prediction": Prediction,
+    "predictor": PredictorRecord,
+}
+_OBJECTS = {"conditions", "model", "options", "components_s", "hyperparameters"}
+_LISTS = {"repetitions_s", "process_groups"}
+
+
+def rows(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = ()) -> Iterator[Row]:
+    """Rows of a query, column → value, one at a time."""
+    cursor = connection.execute(sql, parameters)
+    names = [column[0] for column in cursor.description]
+    for values in cursor:
+        yield dict(zip(names, values, strict=True))
+
+
+def insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> int | None:
+    """Add a row unless its id is there; answers the new row's number, or None.
+
+    Table and columns are those of schema.sql. Lists and dictionaries become JSON text, booleans 0 or 1.
+    """
+    # Not INSERT OR IGNORE, which would also skip rows that break another constraint.
+    key = "name" if table == "operator" else "id"
+    columns, places = ", ".join(row), ", ".join("?" for _ in row)
+    cursor = connection.execute(
+        f"INSERT INTO {table} ({columns}) VALUES ({places}) ON CONFLICT ({key}) DO NOTHING",
+        [_column(value) for value in row.values()],
+    )
+    return cursor.lastrowid if cursor.rowcount == 1 else None
+
+
+def _column(value: object) -> object:
+    if isinstance(value, dict | list | tuple):
+        return canonical_json(value)
+    return int(value) if isinstance(value, bool) else value
+
+
+def record_of(table: str, row: Row) -> Any:
+    """The record that a row of one of the `RECORDS` tables stands for.
+
+    Raises:
+        KernelcastError, ValueError, TypeError: there is none.
+    """
+    values = dict(row)
+    for name in (_OBJECTS | _LISTS) & row.keys():
+        values[name] = json_value(name, row[name])
+    for name in _LISTS & row.keys():
+        values[name] = tuple(values[name])
+    if table == "step":
+        values["recomputation"] = bool(row["recomputation"])
+    return RECORDS[table](**{field.name: values[field.name] for field in fields(RECORDS[table])})
+
+
+def json_value(name: str, text: str) -> Any:
+    """The value of a JSON column.
+
+    Raises:
+        ValueError: no JSON, not in the stored form, or not of the column's type.
+    """
+    try:
+        value = json.loads(text)
+        is_canonical = canonical_json(value) == text
+    except RecursionError as error:
+        raise ValueError(f"{name} is nested too deeply") from error
+    if not is_canonical:
+        raise ValueError(f"{name} is not in the canonical form (sorted keys, no spaces)")
+    if name in _OBJECTS and not isinstance(value, dict):
+        raise ValueError(f"{name} is no JSON object")
+    return value
+
+
+def row_problem(table: str, row: Row) -> str | None:
+    """What is wrong with a row of a content table (samples: see `sample_problem`), or None.
+
+    A row is sound when the record that it stands for can be made, and has its id: such a row can be read later.
+    """
+    try:
+        return id_problem(row["id"], _id_of(table, row))
+    except (KernelcastError, ValueError, TypeError, AttributeError) as error:
+        return str(error)
+
+
+def id_problem(stored: str, found: str) -> str | None:
+    """What is wrong with an id, given the one that the content gives."""
+    return None if stored == found else f"content does not match its id, it gives {found}"
+
+
+def _id_of(table: str, row: Row) -> str:
+    if table in FINGERPRINTS:
+        return _fingerprint_id(table, row)
+    if table == "run_note" or table == "run":
+        started_at = row.get("started_at")
+        if started_at is not None and utc_moment(started_at, "started_at") != started_at:
+            raise ValueError(f"started_at is {started_at!r}, not in the stored form")
+        values = {name: value for name, value in row.items() if name != "id"}
+        if table == "run":
+            values["conditions"] = json_value("conditions", row["conditions"])
+        return record_digest(table, values)
+    record = record_of(table, row)
+    if table == "step" and row["model_name"] != (name := str(record.model.get("name", ""))):
+        raise ValueError(f"model_name is {row['model_name']!r}, its model is called {name!r}")
+    return str(record.id)
+
+
+def _fingerprint_id(table: str, row: Row) -> str:
+    stated = json_value("fingerprint", row["fingerprint"])
+    for name, value in stated.items():
+        expected = canonical_json(value) if isinstance(value, list) else value
+        if row.get(name) != expected:  # True == 1, as SQLite stores it
+            raise ValueError(f"{name} is {row.get(name)!r}, its fingerprint has {expected!r}")
+    digest: str = FINGERPRINTS[table].from_dict(stated).digest
+    return digest
+
+
+def content_tables_digest(connection: sqlite3.Connection) -> str:
+    """Digest of the content: SHA-256 over a line `TABLE ID` per row, by table (CONTENT_TABLES) and id, 128 bits.
+
+    Every id is the digest of what its row means (a sample's covers flags, repetitions and kernels), so two databases
+    have equal digests exactly when they hold the same measurements, whatever the order they were added in.
+    """
+    digest = hashlib.sha256()
+    for table in CONTENT_TABLES:
+        for (row_id,) in connection.execute(f"SELECT id FROM {table} ORDER BY id"):
+            digest.update(f"{table} {row_id}\n".encode())
+    return digest.hexdigest()[:DIGEST_HEX_DIGITS]
+
+
+def row_counts(connection: sqlite3.Connection) -> dict[str, int]:
+    """Rows per content table, then of flags, repetitions and kernels."""
+    return {
+        table: int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
+        for table in (*CONTENT_TABLES, "sample_flag", "repetition", "kernel")
+    }

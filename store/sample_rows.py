@@ -1,0 +1,188 @@
+"""Samples as rows of five tables: written in batches, read one at a time, verified against their ids."""
+
+import json
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from kernelcast.runtime.bundle.fingerprint import canonical_json
+from kernelcast.runtime.errors import KernelcastError
+from kernelcast.store.canonical import record_digest
+from kernelcast.store.records import Kernel, Repetition, Sample
+from kernelcast.store.rows import Row, id_problem, insert, json_value, rows
+
+_ROWS_AT_ONCE = 50_000
+
+
+class KernelRow(NamedTuple):
+    """A kernel; its position in the list is its sequence. Times in µs."""
+
+    name: str
+    start_us: float
+    duration_us: float
+    stream: int
+
+
+@dataclass(frozen=True, slots=True)
+class RepetitionRow:
+    """A repetition with its kernels. Times in µs."""
+
+    index: int
+    time_us: float
+    start_us: float
+    kernels: list[KernelRow]
+
+
+@dataclass(frozen=True, slots=True)
+class SampleRows:
+    """A sample as it is stored: `columns` without id and number."""
+
+    id: str
+    columns: Row
+    repetitions: list[RepetitionRow]
+    flags: list[tuple[str, str]]  # flag and detail, in order of flag
+    gap: bool = False  # whether the sequence of its kernels has one
+
+    @classmethod
+    def of(cls, sample: Sample) -> "SampleRows":
+        """The rows of a sample."""
+        columns = sample.columns
+        repetitions = [
+            RepetitionRow(
+                r.index,
+                r.time_us,
+                r.start_us,
+                [KernelRow(k.name, k.start_us, k.duration_us, k.stream) for k in r.kernels],
+            )
+            for r in sample.repetitions
+        ]
+        found = cls("", {**columns, "vector": canonical_json(sample.vector)}, repetitions, list(sample.flags))
+        return replace(found, id=meaning_digest(columns, found))
+
+    def sample(self) -> Sample:
+        """The sample that these rows stand for.
+
+        Raises:
+            KernelcastError, ValueError, TypeError: they stand for none.
+        """
+        repetitions = tuple(
+            Repetition(
+                index=r.index,
+                time_us=r.time_us,
+                start_us=r.start_us,
+                kernels=tuple(Kernel(**kernel._asdict()) for kernel in r.kernels),
+            )
+            for r in self.repetitions
+        )
+        columns = {**self.columns, "vector": tuple(json.loads(self.columns["vector"]))}
+        return Sample(**columns, repetitions=repetitions, flags=tuple(self.flags))
+
+
+def stored_samples(
+    connection: sqlite3.Connection, where: str = "1", parameters: Sequence[Any] = (), *, order: str = "number"
+) -> Iterator[SampleRows]:
+    """Samples with flags, repetitions and kernels, one at a time; `where` is SQL of this package about `sample`.
+
+    Memory does not grow with the database: it holds one sample.
+    """
+    for columns in rows(connection, f"SELECT * FROM sample WHERE {where} ORDER BY {order}", parameters):
+        number, sample_id = columns.pop("number"), columns.pop("id")
+        repetitions = {
+            index: RepetitionRow(index, time_us, start_us, [])
+            for index, time_us, start_us in connection.execute(
+                "SELECT repetition_index, time_us, start_us FROM repetition WHERE sample_number = ?"
+                " ORDER BY repetition_index",
+                (number,),
+            )
+        }
+        gap = False
+        for index, sequence, *kernel in connection.execute(
+            "SELECT repetition_index, sequence, name, start_us, duration_us, stream FROM kernel"
+            " JOIN kernel_name ON kernel_name.number = kernel.name_number"
+            " WHERE sample_number = ? ORDER BY repetition_index, sequence",
+            (number,),
+        ):
+            repetition = repetitions.get(index)
+            if repetition is None or sequence != len(repetition.kernels):
+                gap = True
+            else:
+                repetition.kernels.append(KernelRow._make(kernel))
+        flags = connection.execute(
+            "SELECT flag, detail FROM sample_flag WHERE sample_number = ? ORDER BY flag", (number,)
+        ).fetchall()
+        yield SampleRows(sample_id, columns, list(repetitions.values()), flags, gap)
+
+
+def meaning_digest(columns: Mapping[str, Any], sample: SampleRows) -> str:
+    """The id of a sample with these columns (vector as a list), and the flags, repetitions and kernels of `sample`."""
+    repetitions = [[r.index, r.time_us, r.start_us, r.kernels] for r in sample.repetitions]
+    return record_digest("sample", {**columns, "repetitions": repetitions, "flags": sample.flags})
+
+
+def sample_problem(sample: SampleRows) -> str | None:
+    """What is wrong with a sample, its flags, its repetitions or its kernels, or None."""
+    if sample.gap:
+        return "its kernels are not numbered without gaps"
+    try:
+        columns = {**sample.columns, "vector": json_value("vector", sample.columns["vector"])}
+        # Everything that a sample must be, apart from its repetitions, of which there are many.
+        if list(Sample(**columns, flags=tuple(sample.flags)).flags) != sample.flags:
+            return "its flags are not in the stored form"
+        return id_problem(sample.id, meaning_digest(columns, sample))
+    except (KernelcastError, ValueError, TypeError) as error:
+        return str(error)
+
+
+class SampleWriter:
+    """Adds samples in the caller's transaction, repetitions and kernels in large batches; end with `flush`."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._connection = connection
+        self._name_numbers: dict[str, int] = {}
+        self._repetitions: list[tuple[Any, ...]] = []
+        self._kernels: list[tuple[Any, ...]] = []
+        self._flags: list[tuple[Any, ...]] = []
+
+    def add(self, sample: SampleRows) -> bool:
+        """Add a sample; answers False where its id is there already, and with it its repetitions and kernels."""
+        number = insert(self._connection, "sample", {"id": sample.id, **sample.columns})
+        if number is None:
+            return False
+        self._flags.extend((number, flag, detail) for flag, detail in sample.flags)
+        name_number = self._name_number
+        for r in sample.repetitions:
+            self._repetitions.append((number, r.index, r.time_us, r.start_us))
+            self._kernels.extend(
+                (number, r.index, sequence, name_number(name), start_us, duration_us, stream)
+                for sequence, (name, start_us, duration_us, stream) in enumerate(r.kernels)
+            )
+        if len(self._kernels) + len(self._repetitions) + len(self._flags) >= _ROWS_AT_ONCE:
+            self.flush()
+        return True
+
+    def flush(self) -> None:
+        """Write what is still waiting."""
+        for table, waiting in (
+            ("sample_flag (sample_number, flag, detail)", self._flags),
+            ("repetition (sample_number, repetition_index, time_us, start_us)", self._repetitions),
+            (
+                "kernel (sample_number, repetition_index, sequence, name_number, start_us, duration_us, stream)",
+                self._kernels,
+            ),
+        ):
+            places = ", ".join("?" for _ in table.split(","))
+            self._connection.executemany(f"INSERT INTO {table} VALUES ({places})", waiting)
+            waiting.clear()
+
+    def _name_number(self, name: str) -> int:
+        """The number of a kernel's name, looked up or given once per transaction."""
+        known = self._name_numbers.get(name)
+        if known is not None:
+            return known
+        self._connection.execute(
+            "INSERT INTO kernel_name (name) VALUES (?) ON CONFLICT (name) DO NOTHING", (name,)
+        )
+        found = self._connection.execute("SELECT number FROM kernel_name WHERE name = ?", (name,)).fetchone()
+        self._name_numbers[name] = int(found[0])
+        return self._name_numbers[name]

@@ -1,0 +1,88 @@
+"""How a database's schema differs from schema.sql: another's file may bring triggers and views, which would run.
+
+Checked before anything else of a database is used; only the text of its schema is read.
+"""
+
+import re
+import sqlite3
+from functools import cache
+
+from kernelcast.store.migrations import create_schema
+
+# Query planner statistics, which ANALYZE makes.
+_SQLITES_OWN = re.compile(r"sqlite_stat\d$")
+
+Key = tuple[str, str]
+"""Kind (table, index, view, trigger) and name."""
+
+
+def schema_differences(connection: sqlite3.Connection) -> list[str]:
+    """Differences from schema.sql, one line each: what is not ours, missing, or defined otherwise.
+
+    Tables count as equal with equal columns, keys and kinds, since a migrated table's text differs from a fresh
+    one's; indexes and views have equal text, apart from comments and spaces.
+
+    Raises:
+        sqlite3.Error: the schema cannot be read.
+    """
+    found, expected = _objects(connection), _our_objects()
+    missing = [f"{kind} {name!r} is missing" for kind, name in sorted(expected.keys() - found.keys())]
+    changed = [
+        f"{kind} {name!r} is not as kernelcast defines it"
+        for kind, name in sorted(found.keys() & expected.keys())
+        if found[kind, name] != expected[kind, name]
+    ]
+    return foreign_objects(connection) + missing + changed
+
+
+def foreign_objects(connection: sqlite3.Connection) -> list[str]:
+    """Tables, indexes, views and triggers that are not ours, which could run in a migration, one line each.
+
+    Every object of an older version is one of the present schema too.
+    """
+    found = connection.execute("SELECT type, name, rootpage FROM sqlite_master ORDER BY type, name")
+    return [
+        f"{kind} {name!r} is not kernelcast's"
+        for kind, name, root_page in found.fetchall()
+        if (
+            (kind, name) not in _our_objects() or (kind == "table" and not root_page)  # a virtual table
+        )
+        and not _SQLITES_OWN.match(name)
+    ]
+
+
+@cache
+def _our_objects() -> dict[Key, object]:
+    connection = sqlite3.connect(":memory:", isolation_level=None)
+    try:
+        create_schema(connection)
+        return _objects(connection)
+    finally:
+        connection.close()
+
+
+def _objects(connection: sqlite3.Connection) -> dict[Key, object]:
+    objects: dict[Key, object] = {}
+    rows = connection.execute("SELECT type, name, tbl_name, sql, rootpage FROM sqlite_master").fetchall()
+    for kind, name, table, sql, root_page in rows:
+        if kind == "table" and root_page:  # a virtual table has no page, and is none of ours
+            objects[kind, name] = _table_shape(connection, name)
+        else:
+            objects[kind, name] = (table, _without_comments(sql))
+    return objects
+
+
+def _table_shape(connection: sqlite3.Connection, name: str) -> object:
+    kinds = connection.execute(
+        "SELECT wr, strict FROM pragma_table_list WHERE schema = 'main' AND name = ?", (name,)
+    ).fetchall()
+    columns = connection.execute("SELECT * FROM pragma_table_xinfo(?)", (name,)).fetchall()
+    keys = connection.execute("SELECT * FROM pragma_foreign_key_list(?)", (name,)).fetchall()
+    return kinds, columns, keys
+
+
+def _without_comments(sql: str | None) -> str | None:
+    if sql is None:  # an index that a UNIQUE or PRIMARY KEY brings
+        return None
+    lines = (line.partition("--")[0] for line in sql.splitlines())
+    return " ".join(" ".join(lines).split())

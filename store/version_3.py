@@ -1,0 +1,270 @@
+"""Version 3 of the schema: operators are laws that are called in roles; `tp` and `layers` replace `mp` and `encoders`.
+
+Frozen: statements, names and rules as of then. Every row keeps its meaning and gets the id that the same measurement,
+step or regressor has when it is stored in version 3. So a migrated database merges with any other without duplicates:
+an old copy of the same one, or the same file imported again. Digests of bundles and of training sets stay as they were
+recorded. A row whose old id does not match its content keeps that id, which `db check` and merging then report.
+"""
+
+import sqlite3
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from kernelcast.runtime.bundle.fingerprint import canonical_json
+from kernelcast.store.canonical import record_digest
+from kernelcast.store.rows import Row, insert, json_value, rows
+from kernelcast.store.sample_rows import SampleRows, meaning_digest, stored_samples
+
+OPERATORS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "qkv_linear": ("gemm", "qkv"),
+        "attention_output_linear": ("gemm", "attention_output"),
+        "mlp_up_linear": ("gemm", "mlp_up"),
+        "mlp_gate_up_linear": ("gemm", "mlp_gate_up"),
+        "mlp_down_linear": ("gemm", "mlp_down"),
+        "logits_linear": ("gemm", "logits"),
+        "attention_scores": ("batched_gemm", "attention_scores"),
+        "attention_values": ("batched_gemm", "attention_values"),
+        "rope": ("rope", ""),
+        "grouped_rope": ("rope", ""),
+        "flash_attention": ("flash_attention", ""),
+        "grouped_flash_attention": ("flash_attention", ""),
+        "mp_all_reduce": ("all_reduce", "tensor"),
+        "mp_all_gather": ("all_gather", "tensor"),
+        "mp_reduce_scatter": ("reduce_scatter", "tensor"),
+        "dp_all_reduce": ("all_reduce", "data"),
+        "dp_all_gather": ("all_gather", "data"),
+        "dp_reduce_scatter": ("reduce_scatter", "data"),
+        "pp_p2p": ("point_to_point", "pipeline"),
+        "ep_all_to_all": ("all_to_all", "expert"),
+        "optimizer_first_stage": ("adam", "first_stage"),
+        "optimizer_middle_stage": ("adam", "middle_stage"),
+        "optimizer_last_stage": ("adam", "last_stage"),
+    }
+)
+"""Operators of version 2 with another name or vector in version 3: name → operator and role."""
+
+_FEATURES = {
+    "rope": '{"b":"samples","l":"tokens","heads":"heads","kv_heads":"heads","head_size":"elements"}',
+    "flash_attention": '{"b":"samples","l":"tokens","heads":"heads","kv_heads":"heads","head_size":"elements"}',
+    "batched_gemm": '{"batch":"heads","m":"rows","k":"columns in","n":"columns out"}',
+    "adam": '{"parameters":"elements","layers":"layers"}',
+}
+
+_CREATE = (
+    """\
+CREATE TABLE operator_3 ( -- The operators of a training step: a copy of kernelcast's table, to read vectors by.
+    name TEXT PRIMARY KEY, -- name in samples; an operator whose features change gets a new name
+    title TEXT NOT NULL, -- what it computes
+    class TEXT NOT NULL, -- compute-bound, memory-bound, communication or optimizer
+    directions TEXT NOT NULL, -- directions that a sample can have, JSON list
+    features TEXT NOT NULL, -- JSON object, name to unit, in the order of a sample's vector
+    roles TEXT NOT NULL -- why a step calls it: JSON object, role to name in arXiv 2509.22832, Table I (or empty)
+) STRICT
+""",
+    """\
+CREATE TABLE sample_3 ( -- One measurement of an operator at a workload. A failure is a row with a reason and no time.
+    number INTEGER PRIMARY KEY, -- row number in this file; flag, repetition and kernel link to it
+    id TEXT NOT NULL UNIQUE CHECK (length(id) = 32), -- digest of the other columns, flags, repetitions and kernels
+    run_id TEXT NOT NULL REFERENCES run (id), -- measured by
+    operator TEXT NOT NULL REFERENCES operator (name), -- what was measured
+    role TEXT NOT NULL, -- why a step calls it (operator.roles), such as qkv; empty for no particular reason
+    direction TEXT NOT NULL, -- which of its times; backward of a linear is the sum of its two gradients
+    dtype TEXT NOT NULL, -- element type, torch's name (float32, bfloat16, ...)
+    variant TEXT NOT NULL, -- how it was called, where there are several ways, such as in-place; else empty
+    vector TEXT NOT NULL, -- workload vector, JSON list in the order of operator.features
+    status TEXT NOT NULL CHECK (status IN ('ok', 'failed', 'unsupported')), -- ok: has a time
+    reason TEXT NOT NULL, -- why there is no time; empty when ok
+    time_us REAL, -- microseconds: mean of the middle five of the first ten repetitions, or what `statistic` says
+    quiet_us REAL, -- microseconds: 10th percentile over all repetitions; NULL where repetitions are not known
+    spread REAL, -- no unit: (90th - 10th percentile) / median over all repetitions; NULL where they are not known
+    statistic TEXT NOT NULL, -- how time_us was computed: "middle five of ten", or as an import states
+    repetition_count INTEGER NOT NULL, -- repetitions behind the times; 0 where unknown
+    flops REAL, -- floating-point operations of one execution
+    moved_bytes REAL, -- bytes read and written by one execution (collectives: bytes that one process puts in)
+    reference_us REAL, -- microseconds of a short fixed kernel timed with it: how disturbed the machine was
+    measured_at TEXT, -- UTC; NULL where an imported file has no date
+    CHECK (direction IN ('forward', 'backward', 'input_gradient', 'weight_gradient', 'once')),
+    CHECK ((status = 'ok') = (time_us IS NOT NULL)),
+    CHECK ((status = 'ok') = (reason = ''))
+) STRICT
+""",
+    """\
+CREATE TABLE predictor_3 ( -- One trained regressor of a bundle, and its error.
+    id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
+    bundle_digest TEXT NOT NULL, -- digest of the bundle that it is part of
+    operator TEXT NOT NULL, -- operator
+    role TEXT NOT NULL, -- role, where it was trained for one only; else empty
+    direction TEXT NOT NULL, -- which time it predicts
+    dtype TEXT NOT NULL, -- element type, torch's name
+    compute_id TEXT REFERENCES hardware (id), -- trained for this device; NULL for several
+    fabric_id TEXT REFERENCES fabric (id), -- trained for this fabric; NULL for several, or none
+    software_id TEXT REFERENCES software (id), -- trained on measurements with this software; NULL for several
+    algorithm TEXT NOT NULL, -- random_forest, xgboost, ...
+    form TEXT NOT NULL, -- features and target, such as log(time) on the workload vector
+    hyperparameters TEXT NOT NULL, -- JSON
+    training_rows INTEGER NOT NULL, -- samples that it was fitted on
+    validation_error REAL NOT NULL, -- mean absolute error on held-out samples, fraction of the time
+    size_bytes INTEGER NOT NULL, -- bytes of the ONNX model
+    trained_at TEXT NOT NULL, -- UTC
+    statistic TEXT NOT NULL, -- which time it was fitted to: time_us or quiet_us
+    dataset_digest TEXT NOT NULL, -- digest of the ids of the samples that it was fitted and validated on
+    CHECK (direction IN ('forward', 'backward', 'input_gradient', 'weight_gradient', 'once'))
+) STRICT
+""",
+    "ALTER TABLE step RENAME COLUMN mp TO tp",
+)
+_INDEXES = (
+    "CREATE INDEX sample_by_point ON sample (operator, direction, dtype, vector, variant, status)",
+    "CREATE INDEX sample_by_run ON sample (run_id, operator, direction, dtype)",
+    "CREATE INDEX sample_by_date ON sample (measured_at)",
+    "CREATE INDEX sample_without_time ON sample (status, operator) WHERE status <> 'ok'",
+    "CREATE INDEX predictor_by_bundle ON predictor (bundle_digest)",
+    "CREATE INDEX predictor_by_operator ON predictor (operator, direction, dtype)",
+    "CREATE INDEX predictor_by_hardware ON predictor (compute_id)",
+    "CREATE INDEX predictor_by_fabric ON predictor (fabric_id)",
+    "CREATE INDEX predictor_by_software ON predictor (software_id)",
+)
+
+
+def upgrade(connection: sqlite3.Connection) -> None:
+    """Bring a database of version 2 here, in the caller's transaction; memory does not grow with the database."""
+    for statement in _CREATE:
+        connection.execute(statement)
+    _move_operators(connection)
+    _move_samples(connection)
+    for row in rows(connection, "SELECT * FROM predictor ORDER BY rowid"):
+        insert(connection, "predictor_3", _predictor(row))
+    for row in rows(connection, "SELECT * FROM step ORDER BY rowid"):
+        _change_step(connection, row)
+    for table in ("operator", "sample", "predictor"):
+        connection.execute(f"DROP TABLE {table}")
+        connection.execute(f"ALTER TABLE {table}_3 RENAME TO {table}")
+    for statement in _INDEXES:
+        connection.execute(statement)
+
+
+def _move_operators(connection: sqlite3.Connection) -> None:
+    moved: dict[str, Row] = {}
+    for old in rows(connection, "SELECT * FROM operator ORDER BY rowid"):
+        name, role = OPERATORS.get(old["name"], (old["name"], ""))
+        kept = {key: old[key] for key in ("title", "class", "directions", "features")}
+        row = moved.setdefault(
+            name, {"name": name, **kept, "features": _FEATURES.get(name, old["features"]), "roles": {}}
+        )
+        row["roles"][role] = row["roles"].get(role) or old["paper_name"]
+    connection.executemany(
+        "INSERT INTO operator_3 VALUES (:name, :title, :class, :directions, :features, :roles)",
+        [{**row, "roles": canonical_json(row["roles"])} for row in moved.values()],
+    )
+
+
+def _move_samples(connection: sqlite3.Connection) -> None:
+    columns = [row["name"] for row in rows(connection, "SELECT name FROM pragma_table_info('sample')")]
+    old_names = ", ".join(f"'{name}'" for name in OPERATORS)
+    connection.execute(
+        f"INSERT INTO sample_3 ({', '.join(columns)}, role)"
+        f" SELECT {', '.join(columns)}, '' FROM sample WHERE operator NOT IN ({old_names})"
+    )
+    # nccl-tests times a collective, whichever group will call it: version 2 stored each row once per group.
+    numbers = connection.execute(
+        "SELECT number, run.command = 'import nccl-tests' FROM sample JOIN run ON run.id = sample.run_id"
+        f" WHERE operator IN ({old_names}) ORDER BY number"
+    )
+    for number, without_role in numbers:
+        [stored] = stored_samples(connection, "number = ?", [number])
+        row = _sample(stored, without_role=without_role)
+        if (
+            insert(connection, "sample_3", {"number": number, **row}) is None
+        ):  # equal in everything but the group
+            for table in ("kernel", "repetition", "sample_flag"):
+                connection.execute(f"DELETE FROM {table} WHERE sample_number = ?", (number,))
+
+
+def _sample(stored: SampleRows, *, without_role: int) -> Row:
+    old = {**stored.columns, "vector": _value(stored.columns, "vector")}
+    operator, role = OPERATORS[old["operator"]]
+    new = {**old, "operator": operator, "role": "" if without_role else role}
+    if (
+        operator in ("rope", "flash_attention")
+        and isinstance(old["vector"], list)
+        and len(old["vector"]) == 4
+    ):
+        b, length, heads, head_size = old["vector"]
+        new["vector"] = [b, length, heads, heads, head_size]
+    is_sound = meaning_digest(old, stored) == stored.id
+    return {"id": meaning_digest(new, stored) if is_sound else stored.id, **new}
+
+
+def _predictor(row: Row) -> Row:
+    old_id = row.pop("id")
+    old = {**row, "hyperparameters": _value(row, "hyperparameters")}
+    operator, role = OPERATORS.get(row["operator"], (row["operator"], ""))
+    new = {**old, "operator": operator, "role": role}
+    return {"id": _new_id("predictor", old_id, old, new), **new}
+
+
+def _change_step(connection: sqlite3.Connection, row: Row) -> None:
+    old_id = row.pop("id")
+    del row["model_name"]  # no part of the id
+    new = {**row, "recomputation": bool(row["recomputation"])}
+    for column in ("model", "options", "repetitions_s", "components_s"):
+        new[column] = _value(row, column)
+    old = {key: value for key, value in new.items() if key != "tp"} | {"mp": row["tp"]}
+    new["model"] = _renamed(new["model"], {"encoders": "layers"})
+    new["options"] = _renamed(new["options"], {"encoder_counts": "layer_counts"})
+    new["components_s"] = _components(new["components_s"])
+    new_id = _new_id("step", old_id, old, new)
+    texts = [_text(new[column]) for column in ("model", "options", "components_s")]
+    connection.execute(
+        "UPDATE step SET id = ?, model = ?, options = ?, components_s = ? WHERE id = ?",
+        (new_id, *texts, old_id),
+    )
+    predictions = list(rows(connection, "SELECT * FROM prediction WHERE step_id = ?", [old_id]))
+    for prediction in predictions:
+        prediction_id = prediction.pop("id")
+        said = {**prediction, "components_s": _value(prediction, "components_s")}
+        connection.execute(
+            "UPDATE prediction SET id = ?, step_id = ? WHERE id = ?",
+            (
+                _new_id("prediction", prediction_id, said, {**said, "step_id": new_id}),
+                new_id,
+                prediction_id,
+            ),
+        )
+
+
+def _new_id(record: str, old_id: str, old: Row, new: Row) -> str:
+    return record_digest(record, new) if record_digest(record, old) == old_id else old_id
+
+
+def _value(row: Row, column: str) -> Any:
+    """The value of a JSON column; the text itself where it is not in the stored form."""
+    try:
+        return json_value(column, row[column])
+    except ValueError:
+        return row[column]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else canonical_json(value)
+
+
+def _renamed(value: Any, names: Mapping[str, str]) -> Any:
+    return {names.get(key, key): entry for key, entry in value.items()} if isinstance(value, dict) else value
+
+
+def _components(value: Any) -> Any:
+    """Parts of a traced step: `operator qkv_linear forward` becomes `operator gemm/qkv forward`."""
+    if not isinstance(value, dict):
+        return value
+    found: dict[str, Any] = {}
+    for name, seconds in value.items():
+        kind, _, rest = name.partition(" ")
+        operator, _, direction = rest.rpartition(" ")
+        if kind == "operator" and operator in OPERATORS:
+            name = f"operator {'/'.join(filter(None, OPERATORS[operator]))} {direction}"
+        # Two operators of one name (rope, grouped_rope) share it; times are whole nanoseconds.
+        found[name] = round(found[name] + seconds, 9) if name in found else seconds
+    return found

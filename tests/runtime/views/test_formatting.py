@@ -1,0 +1,71 @@
+"""How numbers are written."""
+
+import pytest
+
+from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
+from kernelcast.runtime.views.formatting import (
+    amount,
+    gibibytes,
+    measured,
+    percent,
+    rate,
+    value_range,
+    value_ranges,
+)
+
+
+def test_sizes_are_binary() -> None:
+    sizes = [0, 100, 5000, 300 << 10, 2 << 30, 80 << 30]
+    assert list(map(gibibytes, sizes)) == ["0.0 GiB", "0.1 KiB", "4.9 KiB", "0.3 MiB", "2.0 GiB", "80.0 GiB"]
+
+
+def test_slow_rates_are_not_zero() -> None:
+    assert list(map(rate, [80411.3, 99.96, 12.34, 0.04263])) == ["80,411", "100", "12.3", "0.0426"]
+
+
+def test_a_bundle_without_a_date_shows_none() -> None:
+    assert measured("2026-01-02T03:04:05Z") == "measured until 2026-01-02T03:04:05Z"
+    assert "1970" not in measured(UNKNOWN_MOMENT)
+
+
+@pytest.mark.parametrize(
+    ("time_us", "text"),
+    [
+        (0.5, "0.5 µs"),
+        (12.345, "12.3 µs"),
+        (999.4, "999 µs"),
+        (999.6, "1 ms"),
+        (2e6, "2 s"),
+    ],
+)
+def test_times(time_us: float, text: str) -> None:
+    assert amount(time_us * 1e-6, "s") == text
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [
+        (640, "", "640"),
+        (999.9, "B", "1 kB"),
+        (134_217_728, "B", "134 MB"),
+        (2.1e9, "FLOP", "2.1 GFLOP"),
+        (0, "B", "0 B"),
+        (1.25e16, "FLOP", "12.5 PFLOP"),
+    ],
+)
+def test_amounts(value: float, unit: str, text: str) -> None:
+    assert amount(value, unit) == text
+
+
+def test_fractions() -> None:
+    assert percent(0.0312) == "3.1 %"
+    assert percent(0.9, digits=0) == "90 %"
+    assert percent(None) == "–"
+    assert percent(float("inf")) == "no number"
+
+
+def test_ranges() -> None:
+    assert value_range(4, 8) == "4–8"
+    assert value_range(16, 16) == "16"
+    assert value_range(99_999, 134_217_728) == "99999–134 M"
+    assert value_ranges([(4, 8), (1024, 5120), (7, 7)]) == "4–8 × 1024–5120 × 7"
