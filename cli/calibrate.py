@@ -13,7 +13,7 @@ from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, one_line
-from kernelcast.runtime.step.timeline_kinds import TimelineKind
+from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.validate.calibration import PredictedStep, left_out_errors, predicted_steps, write_calibrated
 from kernelcast.validate.calibration import calibrate as fit_calibration
 from kernelcast.validate.calibration_configurations import distinctly_labelled

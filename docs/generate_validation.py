@@ -21,9 +21,9 @@ PAGE = ROOT / "docs" / "validation.md"
 TEXT = RESULTS / "page.md"
 # Where in page.md each kind of result goes, by the format that it names.
 PLACES = {
-    "kernelcast.published_validation/1": "published",
+    "kernelcast.published_validation/2": "published",
     "kernelcast.calibration/1": "calibration",
-    "kernelcast.validation-run/1": "real steps",
+    "kernelcast.validation-run/2": "real steps",
 }
 
 

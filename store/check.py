@@ -36,9 +36,8 @@ def check_database(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_B
         with reported(path), closing(open_untrusted(path, read_only=True)) as connection:
             connection.execute("PRAGMA query_only = ON")
             with snapshot(connection):
-                findings += _version(header.user_version)
+                findings += _version(header.user_version) or _schema(connection)
                 findings += _integrity(connection)
-                findings += _schema(connection)
                 if not findings:  # what is not of our shape cannot be read row by row
                     findings += _foreign_keys(connection)
                     findings += _rows(connection)

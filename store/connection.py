@@ -15,7 +15,7 @@ from kernelcast.store.database_file import (
     read_header,
 )
 from kernelcast.store.migrations import SCHEMA_VERSION, migrate, schema_version
-from kernelcast.store.schema_differences import active_objects, schema_differences
+from kernelcast.store.schema_differences import foreign_objects, schema_differences
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.write import operators_are_current, write_operators
 
@@ -145,7 +145,7 @@ def _prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> 
             f"{path}: has schema version {found}, expected {SCHEMA_VERSION}; "
             "open it once for writing to migrate it"
         )
-    _refuse(path, active_objects(connection))
+    _refuse(path, foreign_objects(connection))
     if not read_only:
         # Databases that were exported are in one file only, for reading anywhere; writers use WAL.
         connection.execute("PRAGMA journal_mode = WAL")

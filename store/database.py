@@ -168,7 +168,7 @@ class Database:
         """
         with reported(self.path):
             return read.read_measured_points(
-                self._connection, {"compute_id": compute_id, "software_id": software_id, **wanted}
+                self._connection, compute_id=compute_id, software_id=software_id, **wanted
             )
 
     def read_samples(self, **wanted: Unpack[read.SampleFilter]) -> list[read.SampleRow]:

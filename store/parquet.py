@@ -38,7 +38,7 @@ _FLAG_SQL = (
 )
 _FLAG_SCHEMA = pa.schema([(name, pa.string()) for name in ("sample_id", "flag", "detail")])
 _KERNEL_SQL = (
-    "SELECT sample.direction, sample.dtype, sample.vector, run.software_id, sample.id,"
+    "SELECT sample.role, sample.direction, sample.dtype, sample.vector, run.software_id, sample.id,"
     " kernel.repetition_index, kernel.sequence, kernel_name.name, kernel.start_us, kernel.duration_us,"
     " kernel.stream"
     " FROM sample JOIN run ON run.id = sample.run_id"
@@ -47,7 +47,10 @@ _KERNEL_SQL = (
 )
 _KERNEL_SCHEMA = pa.schema(
     [
-        *((name, pa.string()) for name in ("direction", "dtype", "vector", "software_id", "sample_id")),
+        *(
+            (name, pa.string())
+            for name in ("role", "direction", "dtype", "vector", "software_id", "sample_id")
+        ),
         ("repetition_index", pa.int32()),
         ("sequence", pa.int32()),
         ("name", pa.string()),

@@ -97,8 +97,12 @@ def json_value(name: str, text: str) -> Any:
     Raises:
         ValueError: no JSON, not in the stored form, or not of the column's type.
     """
-    value = json.loads(text)
-    if canonical_json(value) != text:
+    try:
+        value = json.loads(text)
+        is_canonical = canonical_json(value) == text
+    except RecursionError as error:
+        raise ValueError(f"{name} is nested too deeply") from error
+    if not is_canonical:
         raise ValueError(f"{name} is not in the canonical form (sorted keys, no spaces)")
     if name in _OBJECTS and not isinstance(value, dict):
         raise ValueError(f"{name} is no JSON object")

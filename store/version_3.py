@@ -6,7 +6,6 @@ an old copy of the same one, or the same file imported again. Digests of bundles
 recorded. A row whose old id does not match its content keeps that id, which `db check` and merging then report.
 """
 
-import json
 import sqlite3
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -14,7 +13,7 @@ from typing import Any
 
 from kernelcast.runtime.bundle.fingerprint import canonical_json
 from kernelcast.store.canonical import record_digest
-from kernelcast.store.rows import Row, insert, rows
+from kernelcast.store.rows import Row, insert, json_value, rows
 from kernelcast.store.sample_rows import SampleRows, meaning_digest, stored_samples
 
 OPERATORS: Mapping[str, tuple[str, str]] = MappingProxyType(
@@ -184,7 +183,7 @@ def _move_samples(connection: sqlite3.Connection) -> None:
 
 
 def _sample(stored: SampleRows, *, without_role: int) -> Row:
-    old = {**stored.columns, "vector": _value(stored.columns["vector"])}
+    old = {**stored.columns, "vector": _value(stored.columns, "vector")}
     operator, role = OPERATORS[old["operator"]]
     new = {**old, "operator": operator, "role": "" if without_role else role}
     if (
@@ -200,7 +199,7 @@ def _sample(stored: SampleRows, *, without_role: int) -> Row:
 
 def _predictor(row: Row) -> Row:
     old_id = row.pop("id")
-    old = {**row, "hyperparameters": _value(row["hyperparameters"])}
+    old = {**row, "hyperparameters": _value(row, "hyperparameters")}
     operator, role = OPERATORS.get(row["operator"], (row["operator"], ""))
     new = {**old, "operator": operator, "role": role}
     return {"id": _new_id("predictor", old_id, old, new), **new}
@@ -211,7 +210,7 @@ def _change_step(connection: sqlite3.Connection, row: Row) -> None:
     del row["model_name"]  # no part of the id
     new = {**row, "recomputation": bool(row["recomputation"])}
     for column in ("model", "options", "repetitions_s", "components_s"):
-        new[column] = _value(row[column])
+        new[column] = _value(row, column)
     old = {key: value for key, value in new.items() if key != "tp"} | {"mp": row["tp"]}
     new["model"] = _renamed(new["model"], {"encoders": "layers"})
     new["options"] = _renamed(new["options"], {"encoder_counts": "layer_counts"})
@@ -225,7 +224,7 @@ def _change_step(connection: sqlite3.Connection, row: Row) -> None:
     predictions = list(rows(connection, "SELECT * FROM prediction WHERE step_id = ?", [old_id]))
     for prediction in predictions:
         prediction_id = prediction.pop("id")
-        said = {**prediction, "components_s": _value(prediction["components_s"])}
+        said = {**prediction, "components_s": _value(prediction, "components_s")}
         connection.execute(
             "UPDATE prediction SET id = ?, step_id = ? WHERE id = ?",
             (
@@ -240,13 +239,12 @@ def _new_id(record: str, old_id: str, old: Row, new: Row) -> str:
     return record_digest(record, new) if record_digest(record, old) == old_id else old_id
 
 
-def _value(text: str) -> Any:
+def _value(row: Row, column: str) -> Any:
     """The value of a JSON column; the text itself where it is not in the stored form."""
     try:
-        value = json.loads(text)
-        return value if canonical_json(value) == text else text
-    except (ValueError, RecursionError):
-        return text
+        return json_value(column, row[column])
+    except ValueError:
+        return row[column]
 
 
 def _text(value: Any) -> str:

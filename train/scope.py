@@ -109,7 +109,7 @@ def _collectives(
     fabric_ids = [s.fabric_id for s in samples if s.fabric_id is not None]
     if not fabric_ids:
         if prefix:
-            raise UsageError(f"{where}: no collective has a known fabric, expected no --fabric")
+            raise UsageError(f"{where}: no collective has a known fabric, expected no --fabric-id")
         return None, list(samples)
     network = _one(where, "fabric", database.fabric_list(), fabric_ids, prefix)
     chosen = [s for s in samples if s.fabric_id == network.id]
@@ -146,4 +146,4 @@ def _one(where: str, kind: str, rows: Sequence[L], sample_ids: Sequence[str], pr
     known = "; ".join(f"{row.id[:12]} ({row.description}, {counts[row.id]} samples)" for row in listed)
     if not matching:
         raise UsageError(f"{where}: no {kind} with a sample starts with {prefix!r}; known: {known}")
-    raise UsageError(f"{where}: more than one {kind}, choose one with --{kind}: {known}")
+    raise UsageError(f"{where}: more than one {kind}, choose one with --{kind}-id: {known}")

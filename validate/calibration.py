@@ -24,8 +24,7 @@ from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
-from kernelcast.runtime.request.model import require_integer
-from kernelcast.runtime.step.timeline_kinds import TimelineKind
+from kernelcast.runtime.request.fields import TimelineKind, require_integer
 from kernelcast.validate.calibration_configurations import Configuration
 from kernelcast.validate.runs import MeasuredRun
 

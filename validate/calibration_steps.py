@@ -8,7 +8,7 @@ from typing import Any
 
 from kernelcast.runtime import Cluster, DataError, KernelcastError, ModelConfig, Parallelism
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
-from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.store import Database, MeasuredStep, Run, Status
 from kernelcast.validate.calibration_configurations import Configuration, distinctly_labelled
 from kernelcast.validate.runs import MeasuredRun

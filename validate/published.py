@@ -24,7 +24,7 @@ from kernelcast.validate.comparison import ComparedRun, compare_runs, mean_absol
 from kernelcast.validate.implied import AuthorsRegressors
 from kernelcast.validate.runs import RunsFile
 
-FORMAT = "kernelcast.published_validation/1"
+FORMAT = "kernelcast.published_validation/2"
 STATISTIC = "middle_five"
 """The only one that the authors' data has."""
 SITES = ("perlmutter",)

@@ -13,7 +13,7 @@ from kernelcast.store import MeasuredStep
 from kernelcast.validate.run_steps import operator_parts, round_minima_s
 from kernelcast.validate.runs_fields import COMPONENT_NAMES
 
-FORMAT = "kernelcast.validation-run/1"
+FORMAT = "kernelcast.validation-run/2"
 _GAPS = "idle passes"
 # The sum counts the loss's exchanges among the others of their group; a trace has them apart.
 _COUNTED_AS = {"all_reduce loss": "all_reduce tensor"}

@@ -17,6 +17,7 @@ from kernelcast.validate.runs_fields import (
     SECONDS,
     components,
     layout_of,
+    number_of,
     only_known,
     text,
 )
@@ -125,8 +126,8 @@ def _content(path: Path, where: str) -> bytes:
     return content
 
 
-def _run(number: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels) -> MeasuredRun:
-    where = f"run {number}"
+def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels) -> MeasuredRun:
+    where = f"run {position}"
     try:
         values = {**defaults, **only_known(run, RUN_FIELDS)}
         name = text(run, "name") if "name" in run else ""
@@ -138,9 +139,9 @@ def _run(number: int, run: dict[str, Any], defaults: dict[str, Any], models: Run
             model=model,
             parallelism=layout,
             cluster=Cluster(gpus_per_node=values["gpus_per_node"]) if "gpus_per_node" in values else None,
-            measured_s=number(values, "measured_s", SECONDS),
+            measured_s=number_of(values, "measured_s", SECONDS),
             bucket_entries=OPTIONS["bucket_entries"].of(values),
-            published_error=number(values, "published_error", RELATIVE_ERROR)
+            published_error=number_of(values, "published_error", RELATIVE_ERROR)
             if "published_error" in values
             else None,
             published_components=components(values, "published_components", RELATIVE_ERROR),

@@ -55,7 +55,7 @@ def text(table: Mapping[str, Any], name: str) -> str:
     return str(table[name])
 
 
-def number(table: Mapping[str, Any], name: str, kind: Number) -> float:
+def number_of(table: Mapping[str, Any], name: str, kind: Number) -> float:
     """A number, required.
 
     Raises:
@@ -79,7 +79,7 @@ def components(table: Mapping[str, Any], name: str, kind: Number) -> Mapping[str
         raise UsageError(f"{name} is {shown(found)}, expected a table of components")
     only_known(found, COMPONENT_NAMES, prefix=f"{name}: ")
     try:
-        return MappingProxyType({component: number(found, component, kind) for component in found})
+        return MappingProxyType({component: number_of(found, component, kind) for component in found})
     except UsageError as error:
         raise UsageError(f"{name}.{error}") from error
 

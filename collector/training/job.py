@@ -5,8 +5,8 @@ from typing import Any, Self
 
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
-from kernelcast.runtime.step.parameters import padded_vocabulary
+from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.step.layers.sizes import padded_vocabulary
 from kernelcast.runtime.step.partition import layers_of_chunks
 
 

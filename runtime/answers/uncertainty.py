@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime.answers.asking import OperatorTimes, Question
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, OperatorClass
-from kernelcast.runtime.step.timeline_kinds import TimelineKind
+from kernelcast.runtime.request.fields import TimelineKind
 
 DRAWS_CLOSED_FORM = 256
 DRAWS_SIMULATED = 64

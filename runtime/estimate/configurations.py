@@ -9,8 +9,7 @@ from kernelcast.runtime.estimate.layouts import SCHEDULES
 from kernelcast.runtime.pipeline.closed_form import closed_forms
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.simulate import simulate
-from kernelcast.runtime.request.layout import Schedule
-from kernelcast.runtime.step.timeline_kinds import TimelineKind
+from kernelcast.runtime.request.fields import Schedule, TimelineKind
 
 Times = NDArray[np.float64]
 Rows = NDArray[np.intp]

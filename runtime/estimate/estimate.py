@@ -10,12 +10,12 @@ from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.pipeline.durations import Durations
+from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Component
 from kernelcast.runtime.step.decomposition import Decomposition
 from kernelcast.runtime.step.layers.sizes import padded_vocabulary
-from kernelcast.runtime.step.timeline_kinds import TimelineKind
 
 ESTIMATE_FORMAT = "kernelcast.estimate/2"
 _US_PER_S = 1e6

@@ -28,17 +28,21 @@ from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.memory import on_cpu, stage_memory
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
-from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES, Cluster, Parallelism
-from kernelcast.runtime.request.model import MAX_SIZE, ModelConfig, require_choice, require_integer
+from kernelcast.runtime.request.fields import (
+    DEFAULT_BUCKET_ENTRIES,
+    GPU_MEMORY,
+    OPTIONS,
+    TimelineKind,
+)
+from kernelcast.runtime.request.layout import Cluster, Parallelism
+from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Call
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
-from kernelcast.runtime.step.timeline_kinds import TimelineKind, check_simulated
+from kernelcast.runtime.step.timeline_kinds import check_simulated
 
 _US_PER_S = 1e6
 _MAX_REMEMBERED = 256
 """Estimates that an `Estimator` keeps; one asked again is answered from memory."""
-
-_MAX_MEMORY_BYTES = 1 << 60
 
 
 class Estimator:
@@ -100,10 +104,10 @@ class Estimator:
         """
         # Before anything is looked up: 1.0 and True are equal to 1.
         _check_types(model, parallelism, cluster)
-        require_integer("bucket_entries", bucket_entries, low=1, high=MAX_SIZE)
-        require_choice("timeline", timeline, get_args(TimelineKind))
+        OPTIONS["bucket_entries"].check(bucket_entries)
+        OPTIONS["timeline"].check(timeline)
         if gpu_memory_bytes is not None:
-            require_integer("gpu_memory_bytes", gpu_memory_bytes, low=1, high=_MAX_MEMORY_BYTES)
+            GPU_MEMORY.check(gpu_memory_bytes)
         asked = (model, parallelism, cluster, bucket_entries, timeline, interval, gpu_memory_bytes)
         with self._lock:
             known = self._remembered.get(asked)

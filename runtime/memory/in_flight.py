@@ -6,7 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from kernelcast.runtime.request.layout import Schedule
+from kernelcast.runtime.request.fields import Schedule
 
 FULL_AFTER = {"1f1b": 1, "zero_bubble": 1, "interleaved": 3}
 """More than so many times pp micro-batches change nothing in flight; with gpipe every one does."""

@@ -9,7 +9,7 @@ from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
 from kernelcast.runtime.memory.rows import LOADED, Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
-from kernelcast.runtime.request.layout import Schedule
+from kernelcast.runtime.request.fields import Schedule
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.partition import partition
 

@@ -11,7 +11,8 @@ from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.memory.rows import FULL, LOADED, NONE, SELECTIVE, Floats, Rows
 from kernelcast.runtime.memory.states import Precision, model_states, precision_of
 from kernelcast.runtime.memory.working import working_bytes
-from kernelcast.runtime.request.layout import Parallelism, Recompute
+from kernelcast.runtime.request.fields import Recompute
+from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.loss import LOG_PROBABILITY_BYTES, Loss

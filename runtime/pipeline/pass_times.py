@@ -11,7 +11,7 @@ from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.ends import Ends
 from kernelcast.runtime.pipeline.schedules import Kind, Pass, check_shape, stage_orders
 from kernelcast.runtime.pipeline.simulate import all_reduce_ends, check_durations, longest_path_passes
-from kernelcast.runtime.request.layout import Schedule
+from kernelcast.runtime.request.fields import Schedule
 
 MAX_PASSES = 4_000_000
 """Passes of a step that are listed one by one; their times take some hundred bytes each."""

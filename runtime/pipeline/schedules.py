@@ -9,7 +9,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.request.layout import Schedule
+from kernelcast.runtime.request.fields import Schedule
 
 
 class Kind(StrEnum):

@@ -12,7 +12,7 @@ from kernelcast.runtime.pipeline.gpipe import gpipe
 from kernelcast.runtime.pipeline.interleaved import interleaved
 from kernelcast.runtime.pipeline.one_forward_one_backward import one_forward_one_backward
 from kernelcast.runtime.pipeline.schedules import check_shape
-from kernelcast.runtime.request.layout import Schedule
+from kernelcast.runtime.request.fields import Schedule
 
 _VALUES_AT_ONCE = 1 << 14
 """Stages times configurations evaluated together: some arrays of that size lie in a core's cache."""

@@ -72,14 +72,14 @@ class Field:
         self.check(value)
         return value
 
-    def check(self, value: object) -> None:
-        """Check a value of Python, TOML or JSON.
+    def check(self, value: object, name: str = "") -> None:
+        """Check a value of Python, TOML or JSON, perhaps under another name.
 
         Raises:
             UsageError: it is not accepted; names the field, what was found and what was expected.
         """
         if not self.kind.accepts(value):
-            raise UsageError(f"{self.name} is {shown(value)}, expected {self.kind.expected}")
+            raise UsageError(f"{name or self.name} is {shown(value)}, expected {self.kind.expected}")
 
 
 def option_name(name: str) -> str:

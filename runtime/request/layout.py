@@ -4,11 +4,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES as DEFAULT_BUCKET_ENTRIES
-from kernelcast.runtime.request.fields import DEGREES, LAYOUT, REQUEST
-from kernelcast.runtime.request.fields import MAX_DEGREE as MAX_DEGREE
-from kernelcast.runtime.request.fields import Recompute as Recompute
-from kernelcast.runtime.request.fields import Schedule as Schedule
+from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MAX_DEGREE, REQUEST, Recompute, Schedule
 from kernelcast.runtime.request.kinds import Whole
 from kernelcast.runtime.request.model import ModelConfig
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, Self, cast
 
 from kernelcast.runtime.errors import UsageError, shown, shown_name
-from kernelcast.runtime.request.fields import MAX_SIZE as MAX_SIZE
 from kernelcast.runtime.request.fields import (
     MODEL,
     Activation,
@@ -16,8 +15,6 @@ from kernelcast.runtime.request.fields import (
     renamed,
     unknown_field,
 )
-from kernelcast.runtime.request.fields import require_choice as require_choice
-from kernelcast.runtime.request.fields import require_integer as require_integer
 from kernelcast.runtime.request.model_file import model_file, read_document
 
 # Marks a field that was not given and follows from the others; `__post_init__` replaces it.

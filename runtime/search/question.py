@@ -1,20 +1,21 @@
 """What a search is asked, as one value that can be sent to other machines."""
 
 from dataclasses import dataclass
-from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.layouts import Layouts
-from kernelcast.runtime.request.fields import RankBy as RankBy
-from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES, Cluster
-from kernelcast.runtime.request.model import MAX_SIZE, require_choice, require_integer
+from kernelcast.runtime.request.fields import (
+    DEFAULT_BUCKET_ENTRIES,
+    GPU_MEMORY,
+    OPTIONS,
+    SEARCH,
+    RankBy,
+    TimelineKind,
+)
+from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.search.space import Space
-from kernelcast.runtime.step.timeline_kinds import TimelineKind
-
-MAX_TOP = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,21 +35,18 @@ class Question:
     """
 
     space: Space
-    timeline: TimelineKind = "simulate"
-    rank_by: RankBy = "step-time"
+    timeline: TimelineKind = OPTIONS["timeline"].default
+    rank_by: RankBy = SEARCH["rank_by"].default
     gpu_memory_bytes: int | None = None
-    top: int = 10
+    top: int = SEARCH["top"].default
     bucket_entries: int = DEFAULT_BUCKET_ENTRIES
     prune: bool = True
 
     def __post_init__(self) -> None:
-        require_choice("timeline", self.timeline, get_args(TimelineKind))
-        require_choice("rank_by", self.rank_by, get_args(RankBy))
-        require_integer("top", self.top, low=1, high=MAX_TOP)
-        require_integer("bucket_entries", self.bucket_entries, low=1, high=MAX_SIZE)
-        memory = self.gpu_memory_bytes
-        if memory is not None and (type(memory) is not int or memory < 1):
-            raise UsageError(f"gpu_memory_bytes is {memory!r:.80}, expected a whole number, 1 or more")
+        for field in (OPTIONS["timeline"], OPTIONS["bucket_entries"], SEARCH["rank_by"], SEARCH["top"]):
+            field.check(getattr(self, field.name))
+        if self.gpu_memory_bytes is not None:
+            GPU_MEMORY.check(self.gpu_memory_bytes)
 
     @property
     def cluster(self) -> Cluster:

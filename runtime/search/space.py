@@ -8,14 +8,14 @@ from collections.abc import Container, Iterator
 from dataclasses import dataclass, field
 from itertools import islice
 from math import isqrt
-from typing import get_args
 
 import numpy as np
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
-from kernelcast.runtime.request.layout import MAX_DEGREE, Parallelism, Recompute, Schedule
-from kernelcast.runtime.request.model import MAX_SIZE, ModelConfig, require_choice, require_integer
+from kernelcast.runtime.request.fields import LAYOUT, MAX_DEGREE, OPTIONS, SEARCH, Recompute, Schedule
+from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.partition import partition
 from kernelcast.runtime.step.timeline_kinds import check_simulated
 
@@ -91,20 +91,19 @@ class Space:
     sequence_parallel: tuple[bool, ...] = (False, True)
 
     def __post_init__(self) -> None:
-        for name in ("global_batch", "gpus_per_node"):
-            require_integer(name, getattr(self, name), low=1, high=MAX_SIZE)
-        for name in ("gpus", "schedules", "recompute", "zero", "sequence_parallel"):
+        for row in (OPTIONS["global_batch"], OPTIONS["gpus_per_node"]):
+            row.check(getattr(self, row.name))
+        listed = {
+            "gpus": SEARCH["gpus"],
+            "schedules": LAYOUT["schedule"],
+            **{name: LAYOUT[name] for name in ("recompute", "zero", "sequence_parallel")},
+        }
+        for name, row in listed.items():
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):
                 raise UsageError(f"{name} is {values!r:.80}, expected one or more different values")
-        for gpus in self.gpus:
-            require_integer("gpus", gpus, low=1, high=MAX_SIZE)
-        for schedule in self.schedules:
-            require_choice("schedules", schedule, get_args(Schedule))
-        for recompute in self.recompute:
-            require_choice("recompute", recompute, get_args(Recompute))
-        for zero in self.zero:
-            require_integer("zero", zero, low=0, high=3)
+            for value in values:
+                row.check(value, name)
 
     def units(self, refusals: Refusals | None = None) -> Iterator[Unit]:
         """Degrees and micro-batches, those with the same pp and micro_batches next to each other.

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from kernelcast.runtime.request.layout import Cluster, Parallelism, Recompute
-from kernelcast.runtime.request.model import MAX_SIZE, ModelConfig, require_integer
+from kernelcast.runtime.request.fields import OPTIONS, Recompute
+from kernelcast.runtime.request.layout import Cluster, Parallelism
+from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
 from kernelcast.runtime.step.groups import data_group, pipeline_pair, tensor_group
 from kernelcast.runtime.step.layers.embedding import Embedding
@@ -236,7 +237,7 @@ def decompose(
     Raises:
         UsageError: the model cannot be laid out so.
     """
-    require_integer("bucket_entries", bucket_entries, low=1, high=MAX_SIZE)
+    OPTIONS["bucket_entries"].check(bucket_entries)
     parallelism.check(model)
     parts = Decomposition(
         model=model, parallelism=parallelism, cluster=cluster, bucket_entries=bucket_entries

@@ -1,7 +1,6 @@
 """The two ways from durations to the time of a step: the paper's closed form, or the exact simulation."""
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.request.fields import TimelineKind as TimelineKind
 from kernelcast.runtime.request.layout import Parallelism
 
 MAX_SIMULATED_CHUNKS = 1024

@@ -40,7 +40,7 @@ def test_both_files(ask: Callable[..., Result], tmp_path: Path) -> None:
     trace, page = tmp_path / "step.json", tmp_path / "step.html"
     result = ask("--trace", str(trace), "--html", str(page), "--json")
     assert result.exit_code == 0
-    assert json.loads(result.stdout)["format"] == "kernelcast.estimate/1"
+    assert json.loads(result.stdout)["format"] == "kernelcast.estimate/2"
     assert result.stderr.splitlines() == [
         f"wrote {trace}: open it in ui.perfetto.dev or chrome://tracing",
         f"wrote {page}",

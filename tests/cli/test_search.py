@@ -81,7 +81,7 @@ def test_readable(bundle: Path, model_file: Path) -> None:
 
 def test_json(bundle: Path, model_file: Path) -> None:
     values = document(bundle, model_file, "--top", "5", "--gpu-memory", "4MB")
-    assert values["format"] == "kernelcast.search/1"
+    assert values["format"] == "kernelcast.search/2"
     assert set(values) == {
         "format", "seconds", "layouts", "out_of_memory", "unanswered", "evaluated", "simulated", "pruned",
         "invalid", "problems", "best", "top", "front", "smallest", "asked", "provenance",
@@ -176,15 +176,15 @@ def test_limits_and_ranking(bundle: Path, model_file: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        (("--gpus", "0"), "gpus is 0, expected a whole number from 1 to 2147483647"),
-        (("--gpus", "8,x"), "gpus is '8,x', expected whole numbers separated by commas"),
-        (("--global-batch", "0"), "global_batch is 0, expected a whole number from 1 to 2147483647"),
+        (("--gpus", "0"), "gpus is '0', expected a whole number from 1 to 2147483647"),
+        (("--gpus", "8,x"), "gpus is 'x', expected a whole number from 1 to 2147483647"),
+        (("--global-batch", "0"), "--global-batch is '0', expected a whole number from 1 to 2147483647"),
         (("--pp", "a-b"), "pp is 'a-b', expected numbers and ranges such as 1,2,4-8 or 16-"),
-        (("--zero", "5"), "zero is 5, expected a whole number from 0 to 3"),
+        (("--zero", "5"), "zero is '5', expected a whole number from 0 to 3"),
         (("--schedules", "pipe"), "schedules is 'pipe', expected gpipe, 1f1b, interleaved or zero_bubble"),
         (("--gpu-memory", "much"), "gpu_memory is 'much', expected a size such as 80GB or 40GiB"),
-        (("--top", "0"), "top is 0, expected a whole number from 1 to 10000"),
-        (("--gpus-per-node", "0"), "gpus_per_node is 0, expected a whole number from 1 to 2147483647"),
+        (("--top", "0"), "--top is '0', expected a whole number from 1 to 10000"),
+        (("--gpus-per-node", "0"), "--gpus-per-node is '0', expected a whole number from 1 to 1000000"),
         (("--dask", "here"), "dask is 'here', expected a scheduler's address such as tcp://127.0.0.1:8786"),
         (
             ("--dask", "x://a:1"),

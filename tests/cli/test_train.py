@@ -213,7 +213,7 @@ def test_several_devices_are_a_choice(database_path: Path) -> None:
     measured(database_path, compute=bigger)
     result = run(database_path)
     assert isinstance(result.exception, UsageError)
-    assert "more than one hardware, choose one with --hardware: " in str(result.exception)
+    assert "more than one hardware, choose one with --hardware-id: " in str(result.exception)
     assert not database_path.with_name("here.kcast").exists()
     chosen = ("--hardware", bigger.digest[:8], "--software", SOFTWARE.digest[:8], "--dtype", "float32")
     assert run(database_path, *chosen).exit_code == 0
@@ -257,7 +257,7 @@ def test_databases_that_cannot_train(tmp_path: Path, capsys: pytest.CaptureFixtu
     [
         (["--dtype", "float16"], 2, "dtype 'float16' was not measured, found float32"),
         (["--hardware", "zz"], 2, "no hardware with a sample starts with 'zz'; known: "),
-        (["--fabric", "zz"], 2, "no collective has a known fabric, expected no --fabric"),
+        (["--fabric", "zz"], 2, "no collective has a known fabric, expected no --fabric-id"),
         (["--seed", "-1"], 2, "'--seed': -1 is not in the range"),
         (["--statistic", "mean"], 2, "'mean' is not one of 'quiet', 'middle_five'"),
         (["--report", "bench.db"], 1, "report bench.db: cannot be written (bench.db is not a folder)"),

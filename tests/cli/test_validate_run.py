@@ -64,7 +64,7 @@ def test_components_operators_and_summary(arguments: list[str], capsys: pytest.C
     assert run([*arguments, "--json", "--max-processes", "2"]) == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
-    assert document["format"] == "kernelcast.validation-run/1"
+    assert document["format"] == "kernelcast.validation-run/2"
     assert [one["tp"] for one in document["runs"]] == [1, 2]
     assert document["same_hardware"] is False
     assert document["noise"]["largest"] is None

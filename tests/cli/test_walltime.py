@@ -15,6 +15,7 @@ from kernelcast.cli.main import main
 from kernelcast.cli.walltime import walltime
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.walltime import FIELDS
+from kernelcast.walltime.fields import SITE_ONLY
 
 Make = Callable[..., Path]
 ROOT = Path(__file__).parent.parent.parent
@@ -64,7 +65,7 @@ def test_readable() -> None:
 
 def test_formats_agree() -> None:
     values = json.loads(run("train.sbatch", "--format", "json").stdout)
-    assert values["format"] == "kernelcast.walltime/1"
+    assert values["format"] == "kernelcast.walltime/2"
     limit = run("train.sbatch", "--format", "slurm").stdout
     assert limit == values["slurm"] + "\n"
     assert re.fullmatch(r"\d\d:\d\d:00\n", limit)
@@ -110,7 +111,7 @@ def test_all_by_options(folder: Path) -> None:
 def test_every_field_has_an_option_with_a_help() -> None:
     text = run("--help").stdout
     for field in FIELDS.values():
-        assert (f" {field.option} " in text) is not field.site_only
+        assert (f" {field.option} " in text) is (field.name not in SITE_ONLY)
 
 
 def test_a_script_on_standard_input(folder: Path) -> None:
@@ -245,7 +246,7 @@ def test_the_pages_script_is_answered(folder: Path) -> None:
 
 def test_the_json_form_is_documented() -> None:
     text = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-    section = text.partition("## `kernelcast.walltime/1`")[2].partition("\n## ")[0]
+    section = text.partition("## `kernelcast.walltime/2`")[2].partition("\n## ")[0]
     named = set(re.findall(r"`(\w+)`", section))
     values = json.loads(run("train.sbatch", "--format", "json").stdout)
     assert set(values) - {"format"} <= named

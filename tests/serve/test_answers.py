@@ -93,7 +93,7 @@ def test_a_model_by_its_fields(start: Start, bundle: Path, tmp_path: Path) -> No
 
 
 def test_a_model_as_hugging_face_writes_it(server: Server) -> None:
-    config = Path(__file__).parent.parent / "runtime" / "models" / "configs" / "llama-2-7b.json"
+    config = Path(__file__).parent.parent / "runtime" / "request" / "models" / "configs" / "llama-2-7b.json"
     asked = {"micro_batch": 1, "micro_batches": 1}
     reply = server.post("/predict", {"model": json.loads(config.read_text()), **asked})
     expected = server.post("/predict", {"model": "llama-2-7b", **asked})

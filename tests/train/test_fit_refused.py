@@ -72,7 +72,7 @@ def test_wrong_use_is_one_line(
     failing(database, output, UsageError, "dtype 'float64' was not measured", dtype="float64")
     measure(database, "gelu", FORWARD, 8, compute=replace(compute, cores=4))
     output.write_bytes(b"an earlier bundle")
-    failing(database, output, UsageError, r"more than one hardware, choose one with --hardware: .*; ")
+    failing(database, output, UsageError, r"more than one hardware, choose one with --hardware-id: .*; ")
 
 
 def test_rows_without_a_quiet_time_say_what_to_do(database: Database, measure: Measure, output: Path) -> None:

@@ -143,7 +143,7 @@ def test_several_of_a_kind_are_listed_with_the_option_that_chooses(
     with pytest.raises(UsageError) as caught:
         choose(database)
     assert str(caught.value) == (
-        f"{database.path}: more than one hardware, choose one with --hardware: "
+        f"{database.path}: more than one hardware, choose one with --hardware-id: "
         f"{compute.digest[:12]} (Example CPU, 2 cores, 1 thread(s) per process, 6 samples); "
         f"{bigger.digest[:12]} (Example CPU, 64 cores, 1 thread(s) per process, 6 samples)"
     )
@@ -151,7 +151,7 @@ def test_several_of_a_kind_are_listed_with_the_option_that_chooses(
     assert len(choose(database, hardware=bigger.digest[:8]).samples) == 6
     here = {"hardware": compute.digest}
     with pytest.raises(
-        UsageError, match=r"more than one software, choose one with --software: .*2\.14\.0.*2\.13\.0"
+        UsageError, match=r"more than one software, choose one with --software-id: .*2\.14\.0.*2\.13\.0"
     ):
         choose(database, **here)
     assert len(choose(database, **here, software=software.digest).samples) == 1
@@ -161,7 +161,7 @@ def test_several_of_a_kind_are_listed_with_the_option_that_chooses(
     assert len(choose(database, **here, dtype="bfloat16").samples) == 3
     here["dtype"] = "float32"
     with pytest.raises(
-        UsageError, match=r"more than one fabric, choose one with --fabric: .*NVLink.*5 samples.*4 samp"
+        UsageError, match=r"more than one fabric, choose one with --fabric-id: .*NVLink.*5 samples.*4 samp"
     ):
         choose(database, **here)
     found = choose(database, **here, fabric=faster.digest[:6])
@@ -202,7 +202,7 @@ def test_without_collectives_there_is_no_fabric(
 ) -> None:
     measure(database, count=2)
     assert choose(database).fabric == ()
-    with pytest.raises(UsageError, match="no collective has a known fabric, expected no --fabric"):
+    with pytest.raises(UsageError, match="no collective has a known fabric, expected no --fabric-id"):
         choose(database, fabric=fabric.digest)
 
 

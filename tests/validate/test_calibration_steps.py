@@ -10,7 +10,7 @@ import pytest
 from kernelcast.runtime import DataError, ModelConfig
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.bundle.manifest import Manifest
-from kernelcast.runtime.request.layout import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.store import Database, MeasuredStep, Run, Status
 from kernelcast.validate.calibration_steps import stored_runs
 

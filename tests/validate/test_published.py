@@ -57,7 +57,7 @@ def test_a_site_is_imported_trained_on_and_its_steps_predicted(
     assert [one.name for one in second.components() if one.measured_s] == ["PP_P2P"]
     assert found.mean_abs_published_error is None  # the second has none
     document = json.loads(json.dumps(found.to_dict()))
-    assert document["format"] == "kernelcast.published_validation/1"
+    assert document["format"] == "kernelcast.published_validation/2"
     assert document["mean_abs_error"] == pytest.approx(sum(abs(run["error"]) for run in document["runs"]) / 2)
     # What was kept serves again, and changes nothing.
     again = validate_published(site, runs, earlier=bundle)

@@ -215,7 +215,7 @@ def test_models_by_name(ask: Ask, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_json(ask: Ask) -> None:
     found = ask(price=2, startup="1m", asked_s=60.0)
     values = json.loads(json.dumps(found.to_dict()))
-    assert values["format"] == "kernelcast.walltime/1"
+    assert values["format"] == "kernelcast.walltime/2"
     assert values["slurm"] == format_slurm(values["walltime_s"])
     assert values["interval_s"] == [found.walltime.low_s, found.walltime.high_s]
     assert values["expected"]["cost"] == pytest.approx(2 * values["expected"]["gpu_hours"])

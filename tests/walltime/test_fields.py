@@ -9,15 +9,15 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import UsageError
 from kernelcast.walltime import FIELDS
+from kernelcast.walltime.fields import SITE_ONLY
 from kernelcast.walltime.settings import give
 
 HERE = Path("/folder")
 
 
 def read(name: str, value: object) -> Any:
-    return give(
-        name, value, origin="file", folder=HERE, site=FIELDS[name].site_only if name in FIELDS else False
-    ).value
+    found = give([(name, value)], origin="file", folder=HERE, site=name in SITE_ONLY)
+    return found[name].value
 
 
 @pytest.mark.parametrize(
@@ -70,7 +70,7 @@ def test_accepts(name: str, value: object, expected: object) -> None:
         ("tokens", float("nan"), "tokens is nan"),
         ("tokens", float("inf"), "tokens is inf"),
         ("tokens", "٣", "tokens is "),
-        ("pp", "-1", "pp is '-1', expected a whole number from 1 to 1e6"),
+        ("pp", "-1", "pp is '-1', expected a whole number from 1 to 1000000"),
         ("zero", 4, "zero is 4, expected a whole number from 0 to 3"),
         ("margin", "-1%", "margin is '-1%', expected a fraction from 0 to 10 or a percentage"),
         ("margin", "11", "margin is '11'"),
@@ -102,7 +102,7 @@ def test_refuses(name: str, value: object, message: str) -> None:
 
 def test_the_folder_of_models_is_the_sites() -> None:
     with pytest.raises(UsageError, match=r"^file: field models stands here, expected in the site file only$"):
-        give("models", "m", origin="file", folder=HERE)
+        give([("models", "m")], origin="file", folder=HERE)
 
 
 anything = st.recursive(
@@ -123,3 +123,17 @@ def test_whatever_is_given_is_read_or_refused_in_one_line(name: str, value: obje
     else:
         # What was read is stable: read again, it is the same.
         assert read(name, list(found) if isinstance(found, tuple) else found) == found
+
+
+def test_old_names_are_read_as_the_new_ones() -> None:
+    found = give([("mp", "2"), ("encoder_counts", "3,1")], origin="file", folder=HERE)
+    assert {name: one.value for name, one in found.items()} == {"tp": 2, "layer_counts": (3, 1)}
+    with pytest.raises(UsageError) as raised:
+        give([("mp", "x")], origin="file", folder=HERE)
+    assert str(raised.value) == "file: mp is 'x', expected a whole number from 1 to 1000000"
+
+
+def test_a_field_by_two_names_is_one_line() -> None:
+    with pytest.raises(UsageError) as raised:
+        give([("tp", 2), ("mp", 2)], origin="file", folder=HERE)
+    assert str(raised.value) == "file: mp is given again, first in file (mp and tp are one field)"

@@ -1,6 +1,6 @@
 """One transformer layer: two norms, attention, MLP, two residual additions."""
 
-from kernelcast.runtime.request.layout import Recompute
+from kernelcast.runtime.request.fields import Recompute
 from kernelcast.runtime.step.calls import Calls, call, forward
 from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.layers.mlp import Mlp

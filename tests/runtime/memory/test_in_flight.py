@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.pipeline.schedules import Kind, stage_orders
-from kernelcast.runtime.request.layout import Schedule
+from kernelcast.runtime.request.fields import Schedule
 
 
 def walked(

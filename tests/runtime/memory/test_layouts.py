@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import Parallelism, UsageError
 from kernelcast.runtime.memory import largest_stage_bytes, stage_memory
-from kernelcast.runtime.request.layout import Recompute, Schedule
+from kernelcast.runtime.request.fields import Recompute, Schedule
 from kernelcast.runtime.request.models import load_model
 
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.request.layout import Recompute, Schedule
+from kernelcast.runtime.request.fields import Recompute, Schedule
 from kernelcast.runtime.search import NumberSet, Space
 from kernelcast.runtime.search.space import Refusals, divisors
 from kernelcast.runtime.step.partition import partition
@@ -157,7 +157,7 @@ def test_refusals_are_counted_by_field() -> None:
         ({"gpus": (0,)}, "gpus is 0, expected a whole number from 1 to 2147483647"),
         ({"gpus": (8, 8)}, "gpus is (8, 8), expected one or more different values"),
         ({"global_batch": 0}, "global_batch is 0, expected a whole number from 1 to 2147483647"),
-        ({"gpus_per_node": -1}, "gpus_per_node is -1, expected a whole number from 1 to 2147483647"),
+        ({"gpus_per_node": -1}, "gpus_per_node is -1, expected a whole number from 1 to 1000000"),
         ({"schedules": ("2f2b",)}, "schedules is '2f2b', expected gpipe, 1f1b, interleaved or zero_bubble"),
         ({"recompute": ("some",)}, "recompute is 'some', expected none, selective or full"),
         ({"zero": (4,)}, "zero is 4, expected a whole number from 0 to 3"),

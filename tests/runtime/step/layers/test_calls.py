@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import pytest
 
-from kernelcast.runtime.request.layout import Recompute
+from kernelcast.runtime.request.fields import Recompute
 from kernelcast.runtime.step.calls import Call, backward, forward
 from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.layers.embedding import Embedding
