@@ -25,9 +25,11 @@ from kernelcast.train.regressor import fit
 from kernelcast.train.selection import relative_errors
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
-OPERATORS_SHOWN = (
-    "gemm", "flash_attention", "fused_causal_softmax", "layer_norm", "cross_entropy", "all_gather",
+SHOWN = (
+    ("gemm", "qkv"), ("flash_attention", ""), ("fused_causal_softmax", ""), ("layer_norm", ""),
+    ("cross_entropy", ""), ("all_gather", "data"),
 )  # fmt: skip
+"""Operators and roles."""
 SIZES = (FIRST_ROWS, 16, 24, 32, 48, 64, 96, 136, 192, 272, 384, 544, 768)
 # Of the workloads to choose from, where the curves end, the same for every operator: all of them would be the same
 # rows however they were chosen.
@@ -39,16 +41,27 @@ MOST_HELD_OUT = 500
 START, STOP = "<!-- made by make bench-sampling -->", "<!-- end -->"
 
 
-def published(folder: Path) -> list[Table]:
-    """The authors' tables."""
+def label(operator: str, role: str) -> str:
+    """What the record calls an operator in a role."""
+    return f"{operator} ({role})" if role else operator
+
+
+def published(folder: Path) -> dict[str, list[Table]]:
+    """The authors' tables, one per direction, by label."""
     with tempfile.TemporaryDirectory() as scratch, Database.open(Path(scratch, "a.db"), create=True) as db:
         store_parsed(db, read_estimate_train_time([folder]))
-        rows = [
-            Row(operator=s.operator, direction=s.direction, vector=s.vector, time_us=s.time_us)
-            for s in db.read_samples()
-            if s.operator in OPERATORS_SHOWN and s.time_us is not None
-        ]
-    return tables(rows, statistic="middle_five")
+        samples = db.read_samples()
+    return {
+        label(operator, role): tables(
+            [
+                Row(operator=operator, role=role, direction=s.direction, vector=s.vector, time_us=s.time_us)
+                for s in samples
+                if (s.operator, s.role) == (operator, role) and s.time_us is not None
+            ],
+            statistic="middle_five",
+        )
+        for operator, role in SHOWN
+    }
 
 
 def error(known: list[Table], held_out: list[Table], seed: int) -> float:
@@ -189,10 +202,9 @@ def main() -> None:
     if not arguments.table:
         # Seeds below 100 were looked at while the sampler was made.
         seeds = list(range(101, 101 + arguments.seeds))
-        everything = published(arguments.folder)
         operators = {}
-        for name in OPERATORS_SHOWN:
-            operators[name] = compare([t for t in everything if t.operator == name], seeds)
+        for name, parts in published(arguments.folder).items():
+            operators[name] = compare(parts, seeds)
             print(name, operators[name], flush=True)
         half = sum(
             (after := needed(f)) is not None and after <= f["sizes"][-1] / 2 for f in operators.values()

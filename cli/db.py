@@ -40,12 +40,12 @@ def db() -> None:
     """
 
 
-@db.command(short_help="Say what a database holds.")
+@db.command(short_help="Show what a database holds.")
 @database_argument
 @json_option
 @max_size_option
 def info(database_path: Path, as_json: bool, max_size_bytes: int) -> None:
-    """Say what a database holds: content digest, rows, hardware, fabrics and software.
+    """Show what a database holds: content digest, rows, hardware, fabrics and software.
 
     Two databases with the same content digest hold the same rows, whatever the order they were added in.
 

@@ -20,7 +20,7 @@ FORMAT = "kernelcast.difference/1"
 @json_option
 @max_size_option
 def diff(a: Path, b: Path, as_json: bool, max_size_bytes: int) -> None:
-    """Say what B has that A lacks, which fingerprints differ and in which fields, and which samples are stale.
+    """Show what B has that A lacks, which fingerprints differ and in which fields, and which samples are stale.
 
     Stale are samples of hardware that both databases have, measured with software other than the newest.
 

@@ -41,12 +41,11 @@ def export(
 ) -> None:
     """Write a part of a database as a new one, or as Parquet files.
 
-    Rows keep their ids, so what was exported merges with any other database. --anonymous leaves out what people wrote
-    about their runs; words that ids are made of (names of imported files, of models, reasons of failures) stay, and
-    are listed.
+    Rows keep their ids, so the export merges with any other database. --anonymous leaves out site names and notes;
+    texts that are part of ids (names of imported files, of models, reasons of failures) stay, and are listed.
 
     \b
-    kernelcast db export bench.db linear.db --operator qkv_linear --since 2026-01-01
+    kernelcast db export bench.db linear.db --operator gemm --since 2026-01-01
     kernelcast db export bench.db shared.db --anonymous
     kernelcast db export bench.db bench-parquet --format parquet
     """

@@ -27,10 +27,10 @@ from kernelcast.store.querying import Answer, answer
 def query(database_path: Path, sql: str, form: str, max_size_bytes: int) -> None:
     """Ask a question in SQL. The database is only read; anything else is refused.
 
-    schema.sql and docs/sql.md say what there is to ask.
+    schema.sql lists tables and views, docs/sql.md frequent questions.
 
     \b
-    kernelcast db query bench.db "SELECT operator, direction, samples FROM coverage"
+    kernelcast db query bench.db "SELECT operator, roles, direction, samples FROM coverage"
     kernelcast db query bench.db "SELECT * FROM operator_time" --format csv > times.csv
     """
     with answer(database_path, sql, max_size_bytes=max_size_bytes) as found:

@@ -25,11 +25,16 @@ from kernelcast.store.importers.nccl_tests import OPERATORS_OF
 
 FORMAT = "kernelcast.imported/1"
 _SHOWN_PROBLEMS = 20
+_COUNTED = ("operator", "role", "direction", "dtype")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 _DESCRIBING = (
-    click.option("--describe", type=click.Path(path_type=Path), help="TOML file that says what follows."),
+    click.option(
+        "--describe",
+        type=click.Path(path_type=Path),
+        help="TOML file with the fields of the following options.",
+    ),
     click.option("--device-name", help="The device's name, as its maker writes it."),
     click.option("--memory-gib", type=click.IntRange(min=1), help="Memory of the device, GiB."),
     click.option("--gpus-per-node", type=click.IntRange(min=1), help="Devices that a node has."),
@@ -76,7 +81,7 @@ def import_() -> None:
 @import_.command()
 @_importing
 def csv(paths: tuple[Path, ...], **options: Any) -> None:
-    """Import CSV files: operator, dtype, workload (or raw parameters) and time_us per row.
+    """Import CSV files: operator, role, dtype, workload (or raw parameters) and time_us per row.
 
     \b
     kernelcast import csv times.csv --db bench.db --device-name 'NVIDIA H100 80GB HBM3'
@@ -102,7 +107,7 @@ def estimate_train_time(paths: tuple[Path, ...], **options: Any) -> None:
 @click.option(
     "--collective",
     type=click.Choice(sorted(OPERATORS_OF)),
-    help="Which one, where a log of an older version does not say it.",
+    help="Which one, for logs of older versions, which do not name it.",
 )
 @click.option("--as-dtype", default="", help="Count messages as elements of this dtype, with as many bytes.")
 def nccl_tests(paths: tuple[Path, ...], collective: str | None, as_dtype: str, **options: Any) -> None:
@@ -122,7 +127,7 @@ def nccl_tests(paths: tuple[Path, ...], collective: str | None, as_dtype: str, *
 
 
 def _described(options: dict[str, Any]) -> Description:
-    """What the options say, over what the file of --describe says."""
+    """The options, over the fields of the file of --describe."""
     stated = Description(
         **{
             table: {name: options[name] for name in names if options[name] not in (None, ())}
@@ -140,7 +145,7 @@ def _store(parsed: Parsed, options: dict[str, Any]) -> None:
         click.echo(json.dumps(_document(parsed, imported, counts), indent=2))
         return
     rows = [(*key, f"{count:,}") for key, count in counts.items()]
-    click.echo(text_table(("operator", "direction", "dtype", "samples"), rows))
+    click.echo(text_table((*_COUNTED, "samples"), rows))
     for reason, count in sorted(parsed.left_out.items()):
         click.echo(f"left out: {count:,} rows {reason}")
     for problem in parsed.problems[:_SHOWN_PROBLEMS]:
@@ -155,25 +160,22 @@ def _store(parsed: Parsed, options: dict[str, Any]) -> None:
     )
 
 
-def _counts(parsed: Parsed) -> dict[tuple[str, str, str], int]:
-    """Samples by operator, direction and dtype."""
-    counts: Counter[tuple[str, str, str]] = Counter()
+def _counts(parsed: Parsed) -> dict[tuple[str, ...], int]:
+    """Samples by operator, role, direction and dtype."""
+    counts: Counter[tuple[str, ...]] = Counter()
     for batch in parsed.batches:
-        counts.update((s.operator, s.direction.value, s.dtype) for s in batch.samples)
+        counts.update((s.operator, s.role, s.direction.value, s.dtype) for s in batch.samples)
     return dict(sorted(counts.items()))
 
 
-def _document(
-    parsed: Parsed, imported: Imported, counts: dict[tuple[str, str, str], int]
-) -> dict[str, object]:
+def _document(parsed: Parsed, imported: Imported, counts: dict[tuple[str, ...], int]) -> dict[str, object]:
     return {
         "format": FORMAT,
         "files": parsed.files,
         "added": imported.added,
         "already_there": imported.already_there,
         "samples": [
-            {"operator": operator, "direction": direction, "dtype": dtype, "count": count}
-            for (operator, direction, dtype), count in counts.items()
+            {**dict(zip(_COUNTED, key, strict=True)), "count": count} for key, count in counts.items()
         ],
         "left_out": dict(sorted(parsed.left_out.items())),
         "malformed": [{"file": str(p.path), "line": p.line, "problem": p.text} for p in parsed.problems],

@@ -15,12 +15,16 @@ _BEGIN = """\
 # Questions in SQL
 
 A kernelcast database is a SQLite file that documents itself: `schema.sql` has a comment per table and column, and the
-file carries them along. Read it with `kernelcast db query`, `sqlite3`, pandas, DuckDB or Datasette (`kernelcast db
-serve` shows the questions below). The answers are those of `tests/data/small.db`, which was measured on a virtual
-machine with 2 cores (`docs/small_database.py` says how). This page is written by `make docs`, and a test asks every
+file contains them. Read it with `kernelcast db query`, `sqlite3`, pandas, DuckDB or Datasette (`kernelcast db serve`
+shows the questions below). The answers are those of `tests/data/small.db`, which was measured on a virtual machine with
+2 cores (`docs/small_database.py` lists the commands). This page is written by `make docs`, and a test asks every
 question again.
 
-    kernelcast db query tests/data/small.db "SELECT operator, direction, samples FROM coverage"
+An `operator` is what is timed, such as `gemm`; a `role` is why a step calls it, such as `qkv` or `mlp_up` (the paper's
+Linear1 and Linear3). The time does not depend on the role, so points are compared without it. A sample has the role
+that it was measured for, or none.
+
+    kernelcast db query tests/data/small.db "SELECT operator, roles, direction, samples FROM coverage"
 
 """
 
@@ -29,7 +33,7 @@ _END = """\
 ## Traces that outgrow one file
 
 `kernelcast db export bench.db bench-parquet --format parquet` (extra `parquet`) writes one Parquet file per hardware
-and operator, in folders that DuckDB, Spark, Dask and pandas understand as a partitioned dataset. In DuckDB:
+and operator, in folders that DuckDB, Spark, Dask and pandas read as a partitioned dataset. In DuckDB:
 
 ```sql
 SELECT operator, name AS kernel, count(*) AS launches, round(sum(duration_us) / 1e3, 3) AS total_ms

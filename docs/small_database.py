@@ -1,12 +1,13 @@
 """Cut a measured database down to the few samples behind docs/sql.md (tests/data/small.db, below 350 kB).
 
-Made from what a real machine measured, by these commands (plan and configuration: docs/small/):
+Made from measurements of a real machine, by these commands (plan and configuration: docs/small/), before operators had
+roles, and migrated by cutting it again:
 
     cd docs/small
     kernelcast demo --config demo.toml --db measured.db -o measured.kcast
-    kernelcast collect compute --plan tiny-plan.toml --db measured.db --threads 2 --operator qkv_linear --operator gelu
+    kernelcast collect compute --plan tiny-plan.toml --db measured.db --threads 2 --operator gemm --operator gelu
     MKL_CBWR=COMPATIBLE \\
-    kernelcast collect compute --plan tiny-plan.toml --db measured.db --operator qkv_linear --operator gelu
+    kernelcast collect compute --plan tiny-plan.toml --db measured.db --operator gemm --operator gelu
     kernelcast ingest rank0.json.gz --db measured.db
     python ../small_database.py measured.db ../../tests/data/small.db
 
@@ -22,19 +23,19 @@ import sys
 from contextlib import closing
 from pathlib import Path
 
-from kernelcast.store.connection import connect, transaction
+from kernelcast.store.connection import connect, foreign_database, transaction
 from kernelcast.store.copying import Selection, copy_content
 from kernelcast.store.database_file import unfinished_file
-from kernelcast.store.foreign import foreign_database
 
-# Two workloads of what was measured several times over, one of a few others, all failures, and what a trace held.
+# Two workloads of what was measured repeatedly, one of a few others, all failures, and the samples of the trace.
 SAMPLES = """
     sample.id IN (
         SELECT id FROM (
-            SELECT id, operator, status, dense_rank() OVER (PARTITION BY operator ORDER BY vector) AS place FROM sample
+            SELECT id, operator, role, status, dense_rank() OVER (PARTITION BY operator, role ORDER BY vector) AS place
+            FROM sample
         )
-        WHERE (operator IN ('qkv_linear', 'gelu') AND place <= 2)
-            OR (operator IN ('layer_norm', 'flash_attention', 'mp_all_reduce') AND place = 1)
+        WHERE ((role = 'qkv' OR operator = 'gelu') AND place <= 2)
+            OR (operator IN ('layer_norm', 'flash_attention', 'all_reduce') AND place = 1)
             OR status <> 'ok'
     )
     OR run_id IN (SELECT run_id FROM trace)

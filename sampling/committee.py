@@ -3,11 +3,9 @@
 Its members are the forms that `train` tries, with few trees, so that asking them costs far less than a measurement.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 
 import numpy as np
-import numpy.typing as npt
 from numpy.random import Generator
 
 from kernelcast.runtime.operators import OPERATORS
@@ -58,11 +56,6 @@ def members(operator: str) -> tuple[Candidate, ...]:
     return _COLLECTIVE if OPERATORS[operator].is_collective else _COMPUTE
 
 
-def part(table: Table, rows: npt.NDArray[np.int64] | npt.NDArray[np.bool_] | Sequence[int]) -> Table:
-    """Some rows of a table, by number or by a mask."""
-    return replace(table, workloads=table.workloads[rows], times_us=table.times_us[rows])
-
-
 def disagreement(table: Table, asked: Array, rng: Generator) -> Array:
     """Standard deviation of log(time) over the committee, [rows of `asked`].
 
@@ -71,7 +64,7 @@ def disagreement(table: Table, asked: Array, rng: Generator) -> Array:
     answers = []
     for member in members(table.operator):
         for rows in (np.arange(len(table)), rng.integers(0, len(table), len(table))):
-            regressor = fit(member, part(table, rows), int(rng.integers(2**31)))
+            regressor = fit(member, table.part(rows), int(rng.integers(2**31)))
             answers.append(np.log(np.clip(regressor.predict_us(asked), _LEAST_US, _MOST_US)))
     spread: Array = np.std(answers, axis=0)
     return spread
@@ -85,7 +78,7 @@ def best_member(table: Table, seed: int) -> tuple[Candidate, float]:
         found = np.empty(len(table))
         for fold in range(_FOLDS):
             held_out = folds == fold
-            regressor = fit(member, part(table, ~held_out), seed)
+            regressor = fit(member, table.part(~held_out), seed)
             found[held_out] = relative_errors(
                 regressor.predict_us(table.workloads[held_out]), table.times_us[held_out]
             )

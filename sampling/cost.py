@@ -10,7 +10,8 @@ import torch
 from kernelcast.collector.benches import Bench, Place, Point
 from kernelcast.collector.measuring.harness import Effort, measure
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, Vector
-from kernelcast.train.baseline import Baseline, fit_baseline
+from kernelcast.train.baseline import fit_baseline
+from kernelcast.train.formula import Baseline
 
 # Calls of an operator per measurement: ten to warm up, and two blocks, as most of them need.
 _CALLS = 10 + 2 * 15

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.random import Generator
 
-from kernelcast.sampling.committee import disagreement, part
+from kernelcast.sampling.committee import disagreement
 from kernelcast.train.dataset import Array, Table
 
 FIRST_ROWS = 12
@@ -31,7 +31,7 @@ def positions(workloads: Array) -> Array:
 def space_filling(
     points: Array, measured: Sequence[int], count: int, *, weights: Array | None = None
 ) -> list[int]:
-    """Numbers of so many points, each the farthest from all measured and chosen so far; `weights` stretch distances.
+    """Numbers of `count` points, each the farthest from all measured and chosen so far; `weights` stretch distances.
 
     Without anything measured the first one is the point nearest to the middle.
     """
@@ -55,7 +55,7 @@ def space_filling(
 
 
 def batch_size(measured: int) -> int:
-    """Workloads to measure between two refits of a committee, after so many."""
+    """Workloads to measure between two refits of a committee, after `measured` ones."""
     return max(_LEAST_BATCH, round(_BATCH_SHARE * measured))
 
 
@@ -84,4 +84,4 @@ def next_workloads(
 
 def subset(tables: Sequence[Table], rows: Sequence[int]) -> list[Table]:
     """The same rows of several tables."""
-    return [part(table, rows) for table in tables]
+    return [table.part(np.asarray(rows, dtype=np.int64)) for table in tables]

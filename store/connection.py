@@ -15,7 +15,7 @@ from kernelcast.store.database_file import (
     read_header,
 )
 from kernelcast.store.migrations import SCHEMA_VERSION, migrate, schema_version
-from kernelcast.store.schema_differences import active_objects, schema_differences
+from kernelcast.store.schema_differences import foreign_objects, schema_differences
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.write import operators_are_current, write_operators
 
@@ -67,7 +67,7 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 def foreign_database(
     path: Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES
 ) -> Iterator[sqlite3.Connection]:
-    """Yield a connection that reads one state of somebody else's database for the whole block.
+    """Yield a connection that reads one state of another's database for the whole block.
 
     The file is only read: an older version is migrated in a temporary copy.
 
@@ -115,7 +115,7 @@ def open_untrusted(path: Path, *, read_only: bool) -> sqlite3.Connection:
         schema_version(connection)
     except sqlite3.OperationalError:
         # In a folder that cannot be written SQLite cannot make the files that WAL readers share. Without a
-        # -wal file nobody is writing either, and the file can be read as one that never changes.
+        # -wal file no process is writing, and the file can be read as one that never changes.
         connection.close()
         if not read_only or path.with_name(path.name + "-wal").exists():
             raise
@@ -145,7 +145,7 @@ def _prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> 
             f"{path}: has schema version {found}, expected {SCHEMA_VERSION}; "
             "open it once for writing to migrate it"
         )
-    _refuse(path, active_objects(connection))
+    _refuse(path, foreign_objects(connection))
     if not read_only:
         # Databases that were exported are in one file only, for reading anywhere; writers use WAL.
         connection.execute("PRAGMA journal_mode = WAL")

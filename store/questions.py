@@ -1,4 +1,4 @@
-"""The questions that people ask a database, in SQL: docs/sql.md and `kernelcast db serve` both show these."""
+"""Frequent questions to a database, in SQL, as docs/sql.md and `kernelcast db serve` show them."""
 
 from dataclasses import dataclass
 from textwrap import dedent
@@ -21,13 +21,14 @@ class Question:
 QUESTIONS = (
     Question(
         name="coverage",
-        title="What has been measured, on what?",
+        title="What has been measured, on which hardware?",
         explanation="""
-            One row per hardware, operator, direction, dtype and status. `samples` counts measurements, `workloads`
-            distinct shapes: where the first is larger, something was measured again.
+            One row per hardware, operator, direction, dtype and status. `roles` are the reasons why a step calls what
+            was measured. `samples` counts measurements, `workloads` distinct vectors: where the first is larger,
+            something was measured again.
         """,
         sql="""
-            SELECT hardware, operator, direction, dtype, status, samples, workloads
+            SELECT hardware, operator, roles, direction, dtype, status, samples, workloads
             FROM coverage
             ORDER BY hardware, operator, direction
             LIMIT 12
@@ -38,10 +39,10 @@ QUESTIONS = (
         title="Which operator takes how long, and how close is it to the hardware's limits?",
         explanation="""
             One row per sample. `time_us` is the paper's statistic (mean of the middle five of ten repetitions),
-            `quiet_us` the 10th percentile of all repetitions. The workload is spelt out from the vector.
+            `quiet_us` the 10th percentile of all repetitions. `workload` names the entries of the vector.
         """,
         sql="""
-            SELECT operator, direction, workload, time_us, quiet_us, gigaflops_per_s, gigabytes_per_s
+            SELECT operator, role, direction, workload, time_us, quiet_us, gigaflops_per_s, gigabytes_per_s
             FROM operator_time
             ORDER BY time_us DESC
             LIMIT 10
@@ -63,7 +64,7 @@ QUESTIONS = (
         name="kernels_of_a_sample",
         title="What runs inside an operator?",
         explanation="""
-            The kernels of the first repetition of the slowest sample, in order of start, down to the trace.
+            The kernels of the first repetition of the slowest sample, in order of start.
         """,
         sql="""
             SELECT kernel.sequence, kernel_name.name, kernel.start_us, kernel.duration_us, kernel.stream
@@ -82,8 +83,8 @@ QUESTIONS = (
         title="Did an upgrade make it slower?",
         explanation="""
             Every point (operator, direction, dtype, vector) over the software it was measured with, oldest first;
-            `change_percent` is against the software before it. One point's whole history: add
-            `AND vector = '[...]'`. A setting in `environment` counts like an upgrade.
+            `change_percent` is relative to the software before it. For the history of one point add
+            `AND vector = '[...]'`. A changed setting in `environment` counts as an upgrade.
         """,
         sql="""
             SELECT operator, direction, vector, software.description AS software, software.environment,
@@ -99,7 +100,7 @@ QUESTIONS = (
         name="hardware_side_by_side",
         title="How do two kinds of hardware compare?",
         explanation="""
-            The same point on both, with the same software; `speedup_of_two` above 1 says that the second is faster.
+            The same point on both, with the same software; with `speedup_of_two` above 1 the second is faster.
         """,
         sql="""
             SELECT operator, direction, vector, hardware_one, hardware_two,
@@ -114,8 +115,8 @@ QUESTIONS = (
         name="operator_noise",
         title="How far can the times be trusted?",
         explanation="""
-            Spread of a sample's repetitions, (90th - 10th percentile) / median. Large on a busy or virtual machine;
-            `mean_over_quiet_percent` is what the paper's statistic takes in of it.
+            Spread of a sample's repetitions, (90th - 10th percentile) / median. It is large on a busy or virtual
+            machine; `mean_over_quiet_percent` is how far the paper's statistic lies above the quiet one.
         """,
         sql="""
             SELECT operator, direction, samples, mean_spread_percent, max_spread_percent, mean_over_quiet_percent,
@@ -129,13 +130,13 @@ QUESTIONS = (
         name="doubtful_sample",
         title="Which measurements are doubtful, and why?",
         explanation="""
-            What was noticed beside a measurement: repetitions that never became stable, other processes, throttled
-            clocks; in a real run kernels of other streams, and times in which none of its own ran.
+            Repetitions that never became stable, other processes, throttled clocks; in a real run kernels of other
+            streams, and time in which none of the operator's own kernels ran.
         """,
         sql="""
-            SELECT operator, direction, vector, flag, detail, round(time_us, 1) AS time_us, spread_percent
+            SELECT operator, role, direction, vector, flag, detail, round(time_us, 1) AS time_us, spread_percent
             FROM doubtful_sample
-            ORDER BY operator, direction, vector, flag
+            ORDER BY operator, role, direction, vector, flag
             LIMIT 10
         """,
     ),
@@ -155,10 +156,10 @@ QUESTIONS = (
     ),
     Question(
         name="real_run",
-        title="Which traces of real runs are here, and how much of them was recognised?",
+        title="Which traces of real runs were ingested, and how much of each was recognised?",
         explanation="""
             One row per trace, which is one process of a run (see ingesting.md). Percentages are of the kernels' time:
-            what could be tied to an operator of the host, and what is held as samples.
+            attributed to a host operator, and part of a sample.
         """,
         sql="""
             SELECT hardware, rank, world_size, span_ms, kernels, kernels_ms, attributed_percent, recognised_percent,
@@ -169,9 +170,9 @@ QUESTIONS = (
     ),
     Question(
         name="unrecognised",
-        title="What ran in real runs that no operator here stands for?",
+        title="Which kernels of real runs belong to no operator of the table?",
         explanation="""
-            Kernels that no sample holds, per operator of the host that launched them, most time first.
+            Kernels that are part of no sample, by the host operator that launched them, most time first.
         """,
         sql="""
             SELECT host_operator, kernel, launches, total_us, percent_of_trace, reason
@@ -184,8 +185,8 @@ QUESTIONS = (
         name="step_accuracy",
         title="How far is the prediction from the real training step?",
         explanation="""
-            End-to-end predicted against measured; negative errors are predictions that are too short. Quiet
-            operators are compared with quiet steps, else with the fastest step, as in the paper.
+            Predicted and measured end to end; a negative error is a prediction that is too short. Predictions from
+            quiet operators are compared with quiet steps, others with the fastest step, as in the paper.
         """,
         sql="""
             SELECT model, pp, tp, dp, measured_statistic, round(measured_s, 4) AS measured_s,
@@ -196,12 +197,12 @@ QUESTIONS = (
     ),
     Question(
         name="predictor_error",
-        title="How well does each trained regressor predict what it has not seen?",
+        title="How well does each regressor predict held-out samples?",
         explanation="""
-            Mean absolute relative error on held-out rows (see method.md), worst first.
+            Mean absolute relative error on held-out samples (see method.md), worst first.
         """,
         sql="""
-            SELECT operator, direction, algorithm, form, validation_error_percent, training_rows, size_bytes
+            SELECT operator, role, direction, algorithm, form, validation_error_percent, training_rows, size_bytes
             FROM predictor_error
             LIMIT 10
         """,
@@ -210,7 +211,7 @@ QUESTIONS = (
         name="provenance",
         title="Where do the measurements come from?",
         explanation="""
-            Per source and run: who measured, when, with which software, and how many samples.
+            Per run: its source, what it did, with which software, and how many samples it has.
         """,
         sql="""
             SELECT source.kind, source.name, source.licence, run.command, run.plan, software.description AS software,

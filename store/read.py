@@ -93,7 +93,7 @@ _SAMPLE_ROW = (
 )
 
 
-def read_measured_points(connection: sqlite3.Connection, wanted: SampleFilter) -> set[PointKey]:
+def read_measured_points(connection: sqlite3.Connection, **wanted: Any) -> set[PointKey]:
     """Points that need no measuring again: they have a time, or the device is known not to support them."""
     where, parameters = _where(wanted)
     sql = (
@@ -122,7 +122,7 @@ def read_sample_rows(connection: sqlite3.Connection, wanted: SampleFilter) -> li
     return found
 
 
-def _where(wanted: SampleFilter) -> tuple[str, list[Any]]:
+def _where(wanted: Mapping[str, Any]) -> tuple[str, list[Any]]:
     """Conditions for the filters that are given, and their parameters."""
     conditions, parameters = ["1"], []
     for name, value in wanted.items():
@@ -193,9 +193,8 @@ def read_runs(connection: sqlite3.Connection) -> list[Run]:
     )
     runs = []
     for row in rows(connection, sql):
-        del row["id"]
-        source = sources[row.pop("source_id")]
-        runs.append(Run(**{**row, "conditions": json.loads(row["conditions"])}, source=source))
+        row |= {"conditions": json.loads(row["conditions"]), "source": sources[row["source_id"]]}
+        runs.append(Run(**{field.name: row[field.name] for field in fields(Run)}))
     return runs
 
 

@@ -35,14 +35,16 @@ _DEEP: _Hyperparameters = {
     "subsample": 0.8,
     "min_child_weight": 3,
 }
-# Several roles' matrices in one table: shapes far apart, told apart by few deep trees.
-_DEEPEST: _Hyperparameters = {
-    "n_estimators": 60,
+# Matrices of all roles stand in one table: leaves go where the error is, for the same size of the file.
+_LEAFWISE: _Hyperparameters = {
+    "n_estimators": 40,
     "max_depth": 10,
-    "learning_rate": 0.1,
+    "max_leaves": 100,
+    "learning_rate": 0.15,
     "subsample": 0.8,
-    "min_child_weight": 8,
+    "min_child_weight": 5,
     "tree_method": "hist",
+    "grow_policy": "lossguide",
     "max_bin": 512,
 }
 # In units of a layout's spread: errors above half of it count by their size, not by its square.
@@ -54,12 +56,16 @@ _ROBUST: _Hyperparameters = {
 }
 _ROBUST_STUMPS: _Hyperparameters = {**_ROBUST, "n_estimators": 30, "max_depth": 1, "min_child_weight": 3}
 _ROBUST_BOOSTED: _Hyperparameters = {**_ROBUST, "n_estimators": 60, "max_depth": 6, "reg_lambda": 5}
-_ROBUST_DEEP: _Hyperparameters = {
+_ROBUST_LEAFWISE: _Hyperparameters = {
     **_ROBUST,
-    "n_estimators": 60,
-    "max_depth": 10,
+    "n_estimators": 40,
+    "max_depth": 14,
+    "max_leaves": 150,
     "reg_lambda": 5,
     "min_child_weight": 2,
+    "tree_method": "hist",
+    "grow_policy": "lossguide",
+    "max_bin": 2048,
 }
 
 
@@ -83,7 +89,7 @@ CANDIDATES: Sequence[Candidate] = (
         )
     ),
     *(_candidate("xgboost", form, _DEEP, "shapes") for form in ("power_law", "roofline")),
-    _candidate("xgboost", "roofline", _DEEPEST, "tiles"),
+    _candidate("xgboost", "roofline", _LEAFWISE, "tiles"),
 )
 """For every operator; for collectives with few rows too, whose caches knees may explain."""
 
@@ -91,8 +97,8 @@ COLLECTIVE_CANDIDATES: Sequence[Candidate] = (
     _candidate("xgboost", "latency_bandwidth", _ROBUST_STUMPS),
     _candidate("random_forest", "latency_bandwidth", _FOREST, "aligned"),
     _candidate("xgboost", "latency_bandwidth", _ROBUST_BOOSTED, "chunks"),
-    _candidate("xgboost", "latency_bandwidth", _ROBUST_DEEP, "aligned"),
-    _candidate("xgboost", "latency_bandwidth", _ROBUST_DEEP, "chunks"),
+    _candidate("xgboost", "latency_bandwidth", _ROBUST_LEAFWISE, "aligned"),
+    _candidate("xgboost", "latency_bandwidth", _ROBUST_LEAFWISE, "chunks"),
 )
 """For collectives alone."""
 
@@ -102,9 +108,8 @@ def applicable(
 ) -> list[Candidate]:
     """The candidates that a table of these rows tries."""
     rich = len(table) >= RICH_ROWS
-    suited = [
-        c for c in candidates if c.inputs != "tiles" or _multiplies_matrices(table.law, table.direction)
-    ]
+    unsuited = "shapes" if _multiplies_matrices(table.law, table.direction) else "tiles"
+    suited = [c for c in candidates if c.inputs != unsuited]
     if table.law.is_collective:
         # Rich collectives have several layouts, which only their own candidates can follow. The paper's stay.
         suited = [c for c in suited if c.form == "raw" or not rich] + list(collective_candidates)
@@ -130,7 +135,7 @@ def _multiplies_matrices(op: Operator, direction: Direction) -> bool:
 def _is_for_many_rows(candidate: Candidate) -> bool:
     # A forest on a power law takes as long as any, and is hardly ever chosen with few rows.
     slow = candidate.algorithm == "random_forest" and candidate.form == "power_law"
-    large = candidate.inputs != "product" or candidate.hyperparameters in (_ROBUST_BOOSTED, _ROBUST_DEEP)
+    large = candidate.inputs != "product" or candidate.hyperparameters in (_ROBUST_BOOSTED, _ROBUST_LEAFWISE)
     return slow or large
 
 

@@ -126,8 +126,8 @@ def _content(path: Path, where: str) -> bytes:
     return content
 
 
-def _run(number: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels) -> MeasuredRun:
-    where = f"run {number}"
+def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: RunModels) -> MeasuredRun:
+    where = f"run {position}"
     try:
         values = {**defaults, **only_known(run, RUN_FIELDS)}
         name = text(run, "name") if "name" in run else ""

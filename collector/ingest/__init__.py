@@ -1,4 +1,4 @@
-"""Traces of somebody's real run into the store: `kernelcast ingest`. No torch here."""
+"""Traces of real runs into the store: `kernelcast ingest`. No torch here."""
 
 from kernelcast.collector.ingest.run import Ingested, ingest_traces, operator_counts
 

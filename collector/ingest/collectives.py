@@ -104,7 +104,7 @@ def _listed(text: Any) -> list[int] | None:
 
 
 def layout(ranks: Sequence[int], gpus_per_node: int) -> tuple[int, int] | None:
-    """Nodes and devices per node of a group, where every node has as many of its ranks; ranks fill node after node."""
+    """Nodes and devices per node of a group with equally many ranks on every node; ranks fill node after node."""
     if not gpus_per_node:
         return None
     per_node: dict[int, int] = {}

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from kernelcast.collector.ingest.collectives import COMMUNICATION_CALL, collective, gloo_collective
 from kernelcast.collector.ingest.points import NO_OPERATOR, Point, Unclear
@@ -64,10 +64,19 @@ class Occurrence:
 
 
 Kind = tuple[Point, Direction]
-LeftKey = tuple[str, str, int, str, str, str]
-"""Name, category, stream, operator on the host, its shapes, reason."""
 _Place = tuple[Point | Unclear, int, Direction]
 """What a kernel is part of: the point, the number of its occurrence, and the direction."""
+
+
+class Left(NamedTuple):
+    """One kind of kernel that is in no occurrence; `shapes` are of the inputs of `host_operator`."""
+
+    name: str
+    category: str
+    stream: int
+    host_operator: str
+    shapes: str
+    reason: str
 
 
 @dataclass(slots=True)
@@ -75,7 +84,7 @@ class Extracted:
     """What a trace holds. Counts and times (µs) are of kernels."""
 
     points: dict[Kind, list[Occurrence]] = field(default_factory=lambda: defaultdict(list))  # by start time
-    left: dict[LeftKey, tuple[int, float]] = field(default_factory=dict)
+    left: dict[Left, tuple[int, float]] = field(default_factory=dict)
     count: int = 0
     total_us: float = 0.0
     attributed_count: int = 0
@@ -225,12 +234,12 @@ def _added_up(tree: CallTree, pieces: Sequence[tuple[Piece, _Place]], *, is_devi
     return done
 
 
-def _left_key(tree: CallTree, piece: Piece, reason: str) -> LeftKey:
+def _left_key(tree: CallTree, piece: Piece, reason: str) -> Left:
     if piece.call is None:
-        return piece.name, piece.category, piece.stream, "", "", reason
+        return Left(piece.name, piece.category, piece.stream, "", "", reason)
     dims = tree.arguments[piece.call].dims
     shapes = json.dumps(dims, separators=(",", ":")) if isinstance(dims, list) and any(dims) else ""
-    return piece.name, piece.category, piece.stream, tree.calls[piece.call].name, shapes, reason
+    return Left(piece.name, piece.category, piece.stream, tree.calls[piece.call].name, shapes, reason)
 
 
 class _Streams:

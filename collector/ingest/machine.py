@@ -1,4 +1,4 @@
-"""What a trace says about the machine it was recorded on, and no more: what it does not say stays 0 or empty."""
+"""The machine that a trace was recorded on, as far as the trace describes it; the rest stays 0 or empty."""
 
 from collections import Counter
 from datetime import UTC, datetime
@@ -53,9 +53,9 @@ def _runtime_version(trace: Trace) -> str:
 
 
 def gpus_per_node_of(trace: Trace) -> int:
-    """Devices of a node where the trace lets it be known, else 0.
+    """Devices of a node if the trace determines it, else 0.
 
-    A job with no more processes than the trace lists devices is taken to run on the one node that has them.
+    A job with at most as many processes as the trace lists devices is assumed to run on one node.
     """
     world_size = whole(trace.distributed.get("world_size"))
     devices = len(trace.device_properties)

@@ -22,7 +22,7 @@ _OPTIMIZER = Unclear("an optimizer step, of which the stage and its layers canno
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What else occurs in the trace, by which ambiguous calls are told apart."""
+    """What else occurs in the trace: it decides what ambiguous calls are."""
 
     roles: LinearRoles
     softmaxes: frozenset[tuple[int, int, int]]  # heads of all samples, queries, keys

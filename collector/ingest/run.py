@@ -3,7 +3,7 @@
 import hashlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kernelcast.collector.ingest.extract import Extracted, Kind, Occurrence, extract
@@ -51,21 +51,20 @@ class Ingested:
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One file, read: all that is needed of it, apart from its events."""
+    """One file, read: all that is needed of it, apart from its events. `trace` has no run yet."""
 
     path: Path
-    digest: str
     extracted: Extracted
     compute: ComputeFingerprint
     software: SoftwareFingerprint
-    backend: str
     gpus_per_node: int
-    rank: int | None
-    world_size: int | None
-    groups: tuple[dict[str, object], ...]
-    span_us: float
-    event_count: int
-    recorded_at: str | None
+    trace: IngestedTrace
+
+    @property
+    def job(self) -> tuple[object, ...]:
+        """What the ranks of one job have in common."""
+        trace = self.trace
+        return self.compute, self.software, trace.backend, trace.world_size, self.gpus_per_node
 
 
 def ingest_traces(
@@ -132,20 +131,30 @@ def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int) -> _File:
         raise DataError(f"{path}: holds no event with a duration, expected a trace of a run")
     gpus_per_node = gpus_per_node or gpus_per_node_of(trace)
     backend = trace.distributed.get("backend")
+    found = extract(trace, gpus_per_node)
     return _File(
         path=path,
-        digest=digest,
-        extracted=extract(trace, gpus_per_node),
+        extracted=found,
         compute=compute_of(trace),
         software=software_of(trace),
-        backend=backend if isinstance(backend, str) else "",
         gpus_per_node=gpus_per_node,
-        rank=whole(trace.distributed.get("rank")),
-        world_size=whole(trace.distributed.get("world_size")),
-        groups=process_groups(trace),
-        span_us=_span_us(trace),
-        event_count=len(trace.events),
-        recorded_at=recorded_at(trace),
+        trace=IngestedTrace(
+            run_id="",
+            file_digest=digest,
+            rank=whole(trace.distributed.get("rank")),
+            world_size=whole(trace.distributed.get("world_size")),
+            backend=backend if isinstance(backend, str) else "",
+            process_groups=process_groups(trace),
+            span_us=_span_us(trace),
+            event_count=len(trace.events),
+            kernel_count=found.count,
+            kernel_us=found.total_us,
+            attributed_count=found.attributed_count,
+            attributed_us=found.attributed_us,
+            recognised_count=found.recognised_count,
+            recognised_us=found.recognised_us,
+            measured_at=recorded_at(trace),
+        ),
     )
 
 
@@ -155,23 +164,13 @@ def _span_us(trace: Trace) -> float:
 
 
 def _jobs(files: Sequence[_File]) -> list[list[_File]]:
-    """Files by job: the ranks of one are together where nothing in them speaks against it."""
+    """Files by job: ranks of the same job are together, each rank once."""
     jobs: list[list[_File]] = []
     for file in files:
+        rank = file.trace.rank
         for job in jobs:
-            first = job[0]
-            same = (file.compute, file.software, file.backend, file.world_size, file.gpus_per_node) == (
-                first.compute,
-                first.software,
-                first.backend,
-                first.world_size,
-                first.gpus_per_node,
-            )
-            if (
-                same
-                and (file.world_size or 1) > 1
-                and file.rank not in {None, *(other.rank for other in job)}
-            ):
+            is_new_rank = rank is not None and all(rank != other.trace.rank for other in job)
+            if is_new_rank and (file.trace.world_size or 1) > 1 and file.job == job[0].job:
                 job.append(file)
                 break
         else:
@@ -181,13 +180,13 @@ def _jobs(files: Sequence[_File]) -> list[list[_File]]:
 
 def _traced_run(job: Sequence[_File], site: str) -> tuple[TracedRun, list[Ingested]]:
     first = job[0]
-    digests = sorted(file.digest for file in job)
-    has_fabric = bool(first.gpus_per_node and first.backend)
-    fabric = (
-        FabricFingerprint(backend=first.backend, gpus_per_node=first.gpus_per_node) if has_fabric else None
-    )
+    backend, world_size = first.trace.backend, first.trace.world_size
+    digests = sorted(file.trace.file_digest for file in job)
+    fabric = None
+    if first.gpus_per_node and backend:
+        fabric = FabricFingerprint(backend=backend, gpus_per_node=first.gpus_per_node)
     run = Run(
-        started_at=min((file.recorded_at for file in job if file.recorded_at), default=None),
+        started_at=min((file.trace.measured_at for file in job if file.trace.measured_at), default=None),
         kernelcast_version="",
         code_digest="",
         command=COMMAND,
@@ -195,7 +194,7 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[TracedRun, list[Ingest
         fabric_id=fabric.digest if fabric else None,
         software_id=first.software.digest,
         # Nothing here is measured alone: `train` leaves samples of traces out unless it is asked for them.
-        conditions={"real_run": True, **({"world_size": first.world_size} if first.world_size else {})},
+        conditions={"real_run": True, **({"world_size": world_size} if world_size else {})},
         source=Source(
             kind="trace",
             name=_PROFILER,
@@ -218,49 +217,22 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[TracedRun, list[Ingest
 
 
 def _ingested(file: _File, run_id: str) -> Ingested:
-    found = file.extracted
-    trace = IngestedTrace(
-        run_id=run_id,
-        file_digest=file.digest,
-        rank=file.rank,
-        world_size=file.world_size,
-        backend=file.backend,
-        process_groups=file.groups,
-        span_us=file.span_us,
-        event_count=file.event_count,
-        kernel_count=found.count,
-        kernel_us=found.total_us,
-        attributed_count=found.attributed_count,
-        attributed_us=found.attributed_us,
-        recognised_count=found.recognised_count,
-        recognised_us=found.recognised_us,
-        measured_at=file.recorded_at,
-    )
-    left = tuple(
-        UnrecognisedKernels(
-            trace_id=trace.id,
-            name=name,
-            category=category,
-            stream=stream,
-            host_operator=host_operator,
-            shapes=shapes,
-            reason=reason,
-            kernel_count=count,
-            total_us=total_us,
-        )
-        for (name, category, stream, host_operator, shapes, reason), (count, total_us) in found.left.items()
-    )
-    samples = tuple(
-        sample
-        for kind, occurrences in found.points.items()
-        for sample in _samples(kind, occurrences, run_id, file.recorded_at)
+    trace = replace(file.trace, run_id=run_id)
+    trace_id = trace.id
+    unrecognised = tuple(
+        UnrecognisedKernels(trace_id=trace_id, **left._asdict(), kernel_count=count, total_us=total_us)
+        for left, (count, total_us) in file.extracted.left.items()
     )
     return Ingested(
         path=file.path,
         is_new=True,
         trace=trace,
-        samples=samples,
-        unrecognised=left,
+        samples=tuple(
+            sample
+            for kind, occurrences in file.extracted.points.items()
+            for sample in _samples(kind, occurrences, run_id, trace.measured_at)
+        ),
+        unrecognised=unrecognised,
         device=file.compute.description,
     )
 
@@ -304,11 +276,11 @@ def _repetition(index: int, occurrence: Occurrence, first_us: float) -> Repetiti
 
 
 def _flags(occurrences: Sequence[Occurrence]) -> list[tuple[str, str]]:
-    """What sets the times of a real run apart from times of an operator alone."""
+    """What distinguishes the times of a real run from those of an operator alone."""
     flags = []
-    beside = sum(occurrence.is_overlapped for occurrence in occurrences)
-    if beside:
-        flags.append(("overlapped", f"{beside} of {len(occurrences)} beside kernels of other streams"))
+    overlapped = sum(occurrence.is_overlapped for occurrence in occurrences)
+    if overlapped:
+        flags.append(("overlapped", f"{overlapped} of {len(occurrences)} beside kernels of other streams"))
     spans_us = sum(occurrence.end_us - occurrence.start_us for occurrence in occurrences)
     busy_us = sum(piece.duration_us for occurrence in occurrences for piece in occurrence.pieces)
     idle_percent = 100 * (1 - busy_us / spans_us)

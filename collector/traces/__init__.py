@@ -1,1 +1,1 @@
-"""Profiler traces: read, and kernels given to what ran them."""
+"""Profiler traces: reading them, and attributing kernels to the calls that launched them."""

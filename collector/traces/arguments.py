@@ -1,4 +1,4 @@
-"""The arguments of an event that ingesting asks for, parsed once per event."""
+"""The arguments of an event, and checks of their values: any of them may be missing or of another type."""
 
 from collections.abc import Sequence
 from math import prod
@@ -16,7 +16,7 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, rename={
     "group_size": "Group size", "group_ranks": "Process Group Ranks", "rank_start": "Global rank start",
     "rank_stride": "Global rank stride",
 }):  # fmt: skip
-    """What the profiler may write. Each is looked at before it is used: any of them may be missing or odd."""
+    """The arguments that are used, unchecked."""
 
     external_id: Any = None
     correlation: Any = None

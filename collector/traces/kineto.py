@@ -1,9 +1,9 @@
-"""Reads the Chrome-trace JSON that the PyTorch profiler (Kineto) writes. No torch here: traces of anybody's run.
+"""Reads the Chrome-trace JSON that the PyTorch profiler (Kineto) writes. Does not need torch.
 
-Times are in µs, as the format says whatever `displayTimeUnit` is; `ts` has sub-microsecond decimals. Files whose time
-stamps can only be nanoseconds of Unix time are brought to µs; one stamp that the others' clock cannot show refuses the
-file. Only complete events (`"ph": "X"`) have a duration and are kept. Their arguments, up to half of a file, stay text
-until somebody asks for them.
+Times are in µs, as the format defines (`displayTimeUnit` does not change that); `ts` has sub-microsecond decimals.
+Files whose time stamps can only be nanoseconds of Unix time are converted to µs; a file with a single stamp of another
+clock is refused. Only complete events (`"ph": "X"`) have a duration and are kept. Their arguments, up to half of a
+file, are parsed only when needed (arguments.py).
 """
 
 import math
@@ -143,7 +143,7 @@ def parse_trace(content: bytes, path: Path) -> Trace:
 def _in_order(events: list[Event], path: Path) -> list[Event]:
     """By start, in µs; of those that start together the longest, which holds the others, first.
 
-    The middle event tells the unit. Sorted as they are, the outermost ones speak for all.
+    The middle event decides the unit. The events are sorted, so checking the first and the last one is enough.
     """
     events.sort(key=attrgetter("duration_us"), reverse=True)
     for event in (events[0], events[-1]):

@@ -6,7 +6,7 @@ from typing import Any, Self
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
-from kernelcast.runtime.step.parameters import padded_vocabulary
+from kernelcast.runtime.step.layers.sizes import padded_vocabulary
 from kernelcast.runtime.step.partition import layers_of_chunks
 
 
@@ -43,7 +43,7 @@ class TrainingJob:
     @property
     def vocabulary_size(self) -> int:
         """Padded rows of the whole vocabulary."""
-        return padded_vocabulary(self.model.vocabulary_size, self.parallelism.tp)
+        return int(padded_vocabulary(self.model.vocabulary_size, self.parallelism.tp))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for another process."""

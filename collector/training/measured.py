@@ -1,4 +1,4 @@
-"""What turns of real training steps say about one job: its steps, the paper's components, the time of every operator.
+"""Results of one job's real training steps: step times, the paper's components, the time of every operator.
 
 A process that waits for another does no work. So of a collective the shortest of its group's durations counts: that
 process came last. A message between stages counts from its start until its receiver, who waited for it, has it.
@@ -48,7 +48,7 @@ class MeasuredJob:
 
     @property
     def reference_us(self) -> tuple[float, ...]:
-        """The reference product beside every step."""
+        """Time of the reference product before every step."""
         return tuple(time for turn in self.turns for time in turn.reference_us)
 
     @property
@@ -242,7 +242,7 @@ class _Traces:
         return 2.0 * layout.micro_batches * (layout.chunks - 1)
 
     def _message_us(self) -> float | None:
-        """Mean time of a message between two stages, of those that a waiting receiver got: sent → it is there.
+        """Mean time of a message between two stages, of those that a waiting receiver got: sent → received.
 
         The mean, as of all exchanges (docs/method.md, Measuring).
 

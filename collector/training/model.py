@@ -1,7 +1,7 @@
 """A decoder-only transformer that trains for real, cut into chunks of a pipeline and shards of a tensor-parallel group.
 
 It runs the tensor functions that the operator benchmarks measure, in the order of docs/method.md, A step. Weights
-follow from their name and the seed alone: the same model whatever its layout.
+follow from their name and the seed alone: the model is the same in every layout.
 """
 
 import zlib
@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from kernelcast.collector.functions.transformer import (
     add_bias,
@@ -28,7 +29,6 @@ from kernelcast.collector.functions.vocabulary_parallel import (
     vocabulary_parallel_embedding,
 )
 from kernelcast.collector.training.marks import LAYER, marked, operator_mark
-from kernelcast.collector.training.recompute import checkpointed
 from kernelcast.collector.training.tensor_parallel import enter, leave
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.request.fields import Recompute
@@ -65,6 +65,17 @@ class _Weights:
 
 def _parameter(value: Tensor) -> nn.Parameter:
     return nn.Parameter(value.contiguous().clone())
+
+
+def checkpointed(call: Callable[..., Tensor], *inputs: Tensor, when: bool) -> Tensor:
+    """`call(*inputs)`; if `when` is true, nothing inside is kept and all of it runs again in the backward pass."""
+    if not when:
+        return call(*inputs)
+    # As in frameworks, all of it runs again; torch by default would stop after the last tensor that is needed.
+    with set_checkpoint_early_stop(False):
+        # No dropout here, so no random state to restore.
+        result: Tensor = checkpoint(call, *inputs, use_reentrant=False, preserve_rng_state=False)
+    return result
 
 
 class _Norm(nn.Module):

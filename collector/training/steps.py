@@ -15,7 +15,7 @@ _WORKER = "kernelcast.collector.training.worker"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """How much is measured: `rounds` turns of every job, each of so many steps."""
+    """How much is measured: `rounds` turns of every job, each of `steps` timed steps."""
 
     rounds: int = 2
     warm_up_steps: int = 2
@@ -27,7 +27,7 @@ class Effort:
 class Turn:
     """One turn of one job: seconds of its steps, the reference product's µs before each, and the ranks' traces.
 
-    `job` and `round` count from 0; `traces` (see rank_trace) are there in the last round.
+    `job` and `round` count from 0; only turns of the last round have `traces` (see rank_trace).
     """
 
     job: int
@@ -49,8 +49,7 @@ def train_jobs(
 ) -> list[Turn]:
     """Train every job for real, the jobs taking turns, in as many processes as the largest needs.
 
-    `on_turn` is told each turn as soon as it is over, so that it can be kept whatever comes later. The timeout is for
-    one turn.
+    `on_turn` is called after each turn, so that its results survive later failures. The timeout is for one turn.
 
     Raises:
         DataError: a worker failed or no turn ended within the timeout; all workers are ended then.

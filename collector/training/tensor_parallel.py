@@ -33,7 +33,7 @@ class _Leave(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: dist.ProcessGroup) -> Tensor:
-        # Not marked as dirty: x is a view of a product that nobody else reads, and a dirty view costs copies.
+        # Not marked as dirty: nothing else reads the product that x is a view of, and a dirty view costs copies.
         return _summed(x, group).view_as(x)
 
     @staticmethod

@@ -91,7 +91,7 @@ class Trainer:
         self._tokens, self._targets = self._batch(seed)
 
     def _batch(self, seed: int) -> tuple[Tensor, Tensor]:
-        """This rank's share of the synthetic tokens, which are the same for every layout of as many samples."""
+        """This rank's share of the synthetic tokens, which are the same in every layout of one batch size."""
         layout, model = self._job.parallelism, self._job.model
         generator = torch.Generator()
         generator.manual_seed(seed)
@@ -188,7 +188,7 @@ def _run(request: dict[str, Any], timeout: timedelta, write: Callable[[dict[str,
     device = _device(request["device"], rank)
     jobs = [TrainingJob.from_dict(values) for values in request["jobs"]]
     reference = Reference(device, torch.float32)
-    everybody = cache.of(tuple(range(dist.get_world_size())))
+    all_ranks = cache.of(tuple(range(dist.get_world_size())))
     for turn in range(request["rounds"]):
         for number, job in enumerate(jobs):
             groups = Groups.of(job.parallelism, rank, cache)
@@ -213,7 +213,7 @@ def _run(request: dict[str, Any], timeout: timedelta, write: Callable[[dict[str,
                         "traces": [one["trace"] for one in found] if first["trace"] else None,
                     }
                 )
-            dist.barrier(group=everybody)
+            dist.barrier(group=all_ranks)
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ def closed_forms(
     pp = forward_us.shape[1]
     fewest = np.min(micro_batches, initial=1)
     if pp < 1 or fewest < 1:
-        raise UsageError(f"a timeline of {pp} stages and {fewest} micro-batches, expected 1 or more")
+        raise UsageError(f"a timeline of {pp} stages and {fewest:g} micro-batches, expected 1 or more")
     pipeline_us = (micro_batches - 1 + pp) * (forward_us.max(axis=1) + backward_us.max(axis=1))
     return ClosedForms(
         step_us=pipeline_us + all_reduce_us[:, 0] + update_us.max(axis=1), pipeline_us=pipeline_us

@@ -24,12 +24,12 @@ def test_readable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, err = run(capsys, "nccl-tests", MADE / "two_nodes.log", "--db", database)
     assert (code, err) == (0, "")
     lines = out.splitlines()
-    assert lines[0].split() == ["operator", "direction", "dtype", "samples"]
-    assert lines[2].split() == ["dp_all_gather", "once", "float32", "2"]
+    assert lines[0].split() == ["operator", "role", "direction", "dtype", "samples"]
+    assert lines[2].split() == ["all_gather", "once", "float32", "2"]
     assert "left out: 1 rows of alltoall: no operator for it" in lines
-    assert lines[-1] == f"{database}: 18 samples added from 1 file(s)"
+    assert lines[-1] == f"{database}: 10 samples added from 1 file(s)"
     code, out, _ = run(capsys, "nccl-tests", MADE / "two_nodes.log", "--db", database)
-    assert out.splitlines()[-1] == f"{database}: 0 samples added from 1 file(s), 18 already there"
+    assert out.splitlines()[-1] == f"{database}: 0 samples added from 1 file(s), 10 already there"
 
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -39,9 +39,8 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(out)
     assert document["format"] == "kernelcast.imported/1"
     assert (document["added"], document["already_there"], document["files"]) == (20, 0, 12)
-    assert {"operator": "qkv_linear", "direction": "forward", "dtype": "float16", "count": 2} in document[
-        "samples"
-    ]
+    qkv = {"operator": "gemm", "role": "qkv", "direction": "forward", "dtype": "float16", "count": 2}
+    assert qkv in document["samples"]
     assert document["left_out"]["of optimizer: no operator for it (older format)"] == 1
     assert document["malformed"] == []
     with Database.open(tmp_path / "a.db", read_only=True) as database:
@@ -73,7 +72,7 @@ def test_malformed_lines_are_shown_at_the_end(tmp_path: Path, capsys: pytest.Cap
     bad = "gelu,forward\n" * 25
     path.write_text("operator,dtype,entries,nodes,gpus_per_node,time_us\n" + bad)
     with path.open("a") as stream:
-        stream.write("mp_all_reduce,float16,64,1,2,9.5\n")
+        stream.write("all_reduce,float16,64,1,2,9.5\n")
     options = ("--db", tmp_path / "a.db", "--device-name", "Mine", "--gpus-per-node", "2")
     code, out, err = run(capsys, "csv", path, *options)
     assert code == 0

@@ -173,10 +173,10 @@ def run_without_times(
 @pytest.mark.parametrize("status", [Status.FAILED, Status.UNSUPPORTED])
 def test_an_operator_without_a_time_leaves_the_budget_to_the_others(plan: Plan, status: Status) -> None:
     machine = Machine(noise=0.1)
-    chosen = chooser(plan, machine, names=(*OPS, "softmax"), budget_s=40.5)
+    chosen = chooser(plan, machine, names=(*OPS, "softmax"), budget_s=60.5)
     asked = run_without_times(chosen, machine, status, lambda number, point: point.operator == "softmax")
     assert asked["softmax"] == FIRST_ROWS
-    assert asked.total() == 40
+    assert asked.total() == 60
     assert min(asked[name] for name in OPS) > FIRST_ROWS
     assert chosen.mean_error == np.mean([chosen.states[name].error for name in OPS])
 

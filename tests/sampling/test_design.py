@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.sampling.committee import best_member, disagreement, members, part
+from kernelcast.sampling.committee import best_member, disagreement, members
 from kernelcast.sampling.design import batch_size, next_workloads, positions, space_filling, subset
 from kernelcast.train.dataset import Array, Table
 
@@ -92,8 +92,8 @@ def test_what_takes_long_must_promise_more() -> None:
     assert free[0] not in next_workloads(GRID, tables, measured, 6, np.random.default_rng(0), seconds=seconds)
 
 
-def test_parts_of_tables() -> None:
+def test_the_same_rows_of_tables() -> None:
     table = gelu(GRID)
-    few = part(table, [3, 1])
+    (few,) = subset([table], [3, 1])
     assert few.workloads.tolist() == GRID[[3, 1]].tolist()
     assert few.times_us.tolist() == table.times_us[[3, 1]].tolist()

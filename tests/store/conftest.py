@@ -84,7 +84,7 @@ def make_sample(run: Run) -> SampleMaker:
         rows: int = 64,
         time_us: float = 10.0,
         kernels: int = 2,
-        operator: str = "qkv_linear",
+        operator: str = "gemm",
         direction: Direction = Direction.FORWARD,
         run_id: str | None = None,
     ) -> Sample:

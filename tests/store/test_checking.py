@@ -51,7 +51,7 @@ def test_a_sound_database_has_no_findings_and_stays_as_it_was(sound: Path) -> No
         ("CREATE VIRTUAL TABLE theirs USING fts5(x)", "schema: table 'theirs' is not kernelcast's"),
         ("DROP VIEW failure", "schema: view 'failure' is missing"),
         ("ALTER TABLE run ADD COLUMN mine TEXT", "schema: table 'run' is not as kernelcast defines it"),
-        ("DELETE FROM hardware", "foreign key: 1 row(s) of run name a row of hardware that is not there"),
+        ("DELETE FROM hardware", "foreign key: 1 row(s) of run name a missing row of hardware"),
         ("UPDATE kernel SET stream = 8 WHERE sequence = 0", "content does not match its id, it gives "),
     ],
 )

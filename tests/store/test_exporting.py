@@ -40,7 +40,7 @@ def filled(
     other = replace(compute, threads=2)
     second = replace(run, compute_id=other.digest, fabric_id=None, site="Second site", note="second note")
     database.add_run(second, other, None, software)
-    database.add_samples([make_sample(rows=1), make_sample(rows=2, operator="mlp_up_linear")])
+    database.add_samples([make_sample(rows=1), make_sample(rows=2, operator="swiglu")])
     late = make_sample(rows=3, run_id=second.id, direction=Direction.BACKWARD)
     undated = replace(make_sample(rows=4), measured_at=None, flags=(("unstable", "spread 31 %"),))
     database.add_samples([replace(late, measured_at="2026-02-15T12:00:00Z"), undated])
@@ -81,7 +81,7 @@ def test_everything(filled: Path) -> None:
 
 
 def test_by_operator(filled: Path) -> None:
-    counts = exported(filled, Subset(operators=["mlp_up_linear", "gelu"]))
+    counts = exported(filled, Subset(operators=["swiglu", "gelu"]))
     assert (counts["sample"], counts["run"], counts["hardware"]) == (2, 1, 1)
     assert counts.keys().isdisjoint({"step", "trace", "unrecognised_kernel"})
 
@@ -145,7 +145,7 @@ class TestParquet:
         rows = export_parquet(filled, folder, Subset())
         assert (rows["sample"], rows["kernel"], rows["step"], rows["run_note"]) == (5, 80, 1, 2)
         assert sorted(path.parent.name for path in folder.glob("sample/*/*/part-0.parquet")) == [
-            "operator=gelu", "operator=mlp_up_linear", "operator=qkv_linear", "operator=qkv_linear",
+            "operator=gelu", "operator=gemm", "operator=gemm", "operator=swiglu",
         ]  # fmt: skip
         kernels = dataset.dataset(folder / "kernel", partitioning="hive").to_table()
         assert kernels.num_rows == 80

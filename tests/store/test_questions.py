@@ -61,7 +61,7 @@ def test_duckdb_reads_the_parquet_files_as_the_page_says(generator: ModuleType, 
     export_parquet(SMALL, tmp_path / "bench-parquet", Subset())
     sql = generator.page(SMALL).split("In DuckDB:")[1].split("```")[1].removeprefix("sql")
     rows = duckdb.sql(sql.replace("bench-parquet/", f"{tmp_path}/bench-parquet/")).fetchall()
-    assert rows[0][:2] == ("qkv_linear", "aten::mm")
+    assert rows[0][:2] == ("gemm", "aten::mm")
 
 
 def test_comments_of_the_schema() -> None:

@@ -36,7 +36,7 @@ def test_a_collection_resumes_after_what_has_a_time_or_is_unsupported(
     database.add_samples([make_sample(), make_sample(), unsupported, without_time(run.id, "failed", "gelu")])
     here = (run.compute_id, run.software_id)
     measured = {
-        ("qkv_linear", Direction.FORWARD, "float32", (64, 512, 1536)),
+        ("gemm", Direction.FORWARD, "float32", (64, 512, 1536)),
         ("fused_causal_softmax", Direction.FORWARD, "float32", (8, 64, 64)),
     }
     assert database.measured_points(*here) == measured
@@ -61,7 +61,7 @@ def test_samples_are_filtered_by_what_is_asked(
     second = replace(run, software_id=newer.digest)
     database.add_run(second, compute, fabric, newer)
     forward = make_sample()
-    backward = make_sample(direction=Direction.BACKWARD, operator="mlp_up_linear")
+    backward = make_sample(direction=Direction.BACKWARD, operator="swiglu")
     later = make_sample(run_id=second.id)
     failed = without_time(run.id, "failed", "gelu")
     database.add_samples([forward, backward, later, failed])
@@ -76,7 +76,7 @@ def test_samples_are_filtered_by_what_is_asked(
         found(compute_id=compute.digest, fabric_id=fabric.digest, conditions={"processes_per_node": 1})
         == found()
     )
-    assert found(operator="mlp_up_linear") == found(direction=Direction.BACKWARD) == {backward.id}
+    assert found(operator="swiglu") == found(direction=Direction.BACKWARD) == {backward.id}
     assert found(dtype="float16") == found(compute_id="f" * 32) == set()
 
 
@@ -86,7 +86,7 @@ def test_a_sample_row_says_what_it_was_measured_on(
     sample = make_sample()
     database.add_samples([sample])
     [row] = database.read_samples()
-    assert (row.operator, row.direction, row.dtype) == ("qkv_linear", Direction.FORWARD, "float32")
+    assert (row.operator, row.direction, row.dtype) == ("gemm", Direction.FORWARD, "float32")
     assert row.vector == (64, 512, 1536)
     assert (row.time_us, row.quiet_us, row.reference_us) == (14.0, 10.9, 41.5)
     assert (row.flops, row.moved_bytes) == (sample.flops, sample.moved_bytes)
@@ -102,7 +102,7 @@ def test_a_sample_row_says_what_it_was_measured_on(
 def test_a_sample_row_of_one_time_has_the_mean_of_its_inner_repetitions(
     database: Database, make_sample: SampleMaker
 ) -> None:
-    once = make_sample(rows=1, operator="mp_all_reduce", direction=Direction.ONCE)
+    once = make_sample(rows=1, operator="all_reduce", direction=Direction.ONCE)
     last = once.repetitions[-1]
     stalled = replace(
         once, vector=(9, 1, 2), repetitions=(*once.repetitions[:-1], replace(last, time_us=4e3))
@@ -203,7 +203,7 @@ def test_predictors_come_back(database: Database, run: Run) -> None:
 
 def test_the_operator_table_is_kernelcasts_own_and_keeps_others(database: Database) -> None:
     database.connection.execute("UPDATE operator SET title = 'old words' WHERE name = 'gelu'")
-    database.connection.execute("INSERT INTO operator VALUES ('later_operator', '', '', '', '', '[]', '{}')")
+    database.connection.execute("INSERT INTO operator VALUES ('later_operator', '', '', '[]', '{}', '{}')")
     database.close()
     with Database.open(database.path) as again:
         stored = {row["name"]: row for row in again.query("SELECT * FROM operator")}

@@ -109,12 +109,12 @@ def test_every_view_says_what_it_answers_and_answers(
     assert (row["time_us"], row["repetitions"]) == (14.0, 10)
     assert row["gigaflops_per_s"] == pytest.approx(2 * 64 * 512 * 1536 / 14e-6 / 1e9, rel=1e-4)
     assert {(row["operator"], row["status"], row["samples"]) for row in answers["coverage"]} == {
-        ("qkv_linear", "ok", 1),
+        ("gemm", "ok", 1),
         ("fused_causal_softmax", "unsupported", 1),
     }
     slowest = answers["slowest_kernel"][0]
     assert (slowest["kernel"], slowest["launches"], slowest["total_us"]) == ("gemm_1", 10, 15.0)
-    assert slowest["operators"] == "qkv_linear forward"
+    assert slowest["operators"] == "gemm forward"
     assert [row["reason"] for row in answers["failure"]] == ["CUDA kernel"]
     by_statistic = {row["statistic"]: row for row in answers["step_accuracy"]}
     assert by_statistic["time_us"]["error_percent"] == 10.0  # 0.66 s against the minimum, 0.6 s
@@ -126,7 +126,7 @@ def test_every_view_says_what_it_answers_and_answers(
 def predictor(compute_id: str) -> PredictorRecord:
     return PredictorRecord(
         bundle_digest="b",
-        operator="qkv_linear",
+        operator="gemm",
         direction=Direction.FORWARD,
         dtype="float32",
         algorithm="xgboost",

@@ -211,7 +211,7 @@ run = Run(started_at="2026-01-31T08:15:00Z", kernelcast_version="0", code_digest
 def sample(rows):
     kernels = tuple(Kernel(name=f"kernel {rows % 7} {k}", start_us=k, duration_us=1) for k in range(20))
     return Sample.from_repetitions(
-        run_id=run.id, operator="qkv_linear", direction="forward", dtype="float32", vector=(rows, 8, 8),
+        run_id=run.id, operator="gemm", direction="forward", dtype="float32", vector=(rows, 8, 8),
         repetitions=[Repetition(index=i, time_us=9 + i, kernels=kernels) for i in range(10)])
 
 def batch(number):

@@ -7,6 +7,7 @@ from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.model_file import model_file, read_document
 from kernelcast.runtime.request.models.huggingface import from_huggingface
+from kernelcast.runtime.shipped import MODELS
 
 BUILT_IN = (
     "gpt-20b",
@@ -20,9 +21,7 @@ BUILT_IN = (
     "gpt3-175b",
     "mistral-7b",
 )
-"""Names of the models that come with kernelcast; each is a TOML file beside this one, with its source."""
-
-_FOLDER = Path(__file__).resolve().parent
+"""Names of the models that come with kernelcast; each is a TOML file in runtime/shipped/models, with its source."""
 
 
 def load_model(name_or_path: str | os.PathLike[str], *, sequence_length: int | None = None) -> ModelConfig:
@@ -49,7 +48,7 @@ def load_model(name_or_path: str | os.PathLike[str], *, sequence_length: int | N
 
 def _load(name_or_path: str | os.PathLike[str]) -> ModelConfig:
     if name_or_path in BUILT_IN:
-        return ModelConfig.from_file(_FOLDER / f"{name_or_path}.toml")
+        return ModelConfig.from_file(MODELS / f"{name_or_path}.toml")
     path = Path(name_or_path)
     try:
         is_folder = bool(os.fspath(name_or_path)) and path.is_dir()

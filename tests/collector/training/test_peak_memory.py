@@ -19,7 +19,7 @@ from kernelcast.collector.training.model import Chunk, Shard
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.pipeline.schedules import Kind, stage_orders
-from kernelcast.runtime.step.parameters import padded_vocabulary
+from kernelcast.runtime.step.layers.sizes import padded_vocabulary
 from kernelcast.runtime.step.partition import layers_of_chunks
 
 DROPPED = 0.1

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from kernelcast.collector.training.recompute import checkpointed
+from kernelcast.collector.training.model import checkpointed
 
 
 def gradients_and_runs(*, when: bool) -> tuple[Tensor, list[str]]:

@@ -147,8 +147,10 @@ def test_every_answer_says_so(bundle: Path) -> None:
     assert said["factors"] == pytest.approx({one.value: f for one, f in zip(CLASSES, FACTORS, strict=True)})
     assert json.loads(json.dumps(said)) == said
     assert "communication × 1.300" in page(estimate)
-    [explanation] = explain_operator(estimate, estimator.bundle, "optimizer_last_stage")
-    assert explanation.to_dict()["calibration_factor"] == pytest.approx(2.0)
+    explanations = explain_operator(estimate, estimator.bundle, "adam")
+    assert [one.role for one in explanations] == ["first_stage", "last_stage"]
+    for explanation in explanations:
+        assert explanation.to_dict()["calibration_factor"] == pytest.approx(2.0)
     [setting] = compare_bundles(read_bundle(bundle), estimator.bundle).settings
     assert (setting.name, setting.a) == ("calibration", "none")
     assert "compute-bound × 1.100" in setting.b

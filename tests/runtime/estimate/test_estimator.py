@@ -18,8 +18,8 @@ from kernelcast.runtime import (
     UsageError,
 )
 from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
-from kernelcast.runtime.step.blocks import end_forward, layer_backward, layer_forward
-from kernelcast.runtime.step.update import update
+from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.step.decomposition import _passes
 
 Make = Callable[..., Path]
 TINY: dict[str, Any] = {
@@ -31,7 +31,7 @@ TINY: dict[str, Any] = {
     "vocabulary_size": 100,
 }
 ONE: dict[str, Any] = {"pp": 1, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1}
-OPTIMIZERS = {f"optimizer_{role}_stage": 100.0 for role in ("first", "middle", "last")}
+OPTIMIZER = {"adam": 100.0}
 
 
 def us(seconds: float) -> float:
@@ -41,7 +41,7 @@ def us(seconds: float) -> float:
 def test_two_stages_by_hand(make_bundle: Make) -> None:
     # A layer calls 11: 2 norms, Linear1, RoPE, attention, Linear2, 2 adds, Linear3, GeLU, Linear4.
     # 9 blocks on 2 stages: 5 and 4, so 3 layers and 1.
-    estimate = Estimator.load(make_bundle(OPTIMIZERS)).predict(
+    estimate = Estimator.load(make_bundle(OPTIMIZER)).predict(
         model=ModelConfig(**TINY),
         parallelism=Parallelism(**ONE | {"pp": 2, "micro_batches": 3}),
         cluster=Cluster(gpus_per_node=2),
@@ -71,24 +71,24 @@ def test_two_stages_by_hand(make_bundle: Make) -> None:
 
 
 def test_recomputation_by_hand(make_bundle: Make) -> None:
-    estimate = Estimator.load(make_bundle(OPTIMIZERS)).predict(
+    estimate = Estimator.load(make_bundle(OPTIMIZER)).predict(
         model=ModelConfig(**TINY),
         parallelism=Parallelism(**ONE | {"pp": 2, "micro_batches": 3, "recompute": "full"}),
         cluster=Cluster(gpus_per_node=2),
         timeline="closed-form",
     )
-    # Encoder backward 220 + 110; first stage 20 + 3 · 330 = 1,010; 4 · (345 + 1,010) + 100.
+    # Layer backward 220 + 110; first stage 20 + 3 · 330 = 1,010; 4 · (345 + 1,010) + 100.
     assert us(estimate.components.layer_backward_s) == 330
     assert us(estimate.step_time_s) == 5520
 
 
-def test_all_three_dimensions_by_hand(make_bundle: Make) -> None:
-    times = {
-        "mp_all_reduce": 7.0,
-        "dp_all_reduce": 30.0,
-        "dp_all_gather": 11.0,
-        "optimizer_first_stage": 100.0,
-        "optimizer_last_stage": 200.0,
+def test_all_three_dimensions_by_hand(make_bundle: Make, linear_model: Callable[..., bytes]) -> None:
+    # The tensor-parallel group is two devices of a node and takes 7 µs whatever it sums, the data-parallel group two
+    # nodes and 30; the optimizer 50 µs per layer of the stage and 50.
+    times: dict[str, float | bytes] = {
+        "all_reduce": linear_model((0, 23, 0), -16),
+        "all_gather": 11.0,
+        "adam": linear_model((0, 50), 50),
     }
     estimate = Estimator.load(make_bundle(times)).predict(
         model=ModelConfig(**TINY, parallel_residual=True),
@@ -96,20 +96,22 @@ def test_all_three_dimensions_by_hand(make_bundle: Make) -> None:
         cluster=Cluster(gpus_per_node=2),
         timeline="closed-form",
     )
-    # Encoder 110 + 7 and 220 + 14. First stage: 10 + 7 + 351 + 5 = 373 and 20 + 702 = 722.
+    # Layer 110 + 7 and 220 + 14. First stage: 10 + 7 + 351 + 5 = 373 and 20 + 702 = 722.
     assert us(estimate.stages[0].forward_s) == 373
     assert us(estimate.stages[0].backward_s) == 722
-    # 4 · 1,095 + 30 + (200 + 11)
+    # 4 · 1,095 + 30 + the first stage's (50 + 3 · 50 + 11)
     assert us(estimate.step_time_s) == 4380 + 30 + 211
     components = estimate.components
     assert (us(components.max_update_s), us(components.dp_all_gather_s)) == (211, 11)
-    assert (us(components.mp_all_reduce_s), us(components.pp_p2p_s)) == (7, 5)
+    assert us(components.dp_all_reduce_s) == 30
+    assert [us(stage.optimizer_s) for stage in estimate.stages] == [200, 100]
+    assert (us(components.tp_all_reduce_s), us(components.pp_p2p_s)) == (7, 5)
 
 
 def test_buckets_by_hand(make_bundle: Make, linear_model: Callable[..., bytes]) -> None:
     # 1 µs per bucket and 0.001 µs per entry; on the first stage 3 layers and 128 · 8 for the embedding:
     # 3 · (32 + 8·8·9 + 8·33) + 1,024 = 3,640 entries, so buckets of 1,000 are 3 and a rest of 640.
-    times = {"dp_all_reduce": linear_model((0.001, 0, 0), 1)}
+    times = {"all_reduce": linear_model((0.001, 0, 0), 1)}
     estimate = Estimator.load(make_bundle(times)).predict(
         model=ModelConfig(**TINY),
         parallelism=Parallelism(**ONE | {"pp": 2, "dp": 2}),
@@ -117,14 +119,14 @@ def test_buckets_by_hand(make_bundle: Make, linear_model: Callable[..., bytes]) 
         bucket_entries=1000,
     )
     assert estimate.stages[0].parameters == 3640
-    rows = [row for row in estimate.operators if row.operator == "dp_all_reduce" and row.stage == 0]
+    rows = [row for row in estimate.operators if row.operator == "all_reduce" and row.stage == 0]
     assert [(row.vector, row.count) for row in rows] == [((1000, 1, 2), 3), ((640, 1, 2), 1)]
     assert us(estimate.components.dp_all_reduce_s) == pytest.approx(4 + 3.64, abs=1e-4)
 
 
 def test_a_single_process_needs_no_collectives(make_bundle: Make) -> None:
-    without = ("mp_all_reduce", "dp_all_reduce", "dp_all_gather", "pp_p2p", "optimizer_first_stage")
-    estimate = Estimator.load(make_bundle({"optimizer_last_stage": 50.0}, without=without)).predict(
+    without = [name for name, row in OPERATORS.items() if row.is_collective]
+    estimate = Estimator.load(make_bundle({"adam": 50.0}, without=without)).predict(
         model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"micro_batches": 2})
     )
     # Embedding, 4 layers, norm + logits + loss: 10 + 440 + 30 and 20 + 880 + 60; twice, and the optimizer.
@@ -172,7 +174,11 @@ def test_plain_values(make_bundle: Make) -> None:
     assert values["step_time_s"] == estimate.step_time_s
     assert values["layer_counts"] == [3, 1]
     assert values["stages"][0]["update_s"] == estimate.stages[0].update_s
-    assert values["operators"][0]["component"] == "ends_forward"
+    first = values["operators"][0]
+    assert (first["component"], first["operator"], first["role"]) == ("ends_forward", "embedding", "")
+    assert {row["role"] for row in values["operators"] if row["operator"] == "gemm"} == {
+        "qkv", "attention_output", "mlp_up", "mlp_down", "logits",
+    }  # fmt: skip
     assert values["warnings"][0] == estimate.warnings[0].to_dict()
     assert values["cluster"] == {"gpus_per_node": 2, "source": "bundle"}
     assert values["model"]["padded_vocabulary_size"] == 128
@@ -203,7 +209,23 @@ def test_a_bundle_without_what_the_model_needs(make_bundle: Make) -> None:
         Estimator.load(path).predict(
             model=ModelConfig(**TINY, activation="swiglu"), parallelism=Parallelism(**ONE)
         )
-    assert str(caught.value) == f"bundle {path} has no regressor for swiglu (forward), which model tiny needs"
+    assert str(caught.value) == f"bundle {path} has no regressor for swiglu (forward) (needed by model tiny)"
+
+
+@pytest.mark.parametrize("interval", [True, False])
+@pytest.mark.parametrize("largest", [1e12, 2.0])
+def test_a_regressor_that_answers_nonsense_is_named(
+    make_bundle: Make, interval: bool, largest: float
+) -> None:
+    path = make_bundle({("gelu", Direction.FORWARD): -3.0}, largest=largest)
+    with pytest.raises(DataError) as caught:
+        Estimator.load(path).predict(
+            model=ModelConfig(**TINY), parallelism=Parallelism(**ONE), interval=interval
+        )
+    assert str(caught.value) == (
+        f"bundle {path}: gelu (forward) answers -3 (-1.5 to -6) µs for workload [1, 4, 32], "
+        "expected a positive time within its interval (needed by model tiny)"
+    )
 
 
 @pytest.mark.parametrize(
@@ -256,7 +278,7 @@ def test_an_estimate_that_is_remembered_cannot_be_changed(make_bundle: Make) -> 
 
 
 def test_a_simulated_pipeline_by_hand(make_bundle: Make) -> None:
-    estimate = Estimator.load(make_bundle(OPTIMIZERS)).predict(
+    estimate = Estimator.load(make_bundle(OPTIMIZER)).predict(
         model=ModelConfig(**TINY),
         parallelism=Parallelism(**ONE | {"pp": 2, "micro_batches": 3}),
         cluster=Cluster(gpus_per_node=2),
@@ -290,7 +312,7 @@ def test_simulations_that_take_too_long(make_bundle: Make, layout: dict[str, Any
 
 
 def test_updates_beside_which_passes_vanish(make_bundle: Make) -> None:
-    estimate = Estimator.load(make_bundle({"dp_all_reduce": 1e30})).predict(
+    estimate = Estimator.load(make_bundle({"all_reduce": 1e30})).predict(
         model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"dp": 2}), bucket_entries=1
     )
     assert estimate.step_time_s > 1e24
@@ -309,12 +331,70 @@ def test_virtual_stages_and_split_backward_by_hand(make_bundle: Make) -> None:
     # 12 blocks on 4 chunks are 1, 3, 3 and 0 layers; the ends take 10 and 20, 30 and 60.
     chunks = {"pp": 2, "micro_batches": 2, "schedule": "interleaved", "virtual_stages": 2}
     assert times(**chunks) == ([120, 330, 330, 30], [240, 660, 660, 60], [0, 0, 0, 0])
-    # Half of 4 linears' 20 per layer, and of the logits', are gradients of weights; 4 and 3 layers.
+    # 10 of the backward pass of 4 linears per layer, and of the logits', are gradients of weights; 4 and 3 layers.
     assert times(pp=2, schedule="zero_bubble") == ([450, 360], [900 - 160, 720 - 130], [160, 130])
 
 
+ZERO_BUBBLE: dict[str, Any] = ONE | {"pp": 2, "micro_batches": 4, "schedule": "zero_bubble"}
+GRADIENTS = {("gemm", Direction.INPUT_GRADIENT): 12.0, ("gemm", Direction.WEIGHT_GRADIENT): 7.0}
+
+
+def test_zero_bubble_takes_the_measured_gradients_apart(make_bundle: Make) -> None:
+    estimate = Estimator.load(make_bundle(GRADIENTS)).predict(
+        model=ModelConfig(**TINY), parallelism=Parallelism(**ZERO_BUBBLE)
+    )
+    # A layer's 7 other operators take 20 backward, its 4 linears 12 and 7; 3 layers and 1, logits on the second stage.
+    durations = estimate.durations
+    assert durations.weight_us.round(6).tolist() == [[3 * 28, 28 + 7]]
+    assert durations.backward_us.round(6).tolist() == [[20 + 3 * (140 + 48), 140 + 48 + 40 + 12]]
+    assert [us(stage.backward_s) for stage in estimate.stages] == [20 + 3 * 216, 216 + 40 + 19 + 5]
+    assert estimate.warnings == ()
+    # The other schedules take both parts in one pass.
+    whole = Estimator.load(make_bundle(GRADIENTS)).predict(
+        model=ModelConfig(**TINY), parallelism=Parallelism(**ZERO_BUBBLE | {"schedule": "1f1b"})
+    )
+    assert whole.durations.weight_us.tolist() == [[0, 0]]
+    assert whole.durations.backward_us.round(6).tolist() == [[20 + 3 * 216, 216 + 40 + 19]]
+
+
+def test_zero_bubble_takes_halves_where_only_the_sum_was_measured(make_bundle: Make) -> None:
+    path = make_bundle({("gemm", Direction.BACKWARD): 26.0}, without=list(GRADIENTS))
+    estimator, model = Estimator.load(path), ModelConfig(**TINY)
+    split = estimator.predict(model=model, parallelism=Parallelism(**ZERO_BUBBLE))
+    assert split.durations.weight_us.round(6).tolist() == [[3 * 4 * 13, 4 * 13 + 13]]
+    assert split.durations.backward_us.round(6).tolist() == [[20 + 3 * (140 + 52), 140 + 52 + 40 + 13]]
+    assert [str(warning) for warning in split.warnings] == [
+        f"gemm ({part}_gradient): not in the bundle, answered by half of gemm (backward)"
+        for part in ("input", "weight")
+    ]
+    assert split.warnings[0].to_dict() == {
+        "operator": "gemm",
+        "direction": "input_gradient",
+        "kind": "substitute",
+        "source": "gemm",
+        "factor": 0.5,
+        "message": str(split.warnings[0]),
+    }
+    # Elsewhere the halves add up to the sum that was measured: nothing to warn of.
+    for schedule in ("1f1b", "gpipe"):
+        whole = estimator.predict(
+            model=model, parallelism=Parallelism(**ZERO_BUBBLE | {"schedule": schedule})
+        )
+        assert whole.durations.backward_us.round(6).tolist() == [[20 + 3 * (140 + 104), 140 + 104 + 40 + 26]]
+        assert whole.warnings == ()
+
+
+def test_one_measured_gradient_is_used_and_the_other_is_half_of_the_sum(make_bundle: Make) -> None:
+    times = GRADIENTS | {("gemm", Direction.BACKWARD): 26.0}
+    path = make_bundle(times, without=[("gemm", Direction.INPUT_GRADIENT)])
+    estimate = Estimator.load(path).predict(model=ModelConfig(**TINY), parallelism=Parallelism(**ZERO_BUBBLE))
+    assert estimate.durations.weight_us.round(6).tolist() == [[3 * 4 * 7, 4 * 7 + 7]]
+    assert estimate.durations.backward_us.round(6).tolist() == [[20 + 3 * (140 + 52), 140 + 52 + 40 + 13]]
+    assert len(estimate.warnings) == 1
+
+
 def test_zero_3_beside_computing_by_hand(make_bundle: Make) -> None:
-    times = {"dp_all_gather": 150.0, "dp_reduce_scatter": 100.0}
+    times = {"all_gather": 150.0, "reduce_scatter": 100.0}
     estimate = Estimator.load(make_bundle(times)).predict(
         model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"dp": 2, "zero": 3})
     )
@@ -336,14 +416,14 @@ def test_zero_2_beside_computing_by_hand(make_bundle: Make) -> None:
         return us(stage.forward_s), us(stage.backward_s), us(stage.all_reduce_s), us(stage.all_gather_s)
 
     # Nothing is fetched. Backward 60, 4 · 220, 20: a scatter of 100 outlasts the 20, and the last one stands alone.
-    assert passes(dp_reduce_scatter=100.0, dp_all_gather=7.0) == (
+    assert passes(reduce_scatter=100.0, all_gather=7.0) == (
         10 + 4 * 110 + 30,
         60 + 4 * 220 + 100 + 100,
         0,
         7,
     )
     # A scatter of 250 outlasts every layer, and the first end.
-    assert passes(dp_reduce_scatter=250.0, dp_all_gather=7.0)[1] == 60 + 4 * 250 + 250 + 250
+    assert passes(reduce_scatter=250.0, all_gather=7.0)[1] == 60 + 4 * 250 + 250 + 250
 
 
 def test_threads_agree(make_bundle: Make) -> None:
@@ -355,9 +435,8 @@ def test_threads_agree(make_bundle: Make) -> None:
     ]
     alone, shared = Estimator.load(path), Estimator.load(path)
     expected = [alone.predict(model=model, parallelism=layout) for layout in layouts]
-    # Pieces that are remembered for all estimators are made anew by many threads at once.
-    for remembered in (layer_forward, layer_backward, end_forward, update):
-        remembered.cache_clear()
+    # What is remembered for all estimators is made anew by many threads at once.
+    _passes.cache_clear()
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda layout: shared.predict(model=model, parallelism=layout), layouts))
     assert found == expected

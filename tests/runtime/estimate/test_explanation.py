@@ -28,8 +28,15 @@ def explained(path: Path, operator: str, **layout: object) -> tuple[Explanation,
 
 
 def test_by_hand(make_bundle: Make) -> None:
-    forward, backward = explained(make_bundle(largest=20), "qkv_linear")
-    assert (forward.direction, backward.direction) == (Direction.FORWARD, Direction.BACKWARD)
+    every = explained(make_bundle(largest=20), "gemm")
+    assert [one.role for one in every if one.direction is Direction.FORWARD] == [
+        "qkv", "attention_output", "mlp_up", "mlp_down", "logits",
+    ]  # fmt: skip
+    forward, to_input, to_weights = (one for one in every if one.role == "qkv")
+    assert (to_input.direction, to_weights.direction) == (
+        Direction.INPUT_GRADIENT,
+        Direction.WEIGHT_GRADIENT,
+    )
     assert forward.vector == (4, 8, 24)
     assert [(f.name, f.unit, f.value, f.minimum, f.maximum, f.inside) for f in forward.features] == [
         ("m", "rows", 4, 1, 20, True),
@@ -41,35 +48,66 @@ def test_by_hand(make_bundle: Make) -> None:
     assert forward.calls == 12
     assert forward.total_s == pytest.approx(120e-6)
     assert forward.share == pytest.approx(120 / 4360)
-    assert backward.share == pytest.approx(240 / 4360)
+    assert to_input.share == to_weights.share == pytest.approx(120 / 4360)
     assert forward.entry.algorithm == "linear"
     json.dumps(forward.to_dict(), allow_nan=False)
 
 
 def test_recomputed_passes_count(make_bundle: Make) -> None:
-    forward, _ = explained(make_bundle(), "qkv_linear", recompute="full")
-    assert forward.calls == 24
+    calls = {
+        one.direction: one.calls
+        for one in explained(make_bundle(), "gemm", recompute="full")
+        if one.role == "qkv"
+    }
+    assert calls == {
+        Direction.FORWARD: 24,
+        Direction.INPUT_GRADIENT: 12,
+        Direction.WEIGHT_GRADIENT: 12,
+    }
 
 
 def test_once_per_update(make_bundle: Make) -> None:
-    (first,) = explained(make_bundle(), "optimizer_first_stage")
-    assert first.calls == 1
+    first, last = explained(make_bundle(), "adam")
+    assert (first.role, last.role) == ("first_stage", "last_stage")
+    assert (first.calls, last.calls) == (1, 1)
     assert [feature.value for feature in first.features] == list(first.vector) == [3640, 3]
 
 
 def test_a_substitute_is_named(make_bundle: Make) -> None:
-    path = make_bundle({"mp_all_reduce": 8.0}, without=("mp_all_gather", "dp_all_gather"))
-    (gather,) = explained(path, "mp_all_gather", tp=2, pp=1, sequence_parallel=True)
-    assert (gather.entry.operator, gather.factor, gather.time_us) == ("mp_all_reduce", 0.5, 4)
+    path = make_bundle({"all_reduce": 8.0}, without=("all_gather",))
+    (gather,) = explained(path, "all_gather", tp=2, pp=1, sequence_parallel=True)
+    assert (gather.role, gather.entry.operator, gather.factor) == ("tensor", "all_reduce", 0.5)
+    assert gather.time_us == 4
     assert gather.vector == (16, 1, 2)
     assert [feature.value for feature in gather.features] == [32, 1, 2]
-    assert gather.to_dict()["regressor"]["operator"] == "mp_all_reduce"
+    assert gather.to_dict()["regressor"]["operator"] == "all_reduce"
+
+
+def test_roles_and_their_names_in_the_paper(make_bundle: Make) -> None:
+    path = make_bundle(largest=20)
+    of_role = explained(path, "qkv")
+    assert [one.role for one in of_role] == ["qkv"] * 3
+    assert of_role == explained(path, "Linear1")
+    assert of_role == tuple(one for one in explained(path, "gemm") if one.role == "qkv")
+    with pytest.raises(UsageError, match=r"^operator mlp_gate_up is not part of this step; its operators"):
+        explained(path, "mlp_gate_up")
+
+
+def test_halves_of_a_sum_are_named(make_bundle: Make) -> None:
+    gradients = [("gemm", Direction.INPUT_GRADIENT), ("gemm", Direction.WEIGHT_GRADIENT)]
+    path = make_bundle({("gemm", Direction.BACKWARD): 26.0}, without=gradients)
+    found = [one for one in explained(path, "gemm") if one.role == "qkv"][1:]
+    assert [(one.operator, one.direction) for one in found] == gradients
+    for one in found:
+        assert (one.entry.key, one.factor, one.time_us) == (("gemm", Direction.BACKWARD), 0.5, 13)
+        assert one.vector == tuple(feature.value for feature in one.features) == (4, 8, 24)
 
 
 def test_what_is_not_there(make_bundle: Make) -> None:
-    with pytest.raises(UsageError, match=r"^operator 'rop' is unknown; known are embedding, "):
+    with pytest.raises(UsageError, match=r"^operator rop is unknown; those of this step are embedding, "):
         explained(make_bundle(), "rop")
     with pytest.raises(
-        UsageError, match=r"^operator swiglu is not part of this step; its operators are embedding, "
+        UsageError,
+        match=r"^operator swiglu is not part of this step; its operators and roles are embedding, ",
     ):
         explained(make_bundle(), "swiglu")

@@ -5,20 +5,19 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig
+from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.search import NumberSet, Question, SearchResult, Space, search
-from kernelcast.runtime.search.grouping import groups
-from kernelcast.runtime.search.pieces import Pieces
 
 models = st.builds(
     ModelConfig,
@@ -52,7 +51,7 @@ with_estimator = settings(
 )
 
 
-def predicted_us(estimator: Estimator, question: Question, layout: Any) -> float:
+def predicted_s(estimator: Estimator, question: Question, layout: Any) -> float:
     estimate = estimator.predict(
         model=question.space.model,
         parallelism=layout,
@@ -61,7 +60,7 @@ def predicted_us(estimator: Estimator, question: Question, layout: Any) -> float
         timeline=question.timeline,
         interval=False,
     )
-    return 1e6 * estimate.step_time_s
+    return estimate.step_time_s
 
 
 @with_estimator
@@ -75,36 +74,33 @@ def test_every_time_is_the_one_that_predict_gives(
     estimator: Estimator, space: Space, timeline: TimelineKind, bucket_entries: int, random: Any
 ) -> None:
     question = Question(space=space, timeline=timeline, bucket_entries=bucket_entries)
-    pieces = Pieces(estimator.predictor, space.model, question.cluster, bucket_entries)
+    engine = Engine(space.model, question.cluster, bucket_entries, BundleTimes(estimator.predictor))
     # An estimator of its own: nothing is remembered from the search.
     other = Estimator(estimator.bundle)
     for layouts, _ in space.blocks():
         if not len(layouts):
             continue
         seen = 0
-        for group in groups(space.model, pieces, layouts):
+        for group in engine.configurations(layouts):
             seen += len(group.rows)
-            everything = np.ones(len(group.rows), dtype=bool)
-            closed = timeline == "closed-form"
-            times = group.closed_form_us() if closed else group.simulated_us(everything)
-            if not closed:
-                assert (group.bound_us() <= times).all()
-            for position in random.sample(range(len(times)), min(3, len(times))):
+            times_us = group.times(timeline).step_us
+            if timeline == "simulate":
+                assert (group.bound_us() <= times_us).all()
+            for position in random.sample(range(len(times_us)), min(3, len(times_us))):
                 layout = layouts.parallelism(int(group.rows[position]))
-                expected = predicted_us(other, question, layout)
-                assert times[position] == pytest.approx(expected, rel=1e-9)
+                assert times_us[position] / 1e6 == predicted_s(other, question, layout)
         assert seen == len(layouts)
 
 
-SUPPLEMENTARY = tuple(row.name for row in OPERATORS.values() if row.supplementary)
+OPTIONAL = tuple(row.name for row in OPERATORS.values() if row.is_optional)
 
 
 @pytest.mark.parametrize("timeline", ["simulate", "closed-form"])
-@pytest.mark.parametrize("without", [SUPPLEMENTARY, ("bias_add", "grouped_rope", "gradient_zero")])
-def test_a_bundle_without_supplementary_operators_is_searched_as_it_predicts(
+@pytest.mark.parametrize("without", [OPTIONAL, ("bias_add", "gradient_zero")])
+def test_a_bundle_without_optional_operators_is_searched_as_it_predicts(
     make_varied: Callable[..., Path], without: tuple[str, ...], timeline: TimelineKind
 ) -> None:
-    """Biases and masks are answered by residual additions, grouped attention by ungrouped, the rest is left out."""
+    """Residual additions answer for biases and masks; the rest is left out."""
     given = Estimator.load(make_varied(without=without))
     model = replace(TINY, kv_heads=4)
     space = Space(model=model, gpus=(4,), global_batch=4, gpus_per_node=2)
@@ -112,16 +108,14 @@ def test_a_bundle_without_supplementary_operators_is_searched_as_it_predicts(
     assert len(result.top) == len(list(space.layouts())) > 20
     assert {one.parallelism.tp for one in result.top} == {1, 2}
     # The ranking comes from times for many layouts at once, its answers from estimates made one by one.
-    pieces = Pieces(given.predictor, model, Cluster(gpus_per_node=2), 10**9)
+    engine = Engine(model, Cluster(gpus_per_node=2), 10**9, BundleTimes(given.predictor))
     for layouts, _ in space.blocks():
-        for group in groups(model, pieces, layouts):
-            whole = np.ones(len(group.rows), dtype=bool)
-            times = group.closed_form_us() if timeline == "closed-form" else group.simulated_us(whole)
-            expected = [
-                predicted_us(given, Question(space=space, timeline=timeline, bucket_entries=10**9), layout)
+        for group in engine.configurations(layouts):
+            expected_s = [
+                predicted_s(given, Question(space=space, timeline=timeline, bucket_entries=10**9), layout)
                 for layout in (layouts.parallelism(int(row)) for row in group.rows)
             ]
-            assert times == pytest.approx(expected, rel=1e-9)
+            assert (group.times(timeline).step_us / 1e6).tolist() == expected_s
     for one in result.top:
         said = {type(warning).__name__ for warning in one.estimate.warnings}
         assert said == {"SubstituteWarning", "LeftOutWarning"}
@@ -160,8 +154,8 @@ def test_the_whole_ranking_by_hand(estimator: Estimator) -> None:
     expected = []
     for layout in space.layouts():
         memory = max(stage.total_bytes for stage in stage_memory(TINY, layout, dtype="float32"))
-        expected.append((predicted_us(estimator, question, layout), memory))
-    assert [1e6 * one.step_time_s for one in result.top] == pytest.approx(sorted(us for us, _ in expected))
+        expected.append((predicted_s(estimator, question, layout), memory))
+    assert [one.step_time_s for one in result.top] == sorted(time_s for time_s, _ in expected)
     assert sorted(one.memory_bytes for one in result.top) == pytest.approx(
         sorted(memory for _, memory in expected), rel=1e-6
     )
@@ -221,18 +215,17 @@ def test_what_the_bundle_has_no_answer_to(
     make_bundle: Callable[..., Path], linear_model: Callable[..., bytes]
 ) -> None:
     space = Space(model=TINY, gpus=(4,), global_batch=8, gpus_per_node=4)
-    without = Estimator.load(make_bundle(without=("dp_all_reduce", "dp_reduce_scatter", "mp_reduce_scatter",
-                                                  "mp_all_reduce")))  # fmt: skip
-    result = search(without, Question(space=space))
-    assert "no regressor for dp_all_reduce (once)" in result.problems
+    path = make_bundle(without=("all_reduce", "reduce_scatter"))
+    result = search(Estimator.load(path), Question(space=space))
+    assert f"bundle {path} has no regressor for all_reduce (once)" in result.problems
     assert result.counts.unanswered > 0
     assert {(one.parallelism.tp, one.parallelism.dp) for one in result.top} == {(1, 1)}
-    nothing = Estimator.load(make_bundle(without=("gelu",), name="nothing.kcast"))
-    result = search(nothing, Question(space=space))
+    path = make_bundle(without=("gelu",), name="nothing.kcast")
+    result = search(Estimator.load(path), Question(space=space))
     assert result.counts.unanswered == result.counts.layouts
     assert result.why_nothing() == (
         "every layout needs what the bundle has no answer to: "
-        "no regressor for gelu (forward); no regressor for gelu (backward)"
+        f"bundle {path} has no regressor for gelu (forward); bundle {path} has no regressor for gelu (backward)"
     )
     # A time below zero for large micro-batches alone.
     broken = linear_model((-1, 0, 0), 3.5)
@@ -321,6 +314,6 @@ def test_an_answer_does_not_depend_on_what_else_is_asked(make_bundle: Callable[.
     key = "gelu", Direction.FORWARD
     bundle = Estimator.load(make_bundle({key: model.SerializeToString()})).bundle
     vectors = [(b, 7 * b + 3, 11 * b + 64) for b in range(1, 40)]
-    together = Predictor(bundle).times_us(*key, vectors)
+    together = Predictor(bundle).answers_of(*key, vectors)
     alone = Predictor(bundle)
-    assert {vector: alone.times_us(*key, [vector])[vector] for vector in vectors} == together
+    assert {vector: alone.answers_of(*key, [vector])[vector] for vector in vectors} == together

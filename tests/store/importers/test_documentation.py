@@ -23,10 +23,14 @@ def test_the_table_is_the_operator_table() -> None:
     documented = {}
     for line in DOCS.read_text().splitlines():
         cells = [cell.strip() for cell in line.strip("|").split("|")]
-        if len(cells) == 3 and (names := re.findall(r"`(\w+)`", cells[0])) and names[0] in OPERATORS:
-            documented |= {name: (tuple(cells[1].split(", ")), set(cells[2].split())) for name in names}
+        if len(cells) == 4 and (names := re.findall(r"`(\w+)`", cells[0])) and names[0] in OPERATORS:
+            roles = re.findall(r"`(\w+)`", cells[1]) or [""]
+            stated = (tuple(cells[2].split(", ")), set(cells[3].split()))
+            documented |= {(name, role): stated for name in names for role in roles}
     assert documented == {
-        name: (tuple(row.features), set(needed_symbols(name))) for name, row in OPERATORS.items()
+        (name, role): (tuple(row.features), set(needed_symbols(name, role)))
+        for name, row in OPERATORS.items()
+        for role in row.roles
     }
 
 

@@ -18,9 +18,9 @@ from kernelcast.store.importers import (
     read_published_errors,
     store_parsed,
 )
-from kernelcast.store.importers.estimate_train_time_files import COLLECTIVES, FUNCTIONS, DataFile
+from kernelcast.store.importers.estimate_train_time_files import COLLECTIVES, FUNCTIONS, DataFile, Function
 
-Found = dict[tuple[str, str], list[tuple[tuple[int, ...], float | None]]]
+Found = dict[tuple[str, ...], list[tuple[tuple[int, ...], float | None]]]
 REPEATED = "equal to another row of their file (same workload, same time)"
 
 
@@ -28,41 +28,42 @@ def samples(parsed: Parsed) -> Found:
     found: Found = {}
     for batch in parsed.batches:
         for s in batch.samples:
-            found.setdefault((s.operator, s.direction.value), []).append((s.vector, s.time_us))
+            key = (s.operator, s.role, s.direction.value) if s.role else (s.operator, s.direction.value)
+            found.setdefault(key, []).append((s.vector, s.time_us))
     return found
 
 
 def test_workload_vectors_by_hand(made: Path) -> None:
     parsed = read_estimate_train_time([made / "Example"])
     found = samples(parsed)
-    assert found["qkv_linear", "forward"] == [((2048, 2048, 6144), 100.0), ((2048, 2048, 1536), 30.2)]
-    assert found["qkv_linear", "backward"] == [((2048, 2048, 6144), 210.0), ((2048, 2048, 1536), 60.4)]
-    # No column mp: measured at mp = 1.
-    assert found["attention_output_linear", "forward"] == [((2048, 2048, 2048), 50.0)]
-    assert found["attention_scores", "backward"] == [((32, 1024, 128, 1024), 140.0)]
+    assert found["gemm", "qkv", "forward"] == [((2048, 2048, 6144), 100.0), ((2048, 2048, 1536), 30.2)]
+    assert found["gemm", "qkv", "backward"] == [((2048, 2048, 6144), 210.0), ((2048, 2048, 1536), 60.4)]
+    # No column mp: measured at tp = 1.
+    assert found["gemm", "attention_output", "forward"] == [((2048, 2048, 2048), 50.0)]
+    assert found["batched_gemm", "attention_scores", "backward"] == [((32, 1024, 128, 1024), 140.0)]
     # 50,257 tokens padded to a multiple of 128 · 16, divided by 16.
     assert found["cross_entropy", "forward"] == [((2, 1024, 3200), 400.0)]
-    # mp 1 with 4 heads and mp 2 with 8 are the same workload; the same time makes them one row.
+    # tp 1 with 4 heads and tp 2 with 8 are the same workload; the same time makes them one row.
     assert found["fused_causal_softmax", "forward"] == [((8, 1024, 1024), 16.0)]
     assert found["fused_causal_softmax", "backward"] == [((8, 1024, 1024), 13.0), ((8, 1024, 1024), 13.4)]
     assert parsed.left_out[REPEATED] == 1
-    # d = 2048, mp = 2: an encoder has 4·2048 + 4·2048·2049 + 1024·8193 parameters, a vocabulary matrix
+    # d = 2048, tp = 2: a layer has 4·2048 + 4·2048·2049 + 1024·8193 parameters, a vocabulary matrix
     # 25,216 · 2048, the last norm 4096.
-    encoder, matrix = 8192 + 16_785_408 + 8_389_632, 25_216 * 2048
-    assert found["optimizer_first_stage", "once"] == [((4 * encoder + matrix, 4), 5000.0)]
-    assert found["optimizer_middle_stage", "once"] == [((4 * encoder, 4), 4000.0)]
-    assert found["optimizer_last_stage", "once"] == [((4 * encoder + matrix + 4096, 4), 5100.0)]
+    layer, matrix = 8192 + 16_785_408 + 8_389_632, 25_216 * 2048
+    assert found["adam", "first_stage", "once"] == [((4 * layer + matrix, 4), 5000.0)]
+    assert found["adam", "middle_stage", "once"] == [((4 * layer, 4), 4000.0)]
+    assert found["adam", "last_stage", "once"] == [((4 * layer + matrix + 4096, 4), 5100.0)]
 
 
 def test_collectives_and_what_is_left_out(made: Path) -> None:
     parsed = read_estimate_train_time([made / "Example"])
     found = samples(parsed)
-    assert found["mp_all_reduce", "once"] == [
+    assert found["all_reduce", "tensor", "once"] == [
         ((1_000_000, 2, 4), 500.0),
         ((2_000_000, 2, 4), 900.0),
         ((1_000_000, 1, 2), 90.0),  # only in the file of all layouts
     ]
-    assert found["dp_all_gather", "once"] == [((1_000_000, 8, 1), 700.0)]
+    assert found["all_gather", "data", "once"] == [((1_000_000, 8, 1), 700.0)]
     assert parsed.left_out == {
         REPEATED: 1,
         "of allreduce: repeated from the files of single layouts": 2,
@@ -176,12 +177,14 @@ def test_file_names(name: str, expected: tuple[str, str, tuple[int, int] | None]
 
 def test_published_errors_by_hand(made: Path) -> None:
     errors = read_published_errors(made / "Example")
-    assert [(e.operator, e.direction, e.nodes, e.gpus_per_node, e.validation_error) for e in errors] == [
-        ("qkv_linear", Direction.BACKWARD, None, None, 0.02),
-        ("qkv_linear", Direction.FORWARD, None, None, 0.04),
-        ("mp_all_reduce", Direction.ONCE, 0, 0, 0.015),
-        ("mp_all_reduce", Direction.ONCE, 2, 4, 0.01),
-        ("optimizer_first_stage", Direction.ONCE, None, None, 0.03),
+    assert [
+        (e.operator, e.role, e.direction, e.nodes, e.gpus_per_node, e.validation_error) for e in errors
+    ] == [
+        ("gemm", "qkv", Direction.BACKWARD, None, None, 0.02),
+        ("gemm", "qkv", Direction.FORWARD, None, None, 0.04),
+        ("all_reduce", "tensor", Direction.ONCE, 0, 0, 0.015),
+        ("all_reduce", "tensor", Direction.ONCE, 2, 4, 0.01),
+        ("adam", "first_stage", Direction.ONCE, None, None, 0.03),
     ]
     first: PublishedError = errors[0]
     assert (first.algorithm, dict(first.hyperparameters)) == ("xgboost", {"max_depth": 3, "gamma": 0})
@@ -214,10 +217,14 @@ def _lines(path: Path) -> int:
         return sum(1 for _ in csv.reader(stream)) - 1
 
 
+def key(function: Function) -> tuple[str, str]:
+    return function.operator, function.role
+
+
 def test_every_published_row_lands(real: Path) -> None:
     site = real / "estimate-train-time" / "Perlmutter"
     parsed = read_estimate_train_time([site], strict=True)
-    expected: Counter[str] = Counter()
+    expected: Counter[tuple[str, str]] = Counter()
     merged = older = 0
     for path in sorted(site.glob("*/*_*.csv")):
         file = DataFile.named(path)
@@ -228,22 +235,24 @@ def test_every_published_row_lands(real: Path) -> None:
             if file.layout is None:
                 merged += _lines(path)
             else:
-                expected[COLLECTIVES[file.function]] += _lines(path)
+                expected[key(COLLECTIVES[file.function])] += _lines(path)
         else:
             both = 1 if file.function.endswith("_optimizer") else 2
-            expected[FUNCTIONS[file.function]] += both * _lines(path)
+            expected[key(FUNCTIONS[file.function])] += both * _lines(path)
     assert len(expected) == 25
-    got: Counter[str] = Counter(s.operator for batch in parsed.batches for s in batch.samples)
+    got: Counter[tuple[str, str]] = Counter(
+        (s.operator, s.role) for batch in parsed.batches for s in batch.samples
+    )
     # Equal rows of one file (the same workload from other raw parameters, by chance the same time) are one.
     assert got <= expected
     assert sum((expected - got).values()) == parsed.left_out[REPEATED] == 3228
     assert parsed.left_out.total() == 3228 + merged + older == 3228 + 24_695 + 319
     assert (sum(got.values()), parsed.files, parsed.problems) == (99_543, 46, [])
-    assert {operator: got[operator] for operator in COLLECTIVES.values()} == {
-        "mp_all_reduce": 8645,
-        "dp_all_reduce": 9648,
-        "dp_all_gather": 6402,
-        "pp_p2p": 4012,
+    assert {one: got[one] for one in map(key, COLLECTIVES.values())} == {
+        ("all_reduce", "tensor"): 8645,
+        ("all_reduce", "data"): 9648,
+        ("all_gather", "data"): 6402,
+        ("point_to_point", "pipeline"): 4012,
     }
 
 
@@ -253,7 +262,7 @@ def test_all_gather_entries_are_one_process_s_shard(real: Path) -> None:
     gathered: dict[tuple[int, int], list[float]] = {}
     for batch in parsed.batches:
         for s in batch.samples:
-            if s.operator == "dp_all_gather" and s.time_us:
+            if s.operator == "all_gather" and s.time_us:
                 entries, nodes, gpus = s.vector
                 received_bytes = 2 * entries * (nodes * gpus - 1)
                 gathered.setdefault((nodes, gpus), []).append(received_bytes / s.time_us / 1e3)
@@ -269,4 +278,4 @@ def test_published_errors(real: Path) -> None:
     assert (len(operators), len(layouts)) == (39, 24)
     assert sum(e.validation_error for e in operators) / 39 == pytest.approx(0.0524, abs=5e-5)
     worst = max(layouts, key=lambda e: e.validation_error)
-    assert (worst.operator, worst.nodes, worst.gpus_per_node) == ("dp_all_gather", 1, 4)
+    assert (worst.operator, worst.role, worst.nodes, worst.gpus_per_node) == ("all_gather", "data", 1, 4)

@@ -12,7 +12,7 @@ from kernelcast.store import Database
 from kernelcast.store.importers import Description, Parsed, read_csv_files, store_parsed
 
 DEVICE = Description(hardware={"device_name": "Example GPU"}, fabric={"gpus_per_node": 4})
-HEAD = "operator,direction,dtype,b,l,d,h,mp,time_us\n"
+HEAD = "operator,direction,dtype,b,l,d,h,tp,time_us\n"
 GOOD = "layer_norm,forward,float16,4,128,64,,,10.5\n"
 
 
@@ -29,23 +29,24 @@ def read(folder: Path, text: str, *, strict: bool = False) -> Parsed:
 def test_raw_parameters_vectors_repetitions_and_collectives(made: Path) -> None:
     parsed = read_csv_files([made / "times.csv"])
     compute, comm = parsed.batches
-    found = {(s.operator, s.direction.value): (s.vector, s.time_us) for s in compute.samples}
+    found = {(s.operator, s.role, s.direction.value): (s.vector, s.time_us) for s in compute.samples}
     assert found == {
-        ("qkv_linear", "forward"): ((8192, 4096, 6144), 412.5),
-        ("qkv_linear", "backward"): ((8192, 4096, 6144), 830.1),
-        ("layer_norm", "forward"): ((4, 2048, 4096), 96.4),
-        ("cross_entropy", "forward"): ((4, 2048, 25216), 702.9),
-        ("gelu", "forward"): ((4, 2048, 8192), 86.4),  # third to seventh of ten
+        ("gemm", "qkv", "forward"): ((8192, 4096, 6144), 412.5),
+        ("gemm", "qkv", "backward"): ((8192, 4096, 6144), 830.1),
+        ("layer_norm", "", "forward"): ((4, 2048, 4096), 96.4),
+        ("cross_entropy", "", "forward"): ((4, 2048, 25216), 702.9),
+        ("gelu", "", "forward"): ((4, 2048, 8192), 86.4),  # third to seventh of ten
     }
     (reduced,) = comm.samples
-    assert (reduced.operator, reduced.direction, reduced.vector) == (
-        "mp_all_reduce",
+    assert (reduced.operator, reduced.role, reduced.direction, reduced.vector) == (
+        "all_reduce",
+        "tensor",
         Direction.ONCE,
         (33554432, 1, 2),
     )
     assert reduced.dtype == "bfloat16"
     assert reduced.statistic == "median of 50"
-    assert reduced.moved_bytes == OPERATORS["mp_all_reduce"].moved_bytes(Direction.ONCE, reduced.vector, 2)
+    assert reduced.moved_bytes == OPERATORS["all_reduce"].moved_bytes(Direction.ONCE, reduced.vector, 2)
     repeated = next(s for s in compute.samples if s.operator == "gelu")
     assert (repeated.repetition_count, repeated.statistic) == (10, "middle five of ten")
     assert repeated.quiet_us is not None
@@ -106,6 +107,7 @@ def test_options_go_before_the_file_beside(made: Path) -> None:
         ("layernorm,forward,float16,4,128,64,,,10", "operator 'layernorm' is unknown"),
         (",forward,float16,4,128,64,,,10", "operator is empty"),
         ("rope,forward,float16,4,128,64,3,,10", "d=64 is not divisible by h=3"),
+        ("gemm,forward,float16,4,128,64,,,10", "gemm needs its workload vector (m, k, n), or a role of qkv,"),
         ('"layer_norm"x,forward,float16,4,128,64,,,10', "expected after"),
     ],
 )
@@ -124,11 +126,52 @@ def test_line_numbers_count_the_marker_and_blank_lines(tmp_path: Path) -> None:
     assert [p.line for p in parsed.problems] == [6]
 
 
+def test_a_role_is_one_of_the_operator(tmp_path: Path) -> None:
+    head = "operator,role,direction,dtype,m,k,n,time_us\n"
+    parsed = read(
+        tmp_path, head + "gemm,,forward,float16,4,8,16,5\ngemm,mlp_up,weight_gradient,float16,4,8,16,5\n"
+    )
+    assert [(s.role, s.direction) for b in parsed.batches for s in b.samples] == [
+        ("", Direction.FORWARD),
+        ("mlp_up", Direction.WEIGHT_GRADIENT),
+    ]
+    with pytest.raises(DataError, match="role: found 'router', expected of gemm: qkv, attention_output"):
+        read(tmp_path, head + "gemm,router,forward,float16,4,8,16,5\n", strict=True)
+
+
+OLD_HEAD = "operator,direction,dtype,mp,b,l,d,h,batch_heads,l_query,l_key,head_size,heads,encoders,parameters,time_us\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "operator", "role", "vector"),
+    [
+        ("qkv_linear,forward,float16,2,4,2048,4096,32,,,,,,,,5", "gemm", "qkv", (8192, 4096, 6144)),
+        ("flash_attention,forward,float16,,2,64,,,,,,32,8,,,5", "flash_attention", "", (2, 64, 8, 8, 32)),
+        ("grouped_rope,forward,float16,2,2,64,128,8,,,,,,,,5", "rope", "", (2, 64, 4, 4, 16)),
+        ("optimizer_last_stage,,float16,,,,,,,,,,,3,1000,5", "adam", "last_stage", (1000, 3)),
+        *(
+            (f"{role},forward,float16,,,,,,8,64,128,32,,,,5", "batched_gemm", role, vector)
+            for role, vector in (
+                ("attention_scores", (8, 64, 32, 128)),
+                ("attention_values", (8, 64, 128, 32)),
+            )
+        ),
+    ],
+)
+def test_operators_and_columns_of_before_roles(
+    tmp_path: Path, line: str, operator: str, role: str, vector: tuple[int, ...]
+) -> None:
+    [sample] = [
+        s for batch in read(tmp_path, OLD_HEAD + line + "\n", strict=True).batches for s in batch.samples
+    ]
+    assert (sample.operator, sample.role, sample.vector) == (operator, role, vector)
+
+
 def test_vector_and_raw_parameters_must_agree(tmp_path: Path) -> None:
-    head = "operator,direction,dtype,b,l,d,mp,width,time_us\n"
+    head = "operator,direction,dtype,b,l,d,tp,width,time_us\n"
     parsed = read(tmp_path, head + "gelu,forward,float16,4,128,64,2,128,5\n")
     assert parsed.batches[0].samples[0].vector == (4, 128, 128)
-    head = "operator,direction,dtype,b,l,d,h,mp,heads,time_us\n"
+    head = "operator,direction,dtype,b,l,d,h,tp,heads,time_us\n"
     with pytest.raises(DataError, match="heads: found 8, but the raw parameters give 4"):
         read(tmp_path, head + "rope,forward,float16,4,128,64,8,2,8,5\n", strict=True)
 
@@ -194,7 +237,7 @@ def test_what_nobody_says(tmp_path: Path) -> None:
     path = write(tmp_path, HEAD + GOOD)
     with pytest.raises(UsageError, match="give --device-name"):
         read_csv_files([path])
-    collective = "operator,dtype,entries,nodes,gpus_per_node,time_us\nmp_all_reduce,float16,64,1,2,9\n"
+    collective = "operator,dtype,entries,nodes,gpus_per_node,time_us\nall_reduce,float16,64,1,2,9\n"
     only_device = Description(hardware={"device_name": "Example GPU"})
     with pytest.raises(UsageError, match="give --gpus-per-node"):
         read_csv_files([write(tmp_path, collective)], described=only_device)
@@ -245,7 +288,7 @@ def test_all_or_nothing(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 CELLS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
-    ["layer_norm", "forward", "float16", "1", "2048", "10.5", '"', "mp_all_reduce", "1e400", "-1"]
+    ["layer_norm", "forward", "float16", "1", "2048", "10.5", '"', "all_reduce", "1e400", "-1"]
 )
 
 

@@ -38,22 +38,15 @@ def test_entries_and_layouts_by_hand(made: Path) -> None:
         for s in batch.samples:
             found.setdefault((s.operator, s.variant), []).append((s.vector, s.time_us))
     assert found == {
-        # An all-reduce serves two operators.
-        ("mp_all_reduce", "out-of-place"): [((256, 2, 2), 20.5), ((512, 2, 2), 22.5)],
-        ("mp_all_reduce", "in-place"): [((256, 2, 2), 20.1), ((512, 2, 2), 22.1)],
-        ("dp_all_reduce", "out-of-place"): [((256, 2, 2), 20.5), ((512, 2, 2), 22.5)],
-        ("dp_all_reduce", "in-place"): [((256, 2, 2), 20.1), ((512, 2, 2), 22.1)],
+        ("all_reduce", "out-of-place"): [((256, 2, 2), 20.5), ((512, 2, 2), 22.5)],
+        ("all_reduce", "in-place"): [((256, 2, 2), 20.1), ((512, 2, 2), 22.1)],
         # 2048 bytes gathered from 2 processes: 256 floats each; reduced from inputs of 512.
-        ("mp_all_gather", "out-of-place"): [((256, 2, 1), 30.5)],
-        ("mp_all_gather", "in-place"): [((256, 2, 1), 30.1)],
-        ("dp_all_gather", "out-of-place"): [((256, 2, 1), 30.5)],
-        ("dp_all_gather", "in-place"): [((256, 2, 1), 30.1)],
-        ("mp_reduce_scatter", "out-of-place"): [((512, 2, 1), 31.5)],
-        ("mp_reduce_scatter", "in-place"): [((512, 2, 1), 31.1)],
-        ("dp_reduce_scatter", "out-of-place"): [((512, 2, 1), 31.5)],
-        ("dp_reduce_scatter", "in-place"): [((512, 2, 1), 31.1)],
-        ("pp_p2p", "out-of-place"): [((512, 2, 1), 12.5)],
-        ("pp_p2p", "in-place"): [((512, 2, 1), 12.1)],
+        ("all_gather", "out-of-place"): [((256, 2, 1), 30.5)],
+        ("all_gather", "in-place"): [((256, 2, 1), 30.1)],
+        ("reduce_scatter", "out-of-place"): [((512, 2, 1), 31.5)],
+        ("reduce_scatter", "in-place"): [((512, 2, 1), 31.1)],
+        ("point_to_point", "out-of-place"): [((512, 2, 1), 12.5)],
+        ("point_to_point", "in-place"): [((512, 2, 1), 12.1)],
     }
     assert parsed.left_out == {"of alltoall: no operator for it": 1, "of empty messages": 1}
     batch = parsed.batches[0]
@@ -72,9 +65,10 @@ def test_importing_again_adds_nothing(made: Path, tmp_path: Path) -> None:
     with Database.open(tmp_path / "a.db", create=True) as database:
         first = store_parsed(database, read_nccl_tests([made / "two_nodes.log"]))
         again = store_parsed(database, read_nccl_tests([made / "two_nodes.log"]))
-        rows = database.query("SELECT operator, gigabytes_per_s FROM operator_time WHERE operator LIKE 'dp%'")
-    assert (first.added, again.added, again.already_there) == (18, 0, 18)
-    assert len(rows) == 8
+        rows = database.query("SELECT role, gigabytes_per_s FROM operator_time WHERE operator = 'all_reduce'")
+    assert (first.added, again.added, again.already_there) == (10, 0, 10)
+    assert len(rows) == 4
+    assert {row["role"] for row in rows} == {""}  # the same exchange, whichever group will call it
 
 
 def test_an_older_log_has_to_be_told_its_collective(made: Path) -> None:
@@ -94,7 +88,7 @@ def test_as_another_dtype(tmp_path: Path) -> None:
     assert batch.run.conditions["bytes_counted_as"] == "float16"
     assert batch.run.conditions["measured_types"] == ["float"]
     integers = ROW.replace("float", "int8").replace("    256 ", "   1024 ")
-    assert read_nccl_tests([log(tmp_path, integers)], as_dtype="float16").sample_count == 4
+    assert read_nccl_tests([log(tmp_path, integers)], as_dtype="float16").sample_count == 2
     parsed = read_nccl_tests([log(tmp_path, ROW + integers)])
     assert parsed.left_out == {"of int8: no dtype of a training step": 1}
     odd = integers.replace("1024", "1023")
@@ -143,7 +137,7 @@ def test_malformed_rows(tmp_path: Path, row: str, message: str) -> None:
     parsed = read_nccl_tests([path])
     assert [(p.path, p.line) for p in parsed.problems] == [(path, 11)]
     assert message in parsed.problems[0].text
-    assert parsed.sample_count == 4
+    assert parsed.sample_count == 2
     with pytest.raises(DataError, match=r"one\.log:11: "):
         read_nccl_tests([path], strict=True)
 
@@ -214,18 +208,10 @@ def test_the_published_logs(real: Path) -> None:
     # Ten sizes, out-of-place and in-place; on two nodes sendrecv alone, three sizes.
     expected = {
         (operator, *layout): 20
-        for operator in (
-            "mp_all_reduce",
-            "dp_all_reduce",
-            "mp_all_gather",
-            "dp_all_gather",
-            "mp_reduce_scatter",
-            "dp_reduce_scatter",
-            "pp_p2p",
-        )
+        for operator in ("all_reduce", "all_gather", "reduce_scatter", "point_to_point")
         for layout in everywhere
     }
-    expected |= {("pp_p2p", 2, gpus): 6 for gpus in (1, 2, 4, 8)}
+    expected |= {("point_to_point", 2, gpus): 6 for gpus in (1, 2, 4, 8)}
     assert counts == expected
     assert parsed.left_out == {"of alltoall: no operator for it": 52}
     assert parsed.files == 8
@@ -244,7 +230,7 @@ def test_bandwidth_agrees_with_what_the_logs_print(real: Path) -> None:
         for s in batch.samples:
             if s.variant.startswith("out-of-place"):
                 largest[s.operator] = s
-    received = {"dp_all_gather": 7.0, "dp_reduce_scatter": 7 / 8, "mp_all_reduce": 2 * 7 / 8, "pp_p2p": 1.0}
+    received = {"all_gather": 7.0, "reduce_scatter": 7 / 8, "all_reduce": 2 * 7 / 8, "point_to_point": 1.0}
     for operator, share in received.items():
         sample = largest[operator]
         assert sample.time_us is not None

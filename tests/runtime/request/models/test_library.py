@@ -2,7 +2,6 @@
 
 import json
 from dataclasses import fields, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from hypothesis import strategies as st
 from kernelcast.runtime import ModelConfig, UsageError
 from kernelcast.runtime.errors import KernelcastError
 from kernelcast.runtime.request.models import BUILT_IN, load_model
+from kernelcast.runtime.shipped import MODELS
 from kernelcast.runtime.step.parameters import total_parameters
 
 CONFIGS = Path(__file__).parent / "configs"
@@ -32,12 +32,7 @@ PUBLISHED = {
 
 
 def test_every_built_in_model_is_a_file_and_the_other_way_round() -> None:
-    shipped = {
-        path.name.removesuffix(".toml")
-        for path in files("kernelcast.runtime.request.models").iterdir()
-        if path.name.endswith(".toml")
-    }
-    assert shipped == set(BUILT_IN)
+    assert {path.stem for path in MODELS.glob("*.toml")} == set(BUILT_IN)
     for name in BUILT_IN:
         assert load_model(name).name == name
 

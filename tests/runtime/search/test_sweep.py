@@ -1,0 +1,87 @@
+"""A search ranks by the very times that `predict` gives, to the last bit: both run the same engine."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelcast.runtime import Estimator, ModelConfig
+from kernelcast.runtime.answers.bundle_times import BundleTimes
+from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.estimate.engine import Engine
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.search import Question, Space
+from kernelcast.runtime.search.sweep import sweep
+
+MODEL = ModelConfig(
+    name="tiny",
+    hidden_size=64,
+    sequence_length=24,
+    attention_heads=8,
+    kv_heads=4,
+    layers=7,
+    vocabulary_size=1000,
+    activation="swiglu",
+    attention="fused_softmax",
+    learned_positions=24,
+)
+
+
+@pytest.mark.parametrize("timeline", ["simulate", "closed-form"])
+@pytest.mark.parametrize("bucket_entries", [10_000, 10**9])
+def test_ranked_times_are_those_of_predict_to_the_bit(
+    make_calibrated: Callable[[Any], Path], timeline: Any, bucket_entries: int
+) -> None:
+    estimator = Estimator.load(make_calibrated(timeline))
+    space = Space(model=MODEL, gpus=(1, 2, 8), global_batch=8, gpus_per_node=4)
+    question = Question(
+        space=space, timeline=timeline, bucket_entries=bucket_entries, top=10_000, prune=False
+    )
+    best = sweep(estimator.predictor, question).best
+    layouts = [best.layouts.parallelism(row) for row in range(len(best))]
+    assert {one.zero for one in layouts} == {0, 1, 2, 3}
+    assert {one.recompute for one in layouts} == {"none", "selective", "full"}
+    assert {one.schedule for one in layouts} == {"gpipe", "1f1b", "interleaved", "zero_bubble"}
+    assert {(one.sequence_parallel, one.tp) for one in layouts} >= {(False, 4), (True, 4)}
+    assert {min(4, one.world_size) for one in layouts} == {1, 2, 4}
+    assert len(layouts) > 800
+    other = Estimator(estimator.bundle)
+    for row in range(0, len(layouts), 11):
+        # With and without random draws: the first configuration is the estimate, whatever is evaluated with it.
+        for interval in (False, row % 2 == 0):
+            estimate = other.predict(
+                model=MODEL,
+                parallelism=layouts[row],
+                cluster=question.cluster,
+                bucket_entries=bucket_entries,
+                timeline=timeline,
+                interval=interval,
+            )
+            assert estimate.step_time_s == best.step_us[row] / 1e6
+            assert estimate.provenance.calibration is not None
+            assert estimate.provenance.calibration.applied
+            assert estimate.answered_with == (min(4, layouts[row].world_size),)
+
+
+def test_every_piece_is_asked_once(estimator: Estimator, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[str, Direction]] = []
+    answers_of = Predictor.answers_of
+
+    def counted(self: Predictor, operator: str, direction: Direction, vectors: Any) -> Any:
+        asked.append((operator, direction))
+        return answers_of(self, operator, direction, vectors)
+
+    monkeypatch.setattr(Predictor, "answers_of", counted)
+    space = Space(model=MODEL, gpus=(8,), global_batch=8, gpus_per_node=4)
+    question = Question(space=space)
+    engine = Engine(MODEL, question.cluster, question.bucket_entries, BundleTimes(estimator.predictor))
+    for layouts, _ in space.blocks():
+        before = len(asked)
+        assert sum(len(group.rows) for group in engine.configurations(layouts)) == len(layouts)
+        # All pieces of a block are asked together: every regressor at most once.
+        assert len(set(asked[before:])) == len(asked[before:]) > 0
+    before = len(asked)
+    for layouts, _ in space.blocks():
+        list(engine.configurations(layouts))
+    assert len(asked) == before
