@@ -37,8 +37,10 @@ def whole(low: int, high: int) -> Kind:
     """Whole numbers from `low` to `high`; True and 4.0 are none, but the latter is read as one."""
 
     def read(value: object) -> int | None:
-        number = value if type(value) is int else read_decimal(value)
-        if number is None or not low <= number <= high or number != int(number):
+        if type(value) is int:
+            return value if low <= value <= high else None
+        number = read_decimal(value)
+        if number is None or not low <= number <= high or number != number.to_integral_value():
             return None
         return int(number)
 
