@@ -97,6 +97,7 @@ COLLECTIVE_CANDIDATES: Sequence[Candidate] = (
     _candidate("xgboost", "latency_bandwidth", _ROBUST_STUMPS),
     _candidate("random_forest", "latency_bandwidth", _FOREST, "aligned"),
     _candidate("xgboost", "latency_bandwidth", _ROBUST_BOOSTED, "chunks"),
+    _candidate("xgboost", "latency_bandwidth", _ROBUST_LEAFWISE, "aligned"),
     _candidate("xgboost", "latency_bandwidth", _ROBUST_LEAFWISE, "chunks"),
 )
 """For collectives alone."""

@@ -64,7 +64,7 @@ def tree_inputs(workloads: Array, kind: str = "product") -> npt.NDArray[np.float
     single = workloads.astype(np.float32)
     # Products in float32 may overflow far outside the samples; the trees take them as large.
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.column_stack(list(input_columns(single, single.shape[1], kind)))  # type: ignore[arg-type]
+        return np.column_stack(list(input_columns(single, single.shape[1], kind)))
 
 
 def _remainder(column: Column, modulus: int) -> Column:

@@ -1,4 +1,4 @@
-"""`train`: every operator that a database has enough rows of becomes a regressor, and all of them one bundle."""
+"""`train`: one regressor per operator, direction and level of processes per node, all of them in one bundle."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -33,8 +33,8 @@ _FEWEST_PARALLEL_TABLES = 24
 class Trained:
     """What was written: the manifest's entries, what was left out, and the bundle's digest.
 
-    `selections` hold the rows of the regressors that were fitted, and their held-out predictions; `notes` what their
-    rows leave doubtful.
+    `selections` hold the rows of the regressors that were fitted, and their held-out predictions; `notes` are on rows
+    that are doubtful.
     """
 
     path: Path
@@ -46,8 +46,8 @@ class Trained:
 
     @property
     def mean_validation_error(self) -> float:
-        """Mean over the regressors, as a fraction."""
-        errors = [entry.validation_error for entry in self.manifest.regressors]
+        """Mean over the roles of all regressors, as a fraction."""
+        errors = [error for entry in self.manifest.regressors for error in entry.role_errors.values()]
         return sum(errors) / len(errors)
 
 
@@ -179,13 +179,11 @@ def _known(earlier: Bundle | None, task: FitTask) -> Fitted | None:
     """Model and entry of an earlier bundle, where nothing has changed that they were made of."""
     if earlier is None:
         return None
-    there = (e for e in earlier.manifest.regressors if (*e.key, e.processes_per_node) == task.table.key)
-    entry = next(there, None)
-    if entry is None:
-        return None
-    if (entry.table_digest, entry.recipe_digest) != (table_digest(task.table), task.recipe):
-        return None
-    return Fitted(selected=None, model=earlier.files[entry.file], entry=entry)
+    for entry in earlier.manifest.regressors:
+        if (*entry.key, entry.processes_per_node) == task.table.key:
+            same = (entry.table_digest, entry.recipe_digest) == (table_digest(task.table), task.recipe)
+            return Fitted(selected=None, model=earlier.files[entry.file], entry=entry) if same else None
+    return None
 
 
 def _check(database: Database, output: Path, statistic: str, seed: int, jobs: int) -> None:
@@ -206,9 +204,9 @@ def _check(database: Database, output: Path, statistic: str, seed: int, jobs: in
 
 def _why_unfit(table: Table) -> str:
     """Why a table gets no regressor; empty where it does."""
-    beside = f" with {table.processes_per_node} processes per node" if table.processes_per_node > 1 else ""
+    level = f" with {table.processes_per_node} processes per node" if table.processes_per_node > 1 else ""
     if len(table) < FEWEST_ROWS:
-        return f"{len(table)} distinct workloads{beside}, expected {FEWEST_ROWS} or more"
+        return f"{len(table)} distinct workloads{level}, expected {FEWEST_ROWS} or more"
     return constant_times(table)
 
 

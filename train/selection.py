@@ -22,9 +22,10 @@ FEWEST_VALUES = 4
 """A feature with fewer distinct values has no largest quarter."""
 _SPLITS = 5
 # Candidates whose errors are this close to the best count as equal: then the one that extrapolates, then the smallest
-# wins.
+# wins, and of equally small ones the best.
 _EQUAL_ERROR = 1.05
 _EQUAL_EXTRAPOLATION = 1.25
+_EQUAL_SIZE = 1.1
 _LARGEST_SHARE = 0.25
 
 _ROWS_FOR_MEDIAN = 30
@@ -102,17 +103,18 @@ def relative_errors(predicted_us: Array, times_us: Array) -> Array:
 def typical_errors(table: Table, errors: Array) -> Array:
     """What candidates are compared by, [candidates], from their `errors` [candidates, rows]: the mean.
 
-    Of a collective the geometric mean over its layouts, so that each counts alike however disturbed it was; and of a
-    layout with rows enough the median, so that the bulk decides, not the outliers.
+    Of a collective the geometric mean over its layouts and roles, so that each counts alike however disturbed it was;
+    and of one with rows enough the median, so that the bulk decides, not the outliers.
     """
     if not table.layouts:
         return np.asarray(errors.mean(axis=1))
-    logs = np.zeros(len(errors))
-    for layout in table.layouts:
-        own = errors[:, table.in_layout(layout)]
+    in_roles = [np.isfinite(times_us) for times_us in (table.role_times_us or {"": table.times_us}).values()]
+    groups = [table.in_layout(layout) & in_role for layout in table.layouts for in_role in in_roles]
+    logs = []
+    for own in (errors[:, group] for group in groups if group.any()):
         typical = np.median(own, axis=1) if own.shape[1] >= _ROWS_FOR_MEDIAN else own.mean(axis=1)
-        logs += np.log(np.maximum(typical, _LEAST_ERROR))
-    return np.asarray(np.exp(logs / len(table.layouts)))
+        logs.append(np.log(np.maximum(typical, _LEAST_ERROR)))
+    return np.asarray(np.exp(np.mean(logs, axis=0)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,8 +203,8 @@ class _Search:
         beyond = [self.extrapolation_error(candidates[number], rows) for number in equal]
         limit = _EQUAL_EXTRAPOLATION * min((e for e in beyond if e is not None), default=_LARGEST_ERROR)
         kept = [n for n, error in zip(equal, beyond, strict=True) if error is None or error <= limit]
-        best = min(kept, key=lambda number: (sizes[number], means[number]))
-        return candidates[best]
+        small = [n for n in kept if sizes[n] <= _EQUAL_SIZE * min(sizes[k] for k in kept)]
+        return candidates[min(small, key=lambda number: (means[number], sizes[number]))]
 
     def extrapolation_error(self, candidate: Candidate, rows: _Rows) -> float | None:
         """Mean error on the largest quarter by each feature, fitted without it; None where no feature has one."""

@@ -57,7 +57,7 @@ def make_table(
     """A table of the made-up device. `law(vector)` gives other times; `noise` is a deviation of their logarithms."""
 
     def make(
-        operator: str = "mlp_up_linear",
+        operator: str = "gemm",
         direction: Direction = Direction.FORWARD,
         count: int = 20,
         *,

@@ -14,7 +14,7 @@ from kernelcast.train.baseline import Constant, PowerLaw, Roofline, fit_baseline
 from kernelcast.train.dataset import Table
 
 FORWARD, BACKWARD, ONCE = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
-GEMM = OPERATORS["mlp_up_linear"]
+GEMM = OPERATORS["gemm"]
 FORMS = ("raw", "power_law", "roofline")
 KEYS = [(op.name, direction) for op in OPERATORS.values() for direction in op.directions]
 Array = npt.NDArray[np.float64]
@@ -71,7 +71,7 @@ def test_every_operators_own_cost_is_recovered(
 
 def test_latency_and_bandwidth_of_a_collective(make_table: Callable[..., Table]) -> None:
     # 40 µs, 2 GB/s and sizes from 1 to 2²⁴ entries: the law of any message on one layout.
-    op = OPERATORS["pp_p2p"]
+    op = OPERATORS["point_to_point"]
     sizes = 2.0 ** np.arange(10, 25)
     workloads = np.column_stack([sizes, np.ones(15), np.full(15, 2.0)])
     found = fit_baseline("roofline", op, ONCE, workloads, 40 + sizes * 4 / 2e3)
@@ -98,7 +98,7 @@ def test_beyond_a_full_cache_every_element_takes_longer() -> None:
 
 def test_knees_are_apart_so_that_noise_between_near_sizes_is_no_slope() -> None:
     # Sizes within one percent of each other, at two ends: only between those a knee can be told from noise.
-    op = OPERATORS["pp_p2p"]
+    op = OPERATORS["point_to_point"]
     entries = np.concatenate([1000 + np.arange(12.0), 1e6 + 1000 * np.arange(12)])
     workloads = np.column_stack([entries, np.ones(24), np.full(24, 2.0)])
     noise = np.exp(0.2 * np.random.default_rng(0).standard_normal(24))
@@ -114,7 +114,7 @@ def test_knees_are_apart_so_that_noise_between_near_sizes_is_no_slope() -> None:
 
 
 def test_layers_of_an_optimizer_step_count_as_calls() -> None:
-    op = OPERATORS["optimizer_middle_stage"]
+    op = OPERATORS["adam"]
     workloads = np.array([[p * 1000.0, e] for p in (1, 3, 10, 30) for e in (1, 2, 4, 8)])
     times_us = 10 + 0.002 * workloads[:, 0] + 20 * workloads[:, 1]
     found = fit_baseline("roofline", op, ONCE, workloads, times_us)
@@ -138,7 +138,7 @@ def test_a_feature_that_never_varies_has_no_exponent() -> None:
 
 
 def test_a_stage_without_layers_has_a_time() -> None:
-    op = OPERATORS["optimizer_last_stage"]
+    op = OPERATORS["adam"]
     workloads = np.array([[1000.0 * 2**i, i % 4 + 1] for i in range(12)])
     times_us = 10 + 0.002 * workloads[:, 0]
     for form in FORMS[1:]:
@@ -168,7 +168,7 @@ times = hnp.arrays(np.float64, 10, elements=st.floats(1e-3, 1e10))
 
 @given(form=st.sampled_from(FORMS), workloads=sizes, times_us=times)
 def test_a_baseline_is_a_number_everywhere(form: str, workloads: Array, times_us: Array) -> None:
-    for op, direction in ((GEMM, BACKWARD), (OPERATORS["dp_all_gather"], ONCE)):
+    for op, direction in ((GEMM, BACKWARD), (OPERATORS["all_gather"], ONCE)):
         found = fit_baseline(form, op, direction, workloads, times_us)
         assert np.isfinite(found.predict_log(workloads)).all()
         assert np.isfinite(found.predict_log(100 * workloads)).all()

@@ -48,13 +48,13 @@ def test_few_rows_try_fewer_trees(make_table: Callable[..., Table]) -> None:
 
 
 def test_relatives_add_pooled_ones(make_table: Callable[..., Table]) -> None:
-    found = tried(make_table("qkv_linear"), make_table("mlp_up_linear"))
+    found = tried(make_table("gemm"), make_table("gemm"))
     assert any(c.pooled for c in found)
 
 
 def test_collectives_try_latency_and_bandwidth(make_table: Callable[..., Table]) -> None:
-    few = tried(make_table("dp_all_reduce", Direction.ONCE, 20))
-    many = tried(make_table("dp_all_reduce", Direction.ONCE, RICH_ROWS))
+    few = tried(make_table("all_reduce", Direction.ONCE, 20))
+    many = tried(make_table("all_reduce", Direction.ONCE, RICH_ROWS))
     assert {c.form for c in few} == {"raw", "power_law", "roofline", "latency_bandwidth"}
     assert {c.form for c in many} == {"raw", "latency_bandwidth"}
     assert len(many) > 5

@@ -122,7 +122,7 @@ def test_a_number_everywhere(workloads: Array, times_us: Array, collective: str)
 
 
 @pytest.mark.parametrize("candidate", COLLECTIVE_CANDIDATES, ids=lambda c: f"{c.algorithm}-{c.inputs}")
-@pytest.mark.parametrize("operator", ["dp_all_reduce", "mp_all_gather", "dp_reduce_scatter", "pp_p2p"])
+@pytest.mark.parametrize("operator", ["all_reduce", "all_gather", "reduce_scatter", "point_to_point"])
 def test_onnx_answers_the_same(candidate: Candidate, operator: str) -> None:
     workloads = workloads_of(LAYOUTS, 30)
     noise = np.exp(0.2 * np.random.default_rng(3).standard_normal(len(workloads)))
@@ -152,7 +152,7 @@ def test_trees_learn_in_units_of_each_layouts_spread() -> None:
     tooth = 1 + 0.02 * np.sign(workloads[:400, 0] % 2**18 - 2**17 + 1)
     loud = np.exp(1.0 * np.random.default_rng(1).standard_normal(400))
     times_us *= np.concatenate([tooth, loud])
-    table = Table(operator="mp_all_reduce", direction=Direction.ONCE, workloads=workloads, times_us=times_us)
+    table = Table(operator="all_reduce", direction=Direction.ONCE, workloads=workloads, times_us=times_us)
     candidate = next(c for c in COLLECTIVE_CANDIDATES if c.inputs == "chunks")
     predicted_us = fit(candidate, table, 3).predict_us(workloads)[:400]
     assert np.median(np.abs(predicted_us / times_us[:400] - 1)) < 0.005

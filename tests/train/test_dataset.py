@@ -67,7 +67,7 @@ def test_times_that_contradict_each_other_are_named_and_the_middle_counts(
 @pytest.mark.parametrize("statistic", ["quiet", "middle_five"])
 def test_of_a_collective_measured_several_times_the_middle_counts(statistic: str) -> None:
     """Its quiet time is a mean: the lowest of several would be the luckiest."""
-    exchange = Row(operator="dp_all_reduce", direction=Direction.ONCE, vector=(64, 1, 2), time_us=10.0)
+    exchange = Row(operator="all_reduce", direction=Direction.ONCE, vector=(64, 1, 2), time_us=10.0)
     [table] = tables([replace(exchange, time_us=t) for t in (9.0, 12.0, 10.0)], statistic=statistic)
     assert table.times_us.tolist() == [10]
 

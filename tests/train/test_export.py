@@ -29,11 +29,11 @@ from kernelcast.train.selection import CANDIDATES
 FORWARD, BACKWARD, ONCE = Direction.FORWARD, Direction.BACKWARD, Direction.ONCE
 KEYS = [
     ("embedding", BACKWARD),
-    ("logits_linear", FORWARD),
-    ("attention_values", BACKWARD),
+    ("gemm", FORWARD),
+    ("batched_gemm", BACKWARD),
     ("flash_attention", FORWARD),
-    ("dp_all_gather", ONCE),
-    ("optimizer_first_stage", ONCE),
+    ("all_gather", ONCE),
+    ("adam", ONCE),
 ]
 INTERVAL = Interval.of_all(0.25)
 PROPERTIES = {"unit": "microseconds", "operator": "some"}
@@ -117,9 +117,9 @@ def test_the_graph_is_what_the_runtime_expects(
 @candidates
 def test_the_largest_workloads_stay_finite(make_table: Callable[..., Table], candidate: Candidate) -> None:
     for operator, direction, largest in (
-        ("logits_linear", BACKWARD, (8192, 8192, 49152)),
-        ("dp_all_reduce", ONCE, (1_200_000_000, 8, 8)),
-        ("attention_scores", BACKWARD, (512, 32768, 256, 32768)),
+        ("gemm", BACKWARD, (8192, 8192, 49152)),
+        ("all_reduce", ONCE, (1_200_000_000, 8, 8)),
+        ("batched_gemm", BACKWARD, (512, 32768, 256, 32768)),
     ):
         if not fits(candidate, operator):
             continue
@@ -143,7 +143,7 @@ def test_splits_between_neighbouring_numbers_fall_alike(candidate: Candidate) ->
     entries = 2.0**24 + 2 + 2 * np.arange(24)
     workloads = np.column_stack([entries, np.ones(24), np.full(24, 2.0)])
     times_us = np.where(np.arange(24) % 2 == 0, 100.0, 900.0) * (1 + np.arange(24))
-    table = Table(operator="mp_all_reduce", direction=ONCE, workloads=workloads, times_us=times_us)
+    table = Table(operator="all_reduce", direction=ONCE, workloads=workloads, times_us=times_us)
     regressor = fit(candidate, table, 3)
     assert check_parity(to_onnx(regressor), regressor, table, 3) <= PARITY_TOLERANCE
 
@@ -164,9 +164,7 @@ def test_a_steep_knee_keeps_parity(knee: float) -> None:
             knees=(knee / 10, knee),
             knee_weights_us=(0.0, slope * 80 / knee),
         )
-        regressor = Regressor(
-            candidate=CANDIDATES[0], operator="optimizer_first_stage", baseline=baseline, trees=nothing
-        )
+        regressor = Regressor(candidate=CANDIDATES[0], operator="adam", baseline=baseline, trees=nothing)
         answered = answers(to_onnx(regressor), workloads)
         assert answered == pytest.approx(regressor.predict_us(workloads), rel=PARITY_TOLERANCE / 3)
 
@@ -200,7 +198,7 @@ def test_a_model_that_answers_otherwise_is_refused(
     model = to_onnx(regressor)
     with pytest.raises(
         DataError,
-        match=r"^mlp_up_linear \(forward\): ONNX answers (time|low|high)_us that differs from Python's by .*, "
+        match=r"^gemm \(forward\): ONNX answers (time|low|high)_us that differs from Python's by .*, "
         r"expected at most 1e-04$",
     ):
         check_parity(tampered(model, last_float_constant(model), value), regressor, table, 3)
@@ -221,9 +219,7 @@ def test_a_model_that_cannot_be_run_is_one_line(
 ) -> None:
     table = make_table(noise=0.2)
     regressor = fit(CANDIDATES[0], table, 3)
-    with pytest.raises(
-        DataError, match=r"^mlp_up_linear \(forward\): the exported model cannot be run \("
-    ) as caught:
+    with pytest.raises(DataError, match=r"^gemm \(forward\): the exported model cannot be run \(") as caught:
         check_parity(damage(to_onnx(regressor)), regressor, table, 3)
     assert "\n" not in str(caught.value)
 
@@ -237,16 +233,14 @@ def test_trees_that_convert_to_something_else_are_refused(
         "convert_sklearn",
         lambda *_, **__: onnx.load_from_string(to_onnx(fit(CANDIDATES[1], make_table(), 3))),
     )
-    with pytest.raises(
-        DataError, match=r"^mlp_up_linear: trees converted to Gather, .*, expected one TreeEnsemble"
-    ):
+    with pytest.raises(DataError, match=r"^gemm: trees converted to Gather, .*, expected one TreeEnsemble"):
         to_onnx(regressor)
 
 
 @candidates
 def test_another_runtime_answers_the_same(make_table: Callable[..., Table], candidate: Candidate) -> None:
     """ONNX's own reference implementation, in numpy: what the graph says does not depend on ONNX Runtime."""
-    table = make_table("mp_all_reduce", ONCE, 24, noise=0.2)
+    table = make_table("all_reduce", ONCE, 24, noise=0.2)
     regressor = fit(candidate, table, 3)
     interval = Interval(
         method="cross_conformal",

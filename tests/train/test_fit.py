@@ -33,10 +33,10 @@ def output(tmp_path: Path) -> Path:
 
 
 def test_the_bundle_answers_what_was_fitted(database: Database, measure: Measure, output: Path) -> None:
-    samples = measure(database, "gelu", FORWARD, 16) + measure(database, "pp_p2p", ONCE, 10)
+    samples = measure(database, "gelu", FORWARD, 16) + measure(database, "point_to_point", ONCE, 10)
     trained = train_bundle(database, output)
     predictor = Predictor(read_bundle(output))
-    for operator, direction in (("gelu", FORWARD), ("pp_p2p", ONCE)):
+    for operator, direction in (("gelu", FORWARD), ("point_to_point", ONCE)):
         own = [s for s in samples if s.operator == operator]
         predicted = predictor.predict_us(operator, direction, [s.vector for s in own])
         assert predicted == pytest.approx([s.quiet_us for s in own], rel=0.05)
@@ -60,7 +60,7 @@ def test_the_manifest_says_what_it_was_trained_on(
 ) -> None:
     few = measure(database, "softmax", FORWARD, 3)
     samples = measure(database, "gelu", FORWARD, 10) + measure(
-        database, "pp_p2p", ONCE, 8, measured_at="2026-02-01T00:00:00Z"
+        database, "point_to_point", ONCE, 8, measured_at="2026-02-01T00:00:00Z"
     )
     trained = train_bundle(database, output, seed=3)
     bundle = read_bundle(output)
@@ -76,7 +76,7 @@ def test_the_manifest_says_what_it_was_trained_on(
     gelu, p2p = manifest.regressors
     assert [(entry.operator, entry.direction, entry.rows) for entry in (gelu, p2p)] == [
         ("gelu", FORWARD, 10),
-        ("pp_p2p", ONCE, 8),
+        ("point_to_point", ONCE, 8),
     ]
     vectors = [sample.vector for sample in samples if sample.operator == "gelu"]
     assert gelu.training_range == tuple((min(column), max(column)) for column in zip(*vectors, strict=True))
@@ -213,7 +213,7 @@ def test_a_collective_knows_its_layouts_and_everything_its_interval(
     database: Database, measure: Measure, output: Path
 ) -> None:
     times = {(2**i, nodes, 2): 10.0 + 2**i / 100 for i in range(12) for nodes in (1, 4)}
-    measure(database, "dp_all_reduce", ONCE, times_us=times)
+    measure(database, "all_reduce", ONCE, times_us=times)
     measure(database, "gelu", FORWARD, 10)
     reduce, gelu = train_bundle(database, output).manifest.regressors
     assert (reduce.layouts, gelu.layouts) == (((1, 2), (4, 2)), ())
@@ -222,7 +222,7 @@ def test_a_collective_knows_its_layouts_and_everything_its_interval(
     assert gelu.interval.method == "largest_error"
     assert gelu.interval_coverage is None
     predictor = Predictor(read_bundle(output))
-    answers = predictor.answers("dp_all_reduce", ONCE, list(times))
+    answers = predictor.answers("all_reduce", ONCE, list(times))
     width = np.exp(reduce.interval.log_half_widths[0])
     assert answers[:, 1] == pytest.approx(answers[:, 0] / width, rel=1e-5)
     assert answers[:, 2] == pytest.approx(answers[:, 0] * width, rel=1e-5)
@@ -231,7 +231,7 @@ def test_a_collective_knows_its_layouts_and_everything_its_interval(
 def test_a_model_says_what_it_is(
     database: Database, measure: Measure, output: Path, compute: ComputeFingerprint, fabric: FabricFingerprint
 ) -> None:
-    measure(database, "pp_p2p", ONCE, 10)
+    measure(database, "point_to_point", ONCE, 10)
     measure(database, "gelu", FORWARD, 10)
     trained = train_bundle(database, output)
     bundle = read_bundle(output)
@@ -244,7 +244,7 @@ def test_a_model_says_what_it_is(
         assert says["features"].split() == list(entry.features)
         assert json.loads(says["feature_units"]) == dict(zip(entry.features, entry.units, strict=True))
         assert (says["unit"], says["dtype"], says["statistic"]) == ("microseconds", "float32", "quiet")
-        assert says["hardware"] == (fabric if entry.operator == "pp_p2p" else compute).description
+        assert says["hardware"] == (fabric if entry.operator == "point_to_point" else compute).description
         assert (says["software"], says["rows"]) == ("torch 2.13.0", "10")
         assert json.loads(says["validation_error"]) == entry.validation_error
         assert json.loads(says["interval"]) == entry.interval.to_dict()

@@ -109,7 +109,7 @@ def test_a_noisy_layout_does_not_widen_the_others() -> None:
     rows = {(1, 2): 100, (1, 4): 100, (2, 4): 8}
     workloads = layouts(rows)
     deviations = np.where((workloads[:, 1] == 1) & (workloads[:, 2] == 4), 1.0, 0.02)
-    measured = table(workloads, noisy(deviations), "dp_all_gather", ONCE)
+    measured = table(workloads, noisy(deviations), "all_gather", ONCE)
     interval = calibrate(measured, np.full(len(workloads), 100.0), 7).interval
     assert (interval.by, interval.layouts) == ("layout", ((1, 2), (1, 4)))
     narrow, wide, other = interval.log_half_widths
@@ -165,7 +165,7 @@ GROUPED = [
 def test_the_graph_answers_what_python_does(
     make_table: Callable[..., Table], interval: Interval, candidate: object
 ) -> None:
-    measured = make_table("mp_all_reduce", ONCE, 40, noise=0.2)
+    measured = make_table("all_reduce", ONCE, 40, noise=0.2)
     regressor = fit(candidate, measured, 3)  # type: ignore[arg-type]
     model = to_onnx(regressor, interval, {})
     assert check_parity(model, regressor, interval, measured, 3) <= PARITY_TOLERANCE
@@ -179,10 +179,10 @@ def test_another_interval_than_the_one_said_is_refused(
 ) -> None:
     from kernelcast.runtime import DataError
 
-    measured = make_table("mp_all_reduce", ONCE, 40, noise=0.2)
+    measured = make_table("all_reduce", ONCE, 40, noise=0.2)
     regressor = fit(CANDIDATES[0], measured, 3)
     model = to_onnx(regressor, GROUPED[used], {})
     with pytest.raises(
-        DataError, match=r"^mp_all_reduce \(once\): ONNX answers low_us that differs from Python's"
+        DataError, match=r"^all_reduce \(once\): ONNX answers low_us that differs from Python's"
     ):
         check_parity(model, regressor, GROUPED[said], measured, 3)

@@ -49,7 +49,7 @@ def test_contradicting_rows_are_named(database: Database, measure: Measure, tmp_
 
 
 def test_one_layout_only_is_said(database: Database, measure: Measure, tmp_path: Path) -> None:
-    measure(database, "dp_all_reduce", Direction.ONCE, times_us=LAYOUT)
+    measure(database, "all_reduce", Direction.ONCE, times_us=LAYOUT)
     trained = train_bundle(database, tmp_path / "one.kcast")
     [note] = trained.notes
     assert note.text == "measured on 1 × 2 processes only: times of other layouts are guesses"
@@ -58,5 +58,5 @@ def test_one_layout_only_is_said(database: Database, measure: Measure, tmp_path:
 
 def test_several_layouts_need_no_note(make_table: Callable[..., Table]) -> None:
     rows: list[Row] = []
-    assert notes_on(rows, [make_table("dp_all_reduce", Direction.ONCE, 20)]) == ()
+    assert notes_on(rows, [make_table("all_reduce", Direction.ONCE, 20)]) == ()
     assert notes_on(rows, [make_table("gelu", count=20)]) == ()

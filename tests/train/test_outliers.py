@@ -32,7 +32,7 @@ def test_wide_spreads_have_fewer() -> None:
 def test_a_collectives_layouts_have_spreads_of_their_own() -> None:
     workloads = np.array([[1000.0 + i, 1, gpus] for gpus in (2, 4) for i in range(50)])
     table = Table(
-        operator="dp_all_gather", direction=Direction.ONCE, workloads=workloads, times_us=np.full(100, 100.0)
+        operator="all_gather", direction=Direction.ONCE, workloads=workloads, times_us=np.full(100, 100.0)
     )
     held_out_us = 100 * np.exp(np.concatenate([np.full(50, 0.01), np.linspace(-2, 2, 50)]))
     held_out_us[10] = 200

@@ -28,7 +28,7 @@ def test_the_only_one_of_each_kind_needs_no_choice(
     fabric: FabricFingerprint,
     software: SoftwareFingerprint,
 ) -> None:
-    samples = measure(database, count=2) + measure(database, "pp_p2p", ONCE, 2)
+    samples = measure(database, count=2) + measure(database, "point_to_point", ONCE, 2)
     found = choose(database)
     assert (found.compute, found.fabric, found.software) == ((compute,), (fabric,), (software,))
     assert found.dtype == "float32"
@@ -136,8 +136,8 @@ def test_several_of_a_kind_are_listed_with_the_option_that_chooses(
     measure(database, count=1)
     measure(database, count=2, software=newer)
     measure(database, count=3, software=newer, dtype="bfloat16")
-    measure(database, "pp_p2p", ONCE, 4, software=newer)
-    measure(database, "pp_p2p", ONCE, 5, software=newer, fabric=faster)
+    measure(database, "point_to_point", ONCE, 4, software=newer)
+    measure(database, "point_to_point", ONCE, 5, software=newer, fabric=faster)
     measure(database, count=6, compute=bigger)
 
     with pytest.raises(UsageError) as caught:
@@ -169,7 +169,7 @@ def test_several_of_a_kind_are_listed_with_the_option_that_chooses(
     # Compute operators do not depend on the fabric that their run noted.
     assert sorted((s.operator, s.fabric_id) for s in found.samples) == [
         *[("gelu", fabric.digest)] * 2,
-        *[("pp_p2p", faster.digest)] * 5,
+        *[("point_to_point", faster.digest)] * 5,
     ]
 
 
@@ -192,7 +192,7 @@ def test_an_unknown_choice_lists_what_there_is(
     database: Database, measure: Measure, option: str, message: str
 ) -> None:
     measure(database, count=2)
-    measure(database, "pp_p2p", ONCE, 2)
+    measure(database, "point_to_point", ONCE, 2)
     with pytest.raises(UsageError, match=message):
         choose(database, **{option: "zz"})
 
@@ -209,10 +209,10 @@ def test_without_collectives_there_is_no_fabric(
 def test_collectives_of_an_unknown_fabric_train_only_where_none_is_known(
     database: Database, measure: Measure
 ) -> None:
-    measure(database, "pp_p2p", ONCE, 3, fabric=None)
+    measure(database, "point_to_point", ONCE, 3, fabric=None)
     found = choose(database)
     assert (len(found.samples), found.fabric) == (3, ())
-    measure(database, "pp_p2p", ONCE, 2)
+    measure(database, "point_to_point", ONCE, 2)
     assert len(choose(database).samples) == 2
 
 
@@ -224,11 +224,11 @@ def test_collectives_from_elsewhere_are_taken_when_their_fabric_is_named(
     software: SoftwareFingerprint,
 ) -> None:
     measure(database, count=3)
-    measure(database, "pp_p2p", ONCE, 2)
+    measure(database, "point_to_point", ONCE, 2)
     elsewhere, nccl = replace(fabric, backend="nccl", gpus_per_node=8), replace(software, nccl="2.27")
     measure(
         database,
-        "dp_all_reduce",
+        "all_reduce",
         ONCE,
         4,
         compute=replace(compute, device_name="NVIDIA H100"),
@@ -239,7 +239,7 @@ def test_collectives_from_elsewhere_are_taken_when_their_fabric_is_named(
     found = choose(database, fabric=elsewhere.digest)
     assert (found.compute, found.fabric) == ((compute,), (elsewhere,))
     assert found.software == (software, nccl)
-    assert sorted(s.operator for s in found.samples) == ["dp_all_reduce"] * 4 + ["gelu"] * 3
+    assert sorted(s.operator for s in found.samples) == ["all_reduce"] * 4 + ["gelu"] * 3
 
 
 def test_one_fabric_under_several_sets_of_software_is_refused(
@@ -247,6 +247,6 @@ def test_one_fabric_under_several_sets_of_software_is_refused(
 ) -> None:
     measure(database, count=3)
     for version in ("2.26", "2.27"):
-        measure(database, "pp_p2p", ONCE, 2, software=replace(software, nccl=version))
+        measure(database, "point_to_point", ONCE, 2, software=replace(software, nccl=version))
     with pytest.raises(UsageError, match=r"with several sets of software \(.*\), expected one; export"):
         choose(database, fabric=fabric.digest)

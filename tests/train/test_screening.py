@@ -90,26 +90,26 @@ def test_a_collective_trains_on_what_frameworks_call(database: Database, measure
     """nccl-tests measures in place and out of place, and rings; torch.distributed reduces in place."""
     once = Direction.ONCE
     for name in ("in-place", "out-of-place"):
-        measure(database, "mp_all_reduce", once, 3, variant=name)
-        measure(database, "dp_all_gather", once, 3, variant=name)
-        measure(database, "pp_p2p", once, 2, variant=name)
-        measure(database, "pp_p2p", once, 2, variant=f"{name}, ring", seed=1)
+        measure(database, "all_reduce", once, 3, variant=name)
+        measure(database, "all_gather", once, 3, variant=name)
+        measure(database, "point_to_point", once, 2, variant=name)
+        measure(database, "point_to_point", once, 2, variant=f"{name}, ring", seed=1)
     found = screen(database.read_samples(), statistic="quiet", where="bench.db")
     assert Counter((s.operator, s.variant) for s in found.samples) == {
-        ("mp_all_reduce", "in-place"): 3,
-        ("dp_all_gather", "out-of-place"): 3,
-        ("pp_p2p", "out-of-place"): 2,
-        ("pp_p2p", "out-of-place, ring"): 2,
+        ("all_reduce", "in-place"): 3,
+        ("all_gather", "out-of-place"): 3,
+        ("point_to_point", "out-of-place"): 2,
+        ("point_to_point", "out-of-place, ring"): 2,
     }
     assert [(s.operator, s.reason) for s in found.skipped] == [
-        ("dp_all_gather", "3 of 6 samples, measured in-place: frameworks do not call it so"),
-        ("mp_all_reduce", "3 of 6 samples, measured out-of-place: frameworks do not call it so"),
-        ("pp_p2p", "4 of 8 samples, measured in-place; in-place, ring: frameworks do not call it so"),
+        ("all_gather", "3 of 6 samples, measured in-place: frameworks do not call it so"),
+        ("all_reduce", "3 of 6 samples, measured out-of-place: frameworks do not call it so"),
+        ("point_to_point", "4 of 8 samples, measured in-place; in-place, ring: frameworks do not call it so"),
     ]
 
 
 def test_a_collective_measured_in_one_way_only_trains_on_that(database: Database, measure: Measure) -> None:
-    measure(database, "mp_all_reduce", Direction.ONCE, 3, variant="out-of-place")
+    measure(database, "all_reduce", Direction.ONCE, 3, variant="out-of-place")
     found = screen(database.read_samples(), statistic="quiet", where="bench.db")
     assert (len(found.samples), found.skipped) == (3, ())
 
@@ -119,18 +119,18 @@ def test_the_quiet_time_of_a_collective_is_the_mean_of_its_inner_repetitions(
 ) -> None:
     """A step makes dozens of exchanges, many of which may stall; where few do, the fastest step has none of these."""
     stalled = (2.0, 3.0, 2.0, 13.0)
-    measure(database, "mp_all_reduce", Direction.ONCE, times_us={(64, 1, 2): 2.0}, repetitions_us=stalled)
+    measure(database, "all_reduce", Direction.ONCE, times_us={(64, 1, 2): 2.0}, repetitions_us=stalled)
     measure(database, "gelu", times_us={(1, 2, 3): 2.0}, repetitions_us=stalled)
-    assert {row.operator: row.time_us for row in screened(database).rows} == {"mp_all_reduce": 5, "gelu": 2}
+    assert {row.operator: row.time_us for row in screened(database).rows} == {"all_reduce": 5, "gelu": 2}
     rarely = (2.0,) * 9 + (4000.0,)
-    measure(database, "dp_all_reduce", Direction.ONCE, times_us={(64, 1, 2): 2.0}, repetitions_us=rarely)
-    assert {row.operator: row.time_us for row in screened(database).rows}["dp_all_reduce"] == 2
+    measure(database, "all_reduce", Direction.ONCE, times_us={(64, 1, 2): 2.0}, repetitions_us=rarely)
+    assert {row.operator: row.time_us for row in screened(database).rows}["all_reduce"] == 2
     middle_five = {row.operator: row.time_us for row in screened(database, "middle_five").rows}
-    assert middle_five == {"mp_all_reduce": 2.2, "gelu": 2.2, "dp_all_reduce": 2.2}
+    assert middle_five == {"all_reduce": 2.2, "gelu": 2.2}
 
 
 def test_a_collective_without_repetitions_has_the_quiet_time_that_is_stored(
     database: Database, measure: Measure
 ) -> None:
-    measure(database, "mp_all_reduce", Direction.ONCE, times_us={(64, 1, 2): 4.0})
+    measure(database, "all_reduce", Direction.ONCE, times_us={(64, 1, 2): 4.0})
     assert [row.time_us for row in screened(database).rows] == [4]

@@ -2,17 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import product
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.operators import OPERATORS, role_name
 from kernelcast.train.dataset import Array
 from kernelcast.train.fit import Trained
 from kernelcast.train.notes import Note
-from kernelcast.train.report.reference import Layout, Reference
+from kernelcast.train.report.reference import Reference
 from kernelcast.train.selection import Selected, relative_errors
 
 FORMAT = "kernelcast.training/1"
@@ -20,13 +20,30 @@ FORMAT = "kernelcast.training/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutFigures:
-    """One layout of a collective. Errors are fractions: mean and median of the absolute relative error, held out."""
+    """One layout of a collective in a role. Errors are fractions: mean and median of the absolute relative error, held
+    out.
+    """
 
+    role: str
     nodes: int
     gpus_per_node: int
     rows: int
     error: float
     median_error: float
+    reference_error: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleFigures:
+    """A regressor in one of the roles that its rows were measured in; `name` is the paper's (Table I).
+
+    `rows` is None for a regressor that was taken over. `reference_error` is the error that others published for it.
+    """
+
+    role: str
+    name: str
+    rows: int | None
+    error: float
     reference_error: float | None
 
 
@@ -41,14 +58,11 @@ class Outlier:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorFigures:
-    """One regressor. `selected` holds the rows; None if it was taken over from an earlier bundle unchanged.
-
-    `reference_error` is the error that others published for it; None where they published none.
-    """
+    """One regressor. `selected` holds the rows; None if it was taken over from an earlier bundle unchanged."""
 
     entry: RegressorEntry
     selected: Selected | None
-    reference_error: float | None
+    roles: tuple[RoleFigures, ...]
     layouts: tuple[LayoutFigures, ...]
     outliers: tuple[Outlier, ...]
 
@@ -72,11 +86,6 @@ class OperatorFigures:
         """Whether it is a collective; means over operators leave those out."""
         return OPERATORS[self.entry.operator].is_collective
 
-    @property
-    def relatives(self) -> tuple[str, ...]:
-        """Other operators whose rows were fitted together with its own."""
-        return self.selected.relatives if self.selected else ()
-
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as in the JSON form."""
         entry = self.entry
@@ -86,7 +95,6 @@ class OperatorFigures:
             "processes_per_node": entry.processes_per_node,
             "rows": entry.rows,
             "error": entry.validation_error,
-            "reference_error": self.reference_error,
             "coverage": entry.interval_coverage,
             "extrapolation_error": entry.extrapolation_error,
             "size_bytes": entry.size_bytes,
@@ -94,8 +102,8 @@ class OperatorFigures:
             "form": entry.form,
             "hyperparameters": dict(entry.hyperparameters),
             "training_range": dict(zip(entry.features, map(list, entry.training_range), strict=True)),
-            "relatives": list(self.relatives),
             "fitted": self.selected is not None,
+            "roles": list(map(asdict, self.roles)),
             "layouts": list(map(asdict, self.layouts)),
             "outliers": list(map(asdict, self.outliers)),
         }
@@ -105,7 +113,7 @@ class OperatorFigures:
 class TrainingFigures:
     """All regressors of a training, in the order of its bundle, and their means.
 
-    Means are over operators and directions with equal weight. Collectives have a mean of their own: their errors
+    Means of errors are over roles and directions with equal weight. Collectives have a mean of their own: their errors
     reflect the network more than the regressor.
     """
 
@@ -115,19 +123,20 @@ class TrainingFigures:
     @property
     def mean_validation_error(self) -> float:
         """Mean error of the operators that are no collectives, a fraction; of the collectives if all are."""
-        return _mean([o.entry.validation_error for o in self._counted()])
+        return _mean([role.error for o in self._counted() for role in o.roles])
 
     @property
     def mean_collective_error(self) -> float | None:
         """Mean error of the collectives; None without any."""
-        errors = [o.entry.validation_error for o in self.operators if o.is_collective]
+        errors = [role.error for o in self.operators if o.is_collective for role in o.roles]
         return _mean(errors) if errors else None
 
     @property
     def mean_reference_error(self) -> float | None:
-        """Mean of the published errors if every operator of `mean_validation_error` has one; else None."""
-        published = [o.reference_error for o in self._counted() if o.reference_error is not None]
-        return _mean(published) if len(published) == len(self._counted()) else None
+        """Mean of the published errors if all that `mean_validation_error` counts have one; else None."""
+        published = [role.reference_error for o in self._counted() for role in o.roles]
+        known = [error for error in published if error is not None]
+        return _mean(known) if len(known) == len(published) else None
 
     @property
     def mean_extrapolation_error(self) -> float | None:
@@ -198,44 +207,55 @@ def figures(trained: Trained, reference: Reference | None = None) -> TrainingFig
 def _operator(
     entry: RegressorEntry, selected: Selected | None, reference: Reference | None
 ) -> OperatorFigures:
-    # Layouts are weighted by rows; a regressor that was taken over has none here, so its layouts count alike.
-    rows_of = {
-        layout: int(_of_layout(selected.table.workloads, layout).sum()) if selected else 1
-        for layout in entry.layouts
-    }
-    key = (entry.operator, entry.direction, entry.dtype)
+    layouts = _layouts(entry, selected, reference)
+    roles = []
+    for role, error in entry.role_errors.items():
+        # Layouts are weighted by rows; a regressor that was taken over has none here, so its layouts count alike.
+        own = {(layout.nodes, layout.gpus_per_node): layout.rows for layout in layouts if layout.role == role}
+        rows_of = own or dict.fromkeys(entry.layouts, 1)
+        roles.append(
+            RoleFigures(
+                role=role,
+                name=role_name(entry.operator, role),
+                rows=int(np.isfinite(_times_us(selected, role)).sum()) if selected else None,
+                error=error,
+                reference_error=reference.error_of(entry, role, rows_of) if reference else None,
+            )
+        )
     return OperatorFigures(
-        entry=entry,
-        selected=selected,
-        reference_error=reference.error_of(*key, rows_of) if reference else None,
-        layouts=_layouts(selected, key, rows_of, reference),
-        outliers=_outliers(selected),
+        entry=entry, selected=selected, roles=tuple(roles), layouts=layouts, outliers=_outliers(selected)
     )
 
 
 def _layouts(
-    selected: Selected | None,
-    key: tuple[str, Direction, str],
-    rows_of: dict[Layout, int],
-    reference: Reference | None,
+    entry: RegressorEntry, selected: Selected | None, reference: Reference | None
 ) -> tuple[LayoutFigures, ...]:
     if selected is None:
         return ()
-    errors = relative_errors(selected.held_out_us, selected.table.times_us)
     found = []
-    for layout, rows in rows_of.items():
-        own = errors[_of_layout(selected.table.workloads, layout)]
+    for role, layout in product(entry.role_errors, entry.layouts):
+        times_us = _times_us(selected, role)
+        own = selected.table.in_layout(layout) & np.isfinite(times_us)
+        if not own.any():
+            continue
+        errors = relative_errors(selected.held_out_us[own], times_us[own])
         found.append(
             LayoutFigures(
+                role=role,
                 nodes=layout[0],
                 gpus_per_node=layout[1],
-                rows=rows,
-                error=float(own.mean()),
-                median_error=float(np.median(own)),
-                reference_error=reference.error_of_layout(*key, layout) if reference else None,
+                rows=len(errors),
+                error=float(errors.mean()),
+                median_error=float(np.median(errors)),
+                reference_error=reference.error_of_layout(entry, role, layout) if reference else None,
             )
         )
     return tuple(found)
+
+
+def _times_us(selected: Selected, role: str) -> Array:
+    """Times of the rows in a role, [rows]; NaN where a workload was not measured in it."""
+    return selected.table.role_times_us[role]
 
 
 def _outliers(selected: Selected | None) -> tuple[Outlier, ...]:
@@ -251,12 +271,6 @@ def _outliers(selected: Selected | None) -> tuple[Outlier, ...]:
         )
         for row in selected.outliers
     )
-
-
-def _of_layout(workloads: Array, layout: Layout) -> npt.NDArray[np.bool_]:
-    # Nodes and GPUs per node end a collective's workload vector.
-    rows: npt.NDArray[np.bool_] = (workloads[:, -2:] == layout).all(axis=1)
-    return rows
 
 
 def _mean(values: Sequence[float]) -> float:

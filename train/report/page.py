@@ -9,6 +9,7 @@ import numpy as np
 from kernelcast.runtime.bundle.interval import LEVEL
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.operators import role_name
 from kernelcast.runtime.views.formatting import amount, counted, percent, value_range
 from kernelcast.runtime.views.markup import Markup, element, joined
 from kernelcast.runtime.views.output_file import write_pieces
@@ -35,7 +36,7 @@ from kernelcast.train.report.plots import (
     overview_plot,
 )
 from kernelcast.train.report.points import Points
-from kernelcast.train.report.table import columns
+from kernelcast.train.report.table import columns, rows
 
 FILE_NAME = "index.html"
 _OUTLIERS_SHOWN = 500
@@ -156,15 +157,15 @@ def _facts(figures: TrainingFigures) -> dict[str, str]:
 
 def _table(figures: TrainingFigures) -> Markup:
     found = columns(figures)
-    rows = [
+    shown = [
         [element("data", cell.text, value=str(cell.value)) for cell in cells]
         for cells in zip(*(column.cells for column in found), strict=True)
     ]
-    for row, operator in zip(rows, figures.operators, strict=True):
+    for row, (operator, _) in zip(shown, rows(figures), strict=True):
         row[0] = element("a", row[0], href=f"#{operator.anchor}")
     return table(
         [column.heading for column in found],
-        rows,
+        shown,
         caption="Errors on held-out rows, from nested cross-validation. A heading sorts.",
         text_columns=[index for index, column in enumerate(found) if not column.is_number],
         class_="sortable",
@@ -172,15 +173,16 @@ def _table(figures: TrainingFigures) -> Markup:
 
 
 def _overview(figures: TrainingFigures) -> Markup:
-    ordered = sorted(figures.operators, key=lambda o: o.entry.validation_error)
-    errors = [(o.entry.validation_error, o.reference_error) for o in ordered]
-    drawn, height = overview_plot([o.name for o in ordered], errors)
-    best, worst = (f"{o.name} with {percent(o.entry.validation_error)}" for o in (ordered[0], ordered[-1]))
+    ordered = sorted(rows(figures), key=lambda row: row[1].error)
+    names = [f"{role.name}, {operator.entry.direction_text}" for operator, role in ordered]
+    errors = [(role.error, role.reference_error) for _, role in ordered]
+    drawn, height = overview_plot(names, errors)
+    best, worst = (f"{names[at]} with {percent(errors[at][0])}" for at in (0, -1))
     compared = any(reference is not None for _, reference in errors)
     svg = picture(
         "overview",
         "Errors of all regressors",
-        f"Error of each of {len(ordered)} regressors, from {best} to {worst}.",
+        f"Error of each regressor in each of its {len(ordered)} roles, from {best} to {worst}.",
         *drawn,
         width=OVERVIEW_WIDTH,
         height=height,
@@ -233,10 +235,9 @@ def _summary(operator: OperatorFigures) -> str:
         if value is not False
     )
     taken = "" if operator.selected else " Taken over from an earlier bundle: its rows have not changed."
-    pooled = f" Fitted together with {', '.join(operator.relatives)}." if operator.relatives else ""
     return (
         f"{operator.title[:1].upper()}{operator.title[1:]}. {entry.algorithm} on {entry.form} ({settings}). "
-        f"{entry.rows:,} rows: {_ranges(operator)}.{pooled}{taken}"
+        f"{entry.rows:,} rows: {_ranges(operator)}.{taken}"
     )
 
 
@@ -296,6 +297,7 @@ def _plots(operator: OperatorFigures) -> Iterator[Markup]:
 def _layouts(operator: OperatorFigures) -> Markup:
     rows = [
         (
+            role_name(operator.entry.operator, layout.role),
             f"{layout.nodes} × {layout.gpus_per_node}",
             f"{layout.rows:,}",
             percent(layout.error),
@@ -304,7 +306,7 @@ def _layouts(operator: OperatorFigures) -> Markup:
         )
         for layout in operator.layouts
     ]
-    headers = ("nodes × devices per node", "rows", "error", "median error", "reference")
+    headers = ("role", "nodes × devices per node", "rows", "error", "median error", "reference")
     return table(headers, rows, caption=f"Errors of {operator.name} by layout")
 
 

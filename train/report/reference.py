@@ -5,11 +5,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.bundle.regressor_entry import Layout, RegressorEntry
 from kernelcast.store.importers import PublishedError, read_published_errors
-
-Layout = tuple[int, int]
-"""Nodes, GPUs per node."""
 
 _EVERY_LAYOUT = (0, 0)
 
@@ -33,15 +30,13 @@ class Reference:
         """
         return cls(directory=directory, errors=read_published_errors(directory))
 
-    def error_of(
-        self, operator: str, direction: Direction, dtype: str, rows_of: Mapping[Layout, int]
-    ) -> float | None:
-        """Their error for an operator and direction; None where they published none.
+    def error_of(self, entry: RegressorEntry, role: str, rows_of: Mapping[Layout, int]) -> float | None:
+        """Their error for a regressor in a role; None where they published none.
 
         For a collective: the error of their regressor over all layouts; without one, the mean over single layouts
         weighted by `rows_of` (rows per layout of this training), if they published an error for each.
         """
-        published = self._published(operator, direction, dtype)
+        published = self._published(entry, role)
         if not rows_of:
             return next((e.validation_error for e in published if e.nodes is None), None)
         by_layout = _by_layout(published)
@@ -51,15 +46,13 @@ class Reference:
             return None
         return sum(by_layout[layout] * rows for layout, rows in rows_of.items()) / sum(rows_of.values())
 
-    def error_of_layout(
-        self, operator: str, direction: Direction, dtype: str, layout: Layout
-    ) -> float | None:
-        """Their error for one layout of a collective; None where they published none."""
-        return _by_layout(self._published(operator, direction, dtype)).get(layout)
+    def error_of_layout(self, entry: RegressorEntry, role: str, layout: Layout) -> float | None:
+        """Their error for one layout of a collective in a role; None where they published none."""
+        return _by_layout(self._published(entry, role)).get(layout)
 
-    def _published(self, operator: str, direction: Direction, dtype: str) -> Sequence[PublishedError]:
-        wanted = (operator, direction, dtype)
-        return [e for e in self.errors if (e.operator, e.direction, e.dtype) == wanted]
+    def _published(self, entry: RegressorEntry, role: str) -> Sequence[PublishedError]:
+        wanted = (entry.operator, role, entry.direction, entry.dtype)
+        return [e for e in self.errors if (e.operator, e.role, e.direction, e.dtype) == wanted]
 
 
 def _by_layout(published: Sequence[PublishedError]) -> dict[Layout, float]:

@@ -20,7 +20,7 @@ def kept() -> dict[str, Trained]:
 
 @pytest.fixture
 def trained(kept: dict[str, Trained], request: pytest.FixtureRequest) -> Trained:
-    """Forward gelu and backward qkv_linear with 24 rows, dp_all_reduce with 12 in each of three layouts."""
+    """Forward gelu and backward gemm with 24 rows, all_reduce with 12 in each of three layouts."""
     if "here" not in kept:
         request.getfixturevalue("few_candidates")
         kept["here"] = _train(*map(request.getfixturevalue, ("database", "measure", "tmp_path")))
@@ -29,12 +29,12 @@ def trained(kept: dict[str, Trained], request: pytest.FixtureRequest) -> Trained
 
 def _train(database: Database, measure: Callable[..., list[Sample]], folder: Path) -> Trained:
     measure(database, "gelu", Direction.FORWARD, 24, dtype="float16")
-    measure(database, "qkv_linear", Direction.BACKWARD, 24, dtype="float16")
+    measure(database, "gemm", Direction.BACKWARD, 24, dtype="float16")
     times_us = {
         (2**size, nodes, gpus): 10 + 2**size / (1000 * nodes) * (1.5 if size % 2 else 1)
         for nodes, gpus in LAYOUTS
         for size in range(10, 22)
     }
-    measure(database, "dp_all_reduce", Direction.ONCE, times_us=times_us, dtype="float16")
+    measure(database, "all_reduce", Direction.ONCE, times_us=times_us, dtype="float16")
     measure(database, "softmax", Direction.FORWARD, 3, dtype="float16")
     return train_bundle(database, folder / "here.kcast")

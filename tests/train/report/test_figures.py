@@ -26,15 +26,15 @@ def with_errors(trained: Trained, **changes: float | None) -> TrainingFigures:
 def test_means_leave_the_collectives_out(trained: Trained) -> None:
     found = figures(trained)
     errors = {o.entry.operator: o.entry.validation_error for o in found.operators}
-    assert set(errors) == {"dp_all_reduce", "gelu", "qkv_linear"}
-    assert found.mean_validation_error == pytest.approx((errors["gelu"] + errors["qkv_linear"]) / 2)
-    assert found.mean_collective_error == errors["dp_all_reduce"]
+    assert set(errors) == {"all_reduce", "gelu", "gemm"}
+    assert found.mean_validation_error == pytest.approx((errors["gelu"] + errors["gemm"]) / 2)
+    assert found.mean_collective_error == errors["all_reduce"]
     assert found.rows == 24 + 24 + 36
     assert found.size_bytes == sum(entry.size_bytes for entry in trained.manifest.regressors)
 
 
 def test_collectives_alone_have_a_mean(trained: Trained) -> None:
-    [collective] = [entry for entry in trained.manifest.regressors if entry.operator == "dp_all_reduce"]
+    [collective] = [entry for entry in trained.manifest.regressors if entry.operator == "all_reduce"]
     found = figures(replace(trained, manifest=replace(trained.manifest, regressors=(collective,))))
     assert found.mean_validation_error == found.mean_collective_error == collective.validation_error
     assert figures(trained).mean_reference_error is None
@@ -74,7 +74,7 @@ def test_outliers_are_told_with_workload_and_times(trained: Trained) -> None:
 def test_a_reference_is_compared_operator_by_operator(trained: Trained) -> None:
     found = figures(trained, Reference.read(PUBLISHED))
     by_name = {o.entry.operator: o.reference_error for o in found.operators}
-    assert by_name == {"dp_all_reduce": None, "gelu": None, "qkv_linear": 0.02}
+    assert by_name == {"all_reduce": None, "gelu": None, "gemm": 0.02}
     # A mean over some would stand beside a mean over others.
     assert found.mean_reference_error is None
 
@@ -99,7 +99,7 @@ def test_the_table_has_a_cell_per_operator_and_no_empty_column(trained: Trained)
     }
     assert "reference" not in table
     assert "extrapolated" not in table
-    assert [cell.text for cell in table["operator"].cells] == ["dp_all_reduce", "gelu", "qkv_linear"]
+    assert [cell.text for cell in table["operator"].cells] == ["all_reduce", "gelu", "gemm"]
     assert [cell.value for cell in table["coverage"].cells] == [0.875] * 3
     assert [table[name].is_number for name in ("operator", "rows", "error", "range")] == [
         False,

@@ -72,7 +72,7 @@ def test_the_page_holds_tables_plots_and_what_was_left_out(trained: Trained, sho
     found = Page(shown)
     headings = ["operator", "direction", "rows", "algorithm", "form", "error", "reference"]
     assert found.text["th"][:7] == headings
-    assert found.text["h3"] == ["dp_all_reduce, once", "gelu, forward", "qkv_linear, backward"]
+    assert found.text["h3"] == ["all_reduce, once", "gelu, forward", "gemm, backward"]
     assert "softmax (forward): 3 distinct workloads, expected 8 or more" in found.text["li"]
     mean = percent(figures(trained).mean_validation_error)
     assert mean in found.text["dd"]
@@ -145,7 +145,7 @@ def test_what_is_not_known_is_said(trained: Trained) -> None:
 
 def test_outliers_are_listed(trained: Trained) -> None:
     collective = trained.selections[0]
-    assert collective.table.operator == "dp_all_reduce"
+    assert collective.table.operator == "all_reduce"
     many = replace(collective, outliers=tuple(range(36)))
     shown = page(figures(replace(trained, selections=(many, *trained.selections[1:]))))
     found = Page(shown)
@@ -169,7 +169,7 @@ def test_the_same_training_gives_the_same_bytes(trained: Trained, shown: str) ->
 def test_progress_names_every_operator(trained: Trained) -> None:
     steps: list[tuple[int, int, str]] = []
     page(figures(replace(trained, selections=())), on_progress=lambda *step: steps.append(step))
-    assert steps == [(1, 3, "dp_all_reduce"), (2, 3, "gelu"), (3, 3, "qkv_linear")]
+    assert steps == [(1, 3, "all_reduce"), (2, 3, "gelu"), (3, 3, "gemm")]
 
 
 def test_a_page_is_replaced_as_a_whole(

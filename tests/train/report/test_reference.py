@@ -18,16 +18,16 @@ def reference() -> Reference:
 
 
 def test_an_operator_has_one_error_per_direction_and_dtype(reference: Reference) -> None:
-    assert reference.error_of("qkv_linear", FORWARD, "float16", {}) == 0.04
-    assert reference.error_of("qkv_linear", Direction.BACKWARD, "float16", {}) == 0.02
-    assert reference.error_of("qkv_linear", FORWARD, "float32", {}) is None
+    assert reference.error_of("gemm", FORWARD, "float16", {}) == 0.04
+    assert reference.error_of("gemm", Direction.BACKWARD, "float16", {}) == 0.02
+    assert reference.error_of("gemm", FORWARD, "float32", {}) is None
     assert reference.error_of("gelu", FORWARD, "float16", {}) is None
 
 
 def test_a_collective_has_that_of_all_layouts(reference: Reference) -> None:
-    assert reference.error_of("mp_all_reduce", ONCE, "float16", {(1, 2): 10}) == 0.015
-    assert reference.error_of_layout("mp_all_reduce", ONCE, "float16", (2, 4)) == 0.01
-    assert reference.error_of_layout("mp_all_reduce", ONCE, "float16", (1, 2)) is None
+    assert reference.error_of("all_reduce", ONCE, "float16", {(1, 2): 10}) == 0.015
+    assert reference.error_of_layout("all_reduce", ONCE, "float16", (2, 4)) == 0.01
+    assert reference.error_of_layout("all_reduce", ONCE, "float16", (1, 2)) is None
 
 
 def test_else_its_layouts_are_weighted_by_rows(reference: Reference, tmp_path: Path) -> None:
@@ -40,8 +40,8 @@ def test_else_its_layouts_are_weighted_by_rows(reference: Reference, tmp_path: P
     (tmp_path / "nccl" / "X.csv").write_text(head + rows)
     (tmp_path / "nccl" / "X_p2p_fp16_1_2.csv").write_text("shape,nodes,GPUsPerNode,dur(us)\n1,1,2,1\n")
     found = Reference.read(tmp_path)
-    assert found.error_of("pp_p2p", ONCE, "float16", {(1, 2): 20, (2, 1): 10}) == pytest.approx(0.02)
-    assert found.error_of("pp_p2p", ONCE, "float16", {(1, 2): 20, (4, 1): 10}) is None
+    assert found.error_of("point_to_point", ONCE, "float16", {(1, 2): 20, (2, 1): 10}) == pytest.approx(0.02)
+    assert found.error_of("point_to_point", ONCE, "float16", {(1, 2): 20, (4, 1): 10}) is None
 
 
 def test_a_folder_without_any_is_refused(tmp_path: Path) -> None:
