@@ -5,10 +5,10 @@ from typing import Any, Self
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MAX_DEGREE, REQUEST, Recompute, Schedule
-from kernelcast.runtime.request.kinds import Whole
+from kernelcast.runtime.request.kinds import whole
 from kernelcast.runtime.request.model import ModelConfig
 
-_COUNT = Whole(0, MAX_DEGREE)
+_COUNT = whole(0, MAX_DEGREE)
 # Layer counts are checked with the number of stages.
 _CHECKED = tuple(field for field in LAYOUT.values() if field.name != "layer_counts")
 
