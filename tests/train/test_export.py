@@ -16,13 +16,12 @@ from sklearn.ensemble import RandomForestRegressor
 
 from kernelcast.runtime import DataError
 from kernelcast.runtime.bundle.interval import Interval
-from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
-from kernelcast.train import export, parity
+from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.train import export
 from kernelcast.train.baseline import Roofline
 from kernelcast.train.dataset import Array, Table
-from kernelcast.train.export import ML_OPSET, OPSET
+from kernelcast.train.export import ML_OPSET, OPSET, PARITY_TOLERANCE
 from kernelcast.train.intervals import log_half_widths
-from kernelcast.train.parity import PARITY_TOLERANCE
 from kernelcast.train.regressor import Candidate, Regressor, fit
 from kernelcast.train.selection import CANDIDATES
 
@@ -42,8 +41,7 @@ candidates = pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda c: f"{c
 
 def fits(candidate: Candidate, operator: str) -> bool:
     """Whether a candidate is for an operator: one form is a collective's own."""
-    collective = OPERATORS[operator].operator_class is OperatorClass.COMMUNICATION
-    return collective or candidate.form != "latency_bandwidth"
+    return OPERATORS[operator].is_collective or candidate.form != "latency_bandwidth"
 
 
 def to_onnx(regressor: Regressor, interval: Interval = INTERVAL) -> bytes:
@@ -53,7 +51,7 @@ def to_onnx(regressor: Regressor, interval: Interval = INTERVAL) -> bytes:
 def check_parity(
     model: bytes, regressor: Regressor, table: Table, seed: int, interval: Interval = INTERVAL
 ) -> float:
-    return parity.check_parity(model, regressor, interval, table, seed)
+    return export.check_parity(model, regressor, interval, table, seed)
 
 
 def answers(model: bytes, workloads: Array) -> Array:
@@ -164,9 +162,7 @@ def test_a_steep_knee_keeps_parity(knee: float) -> None:
             knees=(knee / 10, knee),
             knee_weights_us=(0.0, slope * 80 / knee),
         )
-        regressor = Regressor(
-            candidate=CANDIDATES[0], operator="adam", baseline=baseline, trees=nothing
-        )
+        regressor = Regressor(candidate=CANDIDATES[0], operator="adam", baseline=baseline, trees=nothing)
         answered = answers(to_onnx(regressor), workloads)
         assert answered == pytest.approx(regressor.predict_us(workloads), rel=PARITY_TOLERANCE / 3)
 
@@ -221,9 +217,7 @@ def test_a_model_that_cannot_be_run_is_one_line(
 ) -> None:
     table = make_table(noise=0.2)
     regressor = fit(CANDIDATES[0], table, 3)
-    with pytest.raises(
-        DataError, match=r"^gemm \(forward\): the exported model cannot be run \("
-    ) as caught:
+    with pytest.raises(DataError, match=r"^gemm \(forward\): the exported model cannot be run \(") as caught:
         check_parity(damage(to_onnx(regressor)), regressor, table, 3)
     assert "\n" not in str(caught.value)
 
@@ -237,9 +231,7 @@ def test_trees_that_convert_to_something_else_are_refused(
         "convert_sklearn",
         lambda *_, **__: onnx.load_from_string(to_onnx(fit(CANDIDATES[1], make_table(), 3))),
     )
-    with pytest.raises(
-        DataError, match=r"^gemm: trees converted to Gather, .*, expected one TreeEnsemble"
-    ):
+    with pytest.raises(DataError, match=r"^gemm: trees converted to Gather, .*, expected one TreeEnsemble"):
         to_onnx(regressor)
 
 
