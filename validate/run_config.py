@@ -59,7 +59,7 @@ class RunConfig:
             raise UsageError(f"runs is {shown(runs)}, expected at least one table [[runs]]")
         if not isinstance(defaults, dict):
             raise UsageError(f"defaults is {shown(defaults)}, expected a table [defaults]")
-        defaults = only_known(defaults, _RUN_FIELDS, prefix="defaults: ")
+        defaults = only_known(defaults, _RUN_FIELDS, path="defaults.")
         require_integer("rounds", document.get("rounds", 2), low=1, high=_MOST)
         require_integer("warm_up_steps", document.get("warm_up_steps", 2), low=0, high=_MOST)
         require_integer("seed", document.get("seed", 0), low=0, high=_MOST)

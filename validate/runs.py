@@ -91,7 +91,7 @@ class RunsFile:
             raise UsageError(f"runs is {found}, expected at least one table [[runs]]")
         if not isinstance(defaults, dict):
             raise UsageError(f"defaults is {shown(defaults)}, expected a table [defaults]")
-        defaults = only_known(defaults, DEFAULT_FIELDS, prefix="defaults: ")
+        defaults = only_known(defaults, DEFAULT_FIELDS, path="defaults.")
         models = RunModels.of(document.get("models", {}), folder=path.parent)
         return cls(
             site=text(document, "site"),

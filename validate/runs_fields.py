@@ -31,7 +31,7 @@ SECONDS = Number(0, 1e9, "seconds, a number above 0", above=True)
 RELATIVE_ERROR = Number(-1, 1e9, "a fraction above -1 (-0.05: 5 % too short)", above=True)
 
 
-def only_known(table: Mapping[str, Any], names: Collection[str], *, prefix: str = "") -> dict[str, Any]:
+def only_known(table: Mapping[str, Any], names: Collection[str], *, path: str = "") -> dict[str, Any]:
     """The table by the names that its fields have now; it has no other fields than `names`.
 
     Raises:
@@ -40,7 +40,7 @@ def only_known(table: Mapping[str, Any], names: Collection[str], *, prefix: str 
     found = renamed(table, LAYOUT)
     for name in found:
         if name not in names:
-            raise UsageError(f"{prefix}{unknown_field(name, names)}")
+            raise unknown_field(name, names, path=path)
     return found
 
 
@@ -77,7 +77,7 @@ def components(table: Mapping[str, Any], name: str, kind: Number) -> Mapping[str
     found = table[name]
     if not isinstance(found, dict):
         raise UsageError(f"{name} is {shown(found)}, expected a table of components")
-    only_known(found, COMPONENT_NAMES, prefix=f"{name}: ")
+    only_known(found, COMPONENT_NAMES, path=f"{name}.")
     try:
         return MappingProxyType({component: number_of(found, component, kind) for component in found})
     except UsageError as error:

@@ -184,12 +184,12 @@ def renamed(values: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str,
     return found
 
 
-def unknown_field(name: object, known: Iterable[str]) -> UsageError:
-    """The error about a field that does not exist; suggests one that was probably meant."""
+def unknown_field(name: str, known: Iterable[str], *, path: str = "") -> UsageError:
+    """The error about a field that does not exist; suggests one that was probably meant. `path` is where it stands."""
     names = list(known)
-    near = nearest_names(str(name), names)
+    near = nearest_names(name, names)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    return UsageError(f"field {shown(name)} is unknown{hint}, known are {', '.join(names)}")
+    return UsageError(f"field {shown(path + name)} is unknown{hint}, known are {', '.join(names)}")
 
 
 def require_integer(name: str, value: object, *, low: int, high: int) -> None:

@@ -64,7 +64,7 @@ def test_readable(make_bundle: Make, model_file: Path) -> None:
     assert "model     tiny: 4 layers, hidden 8, sequence 4, vocabulary 128 (padded)" in lines
     assert "layers    3, 1" in lines
     assert "  Stage_Bwd_Max  680.0 µs" in lines
-    assert "      1         1       1,912  140.0 µs  285.0 µs      0.0 µs  5.0 µs" in lines
+    assert "      1       1       1,912  140.0 µs  285.0 µs      0.0 µs  5.0 µs" in lines
     assert not [line for line in lines if line != line.rstrip() or line.startswith("warning")]
 
 
@@ -156,9 +156,9 @@ def test_equal_stages_share_a_row(make_bundle: Make, model_file: Path) -> None:
 
 
 def test_explained(make_bundle: Make, model_file: Path) -> None:
-    lines = run(make_bundle(largest=20), model_file, "--explain", "qkv_linear").output.splitlines()
+    lines = run(make_bundle(largest=20), model_file, "--explain", "qkv").output.splitlines()
     assert lines[0].startswith("step ")
-    at = lines.index("qkv_linear (forward)")
+    at = lines.index("gemm qkv, Linear1 (forward)")
     assert lines[at + 1] == "  time       10.0 µs, 5.0 µs to 20.0 µs (90 %)"
     assert lines[at + 2].startswith("  calls      12 per step, 120.0 µs, ")
     assert lines[at + 3] == "  regressor  linear, form time, 1 samples, error 0.0% in its range"
@@ -167,7 +167,7 @@ def test_explained(make_bundle: Make, model_file: Path) -> None:
         "  k        columns in       8             1  20  yes",
         "  n        columns out     24             1  20  NO",
     ]
-    assert "qkv_linear (backward)" in lines
+    assert "gemm qkv, Linear1 (input_gradient)" in lines
 
 
 def test_explained_with_the_nearest_samples(make_bundle: Make, model_file: Path, database: Path) -> None:
@@ -332,7 +332,7 @@ def test_warnings_are_shown_and_counted(make_bundle: Make, model_file: Path) -> 
         (["--sequence-length", "0"], UsageError, "--sequence-length is '0', expected a whole number from 1"),
         (["--gpu-memory", "much"], UsageError, "gpu_memory is 'much', expected a size such as 80GB or 40GiB"),
         (["--db", "bench.db"], UsageError, "--db is given without --explain, expected both"),
-        (["--explain", "rop"], UsageError, "operator 'rop' is unknown; known are embedding, "),
+        (["--explain", "rop"], UsageError, "operator rop is unknown; those of this step are embedding, "),
         (["--explain", "gelu", "--db", "none.db"], DataError, "none.db: no such database; expected a file"),
         (["--model", "gpt-2o"], UsageError, "model 'gpt-2o' is unknown; built in are gpt-20b, "),
         (["--model", "none.toml"], DataError, "model file none.toml: no such file"),

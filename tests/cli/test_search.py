@@ -215,9 +215,7 @@ def test_nothing_fits(bundle: Path, model_file: Path) -> None:
 
 
 def test_operators_that_the_bundle_lacks(make_bundle: Make, model_file: Path) -> None:
-    lacking = make_bundle(
-        without=("dp_all_reduce", "mp_all_reduce", "dp_reduce_scatter", "mp_reduce_scatter")
-    )
+    lacking = make_bundle(without=("all_reduce", "reduce_scatter"))
     result = run(lacking, model_file, "--gpus", "4")
     assert result.exit_code == 0
     assert "have no answer: no regressor for " in result.output
