@@ -121,7 +121,7 @@ def check_report(found: dict[str, Any]) -> None:
         assert components["Overall"]["measured_s"] == one["measured_s"]
         assert components["Encoder_Fwd"]["measured_s"] > 0
         operators = {(o["operator"], o["direction"]): o for o in one["operators"]}
-        qkv = operators["gemm qkv", "backward"]
+        qkv = operators["gemm/qkv", "backward"]
         assert qkv["calls"] == 6  # 3 layers, 2 micro-batches
         assert qkv["predicted_us_per_call"] == pytest.approx(20.0)
         assert qkv["measured_us_per_call"] == pytest.approx(qkv["measured_s"] / 6 * 1e6)
