@@ -70,14 +70,14 @@ def test_every_operator_is_found_in_its_direction(norm: str, recompute: str) -> 
     again = {
         "none": set(),
         "selective": {"flash_attention"},
-        "full": {"flash_attention", "qkv_linear", "rope"},
+        "full": {"flash_attention", "gemm/qkv", "rope"},
     }[recompute]
     for name, count in {
-        "qkv_linear": 2,
+        "gemm/qkv": 2,
         "flash_attention": 2,
         "rope": 2,
         "gelu": 2,
-        "logits_linear": 1,
+        "gemm/logits": 1,
     }.items():
         twice = 2 if name in again else 1
         if not (name == "gelu" and recompute == "full"):
