@@ -121,7 +121,7 @@ collect.add_command(plan_command)
 @click.option(
     "--procs",
     type=click.IntRange(min=2, max=1024),
-    help="Start so many processes on this node; without it, torchrun, srun or mpirun starts them.",
+    help="Start this number of processes on this node; without it, torchrun, srun or mpirun starts them.",
 )
 @click.option(
     "--layouts",

@@ -10,7 +10,7 @@ import click
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import Field, option_name
-from kernelcast.runtime.request.kinds import Flag, Kind
+from kernelcast.runtime.request.kinds import FLAG, Kind
 from kernelcast.runtime.request.models import BUILT_IN
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -72,7 +72,7 @@ def field_options(
         for field in reversed(fields):
             names = [option_name(name) for name in field.old]
             more: dict[str, Any] = {"metavar": field.unit.upper() or field.kind.metavar}
-            if isinstance(field.kind, Flag) and not as_text:
+            if field.kind is FLAG and not as_text:
                 more = {"is_flag": True, "default": None}
             elif not as_text:
                 more |= {"callback": _reading(field.kind)}
@@ -93,9 +93,7 @@ def field_options(
 def help_of(field: Field) -> str:
     """What a field is, and what holds where it is not given."""
     default = field.otherwise if field.default is None else str(field.default)
-    return (
-        f"{field.help}  [default: {default}]" if default and not isinstance(field.kind, Flag) else field.help
-    )
+    return f"{field.help}  [default: {default}]" if default and field.kind is not FLAG else field.help
 
 
 bundle_option = click.option("--bundle", required=True, metavar="FILE", help="Bundle of regressors (.kcast).")

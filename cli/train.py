@@ -120,7 +120,9 @@ def train(
         click.echo(json.dumps(found.to_dict(), indent=2))
         return
     _show(found)
-    if reference and all(role.reference_error is None for operator in found.operators for role in operator.roles):
+    if reference and all(
+        role.reference_error is None for operator in found.operators for role in operator.roles
+    ):
         click.echo(
             f"reference {reference.directory}: has no error of these operators in {trained.manifest.dtype}"
         )

@@ -86,8 +86,9 @@ def collect_compute(
 ) -> Collected:
     """Measure every point of `plan` that the database does not hold yet for this hardware and software.
 
-    Each of `processes` is a level: so many processes of this node run an operator at once, one of which is measured
-    (see companions.py). `again` measures what is held once more, all of it or what was flagged; older samples stay.
+    Each of `processes` is a level: that number of processes of this node run an operator at once, one of which is
+    measured (see companions.py). `again` measures what is held once more, all of it or what was flagged; older
+    samples stay.
 
     Raises:
         UsageError: unknown device, dtype or operator, or more processes than there are devices or cores.

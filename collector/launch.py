@@ -17,7 +17,7 @@ PARENT_PIPE = "KERNELCAST_PARENT_PIPE"
 """Tells quiet_torchrun that its standard input is a pipe from the process that launched it: it ends with that one."""
 
 ONE_VOICE = "KERNELCAST_ONE_VOICE"
-"""Tells workers whose output is shown that those who lost others leave it to quiet_torchrun to say so."""
+"""Tells workers whose output is shown that those who lost others leave the message to quiet_torchrun."""
 
 LOST_PEERS = 75
 """Exit status of such a worker."""
@@ -144,7 +144,7 @@ def _last_words(output: str) -> str:
     """The workers' own error lines, each once, without the frames of their tracebacks."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     errors = [found["error"] for line in lines if (found := _ERROR_LINE.match(line))]
-    # A worker that lost another says so too; the one that failed first says why.
+    # A worker that lost another reports it too; the one that failed first gives the reason.
     causes = [error for error in errors if "by peer" not in error]
     causes = causes or [line for line in lines if _ENDED_LINE.match(line)] or lines
     return " | ".join(dict.fromkeys(causes[-_LAST_LINES:]))[:500] or "no output"

@@ -31,7 +31,7 @@ def positions(workloads: Array) -> Array:
 def space_filling(
     points: Array, measured: Sequence[int], count: int, *, weights: Array | None = None
 ) -> list[int]:
-    """Numbers of so many points, each the farthest from all measured and chosen so far; `weights` stretch distances.
+    """Numbers of `count` points, each the farthest from all measured and chosen so far; `weights` stretch distances.
 
     Without anything measured the first one is the point nearest to the middle.
     """
@@ -55,7 +55,7 @@ def space_filling(
 
 
 def batch_size(measured: int) -> int:
-    """Workloads to measure between two refits of a committee, after so many."""
+    """Workloads to measure between two refits of a committee, after `measured` ones."""
     return max(_LEAST_BATCH, round(_BATCH_SHARE * measured))
 
 

@@ -1,4 +1,4 @@
-"""What a database knows already of this hardware, software and dtype, as the chooser and the cost model need it."""
+"""Times that a database holds of this hardware, software and dtype, as the chooser and the cost model need them."""
 
 from collections.abc import Mapping, Sequence
 

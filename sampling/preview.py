@@ -98,9 +98,9 @@ def preview(
         fitting = there = 0
         todo: list[Point] = []
         for level, level_known in zip(processes, known, strict=True):
-            beside = level if place.device.type == "cpu" else 1
+            sharing = level if place.device.type == "cpu" else 1
             for point in own:
-                fits = point_bytes(point, place.dtype.itemsize) * beside <= memory
+                fits = point_bytes(point, place.dtype.itemsize) * sharing <= memory
                 is_there = is_known(point.law, dtype, point.vector, level_known)
                 fitting, there = fitting + fits, there + is_there
                 if fits and not is_there:

@@ -1,4 +1,4 @@
-"""Is a database sound? Everything that can be verified without measuring again."""
+"""Verification of a database: everything that can be checked without measuring again."""
 
 import sqlite3
 from collections.abc import Iterator
@@ -81,10 +81,11 @@ def _foreign_keys(connection: sqlite3.Connection) -> list[str]:
 def _rows(connection: sqlite3.Connection) -> list[str]:
     findings = []
     for table in CONTENT_TABLES:
-        problems = _sample_problems(connection) if table == "sample" else _row_problems(connection, table)
         listed: list[str] = []
         more = 0
-        for row_id, problem in problems:
+        for row_id, problem in _problems(connection, table):
+            if problem is None:
+                continue
             if len(listed) < _MOST_OF_ONE_KIND:
                 listed.append(f"{table} {row_id}: {problem}")
             else:
@@ -93,13 +94,9 @@ def _rows(connection: sqlite3.Connection) -> list[str]:
     return findings
 
 
-def _row_problems(connection: sqlite3.Connection, table: str) -> Iterator[tuple[str, str]]:
-    for row in rows(connection, f"SELECT * FROM {table} ORDER BY id"):
-        if (problem := row_problem(table, row)) is not None:
-            yield row["id"], problem
-
-
-def _sample_problems(connection: sqlite3.Connection) -> Iterator[tuple[str, str]]:
-    for sample in stored_samples(connection):
-        if (problem := sample_problem(sample)) is not None:
-            yield sample.id, problem
+def _problems(connection: sqlite3.Connection, table: str) -> Iterator[tuple[str, str | None]]:
+    """The id of every row, and what is wrong with the row, or None."""
+    if table == "sample":
+        return ((sample.id, sample_problem(sample)) for sample in stored_samples(connection))
+    found = rows(connection, f"SELECT * FROM {table} ORDER BY id")
+    return ((row["id"], row_problem(table, row)) for row in found)

@@ -67,7 +67,7 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
 def foreign_database(
     path: Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES
 ) -> Iterator[sqlite3.Connection]:
-    """Yield a connection that reads one state of somebody else's database for the whole block.
+    """Yield a connection that reads one state of another's database for the whole block.
 
     The file is only read: an older version is migrated in a temporary copy.
 
@@ -115,7 +115,7 @@ def open_untrusted(path: Path, *, read_only: bool) -> sqlite3.Connection:
         schema_version(connection)
     except sqlite3.OperationalError:
         # In a folder that cannot be written SQLite cannot make the files that WAL readers share. Without a
-        # -wal file nobody is writing either, and the file can be read as one that never changes.
+        # -wal file no process is writing, and the file can be read as one that never changes.
         connection.close()
         if not read_only or path.with_name(path.name + "-wal").exists():
             raise

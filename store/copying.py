@@ -31,16 +31,13 @@ class Selection:
         return self.conditions.get(table, ("1", ()))
 
 
-EVERYTHING = Selection()
-
-
 def copy_content(
     source: sqlite3.Connection,
     target: sqlite3.Connection,
     *,
     source_path: Path,
     target_path: Path,
-    selection: Selection = EVERYTHING,
+    selection: Selection | None = None,
 ) -> Counter[str]:
     """Add what `target` lacks, in the caller's transactions on both; answers the rows added per table.
 
@@ -50,7 +47,7 @@ def copy_content(
         DataError: a row's content does not match its id, or the target has another row under the same id. The
             caller's transaction must then be given up.
     """
-    copy = _Copy(source, target, source_path, target_path)
+    copy, selection = _Copy(source, target, source_path, target_path), selection or Selection()
     with reported(source_path):
         copy.operators()
         return Counter(
@@ -74,9 +71,7 @@ class _Copy:
         """Add operators that only other versions of kernelcast know; their wording is no content."""
         for row in rows(self.source, "SELECT * FROM operator ORDER BY name"):
             with self._writing("operator"):
-                is_new = insert(self.target, "operator", row) is not None
-            if is_new:
-                continue
+                insert(self.target, "operator", row)
             [there] = rows(self.target, "SELECT features FROM operator WHERE name = ?", [row["name"]])
             if there["features"] != row["features"]:
                 raise DataError(

@@ -133,7 +133,7 @@ class Database:
     def add_step(self, step: MeasuredStep) -> str:
         """Add a measured training step, whose run is there; answers its id."""
         with self._transaction() as connection:
-            return write.write_step(connection, step)
+            return write.write_record(connection, step)
 
     def add_prediction(self, prediction: Prediction) -> str:
         """Add what was predicted for a stored step; answers its id."""
@@ -153,7 +153,8 @@ class Database:
             for traced in runs:
                 write.write_run(connection, traced.run, traced.compute, traced.fabric, traced.software)
                 for trace, unrecognised in traced.traces:
-                    write.write_trace(connection, trace, unrecognised)
+                    for record in (trace, *unrecognised):
+                        write.write_record(connection, record)
                 added += write.write_samples(connection, traced.samples)
         return added
 

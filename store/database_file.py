@@ -1,6 +1,6 @@
-"""The file itself: is it a kernelcast database, and how a new one comes into being.
+"""The file of a database: its header, and how a new one is made.
 
-The check reads the first bytes only, without SQLite, so that a file that is refused stays as it was.
+The check reads the first bytes only, without SQLite, so that a refused file stays as it was.
 """
 
 import os
@@ -15,7 +15,7 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.store.migrations import APPLICATION_ID, SCHEMA_VERSION, create_schema
 from kernelcast.store.sqlite_errors import reported
 
-DEFAULT_MAX_SIZE_BYTES = 16 * 2**30  # of somebody else's database
+DEFAULT_MAX_SIZE_BYTES = 16 * 2**30  # of another's database
 
 _MAGIC = b"SQLite format 3\x00"
 _HEADER_BYTES = 100
@@ -25,7 +25,7 @@ _APPLICATION_ID = slice(68, 72)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Header:
-    """What the first 100 bytes of a SQLite file say about who wrote it."""
+    """Application and version in the first 100 bytes of a SQLite file."""
 
     application_id: int
     user_version: int
@@ -68,7 +68,7 @@ def check_file(path: Path) -> None:
 
 
 def check_size(path: Path, max_size_bytes: int) -> None:
-    """Refuse a file that is larger than its reader wants to take in, its -wal file included.
+    """Refuse a file that is larger than a limit, its -wal file included.
 
     Raises:
         DataError: too large; names the limit.
@@ -110,7 +110,7 @@ def create_file(path: Path) -> None:
 
 @contextmanager
 def unfinished_file(path: Path) -> Iterator[Path]:
-    """Yield an empty database beside `path` under a name of its own; it goes at the end, unless published.
+    """Yield an empty database next to `path` under another name; it is deleted at the end, unless published.
 
     Raises:
         DataError: the folder does not exist or cannot be written.

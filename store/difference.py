@@ -5,6 +5,9 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from heapq import merge
+from itertools import groupby, repeat
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -84,21 +87,15 @@ def diff_databases(
 
 
 def _count_missing(a: sqlite3.Connection, b: sqlite3.Connection, table: str) -> tuple[int, int]:
-    """Rows only in `a` and only in `b`: two sorted lists, walked side by side."""
+    """Rows only in `a` and only in `b`: two sorted lists, merged."""
     sql = f"SELECT id FROM {table} ORDER BY id"
-    in_a, in_b = a.execute(sql), b.execute(sql)
-    only_a = only_b = 0
-    one, other = in_a.fetchone(), in_b.fetchone()
-    while one or other:
-        if other is None or (one is not None and one < other):
-            only_a += 1
-            one = in_a.fetchone()
-        elif one is None or other < one:
-            only_b += 1
-            other = in_b.fetchone()
-        else:
-            one, other = in_a.fetchone(), in_b.fetchone()
-    return only_a, only_b
+    ids = (zip(database.execute(sql), repeat(side)) for side, database in enumerate((a, b)))
+    only = [0, 0]
+    for _, group in groupby(merge(*ids), key=itemgetter(0)):
+        sides = [side for _, side in group]
+        if len(sides) == 1:
+            only[sides[0]] += 1
+    return only[0], only[1]
 
 
 def _fingerprints(connection: sqlite3.Connection, table: str) -> dict[str, tuple[str, dict[str, Any]]]:

@@ -20,10 +20,10 @@ from kernelcast.store.sqlite_errors import reported
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subset:
-    """Which measurements: every condition that is given holds. Dates are when a sample or step was measured.
+    """Which measurements: those for which every given condition holds. Dates are when a sample or step was measured.
 
-    `since` is included, `until` is not; both are UTC dates or moments, ISO-8601. What has no date (some
-    imports) is left out where one of them is given. `anonymous` drops site names and notes.
+    `since` is included, `until` is not; both are UTC dates or moments, ISO-8601. Rows without a date (some imports) are
+    left out where one of them is given. `anonymous` drops site names and notes.
     """
 
     operators: Sequence[str] = ()
@@ -47,52 +47,46 @@ class Subset:
 
     def sample_condition(self) -> Condition:
         """SQL about `sample`."""
-        where, parameters = self._measured("sample")
-        if self.operators:
-            where += f" AND sample.operator IN ({', '.join('?' for _ in self.operators)})"
-            parameters = (*parameters, *self.operators)
-        return where, parameters
+        return self._condition("sample", is_of_operators=True)
 
     def selection(self) -> Selection:
         """The rows to copy: the measurements, and whatever they refer to."""
         conditions: dict[str, Condition] = {"sample": self.sample_condition()}
         for table in ("step", "trace"):  # whole steps and traces are not measurements of single operators
-            conditions[table] = ("0", ()) if self.operators else self._measured(table)
+            conditions[table] = ("0", ()) if self.operators else self._condition(table)
         where, parameters = conditions["trace"]
         conditions["unrecognised_kernel"] = (f"trace_id IN (SELECT id FROM trace WHERE {where})", parameters)
         where, parameters = conditions["step"]
         conditions["prediction"] = (f"step_id IN (SELECT id FROM step WHERE {where})", parameters)
-        conditions["predictor"] = self._predictors()
+        conditions["predictor"] = self._condition(
+            "predictor", moment="trained_at", device="{}", is_of_operators=True
+        )
         if not self.is_everything:
             conditions |= self._referred_to(conditions)
         if self.anonymous:
             conditions["run_note"] = ("0", ())
         return Selection(conditions=conditions)
 
-    def _measured(self, table: str) -> Condition:
+    def _condition(
+        self,
+        table: str,
+        *,
+        moment: str = "measured_at",
+        device: str = "run_id IN (SELECT id FROM run WHERE {})",
+        is_of_operators: bool = False,
+    ) -> Condition:
         where, parameters = ["1"], list[Any]()
         if self.hardware:
-            where.append(f"{table}.run_id IN (SELECT id FROM run WHERE substr(compute_id, 1, ?) = ?)")
+            where.append(device.format("substr(compute_id, 1, ?) = ?"))
             parameters += [len(self.hardware), self.hardware]
-        for sign, moment in ((">=", self.since), ("<", self.until)):
-            if moment:
-                where.append(f"{table}.measured_at {sign} ?")
-                parameters.append(moment)
+        if is_of_operators and self.operators:
+            where.append(f"{table}.operator IN ({', '.join('?' for _ in self.operators)})")
+            parameters += self.operators
+        for sign, limit in ((">=", self.since), ("<", self.until)):
+            if limit:
+                where.append(f"{table}.{moment} {sign} ?")
+                parameters.append(limit)
         return " AND ".join(where), tuple(parameters)
-
-    def _predictors(self) -> Condition:
-        where, parameters = ["1"], list[Any]()
-        if self.hardware:
-            where.append("substr(compute_id, 1, ?) = ?")
-            parameters += [len(self.hardware), self.hardware]
-        if self.operators:
-            where.append(f"operator IN ({', '.join('?' for _ in self.operators)})")
-            parameters += list(self.operators)
-        for sign, moment in ((">=", self.since), ("<", self.until)):
-            if moment:
-                where.append(f"trained_at {sign} ?")
-                parameters.append(moment)
-        return " AND ".join(where), parameters
 
     @staticmethod
     def _referred_to(conditions: dict[str, Condition]) -> dict[str, Condition]:
@@ -125,7 +119,7 @@ class Subset:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exported:
-    """What an export wrote: rows per table, and texts of people that stay because ids are made of them."""
+    """What an export wrote: rows per table, and people's texts that stay because they are part of ids."""
 
     rows: Counter[str]
     content_digest: str
@@ -168,7 +162,7 @@ def export_database(
 
 
 def check_operators(connection: sqlite3.Connection, subset: Subset) -> None:
-    """Refuse an operator that nobody knows, which would otherwise silently select nothing.
+    """Refuse an unknown operator, which would otherwise silently select nothing.
 
     Raises:
         UsageError: names it.
@@ -179,7 +173,7 @@ def check_operators(connection: sqlite3.Connection, subset: Subset) -> None:
 
 
 def _texts(connection: sqlite3.Connection) -> dict[str, list[str]]:
-    """Words that people chose and that cannot be dropped, since ids are digests of them."""
+    """Texts that people chose and that cannot be dropped, since ids are digests of them."""
     questions = {
         "source names": "SELECT DISTINCT name FROM source WHERE kind <> 'collector' ORDER BY name",
         "source references": "SELECT DISTINCT reference FROM source WHERE reference <> '' ORDER BY 1",

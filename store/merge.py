@@ -18,7 +18,7 @@ from kernelcast.store.sqlite_errors import reported
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Merged:
-    """What a merge did: rows added per table from each source, and the digest of the whole afterwards."""
+    """Rows that a merge added per table from each source, and the digest of the whole afterwards."""
 
     added: tuple[tuple[Path, Counter[str]], ...]
     content_digest: str

@@ -21,12 +21,10 @@ from kernelcast.store.connection import foreign_database
 from kernelcast.store.copying import Condition
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.export import Subset, check_operators
+from kernelcast.store.rows import CONTENT_TABLES
 
 _ROWS_AT_ONCE = 100_000
-_SMALL_TABLES = (
-    "hardware", "fabric", "software", "operator", "source", "run", "run_note", "trace", "unrecognised_kernel", "step",
-    "prediction", "predictor",
-)  # fmt: skip
+_SMALL_TABLES = ("operator", *(table for table in CONTENT_TABLES if table != "sample"))
 _TYPES = {"TEXT": pa.string(), "REAL": pa.float64(), "INTEGER": pa.int64()}
 
 _SAMPLE_SQL = (
@@ -69,7 +67,7 @@ def export_parquet(
     The folder appears only when it is complete; memory does not grow with the database.
 
     Raises:
-        UsageError: an operator that nobody knows.
+        UsageError: an unknown operator.
         DataError: `target` exists or cannot be written, or `source` is no sound kernelcast database.
     """
     source, target = Path(source), Path(target)
@@ -147,7 +145,7 @@ def _write_partitions(
     folder.mkdir()
     written = 0
     for compute_id, operator in partitions:
-        # Quoted: the names are somebody's, and must not lead out of the folder.
+        # Quoted: names in another's file must not lead out of the folder.
         part = folder / f"compute_id={quote(compute_id, safe='')}" / f"operator={quote(operator, safe='')}"
         part.mkdir(parents=True)
         rows = _batches(

@@ -1,4 +1,4 @@
-"""Somebody's SQL on a database: read-only three times over, so that a typing error costs nothing.
+"""Users' SQL on a database, which is protected from writing in three ways.
 
 The file is opened `mode=ro`, `query_only` is on, and an authorizer refuses whatever is not reading: attaching other
 files, changing settings, loading extensions.

@@ -44,6 +44,7 @@ RECORDS: Mapping[str, type] = {
 }
 _OBJECTS = {"conditions", "model", "options", "components_s", "hyperparameters"}
 _LISTS = {"repetitions_s", "process_groups"}
+JSON_COLUMNS = _OBJECTS | _LISTS | {"vector", "fingerprint"}
 
 
 def rows(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = ()) -> Iterator[Row]:
@@ -57,19 +58,20 @@ def rows(connection: sqlite3.Connection, sql: str, parameters: Sequence[Any] = (
 def insert(connection: sqlite3.Connection, table: str, row: Mapping[str, Any]) -> int | None:
     """Add a row unless its id is there; answers the new row's number, or None.
 
-    Table and columns are those of schema.sql. Lists and dictionaries become JSON text, booleans 0 or 1.
+    Table and columns are those of schema.sql; for values see `stored_value`.
     """
     # Not INSERT OR IGNORE, which would also skip rows that break another constraint.
     key = "name" if table == "operator" else "id"
     columns, places = ", ".join(row), ", ".join("?" for _ in row)
     cursor = connection.execute(
         f"INSERT INTO {table} ({columns}) VALUES ({places}) ON CONFLICT ({key}) DO NOTHING",
-        [_column(value) for value in row.values()],
+        [stored_value(value) for value in row.values()],
     )
     return cursor.lastrowid if cursor.rowcount == 1 else None
 
 
-def _column(value: object) -> object:
+def stored_value(value: object) -> object:
+    """A value as SQLite stores it: JSON text for lists and dictionaries, 0 or 1 for booleans."""
     if isinstance(value, dict | list | tuple):
         return canonical_json(value)
     return int(value) if isinstance(value, bool) else value
@@ -82,7 +84,7 @@ def record_of(table: str, row: Row) -> Any:
         KernelcastError, ValueError, TypeError: there is none.
     """
     values = dict(row)
-    for name in (_OBJECTS | _LISTS) & row.keys():
+    for name in JSON_COLUMNS & row.keys():
         values[name] = json_value(name, row[name])
     for name in _LISTS & row.keys():
         values[name] = tuple(values[name])

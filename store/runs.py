@@ -69,7 +69,5 @@ class Run:
     @property
     def columns(self) -> dict[str, Any]:
         """Its row in table `run`, without the id."""
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        for name in ("source", "site", "note"):
-            del values[name]
-        return {**values, "source_id": self.source.id}
+        names = {field.name for field in fields(self)} - {"source", "site", "note"}
+        return {**{name: getattr(self, name) for name in names}, "source_id": self.source.id}

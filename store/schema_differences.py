@@ -40,14 +40,15 @@ def foreign_objects(connection: sqlite3.Connection) -> list[str]:
 
     Every object of an older version is one of the present schema too.
     """
-    found = connection.execute("SELECT type, name, rootpage FROM sqlite_master ORDER BY type, name")
+    ours = _our_objects()
+    found = connection.execute(
+        "SELECT type, name, rootpage FROM sqlite_master ORDER BY type, name"
+    ).fetchall()
     return [
         f"{kind} {name!r} is not kernelcast's"
-        for kind, name, root_page in found.fetchall()
-        if (
-            (kind, name) not in _our_objects() or (kind == "table" and not root_page)  # a virtual table
-        )
-        and not _SQLITES_OWN.match(name)
+        for kind, name, root_page in found
+        if not _SQLITES_OWN.match(name)
+        and ((kind, name) not in ours or (kind == "table" and not root_page))  # a virtual table has no page
     ]
 
 

@@ -20,7 +20,7 @@ _ABOUT = "Measured times of LLM training operators, down to their kernels."
 
 
 class _ReadOnly:
-    """Datasette opens files read-only by itself; this also keeps a stranger's schema from calling functions."""
+    """Datasette opens files read-only by itself; this also keeps another's schema from calling functions."""
 
     @staticmethod
     @hookimpl  # type: ignore[untyped-decorator]

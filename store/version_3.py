@@ -1,9 +1,8 @@
 """Version 3 of the schema: operators are laws that are called in roles; `tp` and `layers` replace `mp` and `encoders`.
 
-Frozen: statements, names and rules as of then. Every row keeps its meaning and gets the id that the same measurement,
-step or regressor has when it is stored in version 3. So a migrated database merges with any other without duplicates:
-an old copy of the same one, or the same file imported again. Digests of bundles and of training sets stay as they were
-recorded. A row whose old id does not match its content keeps that id, which `db check` and merging then report.
+Frozen as of then. Every row keeps its meaning and gets the id that it would have if it were stored in version 3, so
+migrated databases merge without duplicates, and importing the same file again adds nothing. Recorded digests of bundles
+and training sets stay. A row whose old id does not match its content keeps that id, for `db check` to report.
 """
 
 import sqlite3
@@ -13,8 +12,8 @@ from typing import Any
 
 from kernelcast.runtime.bundle.fingerprint import canonical_json
 from kernelcast.store.canonical import record_digest
-from kernelcast.store.rows import Row, insert, json_value, rows
-from kernelcast.store.sample_rows import SampleRows, meaning_digest, stored_samples
+from kernelcast.store.rows import JSON_COLUMNS, Row, insert, json_value, rows, stored_value
+from kernelcast.store.sample_rows import meaning_digest, stored_samples
 
 OPERATORS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -135,7 +134,10 @@ def upgrade(connection: sqlite3.Connection) -> None:
     _move_operators(connection)
     _move_samples(connection)
     for row in rows(connection, "SELECT * FROM predictor ORDER BY rowid"):
-        insert(connection, "predictor_3", _predictor(row))
+        old = _meaning(row)
+        operator, role = OPERATORS.get(old["operator"], (old["operator"], ""))
+        new = {**old, "operator": operator, "role": role}
+        insert(connection, "predictor_3", {"id": _new_id("predictor", row["id"], old, new), **new})
     for row in rows(connection, "SELECT * FROM step ORDER BY rowid"):
         _change_step(connection, row)
     for table in ("operator", "sample", "predictor"):
@@ -149,10 +151,8 @@ def _move_operators(connection: sqlite3.Connection) -> None:
     moved: dict[str, Row] = {}
     for old in rows(connection, "SELECT * FROM operator ORDER BY rowid"):
         name, role = OPERATORS.get(old["name"], (old["name"], ""))
-        kept = {key: old[key] for key in ("title", "class", "directions", "features")}
-        row = moved.setdefault(
-            name, {"name": name, **kept, "features": _FEATURES.get(name, old["features"]), "roles": {}}
-        )
+        features = _FEATURES.get(name, old["features"])
+        row = moved.setdefault(name, {**old, "name": name, "features": features, "roles": {}})
         row["roles"][role] = row["roles"].get(role) or old["paper_name"]
     connection.executemany(
         "INSERT INTO operator_3 VALUES (:name, :title, :class, :directions, :features, :roles)",
@@ -161,110 +161,91 @@ def _move_operators(connection: sqlite3.Connection) -> None:
 
 
 def _move_samples(connection: sqlite3.Connection) -> None:
-    columns = [row["name"] for row in rows(connection, "SELECT name FROM pragma_table_info('sample')")]
+    columns = ", ".join(
+        name for (name,) in connection.execute("SELECT name FROM pragma_table_info('sample')")
+    )
     old_names = ", ".join(f"'{name}'" for name in OPERATORS)
     connection.execute(
-        f"INSERT INTO sample_3 ({', '.join(columns)}, role)"
-        f" SELECT {', '.join(columns)}, '' FROM sample WHERE operator NOT IN ({old_names})"
+        f"INSERT INTO sample_3 ({columns}, role) SELECT {columns}, '' FROM sample WHERE operator NOT IN ({old_names})"
     )
     # nccl-tests times a collective, whichever group will call it: version 2 stored each row once per group.
     numbers = connection.execute(
-        "SELECT number, run.command = 'import nccl-tests' FROM sample JOIN run ON run.id = sample.run_id"
+        "SELECT number, run.command = 'import nccl-tests' FROM sample LEFT JOIN run ON run.id = sample.run_id"
         f" WHERE operator IN ({old_names}) ORDER BY number"
     )
-    for number, without_role in numbers:
+    for number, has_no_role in numbers:
         [stored] = stored_samples(connection, "number = ?", [number])
-        row = _sample(stored, without_role=without_role)
-        if (
-            insert(connection, "sample_3", {"number": number, **row}) is None
-        ):  # equal in everything but the group
-            for table in ("kernel", "repetition", "sample_flag"):
+        old = {**stored.columns, "vector": _value(stored.columns, "vector")}
+        operator, role = OPERATORS[old["operator"]]
+        new = {**old, "operator": operator, "role": "" if has_no_role else role}
+        new["vector"] = _vector(operator, old["vector"])
+        is_sound = meaning_digest(old, stored) == stored.id
+        new_id = meaning_digest(new, stored) if is_sound else stored.id
+        if insert(connection, "sample_3", {"number": number, "id": new_id, **new}) is None:
+            for table in (
+                "kernel",
+                "repetition",
+                "sample_flag",
+            ):  # equal to another row in all but its old name
                 connection.execute(f"DELETE FROM {table} WHERE sample_number = ?", (number,))
 
 
-def _sample(stored: SampleRows, *, without_role: int) -> Row:
-    old = {**stored.columns, "vector": _value(stored.columns, "vector")}
-    operator, role = OPERATORS[old["operator"]]
-    new = {**old, "operator": operator, "role": "" if without_role else role}
-    if (
-        operator in ("rope", "flash_attention")
-        and isinstance(old["vector"], list)
-        and len(old["vector"]) == 4
-    ):
-        b, length, heads, head_size = old["vector"]
-        new["vector"] = [b, length, heads, heads, head_size]
-    is_sound = meaning_digest(old, stored) == stored.id
-    return {"id": meaning_digest(new, stored) if is_sound else stored.id, **new}
-
-
-def _predictor(row: Row) -> Row:
-    old_id = row.pop("id")
-    old = {**row, "hyperparameters": _value(row, "hyperparameters")}
-    operator, role = OPERATORS.get(row["operator"], (row["operator"], ""))
-    new = {**old, "operator": operator, "role": role}
-    return {"id": _new_id("predictor", old_id, old, new), **new}
+def _vector(operator: str, vector: Any) -> Any:
+    if operator in ("rope", "flash_attention") and isinstance(vector, list) and len(vector) == 4:
+        b, length, heads, head_size = vector
+        return [b, length, heads, heads, head_size]
+    return vector
 
 
 def _change_step(connection: sqlite3.Connection, row: Row) -> None:
-    old_id = row.pop("id")
-    del row["model_name"]  # no part of the id
-    new = {**row, "recomputation": bool(row["recomputation"])}
-    for column in ("model", "options", "repetitions_s", "components_s"):
-        new[column] = _value(row, column)
-    old = {key: value for key, value in new.items() if key != "tp"} | {"mp": row["tp"]}
-    new["model"] = _renamed(new["model"], {"encoders": "layers"})
-    new["options"] = _renamed(new["options"], {"encoder_counts": "layer_counts"})
+    new = _meaning(row)
+    old = {**new, "tp": None, "mp": new["tp"]}
+    renamed = {"encoders": "layers", "encoder_counts": "layer_counts"}
+    for column in ("model", "options"):
+        if isinstance(new[column], dict):
+            new[column] = {renamed.get(name, name): value for name, value in new[column].items()}
     new["components_s"] = _components(new["components_s"])
-    new_id = _new_id("step", old_id, old, new)
-    texts = [_text(new[column]) for column in ("model", "options", "components_s")]
-    connection.execute(
-        "UPDATE step SET id = ?, model = ?, options = ?, components_s = ? WHERE id = ?",
-        (new_id, *texts, old_id),
-    )
-    predictions = list(rows(connection, "SELECT * FROM prediction WHERE step_id = ?", [old_id]))
-    for prediction in predictions:
-        prediction_id = prediction.pop("id")
-        said = {**prediction, "components_s": _value(prediction, "components_s")}
-        connection.execute(
-            "UPDATE prediction SET id = ?, step_id = ? WHERE id = ?",
-            (
-                _new_id("prediction", prediction_id, said, {**said, "step_id": new_id}),
-                new_id,
-                prediction_id,
-            ),
-        )
+    new_id = _update(connection, "step", row["id"], old, new)
+    for prediction in list(rows(connection, "SELECT * FROM prediction WHERE step_id = ?", [row["id"]])):
+        said = _meaning(prediction)
+        _update(connection, "prediction", prediction["id"], said, {**said, "step_id": new_id})
+
+
+def _components(value: Any) -> Any:
+    """Parts of a traced step: `operator qkv_linear forward` becomes `operator gemm/qkv forward`."""
+    if not isinstance(value, dict) or not all(isinstance(seconds, float) for seconds in value.values()):
+        return value
+    found: dict[str, float] = {}
+    for name, seconds in value.items():
+        kind, _, rest = name.partition(" ")
+        operator, _, direction = rest.rpartition(" ")
+        if kind == "operator" and operator in OPERATORS:
+            name = f"operator {'/'.join(filter(None, OPERATORS[operator]))} {direction}"
+        found[name] = round(found.get(name, 0.0) + seconds, 9)  # as times are stored
+    return found
+
+
+def _meaning(row: Row) -> Row:
+    """The values that the id of a row is the digest of."""
+    values = {name: _value(row, name) for name in row if name not in ("id", "model_name")}
+    return values | ({"recomputation": bool(row["recomputation"])} if "recomputation" in row else {})
+
+
+def _value(row: Row, column: str) -> Any:
+    """A column's value, parsed where it is JSON in the stored form."""
+    try:
+        return json_value(column, row[column]) if column in JSON_COLUMNS else row[column]
+    except ValueError:
+        return row[column]
 
 
 def _new_id(record: str, old_id: str, old: Row, new: Row) -> str:
     return record_digest(record, new) if record_digest(record, old) == old_id else old_id
 
 
-def _value(row: Row, column: str) -> Any:
-    """The value of a JSON column; the text itself where it is not in the stored form."""
-    try:
-        return json_value(column, row[column])
-    except ValueError:
-        return row[column]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else canonical_json(value)
-
-
-def _renamed(value: Any, names: Mapping[str, str]) -> Any:
-    return {names.get(key, key): entry for key, entry in value.items()} if isinstance(value, dict) else value
-
-
-def _components(value: Any) -> Any:
-    """Parts of a traced step: `operator qkv_linear forward` becomes `operator gemm/qkv forward`."""
-    if not isinstance(value, dict):
-        return value
-    found: dict[str, Any] = {}
-    for name, seconds in value.items():
-        kind, _, rest = name.partition(" ")
-        operator, _, direction = rest.rpartition(" ")
-        if kind == "operator" and operator in OPERATORS:
-            name = f"operator {'/'.join(filter(None, OPERATORS[operator]))} {direction}"
-        # Two operators of one name (rope, grouped_rope) share it; times are whole nanoseconds.
-        found[name] = round(found[name] + seconds, 9) if name in found else seconds
-    return found
+def _update(connection: sqlite3.Connection, table: str, old_id: str, old: Row, new: Row) -> str:
+    new_id = _new_id(table, old_id, old, new)
+    changes = {name: stored_value(value) for name, value in new.items()} | {"id": new_id}
+    assignments = ", ".join(f"{name} = ?" for name in changes)
+    connection.execute(f"UPDATE {table} SET {assignments} WHERE id = ?", [*changes.values(), old_id])
+    return new_id

@@ -19,8 +19,7 @@ from kernelcast.store.records import Sample
 from kernelcast.store.rows import RECORDS, Row, insert, rows
 from kernelcast.store.runs import Run
 from kernelcast.store.sample_rows import SampleRows, SampleWriter
-from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
-from kernelcast.store.traces import IngestedTrace, UnrecognisedKernels
+from kernelcast.store.steps import MeasuredStep
 
 _TABLES = {record: table for table, record in RECORDS.items()}
 
@@ -83,7 +82,7 @@ def write_run(
             table,
             {"id": found, "description": fingerprint.description, **values, "fingerprint": values},
         )
-    _add(connection, run.source)
+    write_record(connection, run.source)
     run_id = run.id
     insert(connection, "run", {"id": run_id, **run.columns})
     if run.site or run.note:
@@ -100,29 +99,11 @@ def write_samples(connection: sqlite3.Connection, samples: Iterable[Sample]) -> 
     return added
 
 
-def write_step(connection: sqlite3.Connection, step: MeasuredStep) -> str:
-    """Add a measured training step; answers its id."""
-    return _add(connection, step, model_name=str(step.model.get("name", "")))
-
-
-def write_record(connection: sqlite3.Connection, record: Prediction | PredictorRecord) -> str:
-    """Add what was predicted for a step, or a trained regressor's record; answers its id."""
-    return _add(connection, record)
-
-
-def write_trace(
-    connection: sqlite3.Connection, trace: IngestedTrace, unrecognised: Iterable[UnrecognisedKernels]
-) -> str:
-    """Add a trace, whose run is there, and the kernels in it that are part of no sample; answers its id."""
-    trace_id = _add(connection, trace)
-    for kernels in unrecognised:
-        _add(connection, kernels)
-    return trace_id
-
-
-def _add(connection: sqlite3.Connection, record: Any, **derived: str) -> str:
-    """Add a record whose fields are columns of its table; `derived` are columns for SQL readers only."""
+def write_record(connection: sqlite3.Connection, record: Any) -> str:
+    """Add a record of one of the `RECORDS` tables, what it refers to being there; answers its id."""
     record_id = str(record.id)
-    values = {field.name: getattr(record, field.name) for field in fields(record)}
-    insert(connection, _TABLES[type(record)], {"id": record_id, **derived, **values})
+    row = {"id": record_id, **{field.name: getattr(record, field.name) for field in fields(record)}}
+    if isinstance(record, MeasuredStep):
+        row["model_name"] = str(record.model.get("name", ""))  # for readers of SQL
+    insert(connection, _TABLES[type(record)], row)
     return record_id

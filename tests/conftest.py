@@ -106,6 +106,8 @@ def make_bundle(tmp_path: Path) -> Callable[..., Path]:
         name: str = "test.kcast",
     ) -> Path:
         times = times or {}
+        named = {one if isinstance(one, str) else one[0] for one in (*times, *without)}
+        assert named <= set(OPERATORS), f"{named - set(OPERATORS)} are no operators"
         usual_us = dict.fromkeys(Direction, 10.0) | {Direction.BACKWARD: 20.0, Direction.ONCE: 5.0}
         entries, models = [], {}
         for operator in OPERATORS.values():

@@ -9,8 +9,8 @@ from typing import Any, Self
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.errors import shown, shown_path
-from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, require_integer
-from kernelcast.validate.runs_fields import layout_of, only_known
+from kernelcast.runtime.request.fields import LAYOUT, require_integer
+from kernelcast.validate.runs_fields import only_known, request_of
 from kernelcast.validate.runs_models import RunModels
 
 _FIELDS = ("rounds", "warm_up_steps", "seed", "models", "defaults", "runs")
@@ -108,10 +108,11 @@ def _job(
     try:
         values = {**defaults, **only_known(run, _RUN_FIELDS)}
         model = models.named(values)
+        asked = request_of(values, model)
         return TrainingJob(
             model=model,
-            parallelism=layout_of(values, model),
-            bucket_entries=OPTIONS["bucket_entries"].of(values),
+            parallelism=asked["parallelism"],
+            bucket_entries=asked["bucket_entries"],
             dtype=dtype,
         )
     except (UsageError, DataError) as error:

@@ -9,16 +9,16 @@ from typing import Any, Self
 
 from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.errors import shown, shown_path
-from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES, OPTIONS
+from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.validate.runs_fields import (
     DEFAULT_FIELDS,
     RELATIVE_ERROR,
     RUN_FIELDS,
     SECONDS,
     components,
-    layout_of,
     number_of,
     only_known,
+    request_of,
     text,
 )
 from kernelcast.validate.runs_models import RunModels
@@ -133,14 +133,15 @@ def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: R
         name = text(run, "name") if "name" in run else ""
         where += f" ({name})" if name else ""
         model = models.named(values)
-        layout = layout_of(values, model)
+        asked = request_of(values, model)
+        layout: Parallelism = asked["parallelism"]
         return MeasuredRun(
             label=name or f"{model.name} ({layout.pp}-{layout.tp}-{layout.dp})",
             model=model,
             parallelism=layout,
-            cluster=Cluster(gpus_per_node=values["gpus_per_node"]) if "gpus_per_node" in values else None,
+            cluster=asked["cluster"],
             measured_s=number_of(values, "measured_s", SECONDS),
-            bucket_entries=OPTIONS["bucket_entries"].of(values),
+            bucket_entries=asked["bucket_entries"],
             published_error=number_of(values, "published_error", RELATIVE_ERROR)
             if "published_error" in values
             else None,

@@ -5,12 +5,13 @@ from dataclasses import fields
 from types import MappingProxyType
 from typing import Any
 
-from kernelcast.runtime import ModelConfig, Parallelism, UsageError
+from kernelcast.runtime import ModelConfig, UsageError
 from kernelcast.runtime.errors import shown
 from kernelcast.runtime.estimate.estimate import Components
 from kernelcast.runtime.request.fields import DEGREES, LAYOUT, Field, renamed, unknown_field
-from kernelcast.runtime.request.kinds import Number, Text
-from kernelcast.runtime.request.reading import read_layout
+from kernelcast.runtime.request.kinds import Kind, number
+from kernelcast.runtime.request.kinds import text as text_kind
+from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.step.partition import layers_of_chunks
 
 DEFAULT_FIELDS = ("model", "sequence_length", *LAYOUT, "gpus_per_node", "bucket_entries")
@@ -26,9 +27,9 @@ RUN_FIELDS = (
 COMPONENT_NAMES = tuple(Components(**dict.fromkeys((f.name for f in fields(Components)), 0.0)).to_dict())
 """Names of Table IX."""
 
-_TEXT = Text("a text on one line", one_line=True)
-SECONDS = Number(0, 1e9, "seconds, a number above 0", above=True)
-RELATIVE_ERROR = Number(-1, 1e9, "a fraction above -1 (-0.05: 5 % too short)", above=True)
+_TEXT = text_kind("a text on one line", one_line=True)
+SECONDS = number(0, 1e9, "seconds, a number above 0", above=True)
+RELATIVE_ERROR = number(-1, 1e9, "a fraction above -1 (-0.05: 5 % too short)", above=True)
 
 
 def only_known(table: Mapping[str, Any], names: Collection[str], *, path: str = "") -> dict[str, Any]:
@@ -55,7 +56,7 @@ def text(table: Mapping[str, Any], name: str) -> str:
     return str(table[name])
 
 
-def number_of(table: Mapping[str, Any], name: str, kind: Number) -> float:
+def number_of(table: Mapping[str, Any], name: str, kind: Kind) -> float:
     """A number, required.
 
     Raises:
@@ -66,7 +67,7 @@ def number_of(table: Mapping[str, Any], name: str, kind: Number) -> float:
     return float(table[name])
 
 
-def components(table: Mapping[str, Any], name: str, kind: Number) -> Mapping[str, float] | None:
+def components(table: Mapping[str, Any], name: str, kind: Kind) -> Mapping[str, float] | None:
     """Numbers of components; None where the table is missing.
 
     Raises:
@@ -84,18 +85,18 @@ def components(table: Mapping[str, Any], name: str, kind: Number) -> Mapping[str
         raise UsageError(f"{name}.{error}") from error
 
 
-def layout_of(table: Mapping[str, Any], model: ModelConfig) -> Parallelism:
-    """The layout that a run's fields say, checked against its model.
+def request_of(table: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
+    """What `Estimator.predict` takes beside the model, checked against it; a run gives its whole layout.
 
     Raises:
         UsageError: a field is missing or wrong, or `model` cannot be cut so.
     """
     for name in (*DEGREES, "micro_batch", "micro_batches"):
         _require(table, name, LAYOUT[name].kind.expected)
-    layout = read_layout(table)
-    layout.check(model)
-    layers_of_chunks(model.layers, layout)
-    return layout
+    asked = read_request(table)
+    asked["parallelism"].check(model)
+    layers_of_chunks(model.layers, asked["parallelism"])
+    return asked
 
 
 def _require(table: Mapping[str, Any], name: str, expected: str) -> None:

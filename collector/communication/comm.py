@@ -124,7 +124,7 @@ def collect_comm(
 ) -> Collected:
     """Measure the plan's message sizes in every layout; only process 0 opens the database and reports progress.
 
-    A process that hears nothing of the others for `timeout_s` says so on standard error and ends.
+    A process that hears nothing of the others for `timeout_s` writes a message to standard error and ends.
 
     Raises:
         UsageError: not under a launcher, unknown device, dtype or operator, or impossible layouts.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from kernelcast.runtime.errors import UsageError
 
-# `4(x2)`, `3`: so many tasks on each of so many nodes.
+# `4(x2)`, `3`: tasks on each node, and on how many nodes.
 _TASKS = re.compile(r"(\d+)(?:\(x(\d+)\))?")
 # `gpu07,gpu09`, `gpu[07-09,12]`: what is before the first comma or bracket, and the first number in the bracket.
 _SIMPLE_LIST = re.compile(r"([^\[\],]+)(?:\[(\d+)[^\[\]]*\])?(?:,.*)?")
@@ -103,7 +103,7 @@ def _scontrol(*arguments: str) -> str:
 
 
 def _port(environment: Mapping[str, str]) -> int:
-    """One that steps beside this one do not get: jobs that run at once have numbers near each other."""
+    """One that other steps at the same time do not get: jobs that run at once have numbers near each other."""
     job, step = (
         int(text) if (text := environment.get(name, "")).isdecimal() else 0
         for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")

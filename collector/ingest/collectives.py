@@ -8,17 +8,7 @@ from typing import Any
 from kernelcast.collector.ingest.points import DTYPES, NO_TYPE, Point, Unclear
 from kernelcast.collector.traces.arguments import Arguments, shapes, texts, whole
 
-# The same collective serves two operators, which differ in what they are called for, not in what is timed. Entries
-# count as in the table: one process's shard of an all-gather, its input of a reduce-scatter or an all-to-all.
-_OPERATORS: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "all_reduce": ("mp_all_reduce", "dp_all_reduce"),
-        "all_gather": ("mp_all_gather", "dp_all_gather"),
-        "reduce_scatter": ("mp_reduce_scatter", "dp_reduce_scatter"),
-        "all_to_all": ("ep_all_to_all",),
-        "point_to_point": ("pp_p2p",),
-    }
-)
+# Entries count as in the table: one process's shard of an all-gather, its input of a reduce-scatter or an all-to-all.
 _NAMES: Mapping[str, str] = MappingProxyType(
     {
         "allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",
@@ -122,4 +112,4 @@ def _point(kind: str, elements: int, dtype: str, ranks: Sequence[int], gpus_per_
     found = layout(ranks, gpus_per_node)
     if found is None:
         return _LAYOUT
-    return Point(_OPERATORS[kind], dtype, (elements, *found)) if dtype else NO_TYPE
+    return Point(kind, dtype, (elements, *found)) if dtype else NO_TYPE

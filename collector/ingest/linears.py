@@ -1,16 +1,17 @@
-"""Which linear operator a bare matrix product is: decided by the shapes that occur in the same trace, or not at all.
+"""In which role a step called a bare matrix product: decided by the shapes that occur in the same trace.
 
 The hidden size d is the width of the trace's norms (and of its embedding, where it has one). With K columns in and N
 columns out of a forward product:
 
-    qkv_linear               d → 3d, or the only other width, as often as d → d and nowhere multiplied back to d
-    attention_output_linear  d → d, as often as there are projections of queries, keys and values at once
-    mlp_up_linear            d → f, as often as f → d
-    mlp_gate_up_linear       d → 2f, as often as f → d
-    mlp_down_linear          f → d, where one of the two is there, or d → f twice as often (gate and up apart)
-    logits_linear            d → rows of the embedding
+    qkv               d → 3d, or the only other width, as often as d → d and nowhere multiplied back to d
+    attention_output  d → d, as often as there are projections of queries, keys and values at once
+    mlp_up            d → f, as often as f → d
+    mlp_gate_up       d → 2f, as often as f → d
+    mlp_down          f → d, where one of the two is there, or d → f twice as often (gate and up apart)
+    logits            d → rows of the embedding
 
-Anything else (queries, keys and values apart, gate and up apart, slices of tensor parallelism) is left unrecognised.
+Anything else (queries, keys and values apart, gate and up apart, slices of tensor parallelism) is a product without a
+role.
 """
 
 from collections import Counter
@@ -23,7 +24,7 @@ Width = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class LinearRoles:
-    """The operators that the products of one trace are, by width."""
+    """The roles of the products of one trace, by width."""
 
     by_width: dict[Width, str]
 
@@ -41,18 +42,18 @@ class LinearRoles:
         out = {n: count for (k, n), count in counts.items() if k == d and n != d}
         back = {k: count for (k, n), count in counts.items() if n == d and k != d}
         for n in [n for n in out if n in vocabularies and n not in back]:
-            roles[d, n] = "logits_linear"
+            roles[d, n] = "logits"
             del out[n]
         for n in list(out):
             if back.get(n) == out[n]:
-                roles[d, n], roles[n, d] = "mlp_up_linear", "mlp_down_linear"
+                roles[d, n], roles[n, d] = "mlp_up", "mlp_down"
                 del out[n]
             elif n % 2 == 0 and back.get(n // 2) == out[n] and n // 2 not in out:
-                roles[d, n], roles[n // 2, d] = "mlp_gate_up_linear", "mlp_down_linear"
+                roles[d, n], roles[n // 2, d] = "mlp_gate_up", "mlp_down"
                 del out[n]
             elif n in back and out[n] == 2 * back[n]:
-                roles[n, d] = "mlp_down_linear"
+                roles[n, d] = "mlp_down"
         attention = [n for n in out if n not in back and d < n <= 3 * d and out[n] == counts[d, d]]
         if len(attention) == 1 and len(out) == 1:
-            roles[d, attention[0]], roles[d, d] = "qkv_linear", "attention_output_linear"
+            roles[d, attention[0]], roles[d, d] = "qkv", "attention_output"
         return cls(roles)

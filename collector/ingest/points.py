@@ -17,11 +17,12 @@ DTYPES: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One or several operators of the table (collectives serve two) at a workload."""
+    """An operator of the table at a workload; `role` is empty where the trace does not tell it."""
 
-    operators: tuple[str, ...]
+    operator: str
     dtype: str
     vector: tuple[int, ...]
+    role: str = ""
     variant: str = ""
 
 

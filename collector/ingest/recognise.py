@@ -4,7 +4,7 @@ A call counts as the outermost recognised one around its kernels: the cross-entr
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from types import MappingProxyType
 
@@ -14,7 +14,7 @@ from kernelcast.collector.traces.arguments import Arguments, shapes, texts
 from kernelcast.collector.traces.call_tree import CallTree
 
 Shapes = tuple[tuple[int, ...], ...]
-_NO_ROLE = Unclear("a matrix product whose operator cannot be told from the shapes of this trace")
+_SCALED_PRODUCT = Unclear("a product that scales and adds: the table has none")
 _NOT_CAUSAL = Unclear("attention that is not causal, or does not say (Concrete Inputs)")
 _OTHER_SHAPE = Unclear("shapes that the operator here does not have")
 _OPTIMIZER = Unclear("an optimizer step, of which the stage and its layers cannot be told")
@@ -66,13 +66,14 @@ def recognised(name: str, arguments: Arguments, around: Surroundings) -> Point |
     found = _RULES[name](name, dims, texts(arguments.concrete), around)
     if isinstance(found, Unclear):
         return found
-    operator, vector, variant = found
-    if not first:
-        return NO_TYPE
-    return Point((operator,), first, vector, variant)
+    return replace(found, dtype=first) if first else NO_TYPE
 
 
-Found = tuple[str, tuple[int, ...], str] | Unclear
+Found = Point | Unclear
+
+
+def _point(operator: str, *vector: int, role: str = "", variant: str = "") -> Point:
+    return Point(operator, "", vector, role, variant)
 
 
 def _factors(name: str, dims: Shapes) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -85,8 +86,8 @@ def _product(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundi
     left, right = _factors(name, dims)
     if len(left) != 2 or len(right) != 2 or left[1] != right[0]:
         return _OTHER_SHAPE
-    operator = around.roles.by_width.get((right[0], right[1]))
-    return _NO_ROLE if operator is None else (operator, (left[0], right[0], right[1]), "")
+    role = around.roles.by_width.get((right[0], right[1]), "")
+    return _point("gemm", left[0], right[0], right[1], role=role)
 
 
 def _batched_product(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
@@ -98,9 +99,9 @@ def _batched_product(name: str, dims: Shapes, concrete: Sequence[str], around: S
         (heads, queries, columns) in around.softmaxes,
         (heads, queries, inner) in around.softmaxes,
     )
-    if scores == values:  # neither, or a head as wide as the sequence is long
-        return _NO_ROLE
-    return ("attention_scores" if scores else "attention_values"), (heads, queries, inner, columns), ""
+    # Both or neither: a head as wide as the sequence is long, or no softmax of that size.
+    role = "" if scores == values else "attention_scores" if scores else "attention_values"
+    return _point("batched_gemm", heads, queries, inner, columns, role=role)
 
 
 def _norm(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
@@ -118,34 +119,38 @@ def _gelu(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings
 def _rows(operator: str, shape: tuple[int, ...]) -> Found:
     """[b, l, d]; rows of a matrix count as tokens of one sample."""
     if len(shape) == 3:
-        return operator, shape, ""
-    return (operator, (1, *shape), "") if len(shape) == 2 else _OTHER_SHAPE
+        return _point(operator, *shape)
+    return _point(operator, 1, *shape) if len(shape) == 2 else _OTHER_SHAPE
 
 
 def _softmax(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
-    return ("softmax", dims[0], "") if len(dims[0]) == 4 else _OTHER_SHAPE
+    return _point("softmax", *dims[0]) if len(dims[0]) == 4 else _OTHER_SHAPE
 
 
 def _embedding(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
     if len(dims) < 2 or len(dims[0]) != 2 or not dims[1]:
         return _OTHER_SHAPE
-    return "embedding", (prod(dims[1]), *dims[0]), ""
+    return _point("embedding", prod(dims[1]), *dims[0])
 
 
 def _cross_entropy(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
     if len(dims[0]) != 2:
         return _OTHER_SHAPE
-    return "cross_entropy", (1, *dims[0]), ""
+    return _point("cross_entropy", 1, *dims[0])
 
 
 def _attention(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
     place = _CAUSAL_AT[name]
     if len(concrete) <= place or concrete[place] != "True":
         return _NOT_CAUSAL
-    if len(dims) < 3 or len(dims[0]) != 4 or dims[0] != dims[1] or dims[0] != dims[2]:
+    if len(dims) < 3 or len(dims[0]) != 4 or len(dims[1]) != 4 or dims[1] != dims[2]:
         return _OTHER_SHAPE
     b, heads, tokens, head_size = dims[0]
-    return "flash_attention", (b, tokens, heads, head_size), _ATTENTION_VARIANTS.get(name, "")
+    kv_heads = dims[1][1]
+    if dims[1] != (b, kv_heads, tokens, head_size) or not kv_heads or heads % kv_heads:
+        return _OTHER_SHAPE
+    variant = _ATTENTION_VARIANTS.get(name, "")
+    return _point("flash_attention", b, tokens, heads, kv_heads, head_size, variant=variant)
 
 
 _PRODUCTS = frozenset({"aten::addmm", "aten::mm"})
@@ -174,7 +179,7 @@ _RULES: Mapping[str, Callable[[str, Shapes, Sequence[str], Surroundings], Found]
         **dict.fromkeys(_NORMS, _norm),
         **dict.fromkeys(_CAUSAL_AT, _attention),
         "aten::bmm": _batched_product,
-        "aten::baddbmm": lambda *_: _NO_ROLE,
+        "aten::baddbmm": lambda *_: _SCALED_PRODUCT,
         "aten::gelu": _gelu,
         "aten::_softmax": _softmax,
         "aten::embedding": _embedding,

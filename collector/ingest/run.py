@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -228,33 +228,30 @@ def _ingested(file: _File, run_id: str) -> Ingested:
         is_new=True,
         trace=trace,
         samples=tuple(
-            sample
+            _sample(kind, occurrences, run_id, trace.measured_at)
             for kind, occurrences in file.extracted.points.items()
-            for sample in _samples(kind, occurrences, run_id, trace.measured_at)
         ),
         unrecognised=unrecognised,
         device=file.compute.description,
     )
 
 
-def _samples(
-    kind: Kind, occurrences: Sequence[Occurrence], run_id: str, measured_at: str | None
-) -> Iterator[Sample]:
+def _sample(kind: Kind, occurrences: Sequence[Occurrence], run_id: str, measured_at: str | None) -> Sample:
     point, direction = kind
     first_us = occurrences[0].start_us
     repetitions = [_repetition(index, occurrence, first_us) for index, occurrence in enumerate(occurrences)]
-    for operator in point.operators:
-        yield Sample.from_repetitions(
-            run_id=run_id,
-            operator=operator,
-            direction=direction,
-            dtype=point.dtype,
-            vector=point.vector,
-            variant=point.variant,
-            repetitions=repetitions,
-            measured_at=measured_at,
-            flags=_flags(occurrences),
-        )
+    return Sample.from_repetitions(
+        run_id=run_id,
+        operator=point.operator,
+        role=point.role,
+        direction=direction,
+        dtype=point.dtype,
+        vector=point.vector,
+        variant=point.variant,
+        repetitions=repetitions,
+        measured_at=measured_at,
+        flags=_flags(occurrences),
+    )
 
 
 def _repetition(index: int, occurrence: Occurrence, first_us: float) -> Repetition:

@@ -8,7 +8,7 @@ from typing import Self
 
 import torch
 
-# nvmlClocksEventReason*: what holds clocks back beside what is set and asked for.
+# nvmlClocksEventReason*: what holds clocks back, other than what is set and asked for.
 _POWER_CAP = 0x4
 _THROTTLES = {
     0x8: "hardware slowdown",
@@ -49,7 +49,7 @@ class Gpu:
     def processes(self) -> int:
         """How many processes compute on it, this one included; 0 where the driver does not say.
 
-        They are counted and not told apart: in a container process ids are others than the driver's.
+        They are only counted: in a container process ids differ from the driver's.
         """
         count = ctypes.c_uint(0)
         call = self._library.nvmlDeviceGetComputeRunningProcesses_v3

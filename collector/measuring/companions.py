@@ -1,7 +1,7 @@
-"""Processes that run what is being measured beside it: operators are measured under the concurrency of a real job.
+"""Companion processes: operators are measured under the concurrency of a real job.
 
-Processes of one node share its memory bus, caches and power, so that an operator takes longer beside others than alone.
-A companion runs the same operator at the same shape, with as many threads, on other cores: as another rank does.
+Processes of one node share its memory bus, caches and power, so that an operator takes longer while others run.
+A companion runs the same point with as many threads on other cores, as another rank does.
 """
 
 import multiprocessing
@@ -31,7 +31,7 @@ class CompanionError(Exception):
 
 
 def check_processes(processes: int, place: Place, *, threads: int) -> None:
-    """Whether so many processes can measure here at once.
+    """Check that `processes` processes can measure here at once.
 
     Raises:
         UsageError: there are fewer devices, or fewer cores for their threads.

@@ -106,7 +106,7 @@ class Watch:
 
 
 def mean_reference_us(before: _Moment, after: _Moment) -> float:
-    """Time of the reference product beside a measurement, µs."""
+    """Time of the reference product around a measurement, µs."""
     return (before.reference_us + after.reference_us) / 2
 
 

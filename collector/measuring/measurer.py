@@ -1,4 +1,4 @@
-"""Measures points one by one: what is there to store of each, whatever an operator or a machine does meanwhile."""
+"""Measures points one by one: gives what to store of each, whatever an operator or a machine does meanwhile."""
 
 from collections.abc import Iterable
 from types import TracebackType
@@ -17,11 +17,11 @@ from kernelcast.store import Repetition, Sample, Status, utc_now
 
 
 class Measurer:
-    """Measures points on one place, beside `processes` − 1 companions; close it, or use it in a with statement.
+    """Measures points on one place while `processes` − 1 companions run; close it, or use it in a with statement.
 
     The first point of an operator is preceded by ten iterations on the largest of its shapes among `points`. Points
     whose tensors need more than `memory_bytes` (0: what each process has here) are never built: where a CPU's memory
-    is short, the system would end this process rather than say so.
+    is short, the system would end this process without a message.
 
     Raises:
         UsageError: more processes than devices or cores.
@@ -101,7 +101,7 @@ class Measurer:
         try:
             warm_up(BENCHES[operator](point, self._place), self._place, point.law.directions)
         except Exception:
-            # Measuring the same point will say so, and store why.
+            # Measuring the same point stores the reason.
             return
 
     def _sample(

@@ -1,4 +1,4 @@
-"""A short reference product, timed beside every sample: how quiet the machine was at that moment."""
+"""A short reference product, timed before and after every sample: how quiet the machine was at that moment."""
 
 import time
 

@@ -9,6 +9,7 @@ from typing import Any
 from kernelcast.collector.plans.plan_ranges import CollectiveRange, Messages, Plan, Ranges
 from kernelcast.runtime.errors import UsageError, shown, shown_name, shown_path
 from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.request.fields import MODEL, renamed
 from kernelcast.runtime.request.toml_file import read_toml
 from kernelcast.store.version_3 import OPERATORS as FORMER
 
@@ -95,8 +96,7 @@ def present_name(name: object) -> str:
 
 
 def _ranges(key: str, value: Any) -> Ranges:
-    if "layers" not in _table(key, value) and "encoders" in value:
-        value = {"layers" if name == "encoders" else name: listed for name, listed in value.items()}
+    value = renamed(_table(key, value), MODEL)
     _check_names(value, Ranges, f"{key}.")
     return Ranges(**{name: _values(f"{key}.{name}", listed) for name, listed in value.items()})
 

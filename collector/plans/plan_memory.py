@@ -20,7 +20,7 @@ def point_bytes(point: Point, element_bytes: int) -> int:
 
 
 def memory_of_each_bytes(device: torch.device, processes: int) -> int:
-    """Memory for each of so many processes of a node: a CPU's share theirs, of GPUs each has its own."""
+    """Memory for each of `processes` processes of a node: on a CPU they share it, each GPU has its own."""
     return device_memory_bytes(device) // (processes if device.type == "cpu" else 1)
 
 

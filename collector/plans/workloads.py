@@ -57,7 +57,7 @@ _UPDATES = (
     partial(_update, first=False, last=False),
     partial(_update, first=False, last=True),
 )
-_PARTS = (*_LAYERS, *_UPDATES)
+_PARTS: tuple[Callable[[Sizes], Calls], ...] = (*_LAYERS, *_UPDATES)
 
 
 class _Source(NamedTuple):

@@ -76,8 +76,8 @@ def _device_work(trace: Trace, marks: Sequence[Event], kernels: Sequence[Event])
         if launch is None:
             continue
         # Backward launches come from autograd's own thread, so the mark is found by time, not by thread.
-        index = bisect_right(mark_starts, launch.event.start_us) - 1
-        if index >= 0 and launch.event.start_us <= marks[index].end_us:
+        index = bisect_right(mark_starts, launch.start_us) - 1
+        if index >= 0 and launch.start_us <= marks[index].end_us:
             by_mark[index].append(kernel)
     for index, own in sorted(by_mark.items()):
         # Kernels come by start time, as the events of a trace do.

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import inf
 from operator import attrgetter
-from typing import NamedTuple
 
 from kernelcast.collector.traces.arguments import Arguments, arguments_of, whole
 from kernelcast.collector.traces.kineto import (
@@ -27,18 +26,11 @@ NODE_PREFIX = "autograd::engine::evaluate_function: "
 _RECOMPUTATION = "CheckpointFunction"
 
 
-class Launch(NamedTuple):
-    """A call of the device's runtime, and the index of the innermost host call around it (None: no call)."""
-
-    event: Event
-    call: int | None
-
-
 class CallTree:
     """All host calls of a trace, by start time; annotations that start with one of `annotations` nest like calls.
 
     `calls[index]` ran on `threads[index]`, directly inside `calls[parents[index]]` (None: inside no other call).
-    `launches` are by correlation id. Everything is built in time linear in the number of events.
+    `launches` are the calls of the device's runtime by correlation id. Time is linear in the number of events.
     """
 
     def __init__(self, trace: Trace, *, annotations: tuple[str, ...] = ()) -> None:
@@ -50,7 +42,8 @@ class CallTree:
         ]
         self.threads: list[str] = []
         self.parents: list[int | None] = []
-        self.launches: dict[int, Launch] = {}
+        self.launches: dict[int, Event] = {}
+        self._around_launch: dict[int, int | None] = {}
         ends_us = [event.end_us for event in self.calls]
         open_calls: dict[object, tuple[str, list[int]]] = {}
         launches = trace.of_category(*LAUNCH_CATEGORIES)
@@ -62,7 +55,8 @@ class CallTree:
                 while stack and ends_us[stack[-1]] < start_us:
                     stack.pop()
                 if (correlation := whole(arguments_of(event).correlation)) is not None:
-                    self.launches[correlation] = Launch(event, stack[-1] if stack else None)
+                    self.launches[correlation] = event
+                    self._around_launch[correlation] = stack[-1] if stack else None
             else:
                 while stack and ends_us[stack[-1]] <= start_us:
                     stack.pop()
@@ -110,17 +104,17 @@ class CallTree:
     def launching(self, kernel: Event, arguments: Arguments) -> int | None:
         """The innermost call that launched a kernel, or None; `arguments` are the kernel's."""
         correlation, external_id = whole(arguments.correlation), whole(arguments.external_id)
-        launch = None if correlation is None else self.launches.get(correlation)
         named = None
         if external_id is not None and external_id != correlation:
             named = self._by_external_id.get(external_id)
-        if launch is None:
+        if correlation is None or correlation not in self.launches:
             return named if named is not None and self.calls[named].start_us <= kernel.start_us else None
-        if named is not None and self.threads[named] == launch.event.thread:
+        launch = self.launches[correlation]
+        if named is not None and self.threads[named] == launch.thread:
             call = self.calls[named]
-            if call.start_us <= launch.event.start_us <= call.end_us:
+            if call.start_us <= launch.start_us <= call.end_us:
                 return named
-        return launch.call
+        return self._around_launch[correlation]
 
     @cached_property
     def _by_external_id(self) -> dict[int, int]:

@@ -35,8 +35,8 @@ _UNKNOWN: Answer = (math.nan, math.nan, math.nan)
 class OperatorTimes:
     """Time, low and high end of the 90 % interval, in µs, of every distinct question; wider beyond the trained range.
 
-    `sources` says which regressor answered. Questions about operators that the sum goes without are not among them.
-    `problems` says what the bundle has no answer to; those answers are NaN.
+    `sources` names the regressor that answered. Operators that are left out of the sum are not among the answers.
+    `problems` names what the bundle has no answer to; those answers are NaN.
     """
 
     answers: dict[Question, Answer] = field(default_factory=dict)

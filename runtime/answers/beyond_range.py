@@ -1,8 +1,9 @@
 """Intervals of answers beyond what was measured: wider, the farther out a regressor was asked.
 
-Intervals in a bundle are quantiles of errors inside the trained range, and say nothing about what lies outside. How
-much larger errors are there is known from the rows that a training holds out at the large end (`extrapolation_error`);
-and what is wrong there is mostly a slope, whose error in log(time) grows in proportion to the distance's logarithm.
+Intervals in a bundle are quantiles of errors inside the trained range, and do not hold outside of it. How
+much larger errors are outside is known from the rows that a training holds out at the large end
+(`extrapolation_error`). The error there is mostly that of a slope, and grows in log(time) in proportion to the
+distance's logarithm.
 """
 
 import math

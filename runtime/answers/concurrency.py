@@ -10,7 +10,7 @@ from kernelcast.runtime.request.layout import Cluster, Parallelism
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcurrencyWarning:
-    """A step keeps `asked` processes of a node busy, and operators were measured beside fewer only."""
+    """A step keeps `asked` processes of a node busy, and operators were measured with fewer processes only."""
 
     asked: int
     measured: tuple[int, ...]

@@ -35,8 +35,8 @@ class Predictor:
 
     Each model is a function of one input `workload`, float32 [N, features], with the outputs `time_us`, `low_us` and
     `high_us`, float32 [N, 1] in microseconds; further outputs are allowed and not asked for. Of each regressor about
-    `remembered` answers are kept. Answers are the models' own: whoever adds them up to a step multiplies them by the
-    factors of `calibration_for` its timeline; not `calibrated`, there are none.
+    `remembered` answers are kept. Answers are the models' own: the caller multiplies them by the factors
+    of `calibration_for` its timeline. Without `calibrated` there are no factors.
     """
 
     def __init__(self, bundle: Bundle, *, remembered: int = MAX_REMEMBERED, calibrated: bool = True) -> None:
@@ -51,7 +51,7 @@ class Predictor:
         self._levels = {1: self}
 
     def at(self, processes: int) -> "Predictor":
-        """A predictor for operators beside each other, `processes` per node, that shares what this one has loaded."""
+        """A predictor for `processes` that compute at once on a node; shares what this one has loaded."""
         found = self._levels.get(processes)
         if found is None:
             found = self._at(processes)

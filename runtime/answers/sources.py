@@ -13,8 +13,8 @@ from kernelcast.runtime.operators import OPERATORS, Key, Operator, Vector
 class Source:
     """`key` is answered by the regressor `answered_by`, whose time is multiplied by `factor`.
 
-    `gathered` and `alike` are those of the operator's `Substitute`; `is_part` says that the key is a part of a sum
-    (a linear's gradients) and `answered_by` that sum.
+    `gathered` and `alike` are those of the operator's `Substitute`; With `is_part`, the key is a part of a sum (a
+    linear's gradients) and `answered_by` is that sum.
     """
 
     key: Key

@@ -1,1 +1,1 @@
-"""The bundle `NAME.kcast`: its file, what it says about itself, checks, comparison and signatures."""
+"""The bundle `NAME.kcast`: its file, its manifest, checks, comparison and signatures."""

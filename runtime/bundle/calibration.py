@@ -1,7 +1,7 @@
 """Correction of a bundle by measured steps: a factor per class of operators, and how sure it is.
 
 It is a part of the manifest (`kernelcast calibrate` writes it); the models stay as they were trained. Standard library
-only. How the factors are found is said in docs/calibration.md.
+only. docs/calibration.md explains how the factors are found.
 """
 
 import math
@@ -212,9 +212,10 @@ def factor_of(calibration: Calibration | None, operator: str) -> float:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationUse:
-    """What an answer says about its bundle's calibration: whether it was applied, and if not, why.
+    """The calibration of an answer's bundle: whether it was applied, and if not, why.
 
-    `factors` are those of the bundle, whether applied or not; errors are means over its runs, `summary` says all of it.
+    `factors` are those of the bundle, whether applied or not; errors are means over its runs, `summary` is
+    all of it in words.
     """
 
     applied: bool
@@ -230,7 +231,7 @@ class CalibrationUse:
 
     @classmethod
     def of(cls, calibration: Calibration, *, timeline: str, wanted: bool) -> Self:
-        """For a question with `timeline`; not `wanted`: switched off by whoever asked."""
+        """For a question with `timeline`; not `wanted`: switched off by the caller."""
         reason = "" if calibration.timeline == timeline else f"fitted for timeline {calibration.timeline}"
         if not wanted:
             reason = "switched off"

@@ -1,4 +1,4 @@
-"""What differs between two bundles: what they say about themselves, and their regressors."""
+"""What differs between two bundles: their settings, and their regressors."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields

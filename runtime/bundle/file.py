@@ -52,7 +52,7 @@ class Bundle:
     """A verified bundle, wholly in memory; no file stays open.
 
     `digest` is the SHA-256 of the file; `models` maps operator and direction to ONNX bytes, `entries` to what
-    the manifest says about them: those measured alone, or beside the fewest other processes. `at` gives the others;
+    the manifest has about them: those measured alone, or with the fewest other processes. `at` gives the others;
     `files` are the ONNX bytes of all of them by their names.
     """
 
@@ -111,7 +111,7 @@ def write_file(target: Path, content: bytes, name: str) -> None:
     """Write a file that appears under its name only when it is complete, replacing what is there.
 
     Raises:
-        DataError: it cannot be written; says which, by `name`.
+        DataError: it cannot be written; the message begins with `name`.
     """
     partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
     try:
@@ -231,7 +231,7 @@ def _members(source: Path, content: bytes) -> dict[str, bytes]:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             listed = archive.infolist()
             if sum(info.file_size for info in listed) > len(content):
-                raise DataError(f"bundle {source}: its members say they are larger than the file")
+                raise DataError(f"bundle {source}: its members claim to be larger than the file")
             for info in listed:
                 if info.compress_type != zipfile.ZIP_STORED or info.filename in members:
                     raise DataError(f"bundle {source}: {info.filename} is compressed or there twice")

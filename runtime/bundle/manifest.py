@@ -1,4 +1,4 @@
-"""What a bundle says about itself: `Manifest` and one `RegressorEntry` per regressor.
+"""The manifest of a bundle: `Manifest` and one `RegressorEntry` per regressor.
 
 Reading fails closed: an unknown, missing or ill-typed field, a digest that does not fit, or an operator whose
 features differ from this version's table is a `DataError` that names it.
@@ -22,14 +22,14 @@ __all__ = ["FORMAT", "STATISTICS", "UNKNOWN_MOMENT", "Key", "Manifest", "Regress
 FORMAT = "kernelcast.bundle/3"
 
 UNKNOWN_MOMENT = "1970-01-01T00:00:00.000Z"
-"""`created_at` where no measurement says when it was made."""
+"""`created_at` where no measurement has a time."""
 
 _Fingerprint = TypeVar("_Fingerprint", ComputeFingerprint, FabricFingerprint, SoftwareFingerprint)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """Everything a bundle says beside its models. `created_at` is ISO 8601 with a time zone:
+    """Everything that a bundle holds but its models. `created_at` is ISO 8601 with a time zone:
     the moment of the newest measurement, so that the same measurements give the same bytes. `calibration` is None
     where no measured steps corrected the bundle; manifest.json then has no such field.
 

@@ -1,4 +1,4 @@
-"""What a bundle says about one regressor: what it answers, how it was fitted, how far it may be trusted."""
+"""The manifest's entry of one regressor: what it answers, how it was fitted, how far it may be trusted."""
 
 import math
 from collections.abc import Mapping, Sequence

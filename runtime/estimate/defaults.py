@@ -1,4 +1,4 @@
-"""What a bundle says where a question does not: devices per node, and memory of a device."""
+"""Defaults that a bundle gives to a question: devices per node, and memory of a device."""
 
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError

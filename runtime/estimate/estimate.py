@@ -98,9 +98,9 @@ class OperatorRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """Memory per device of each stage, and how much a device has (None where nobody said).
+    """Memory per device of each stage, and how much a device has (None where it is unknown).
 
-    `source` says where the size comes from: "asked", "bundle", or "unknown".
+    `source` is where the size comes from: "asked", "bundle", or "unknown".
     """
 
     stages: tuple[StageMemory, ...]
@@ -152,9 +152,9 @@ class Estimate:
     """The predicted time of one training step (one update of all parameters) and its parts. Immutable.
 
     `interval_s` are the 5th and 95th percentile of the step time, or None where it was not asked for;
-    `bubble_share` the part of the pipeline's time in which the average stage waits. `cluster_source` says where the
-    devices per node come from: "asked", "bundle", or "one node" where the bundle says nothing and the whole
-    job is taken to lie on one node. `processes_per_node` compute at once on the fullest node; `answered_with` are the
+    `bubble_share` the part of the pipeline's time in which the average stage waits. `cluster_source` is where the
+    devices per node come from: "asked", "bundle", or "one node" where the bundle has no fabric and the whole
+    job is assumed to lie on one node. `processes_per_node` compute at once on the fullest node; `answered_with` are the
     measured numbers of processes per node that its operators' times come from. `parts`, `answers` and `durations` (one
     configuration) are what it was added up from.
     """
@@ -192,7 +192,7 @@ class Estimate:
 
     @property
     def operators(self) -> tuple[OperatorRow, ...]:
-        """What every stage calls, made anew at each look."""
+        """What every stage calls; a new tuple at each access."""
         return tuple(self._rows())
 
     def _rows(self) -> Iterator[OperatorRow]:

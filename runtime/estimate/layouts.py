@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.request.fields import DEGREES, LAYOUT, REPLICATING, Recompute, Schedule
-from kernelcast.runtime.request.kinds import Choice, Flag
 from kernelcast.runtime.request.layout import Parallelism
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
@@ -18,7 +17,7 @@ _FIELDS = tuple(name for name in LAYOUT if name != "layer_counts")
 COLUMNS = ("index", *_FIELDS)
 # What a column holds are positions in these; others hold the numbers themselves.
 _VALUES: dict[str, tuple[Any, ...]] = {
-    name: kind.values for name in _FIELDS if isinstance(kind := LAYOUT[name].kind, Choice | Flag)
+    name: tuple(LAYOUT[name].kind.values) for name in _FIELDS if LAYOUT[name].kind.types != (int,)
 }
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 

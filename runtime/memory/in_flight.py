@@ -9,7 +9,7 @@ import numpy as np
 from kernelcast.runtime.request.fields import Schedule
 
 FULL_AFTER = {"1f1b": 1, "zero_bubble": 1, "interleaved": 3}
-"""More than so many times pp micro-batches change nothing in flight; with gpipe every one does."""
+"""From this many times pp micro-batches on, more of them change nothing in flight; with gpipe every one does."""
 
 
 @dataclass(frozen=True, slots=True)

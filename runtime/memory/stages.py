@@ -86,8 +86,8 @@ def stage_memory(
 ) -> tuple[StageMemory, ...]:
     """Memory of one device of every stage, in order.
 
-    `dtype` is float16 or bfloat16 (mixed precision with fp32 master weights) or float32. `dropout` says
-    whether the model drops out after embedding, attention, softmax and MLP. On a CPU torch keeps more of some
+    `dtype` is float16 or bfloat16 (mixed precision with fp32 master weights) or float32. With
+    `dropout` the model drops out after embedding, attention, softmax and MLP. On a CPU torch keeps more of some
     operators.
 
     Raises:

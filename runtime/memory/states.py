@@ -22,7 +22,7 @@ class Precision:
         return self.weight
 
 
-# Mixed precision keeps fp32 copies of the weights beside Adam's two moments: 4 + 4 + 4 (its section 3.1).
+# Mixed precision keeps fp32 copies of the weights and Adam's two moments: 4 + 4 + 4 (its section 3.1).
 _MIXED = Precision(weight=2, gradient=2, optimizer=12)
 PRECISIONS = {
     "float16": _MIXED,

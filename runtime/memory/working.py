@@ -17,16 +17,16 @@ def working_bytes(rows: Rows, layer: TransformerLayer, loss: Loss, kept: Kept) -
     moment is one of five, with hidden size d, MLP width f, and v·d the vocabulary matrix:
 
     - loss: two fp32 gradients of the logits (of the log-probabilities, then of the logits);
-    - output product: the gradients of logits, hidden state and weights (v·d) are there, the
-      log-probabilities no more;
+    - output product: the gradients of logits, hidden state and weights (v·d) exist, the
+      log-probabilities no longer;
     - last layer's MLP, log-probabilities freed: the gradient of its output (d), and the larger of f with
       the down projection's weight gradient (f·d), and 2f for SwiGLU's halves; with sequence parallelism the
-      gathered gradient too. What full recomputation kept back is there again;
+      gathered gradient too. What full recomputation dropped exists again;
     - last layer's attention, its MLP freed: twice its scores (the gradients before and after the softmax)
-      where they exist, and what selective recomputation kept back;
+      where they exist, and what selective recomputation dropped;
     - embedding, the first chunk's layers freed: its weight gradient (v·d).
 
-    Weight gradients are made whole and then added to those that are there, as from the second micro-batch of
+    Weight gradients are made whole and then added to the accumulated ones, as from the second micro-batch of
     an update on. Buffers: rotary tables, the unfused softmax's mask, token ids.
     """
     sizes, element = layer.sizes, kept.element

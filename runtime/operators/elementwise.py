@@ -28,7 +28,7 @@ def elementwise(
 ) -> Operator:
     """Memory-bound row whose (FLOPs, elements) per direction are multiples of the product of its features.
 
-    `forward` None says that the forward pass runs no kernel. An optional one is answered by a residual addition that
+    With `forward` None, the forward pass runs no kernel. An optional one is answered by a residual addition that
     moves as much: both wait for memory, and imported data rarely has the one and always the other.
     """
     product = " ".join(features)

@@ -112,7 +112,7 @@ class Operator:
     - `directions`: those that have a time of their own, in the order of a step; `forward` and `backward` are those of
       either pass. `sums` names a direction that is the sum of others, where only the sum was measured.
     - `per_update`: called once per update over all parameters of a stage, not once per micro-batch.
-    - `is_optional`: left out of the sum where a bundle lacks it; the answer says so.
+    - `is_optional`: left out of the sum where a bundle lacks it, with a warning.
     - `substitute`: what answers where a bundle lacks it.
     - `equal_unless_measured`: (feature, partner): where all measurements have both equal, it is asked with both equal.
     - `ring_passes`: a collective's entries over each link of a ring, as a function of the processes p:

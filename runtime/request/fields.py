@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.kinds import Choice, Counts, Flag, Kind, Text, Whole
+from kernelcast.runtime.request.kinds import FLAG, Kind, choice, counts, text, whole
 from kernelcast.runtime.request.spelling import nearest_names
 
 Norm = Literal["layer_norm", "rms_norm"]
@@ -64,16 +64,6 @@ class Field:
         default = {} if self.default is None else {"default": self.default}
         return {**self.kind.schema, "description": described, **default}
 
-    def of(self, values: Mapping[str, Any]) -> Any:
-        """Its value, or the default; checked.
-
-        Raises:
-            UsageError: as `check`.
-        """
-        value = values.get(self.name, self.default)
-        self.check(value)
-        return value
-
     def check(self, value: object, name: str = "") -> None:
         """Check a value of Python, TOML or JSON, perhaps under another name.
 
@@ -94,32 +84,31 @@ def table(*rows: Field) -> Mapping[str, Field]:
     return MappingProxyType({row.name: row for row in rows})
 
 
-_SIZE = Whole(1, MAX_SIZE)
-_SIZE_OR_NONE = Whole(0, MAX_SIZE)
-_DEGREE = Whole(1, MAX_DEGREE)
-_SYNCS = Whole(0, 100)
-_COUNTS = Counts(Whole(0, MAX_DEGREE), "whole numbers, one per stage, such as 11,12,12,9")
-_FLAG = Flag()
+_SIZE = whole(1, MAX_SIZE)
+_SIZE_OR_NONE = whole(0, MAX_SIZE)
+_DEGREE = whole(1, MAX_DEGREE)
+_SYNCS = whole(0, 100)
+_COUNTS = counts(whole(0, MAX_DEGREE), "whole numbers, one per stage, such as 11,12,12,9")
 
 # fmt: off
 MODEL = table(
-    Field("name", Text("a text on one line", one_line=True), "Name of the model."),
+    Field("name", text("a text on one line", one_line=True), "Name of the model."),
     Field("hidden_size", _SIZE, "Hidden size, d."),
     Field("sequence_length", _SIZE, "Tokens of a sequence, l.", unit="tokens"),
     Field("attention_heads", _SIZE, "Attention heads, h."),
-    Field("layers", Whole(1, MAX_LAYERS), "Transformer layers, n.", old=("encoders",)),
+    Field("layers", whole(1, MAX_LAYERS), "Transformer layers, n.", old=("encoders",)),
     Field("vocabulary_size", _SIZE, "Tokens of the tokenizer, unpadded.", unit="tokens"),
     Field("kv_heads", _SIZE, "Key-value heads.", otherwise="attention_heads"),
     Field("head_size", _SIZE, "Entries of a head.", otherwise="hidden_size / attention_heads"),
     Field("mlp_size", _SIZE, "Width of the MLP.", otherwise="4 · hidden_size"),
-    Field("norm", Choice(get_args(Norm)), "Normalization.", "layer_norm"),
-    Field("activation", Choice(get_args(Activation)), "Activation of the MLP.", "gelu"),
-    Field("attention", Choice(get_args(Attention)), "Attention kernel.", "flash"),
-    Field("rotary", _FLAG, "Rotary position embedding.", True),
-    Field("parallel_residual", _FLAG, "Attention and MLP read the same input.", False),
-    Field("biases", Choice(get_args(Biases)), "Linears of a layer that have a bias.",
+    Field("norm", choice(get_args(Norm)), "Normalization.", "layer_norm"),
+    Field("activation", choice(get_args(Activation)), "Activation of the MLP.", "gelu"),
+    Field("attention", choice(get_args(Attention)), "Attention kernel.", "flash"),
+    Field("rotary", FLAG, "Rotary position embedding.", True),
+    Field("parallel_residual", FLAG, "Attention and MLP read the same input.", False),
+    Field("biases", choice(get_args(Biases)), "Linears of a layer that have a bias.",
           otherwise="the attention's with LayerNorm, the MLP's with GeLU"),
-    Field("tied_embeddings", _FLAG, "The output projection is the embedding's matrix.", False),
+    Field("tied_embeddings", FLAG, "The output projection is the embedding's matrix.", False),
     Field("learned_positions", _SIZE_OR_NONE, "Rows of a learned position table.", 0),
     Field("sliding_window", _SIZE_OR_NONE, "Tokens that attention looks back, 0 for all.", 0, unit="tokens"),
     Field("forward_syncs", _SYNCS, "All-reduces of a layer's forward pass across the tensor-parallel group.",
@@ -134,11 +123,11 @@ LAYOUT = table(
     Field("dp", _DEGREE, "Data-parallel degree.", 1, degree=True, replicates=True),
     Field("micro_batch", _DEGREE, "Samples per micro-batch.", unit="samples"),
     Field("micro_batches", _DEGREE, "Micro-batches per update (or give the global batch)."),
-    Field("schedule", Choice(get_args(Schedule)), "Order of passes (zero_bubble is ZB-H1).", "1f1b"),
+    Field("schedule", choice(get_args(Schedule)), "Order of passes (zero_bubble is ZB-H1).", "1f1b"),
     Field("virtual_stages", _DEGREE, "Chunks per device, with schedule interleaved.", 1),
-    Field("sequence_parallel", _FLAG, "Cut norms and residuals along the sequence.", False),
-    Field("recompute", Choice(get_args(Recompute)), "Activation recomputation.", "none"),
-    Field("zero", Whole(0, 3), "ZeRO stage: what data parallelism shards (3 is FSDP).", 1),
+    Field("sequence_parallel", FLAG, "Cut norms and residuals along the sequence.", False),
+    Field("recompute", choice(get_args(Recompute)), "Activation recomputation.", "none"),
+    Field("zero", whole(0, 3), "ZeRO stage: what data parallelism shards (3 is FSDP).", 1),
     Field("layer_counts", _COUNTS, "Layers of each stage (or chunk).",
           otherwise="spread evenly", old=("encoder_counts",)),
 )
@@ -155,18 +144,18 @@ OPTIONS = table(
     Field("gpus_per_node", _DEGREE, "Devices per node.", otherwise="the bundle's, else one node"),
     Field("bucket_entries", _SIZE, "Entries of the framework's bucket for gradient and parameter collectives.",
           DEFAULT_BUCKET_ENTRIES, unit="entries"),
-    Field("timeline", Choice(get_args(TimelineKind)), "Exact simulation of the schedule, or the paper's eq. 7.",
+    Field("timeline", choice(get_args(TimelineKind)), "Exact simulation of the schedule, or the paper's eq. 7.",
           "simulate"),
 )
 REQUEST: Mapping[str, Field] = MappingProxyType({"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **OPTIONS})
 """Fields of a prediction, apart from the model and `GPU_MEMORY`, which options give with a unit."""
 
-GPU_MEMORY = Field("gpu_memory_bytes", Whole(1, 2**60), "Memory of a device.", otherwise="the bundle's", unit="bytes")
+GPU_MEMORY = Field("gpu_memory_bytes", whole(1, 2**60), "Memory of a device.", otherwise="the bundle's", unit="bytes")
 
 SEARCH = table(
     Field("gpus", _SIZE, "Devices, all of which are used: one number or several."),
-    Field("rank_by", Choice(get_args(RankBy)), "Time of a step, or tokens per second and device.", "step-time"),
-    Field("top", Whole(1, 10_000), "How many of the best to show.", 10),
+    Field("rank_by", choice(get_args(RankBy)), "Time of a step, or tokens per second and device.", "step-time"),
+    Field("top", whole(1, 10_000), "How many of the best to show.", 10),
 )
 """Fields that only a search has."""
 # fmt: on
@@ -203,7 +192,7 @@ def require_integer(name: str, value: object, *, low: int, high: int) -> None:
     Raises:
         UsageError: it is not; names the field, what was found and what was expected.
     """
-    Field(name, Whole(low, high), "").check(value)
+    Field(name, whole(low, high), "").check(value)
 
 
 def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -212,4 +201,4 @@ def require_choice(name: str, value: object, allowed: tuple[str, ...]) -> None:
     Raises:
         UsageError: it is not; names the field, what was found and what was expected.
     """
-    Field(name, Choice(allowed), "").check(value)
+    Field(name, choice(allowed), "").check(value)

@@ -1,10 +1,10 @@
 """What a field of a request accepts: type and bounds, in words, as JSON Schema, and as checks."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any, Protocol
+from typing import Any
 
 Value = int | float | str | bool | tuple[int, ...]
 
@@ -12,172 +12,117 @@ _LONGEST_TEXT = 4_096  # of a path
 _MOST_COUNTS = 1_000_000
 
 
-class Kind(Protocol):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
     """Type and bounds of a value.
 
-    `accepts` is about values of Python, TOML or JSON as they are; `read` also takes text (`1e9`, `true`) and answers
-    None for what is not accepted. `metavar` stands for the value in the help of a command.
+    `read` takes values of Python, TOML or JSON and texts (`1e9`, `true`), and answers None for what is not accepted;
+    `types` are those that need no reading. `values` are all values, in order, of a kind that has finitely many.
+    `expected` is for messages, `metavar` for the help of a command.
     """
 
-    @property
-    def expected(self) -> str: ...
-    @property
-    def schema(self) -> dict[str, Any]: ...
-    @property
-    def metavar(self) -> str: ...
-    def accepts(self, value: object) -> bool: ...
-    def read(self, value: object) -> Value | None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number from `low` to `high`; True and 4.0 are none, but `read` takes the latter."""
-
-    low: int
-    high: int
-    metavar = "INTEGER"
-
-    @property
-    def values(self) -> Sequence[int]:
-        return range(self.low, self.high + 1)
-
-    @property
-    def expected(self) -> str:
-        exponent = len(str(self.high)) - 1
-        high = f"1e{exponent}" if exponent > 6 and self.high == 10**exponent else str(self.high)
-        return f"a whole number from {self.low} to {high}"
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        return {"type": "integer", "minimum": self.low, "maximum": self.high}
+    expected: str
+    schema: dict[str, Any]
+    metavar: str
+    types: tuple[type, ...]
+    read: Callable[[object], Value | None]
+    values: Sequence[Any] = ()
 
     def accepts(self, value: object) -> bool:
-        return type(value) is int and self.low <= value <= self.high
+        """Whether a value is accepted as it is: of the right type, and within bounds."""
+        return type(value) in self.types and self.read(value) is not None
 
-    def read(self, value: object) -> int | None:
+
+def whole(low: int, high: int) -> Kind:
+    """Whole numbers from `low` to `high`; True and 4.0 are none, but the latter is read as one."""
+
+    def read(value: object) -> int | None:
+        if type(value) is int:
+            return value if low <= value <= high else None
         number = read_decimal(value)
-        if number is None or not self.low <= number <= self.high or number != number.to_integral_value():
+        if number is None or not low <= number <= high or number != number.to_integral_value():
             return None
         return int(number)
 
+    zeros = len(str(high)) - 1
+    shown_high = f"1e{zeros}" if zeros > 6 and high == 10**zeros else str(high)
+    return Kind(
+        expected=f"a whole number from {low} to {shown_high}",
+        schema={"type": "integer", "minimum": low, "maximum": high},
+        metavar="INTEGER",
+        types=(int,),
+        read=read,
+        values=range(low, high + 1),
+    )
 
-@dataclass(frozen=True, slots=True)
-class Choice:
+
+def choice(values: Sequence[str]) -> Kind:
     """One of some texts."""
-
-    values: tuple[str, ...]
-
-    @property
-    def expected(self) -> str:
-        *others, last = self.values
-        return f"{', '.join(others)} or {last}"
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "enum": list(self.values)}
-
-    @property
-    def metavar(self) -> str:
-        return f"[{'|'.join(self.values)}]"
-
-    def accepts(self, value: object) -> bool:
-        return value in self.values
-
-    def read(self, value: object) -> str | None:
-        return value if isinstance(value, str) and value in self.values else None
+    *others, last = values
+    return Kind(
+        expected=f"{', '.join(others)} or {last}",
+        schema={"type": "string", "enum": list(values)},
+        metavar=f"[{'|'.join(values)}]",
+        types=(str,),
+        read=lambda value: value if isinstance(value, str) and value in values else None,
+        values=tuple(values),
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """True or false."""
+def text(expected: str, *, one_line: bool = False) -> Kind:
+    """Texts that are not blank; with `one_line` without line breaks and other unprintable characters."""
 
-    values = (False, True)
-    expected = "true or false"
-    metavar = "[true|false]"
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        return {"type": "boolean"}
-
-    def accepts(self, value: object) -> bool:
-        return type(value) is bool
-
-    def read(self, value: object) -> bool | None:
-        if isinstance(value, str):
-            return {"true": True, "false": False}.get(value)
-        return value if isinstance(value, bool) else None
-
-
-@dataclass(frozen=True, slots=True)
-class Text:
-    """A text that is not blank; with `one_line` without line breaks and other unprintable characters."""
-
-    expected: str
-    one_line: bool = False
-    metavar = "TEXT"
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        return {"type": "string", "minLength": 1}
-
-    def accepts(self, value: object) -> bool:
-        return self.read(value) is not None
-
-    def read(self, value: object) -> str | None:
-        if type(value) is not str or not value.strip() or len(value) > _LONGEST_TEXT or "\0" in value:
+    def read(value: object) -> str | None:
+        if not isinstance(value, str) or not value.strip() or len(value) > _LONGEST_TEXT or "\0" in value:
             return None
-        return None if self.one_line and not value.isprintable() else value
+        return None if one_line and not value.isprintable() else value
+
+    return Kind(
+        expected=expected, schema={"type": "string", "minLength": 1}, metavar="TEXT", types=(str,), read=read
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """One or more whole numbers, each of them a `one`; as text `11,12,12,9`."""
+def counts(one: Kind, expected: str) -> Kind:
+    """One or more whole numbers; as text `11,12,12,9`."""
 
-    one: Whole
-    expected: str
-    metavar = "N,N,…"
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        return {"type": "array", "items": self.one.schema}
-
-    def accepts(self, value: object) -> bool:
-        return isinstance(value, list | tuple) and bool(value) and all(map(self.one.accepts, value))
-
-    def read(self, value: object) -> tuple[int, ...] | None:
+    def read(value: object) -> tuple[int, ...] | None:
         parts = value.split(",") if isinstance(value, str) else value
         if not isinstance(parts, list | tuple) or not 0 < len(parts) <= _MOST_COUNTS:
             return None
-        counts = [self.one.read(part) for part in parts]
-        return tuple(count for count in counts if count is not None) if None not in counts else None
+        numbers = [one.read(part) for part in parts]
+        return tuple(number for number in numbers if isinstance(number, int)) if None not in numbers else None
+
+    schema = {"type": "array", "items": one.schema}
+    return Kind(expected=expected, schema=schema, metavar="N,N,…", types=(list, tuple), read=read)
 
 
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A finite number from `low` to `high`, or above `low` with `above`."""
+def number(low: float, high: float, expected: str, *, above: bool = False) -> Kind:
+    """Numbers from `low` to `high`, with `above` only those above `low`."""
 
-    low: float
-    high: float
-    expected: str
-    above: bool = False
-    metavar = "NUMBER"
-
-    @property
-    def schema(self) -> dict[str, Any]:
-        return {
-            "type": "number",
-            "exclusiveMinimum" if self.above else "minimum": self.low,
-            "maximum": self.high,
-        }
-
-    def accepts(self, value: object) -> bool:
-        return isinstance(value, int | float) and self.read(value) is not None
-
-    def read(self, value: object) -> float | None:
-        number = read_decimal(value)
-        if number is None or not self.low <= number <= self.high or (self.above and number == self.low):
+    def read(value: object) -> float | None:
+        found = read_decimal(value)
+        if found is None or not low <= found <= high or (above and found == low):
             return None
-        return float(number)
+        return float(found)
+
+    schema = {"type": "number", "exclusiveMinimum" if above else "minimum": low, "maximum": high}
+    return Kind(expected=expected, schema=schema, metavar="NUMBER", types=(int, float), read=read)
+
+
+def _read_flag(value: object) -> bool | None:
+    if isinstance(value, str):
+        return {"true": True, "false": False}.get(value)
+    return value if isinstance(value, bool) else None
+
+
+FLAG = Kind(
+    expected="true or false",
+    schema={"type": "boolean"},
+    metavar="[true|false]",
+    types=(bool,),
+    read=_read_flag,
+    values=(False, True),
+)
 
 
 def read_decimal(value: object) -> Decimal | None:

@@ -14,10 +14,10 @@ from kernelcast.runtime.request.fields import (
     Recompute,
     Schedule,
 )
-from kernelcast.runtime.request.kinds import Whole
+from kernelcast.runtime.request.kinds import whole
 from kernelcast.runtime.request.model import ModelConfig
 
-_COUNT = Whole(0, MAX_DEGREE)
+_COUNT = whole(0, MAX_DEGREE)
 # Layer counts are checked with the number of stages.
 _CHECKED = tuple(field for field in LAYOUT.values() if field.name != "layer_counts")
 

@@ -9,10 +9,13 @@ from difflib import SequenceMatcher
 
 _ALIKE = 0.8
 _SHORTEST = 3  # degrees have two letters, and one other letter makes another degree
+_LONGEST = 80
 
 
 def nearest_names(name: str, known: Iterable[str]) -> list[str]:
     """Those of `known` that `name` misspells, the likeliest first.
+
+    Each word is alike, or the words are the same without separators, or two or more are followed by others.
 
     >>> nearest_names("--micro-bacth", ["--micro-batch", "--global-batch"])
     ['--micro-batch']
@@ -21,19 +24,17 @@ def nearest_names(name: str, known: Iterable[str]) -> list[str]:
     >>> nearest_names("--tp", ["--pp", "--dp"])
     []
     """
-    found = [
-        (_likeness(name, other), other) for other in known if len(name) <= 80 and _misspells(name, other)
-    ]
-    return [other for _, other in sorted(found, key=lambda pair: (-pair[0], pair[1]))]
+    ours = _words(name[:_LONGEST])
 
+    def is_meant(other: str) -> bool:
+        theirs = _words(other)
+        if len(theirs) == len(ours):
+            return all(map(_alike, ours, theirs))
+        if 1 < len(theirs) < len(ours) and ours[: len(theirs)] == theirs:
+            return True
+        return "".join(ours) == "".join(theirs)
 
-def _misspells(name: str, other: str) -> bool:
-    ours, theirs = _words(name), _words(other)
-    if len(ours) == len(theirs):
-        return all(map(_alike, ours, theirs))
-    if 1 < len(theirs) < len(ours) and ours[: len(theirs)] == theirs:
-        return True  # micro_batch_size
-    return "".join(ours) == "".join(theirs)  # globalbatch
+    return sorted(filter(is_meant, known), key=lambda other: (-_likeness(name[:_LONGEST], other), other))
 
 
 def _words(name: str) -> list[str]:
@@ -41,9 +42,7 @@ def _words(name: str) -> list[str]:
 
 
 def _alike(one: str, other: str) -> bool:
-    if one == other:
-        return True
-    return min(len(one), len(other)) >= _SHORTEST and _likeness(one, other) >= _ALIKE
+    return one == other or (min(len(one), len(other)) >= _SHORTEST and _likeness(one, other) >= _ALIKE)
 
 
 def _likeness(one: str, other: str) -> float:

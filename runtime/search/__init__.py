@@ -1,4 +1,4 @@
-"""Every valid layout of a model on so many devices, evaluated in bulk: `search`, and what it takes and gives."""
+"""Every valid layout of a model on a number of devices, evaluated in bulk: `search`, its question and its result."""
 
 from kernelcast.runtime.search.number_set import NumberSet
 from kernelcast.runtime.search.question import Question

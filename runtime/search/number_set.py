@@ -25,7 +25,7 @@ class NumberSet:
         """Read numbers and ranges (`4-8`, `4-`) separated by commas.
 
         Raises:
-            UsageError: a part is neither, or a range ends before it begins; the message says `name`.
+            UsageError: a part is neither, or a range ends before it begins; the message names `name`.
         """
         ranges: list[tuple[int, int | None]] = []
         for part in text.split(","):

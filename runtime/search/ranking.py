@@ -51,7 +51,7 @@ def front_of(ranked: Ranked) -> Ranked:
     """The Pareto front of score against memory, best score first.
 
     A layout is on it when no other is at least as good in both and better in one; of equal ones the
-    earliest index stands for all.
+    earliest index represents all.
     """
     order = np.lexsort((ranked.layouts["index"], ranked.memory_bytes, ranked.score))
     memory = ranked.memory_bytes[order]

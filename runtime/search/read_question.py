@@ -7,7 +7,6 @@ from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_gpus_per_node
 from kernelcast.runtime.request.fields import LAYOUT, SEARCH, Field
-from kernelcast.runtime.request.kinds import Choice, Flag, Whole
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.number_set import NumberSet
 from kernelcast.runtime.search.question import Question
@@ -29,12 +28,7 @@ MOST_ITEMS = 64
 
 def few_values(field: Field) -> tuple[Any, ...]:
     """The values of a field that has few, of which a limit is a list; of others it is a set of numbers and ranges."""
-    kind = field.kind
-    return (
-        tuple(kind.values)
-        if isinstance(kind, Whole | Choice | Flag) and len(kind.values) <= MOST_ITEMS
-        else ()
-    )
+    return tuple(field.kind.values) if len(field.kind.values) <= MOST_ITEMS else ()
 
 
 def read_question(values: Mapping[str, Any], *, model: ModelConfig, bundle: Bundle) -> Question:

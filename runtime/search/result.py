@@ -15,7 +15,7 @@ SEARCH_FORMAT = "kernelcast.search/2"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """One layout, and all that `predict` says of it."""
+    """One layout, and its estimate by `predict`."""
 
     parallelism: Parallelism
     estimate: Estimate
@@ -65,7 +65,7 @@ class Smallest:
 class SearchResult:
     """The best layouts, best first, and the Pareto front of what they are ranked by against memory per device.
 
-    `problems` says, once per operator, what the bundle has no answer to; the layouts that need it are counted as
+    `problems` names, once per operator, what the bundle has no answer to; the layouts that need it are counted as
     `unanswered`. `smallest` is None when there is no valid layout at all.
     """
 

@@ -1,4 +1,4 @@
-"""From a question to its answer: sweep the space, then say all that is known of the layouts that were found."""
+"""From a question to its answer: sweep the space, then estimate the layouts that were found in full."""
 
 import time
 

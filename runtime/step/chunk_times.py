@@ -53,10 +53,10 @@ def chunk_times(
 ) -> ChunkTimes:
     """Passes through the blocks of a chunk: the first end if it has it, its layers, the last end.
 
-    `split` says that the schedule cuts the backward pass into input and weight gradients. With `sharded`
-    (ZeRO-2 and 3) the network works beside the computing: while a block computes, the parameters of the next one
+    With `split`, the schedule cuts the backward pass into input and weight gradients. With `sharded`
+    (ZeRO-2 and 3) communication overlaps computation: while a block computes, the parameters of the next one
     are gathered and the gradients of the one before are scattered, and the longer of the two counts. The
-    first gather and the last scatter have nothing beside them.
+    first gather and the last scatter overlap with nothing.
     """
     blocks = [(block, count) for block, count in ((first, 1), (layer, layers), (last, 1)) if block and count]
     if not blocks:
@@ -105,7 +105,7 @@ class _Run(NamedTuple):
 
 
 def _overlapped(runs: list[_Run]) -> Times:
-    """Σ max(compute of a block, fetch of the next + give of the one before), with what stands alone.
+    """Σ max(compute of a block, fetch of the next + give of the one before), and the first fetch and the last give.
 
     Runs are long, but only the ends of one differ from what lies between.
     """
@@ -115,10 +115,10 @@ def _overlapped(runs: list[_Run]) -> Times:
     first, last = runs[kinds[0]], runs[kinds[-1]]
     total = nothing if first.fetch_us is None else first.fetch_us
     for (before, kind, after), repeated in groupby(triples):
-        # A block between two of its own kind stands for those beyond the fourth, which `kinds` leaves out.
+        # A block between two of its own kind represents those beyond the fourth, which `kinds` leaves out.
         surplus = max(0, runs[kind].blocks - 4) if before == kind == after else 0
         fetch_us = None if after is None else runs[after].fetch_us
         give_us = None if before is None else runs[before].give_us
-        beside = (nothing if fetch_us is None else fetch_us) + (nothing if give_us is None else give_us)
-        total = total + (len(list(repeated)) + surplus) * np.maximum(runs[kind].compute_us, beside)
+        network_us = (nothing if fetch_us is None else fetch_us) + (nothing if give_us is None else give_us)
+        total = total + (len(list(repeated)) + surplus) * np.maximum(runs[kind].compute_us, network_us)
     return total if last.give_us is None else total + last.give_us

@@ -40,7 +40,7 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageKind:
-    """Stages that have the same update: so many layers, and which ends of the model."""
+    """Stages that have the same update: their number of layers, and which ends of the model they hold."""
 
     layers: int
     first: bool
@@ -235,5 +235,5 @@ def decompose(
     parts = Decomposition(
         model=model, parallelism=parallelism, cluster=cluster, bucket_entries=bucket_entries
     )
-    parts.chunks  # noqa: B018 - refused here where the layers do not allow so many
+    parts.chunks  # noqa: B018 - raises where there are more chunks than the layers allow
     return parts

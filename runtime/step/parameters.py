@@ -8,7 +8,7 @@ from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 
 
 def stage_parameters(sizes: Sizes, *, layers: Number, first: Number, last: Number) -> Number:
-    """Parameters of a stage on one device; `first` and `last` say (0 or 1) which ends of the model it holds.
+    """Parameters of a stage on one device; `first` and `last` (0 or 1) are the ends of the model that it holds.
 
     A single stage is both, and then holds tied embeddings once; else both ends hold a copy, as pipelines do.
     """

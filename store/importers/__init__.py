@@ -1,7 +1,7 @@
 """Others' measurements into a database: a generic CSV, the method's authors' data files, nccl-tests logs.
 
-A reader turns files into `Parsed` (records, what was malformed, what was left out), without a database;
-`store_parsed` puts all of it in, in one transaction. What each format means is in docs/importing.md.
+A reader turns files into `Parsed` (records, malformed lines, counts of what was left out), without a database;
+`store_parsed` stores all of it in one transaction. docs/importing.md describes the formats.
 """
 
 from kernelcast.store.importers.description import Description, read_description

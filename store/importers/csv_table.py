@@ -15,33 +15,24 @@ MAX_WHOLE = 2**53  # beyond it a double no longer holds every whole number
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CsvRow:
-    """One row; cells are stripped of surrounding blanks, and empty ones are left out."""
+    """One row; cells are stripped of surrounding blanks, and empty ones are left out.
+
+    Methods raise Malformed where a cell is empty, or not what it should be.
+    """
 
     line: int
     cells: dict[str, str]
 
     def whole(self, name: str) -> int:
-        """A whole number from 1.
-
-        Raises:
-            Malformed: missing, or something else.
-        """
+        """A whole number from 1."""
         return whole(self.text(name), name)
 
     def positive(self, name: str) -> float:
-        """A number above 0.
-
-        Raises:
-            Malformed: missing, or something else.
-        """
+        """A number above 0."""
         return positive(self.text(name), name)
 
     def text(self, name: str) -> str:
-        """A cell.
-
-        Raises:
-            Malformed: it is empty.
-        """
+        """A cell."""
         try:
             return self.cells[name]
         except KeyError:
@@ -98,7 +89,7 @@ class CsvTable:
         """Check the header.
 
         Raises:
-            DataError: one of `columns` is missing, or a name stands there twice: the file is not `what`.
+            DataError: one of `columns` is missing, or a name appears twice: the file is not `what`.
         """
         missing = [name for name in columns if name not in self.columns]
         if missing:

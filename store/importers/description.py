@@ -1,7 +1,6 @@
-"""What a stranger's file does not say about its measurements: device, fabric, software, licence, …
+"""What others' files lack about their measurements: device, fabric, software, licence, …
 
-From a TOML file, from options, or both; each field is as the fingerprints name it. Nothing is guessed: what
-nobody states stays 0 or empty.
+From a TOML file, from options, or both; fields are named as in the fingerprints. What is not stated stays 0 or empty.
 """
 
 import re
@@ -37,7 +36,7 @@ class _SourceFields:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RowFields:
-    """Table `[rows]`: what holds for every row that does not say otherwise."""
+    """Table `[rows]`: defaults for rows that do not have the field."""
 
     dtype: str = ""
     statistic: str = ""
@@ -57,7 +56,7 @@ _TABLES: Mapping[str, type] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Description:
-    """Fields that are known, by table; a table leaves out what nobody stated.
+    """Known fields, by table; a table has only the fields that were stated.
 
     Raises:
         UsageError: a field is unknown or has another type; the message names table and field.
@@ -76,7 +75,7 @@ class Description:
             object.__setattr__(self, table, MappingProxyType(checked))
 
     def over(self, below: "Description") -> "Description":
-        """Both together; where both state a field, this one's holds."""
+        """Both together; where both state a field, this one takes precedence."""
         names = (*_TABLES, "conditions")
         return replace(self, **{name: {**getattr(below, name), **getattr(self, name)} for name in names})
 
@@ -88,7 +87,7 @@ class Description:
         """
         if not self.hardware.get("device_name"):
             raise UsageError(
-                "the files do not say which device was measured; give --device-name or [hardware] device_name"
+                "the files do not name the device that was measured; give --device-name or [hardware] device_name"
             )
         return ComputeFingerprint(**{"kind": "cuda", **self.hardware})
 
@@ -100,7 +99,7 @@ class Description:
         """
         if "gpus_per_node" not in self.fabric:
             raise UsageError(
-                "the files do not say how many devices a node has, which collectives depend on; "
+                "the files do not state the devices per node, which collectives depend on; "
                 "give --gpus-per-node or [fabric] gpus_per_node"
             )
         return FabricFingerprint(**{"backend": "nccl", **self.fabric})
@@ -110,12 +109,19 @@ class Description:
         return SoftwareFingerprint(**{"torch": "", **self.software})
 
     def row_default(self, name: str) -> str:
-        """`dtype`, `statistic` or `variant` of rows that say none; empty where nobody states it."""
+        """`dtype`, `statistic` or `variant` of rows without it; empty where it is not stated."""
         return str(self.rows.get(name, ""))
 
     def run(self, *, command: str, file_name: str, file_digest: str, fabric: FabricFingerprint | None) -> Run:
-        """The run that stands for one imported file (measured elsewhere, so without version and date)."""
-        source = _SourceFields(**self.source)
+        """The run of one imported file (measured elsewhere, so without version and date)."""
+        stated = _SourceFields(**self.source)
+        source = Source(
+            kind="import",
+            name=file_name,
+            file_digest=file_digest,
+            licence=stated.licence,
+            reference=stated.reference,
+        )
         return Run(
             started_at=None,
             kernelcast_version="",
@@ -125,15 +131,9 @@ class Description:
             software_id=self.versions().digest,
             fabric_id=None if fabric is None else fabric.digest,
             conditions=self.conditions,
-            source=Source(
-                kind="import",
-                name=file_name,
-                licence=source.licence,
-                file_digest=file_digest,
-                reference=source.reference,
-            ),
-            site=source.site,
-            note=source.note,
+            source=source,
+            site=stated.site,
+            note=stated.note,
         )
 
     @classmethod
@@ -165,7 +165,7 @@ def read_description(path: Path) -> Description:
     """Read a description file (TOML).
 
     Raises:
-        DataError: the file is missing, too large, not TOML, or says something unknown.
+        DataError: the file is missing, too large, not TOML, or has an unknown field.
     """
     text = read_text_file(path, limit=_MAX_BYTES).text
     try:

@@ -71,7 +71,7 @@ def read_estimate_train_time(
     """Read one site folder or several.
 
     A file without layout in its name repeats the files with one: rows that it shares with them are left out.
-    `on_progress` is told the files read so far of a folder's, and the last one's function.
+    `on_progress` gets the files read so far, those of the folder, and the last one's function.
 
     Raises:
         DataError: not such a folder, a file is not what its name claims, or, when `strict`, a malformed line.

@@ -11,7 +11,7 @@ from kernelcast.runtime.errors import DataError
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """What one of their functions measures, and the raw parameters in its file besides tp."""
+    """What one of their functions measures, and the raw parameters in its file other than tp."""
 
     operator: str
     role: str

@@ -1,7 +1,7 @@
 """A log of nccl-tests as sections, one per collective: devices, settings, and rows as they are printed.
 
-Read by what the lines say, not by where they stand: launchers and NCCL's own messages come in between, and
-versions differ in their columns.
+Lines are recognised by their content, not their position: launchers and NCCL print messages in between, and versions
+differ in their columns.
 """
 
 import re

@@ -7,7 +7,6 @@ reduce-scatters count their input.
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
@@ -49,12 +48,7 @@ _GATHERING = ("all_gather", "reduce_scatter")  # size is count × processes
 _ORDINARY_REDUCTIONS = ("", "sum", "none")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Log:
-    """One file, read."""
-
-    file: TextFile
-    sections: list[Section]
+_Log = tuple[TextFile, list[Section]]
 
 
 def read_nccl_tests(
@@ -78,13 +72,12 @@ def read_nccl_tests(
     if as_dtype and as_dtype not in ELEMENT_BYTES:
         raise UsageError(f"as-dtype: found {as_dtype!r:.40}, expected one of {', '.join(ELEMENT_BYTES)}")
     problems = Problems(strict=strict)
-    logs = []
+    logs: list[_Log] = []
     for path in paths:
         file = read_text_file(path)
-        sections = read_sections(file, problems)
-        for section in sections:
+        logs.append((file, read_sections(file, problems)))
+        for section in logs[-1][1]:
             section.collective = section.collective or collective
-        logs.append(_Log(file=file, sections=sections))
     parsed = Parsed(files=len(logs))
     description = (described or Description()).over(_described_by_logs(logs))
     _check_device(logs, description)
@@ -98,7 +91,7 @@ def read_nccl_tests(
 
 def _described_by_logs(logs: Sequence[_Log]) -> Description:
     """Device, and devices per node, that the logs list."""
-    sections = [section for log in logs for section in log.sections]
+    sections = [section for _, of_file in logs for section in of_file]
     devices = sorted({device for section in sections for device in section.devices})
     hardware = device_named(devices[0]) if devices else {}
     most = max((section.hosts.count(host) for section in sections for host in section.hosts), default=0)
@@ -107,11 +100,11 @@ def _described_by_logs(logs: Sequence[_Log]) -> Description:
 
 def _check_device(logs: Sequence[_Log], description: Description) -> None:
     expected = description.compute().device_name
-    for log in logs:
-        for section in log.sections:
+    for file, sections in logs:
+        for section in sections:
             if odd := sorted(section.devices - {expected}):
                 raise DataError(
-                    f"{log.file.path}:{section.line}: measured on {odd[0]!r:.60}, expected {expected!r:.60} "
+                    f"{file.path}:{section.line}: measured on {odd[0]!r:.60}, expected {expected!r:.60} "
                     "as elsewhere; import one kind of device at a time"
                 )
 
@@ -120,15 +113,16 @@ def _batches(
     log: _Log, description: Description, as_dtype: str, problems: Problems, left_out: Counter[str]
 ) -> Iterator[Batch]:
     fabric = description.network()
-    for section in log.sections:
+    file, sections = log
+    for section in sections:
         own = description.over(_described_by_section(section, as_dtype))
         run = own.run(
-            command="import nccl-tests", file_name=log.file.name, file_digest=log.file.digest, fabric=fabric
+            command="import nccl-tests", file_name=file.name, file_digest=file.digest, fabric=fabric
         )
         try:
-            samples = list(_samples(section, run.id, as_dtype, log.file, problems, left_out))
+            samples = list(_samples(section, run.id, as_dtype, file, problems, left_out))
         except Malformed as error:
-            problems.add(log.file.path, section.line, error)
+            problems.add(file.path, section.line, error)
             continue
         yield Batch(run=run, compute=own.compute(), fabric=fabric, software=own.versions(), samples=samples)
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from functools import cache
+from itertools import chain
 from typing import Any
 
 from kernelcast.runtime.errors import UsageError
@@ -53,16 +54,16 @@ def workload_vector(row: Operator, role: str, given: Values) -> tuple[int, ...]:
         roles = ", ".join(filter(None, row.roles))
         raise Malformed(f"{row.name} needs its workload vector ({features}), or a role of {roles}")
     name = f"{row.name} ({role})" if role else row.name
-    values = _with_defaults(row, role, given)
-    missing = [symbol for symbol in SYMBOLS if symbol in needed and symbol not in values]
-    if missing:
-        if "h" in missing and "h_kv" in missing:
-            missing.remove("h_kv")  # h unless given
-        raise Malformed(f"{name} needs {', '.join(missing)} (or its workload vector: {features})")
-    for what, by_what in _DIVIDED:
-        if {what, by_what} <= needed and values[what] % values[by_what]:
-            raise Malformed(f"{what}={values[what]} is not divisible by {by_what}={values[by_what]}")
     try:
+        values = _with_defaults(row, role, given)
+        missing = [symbol for symbol in SYMBOLS if symbol in needed and symbol not in values]
+        if missing:
+            # h_kv is h unless given.
+            names = ", ".join(symbol for symbol in missing if symbol != "h_kv" or "h" not in missing)
+            raise Malformed(f"{name} needs {names} (or its workload vector: {features})")
+        for what, by_what in _DIVIDED:
+            if {what, by_what} <= needed and values[what] % values[by_what]:
+                raise Malformed(f"{what}={values[what]} is not divisible by {by_what}={values[by_what]}")
         return _shape(row.name, role, {symbol: values[symbol] for symbol in needed})
     except UsageError as error:
         raise Malformed(f"{name}: {error}") from error
@@ -92,14 +93,10 @@ def _shape(name: str, role: str, values: Values) -> tuple[int, ...]:
 @cache
 def _calls_with(name: str, role: str) -> Callable[[Values], Calls] | None:
     """The part of a step that calls an operator in a role."""
-    return next(
-        (
-            calls_at
-            for calls_at in _PARTS
-            if any((one.operator, one.role) == (name, role) for one in calls_at(_EXAMPLE))
-        ),
-        None,
-    )
+    for calls_at in _PARTS:
+        if any((one.operator, one.role) == (name, role) for one in calls_at(_EXAMPLE)):
+            return calls_at
+    return None
 
 
 class _PaddedSizes(Sizes):
@@ -124,51 +121,38 @@ def _sizes(values: Values, *, sequence_parallel: int = 0, **architecture: Any) -
         kv_heads=values.get("h_kv", heads),
         mlp_size=values.get("f", tp),
         vocabulary_size=values.get("v", tp),
-        layers=1,
+        layers=values.get("layers", 1),
         **architecture,
     )
+    group = Group(nodes=values.get("nodes", 1), gpus_per_node=values.get("gpus_per_node", 1))
     return _PaddedSizes(
-        model=model,
-        tp=tp,
-        micro_batch=values.get("b", 1),
-        sequence_parallel=sequence_parallel,
-        group=_group(values),
+        model=model, tp=tp, micro_batch=values.get("b", 1), sequence_parallel=sequence_parallel, group=group
     )
-
-
-def _group(values: Values) -> Group:
-    return Group(nodes=values.get("nodes", 1), gpus_per_node=values.get("gpus_per_node", 1))
 
 
 def _of_layer(kind: type[Layer], **architecture: Any) -> Callable[[Values], Calls]:
     return lambda values: kind(_sizes(values, **architecture)).calls
 
 
-def _synced(sequence_parallel: int) -> Callable[[Values], Calls]:
-    return lambda values: (
-        TransformerLayer(_sizes(values, sequence_parallel=sequence_parallel)).forward_collectives
-    )
+def _synced(values: Values) -> Calls:
+    whole, cut = (TransformerLayer(_sizes(values, sequence_parallel=is_cut)) for is_cut in (0, 1))
+    return whole.forward_collectives + cut.forward_collectives
 
 
 def _sent(values: Values) -> Calls:
-    group = _group(values)
-    entries = _sizes(values).sent_entries
-    return (call("point_to_point", entries, group.nodes, group.gpus_per_node, role="pipeline"),)
+    sizes = _sizes(values)
+    layout = sizes.group.nodes, sizes.group.gpus_per_node
+    return (call("point_to_point", sizes.sent_entries, *layout, role="pipeline"),)
 
 
-def _updated(role: str) -> Callable[[Values], Calls]:
-    def calls(values: Values) -> Calls:
-        parameters = values.get("parameters", 1)
-        whole, sharded = (
-            DataParallel(
-                dp=values.get("dp", 2), zero=zero, group=_group(values), bucket_entries=max(parameters, 1)
-            )
-            for zero in (1, 2)
-        )
-        update = whole.update(role, parameters, values.get("layers", 1))
-        return (*update.calls, *sharded.scatter(parameters))
-
-    return calls
+def _updated(values: Values) -> Calls:
+    parameters, layers, group = values.get("parameters", 1), values.get("layers", 1), _sizes(values).group
+    whole, sharded = (
+        DataParallel(dp=values.get("dp", 2), zero=zero, group=group, bucket_entries=parameters)
+        for zero in (1, 2)
+    )
+    updates = (whole.update(role, parameters, layers).calls for role in _STAGES)
+    return (*chain.from_iterable(updates), *sharded.scatter(parameters))
 
 
 _STAGES = {
@@ -189,10 +173,9 @@ _PARTS: tuple[Callable[[Values], Calls], ...] = (
     _of_layer(Attention, attention="fused_softmax"),
     _of_layer(Loss),
     _of_layer(TransformerLayer),
-    _synced(0),
-    _synced(1),
+    _synced,
     _sent,
-    *map(_updated, _STAGES),
+    _updated,
 )
 
 
@@ -204,27 +187,10 @@ def _with_defaults(row: Operator, role: str, given: Values) -> dict[str, int]:
         values.setdefault("f", 4 * values["d"])
     if RAW_VOCABULARY in values and "v" not in values:
         values["v"] = padded_vocabulary(values[RAW_VOCABULARY], values["tp"])
-    stage = _STAGES.get(role) if row.per_update else None
-    if stage and "parameters" not in values and {"d", "layers"} <= values.keys():
-        values |= _stage_parameters(stage, values)
-    return values
-
-
-def _stage_parameters(stage: StageKind, values: Values) -> dict[str, int]:
-    """Parameters on one device of a kind of stage (Table III, eq. 6), where the vocabulary is known or not needed."""
-    if RAW_VOCABULARY not in values and (stage.first or stage.last):
-        return {}
-    try:
-        model = ModelConfig(
-            name="stage",
-            hidden_size=values["d"],
-            sequence_length=1,
-            attention_heads=1,
-            layers=values["layers"],
-            vocabulary_size=values.get(RAW_VOCABULARY, 1),
+    stage = _STAGES.get(role) if row.per_update and "parameters" not in values else None
+    needed = {"d", "layers", *(["v"] if stage and (stage.first or stage.last) else [])}
+    if stage and needed <= values.keys():  # norms and biases as Table III prints them (eq. 6)
+        values["parameters"] = int(
+            stage_parameters(_sizes(values), layers=values["layers"], first=stage.first, last=stage.last)
         )
-    except UsageError as error:
-        raise Malformed(str(error)) from error
-    sizes = Sizes(model=model, tp=values["tp"])
-    parameters = stage_parameters(sizes, layers=model.layers, first=stage.first, last=stage.last)
-    return {"parameters": int(parameters)}
+    return values

@@ -194,7 +194,7 @@ def test_wrong_use_and_wrong_files(
     )
     unknown = tmp_path / "unknown.toml"
     unknown.write_text(runs.read_text().replace('model = "tiny"', 'model = "gpt-9"'))
-    poor = make_bundle(without=["mp_all_reduce", "dp_all_reduce"], name="poor.kcast")
+    poor = make_bundle(without=["all_reduce"], name="poor.kcast")
     in_ms = runs_file(bundle, tmp_path, [1100.0], name="in_ms.toml")
     for words, code, message in (
         (("--bundle", bundle, "--runs", wide), 2, "run 1 (wide): tp is 3, expected a divisor of"),

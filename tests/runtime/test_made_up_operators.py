@@ -1,7 +1,7 @@
 """Names carry no meaning: an operator that the table gains, and roles that it does not list, work by their fields."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -34,6 +34,14 @@ def predicted(path: Path) -> Estimate:
 
 def us(seconds: float) -> float:
     return round(seconds * 1e6, 6)
+
+
+@pytest.fixture(autouse=True)
+def nothing_remembered() -> Iterator[None]:
+    """What layers call is remembered; here it changes."""
+    decomposition._passes.cache_clear()
+    yield
+    decomposition._passes.cache_clear()
 
 
 @pytest.fixture
@@ -104,10 +112,11 @@ def test_roles_that_the_table_does_not_list(monkeypatch: pytest.MonkeyPatch, mak
 
     for module in (attention, embedding, loss, mlp, norm, transformer_layer, decomposition):
         monkeypatch.setattr(module, "call", renamed, raising=False)
+    decomposition._passes.cache_clear()
     other = predicted(path)
     assert {row.role for row in other.operators if row.operator == "gemm"} == {
         f"made up {role}" for role in ("qkv", "attention_output", "mlp_up", "mlp_down", "logits")
     }
     assert (other.step_time_s, other.interval_s) == (usual.step_time_s, usual.interval_s)
     assert other.components == usual.components
-    assert other.answers == usual.answers
+    assert list(other.answers.values()) == list(usual.answers.values())

@@ -164,9 +164,7 @@ def test_a_steep_knee_keeps_parity(knee: float) -> None:
             knees=(knee / 10, knee),
             knee_weights_us=(0.0, slope * 80 / knee),
         )
-        regressor = Regressor(
-            candidate=CANDIDATES[0], operator="adam", baseline=baseline, trees=nothing
-        )
+        regressor = Regressor(candidate=CANDIDATES[0], operator="adam", baseline=baseline, trees=nothing)
         answered = answers(to_onnx(regressor), workloads)
         assert answered == pytest.approx(regressor.predict_us(workloads), rel=PARITY_TOLERANCE / 3)
 
@@ -221,9 +219,7 @@ def test_a_model_that_cannot_be_run_is_one_line(
 ) -> None:
     table = make_table(noise=0.2)
     regressor = fit(CANDIDATES[0], table, 3)
-    with pytest.raises(
-        DataError, match=r"^gemm \(forward\): the exported model cannot be run \("
-    ) as caught:
+    with pytest.raises(DataError, match=r"^gemm \(forward\): the exported model cannot be run \(") as caught:
         check_parity(damage(to_onnx(regressor)), regressor, table, 3)
     assert "\n" not in str(caught.value)
 
@@ -237,9 +233,7 @@ def test_trees_that_convert_to_something_else_are_refused(
         "convert_sklearn",
         lambda *_, **__: onnx.load_from_string(to_onnx(fit(CANDIDATES[1], make_table(), 3))),
     )
-    with pytest.raises(
-        DataError, match=r"^gemm: trees converted to Gather, .*, expected one TreeEnsemble"
-    ):
+    with pytest.raises(DataError, match=r"^gemm: trees converted to Gather, .*, expected one TreeEnsemble"):
         to_onnx(regressor)
 
 

@@ -79,7 +79,5 @@ def test_tree_inputs_are_features_and_product_in_float32() -> None:
 def test_a_prediction_beyond_all_numbers_is_infinite(make_table: Callable[..., Table]) -> None:
     fitted = fit(CANDIDATES[0], make_table(), 0)
     steep = PowerLaw(exponents=(99.0, 99.0, 99.0), log_us=0.0)
-    regressor = Regressor(
-        candidate=CANDIDATES[0], operator="gemm", baseline=steep, trees=fitted.trees
-    )
+    regressor = Regressor(candidate=CANDIDATES[0], operator="gemm", baseline=steep, trees=fitted.trees)
     assert regressor.predict_us(np.full((1, 3), 1e9)).tolist() == [np.inf]

@@ -11,14 +11,14 @@ DEVICE = "NVIDIAEXAMPLE-40GB"
 SETTINGS = {"rforest": "{'n_estimators': 10}", "xgboost": "{'n_estimators': 20, 'max_depth': 3}"}
 _TOKENS = ("embedding", "linear1", "linear2", "linear3", "gelu", "linear4", "linear_final")
 _OPERATORS = {
-    **dict.fromkeys(_TOKENS, ("tp", "b", "l", "dim")),
+    **dict.fromkeys(_TOKENS, ("mp", "b", "l", "dim")),
     "RMSlayernorm": ("b", "l", "dim"),
     "res_add": ("b", "l", "dim"),
-    "RoPE": ("tp", "b", "h", "l", "dim"),
-    "flash_atten": ("tp", "b", "h", "l", "dim"),
-    "parallel_cross_entropy_128": ("tp", "b", "l"),
+    "RoPE": ("mp", "b", "h", "l", "dim"),
+    "flash_atten": ("mp", "b", "h", "l", "dim"),
+    "parallel_cross_entropy_128": ("mp", "b", "l"),
 }
-_VALUES = {"tp": (1,), "b": (1, 2), "h": (4,), "l": (16, 32), "dim": (32, 64, 128)}
+_VALUES = {"mp": (1,), "b": (1, 2), "h": (4,), "l": (16, 32), "dim": (32, 64, 128)}
 RUNS = """
 site = "Example"
 hardware = "two devices a node"
@@ -79,7 +79,7 @@ def _once(folder: Path) -> None:
         rows: list[tuple[object, ...]] = [
             (1, d, n, 20 + d * n / 10) for d in (32, 64, 128) for n in (2, 3, 4)
         ]
-        columns = ("tp", "dim", "layers", "dur(us)")
+        columns = ("mp", "dim", "encoders", "dur(us)")
         _write(folder / "operator" / f"{DEVICE}_{stage}Stage_optimizer_fp16.csv", columns, rows)
     for function in ("allreduce_large", "allgather_large", "p2p"):
         for nodes, gpus in ((1, 2), (2, 1)):

@@ -65,8 +65,8 @@ def test_implied_components_add_up_by_the_closed_form(make_bundle: Make) -> None
 
 
 def test_a_run_that_cannot_be_predicted_is_named(make_bundle: Make) -> None:
-    estimator = Estimator.load(make_bundle(without=["pp_p2p"]))
-    with pytest.raises(DataError, match=r"^run a run: .*no regressor for pp_p2p"):
+    estimator = Estimator.load(make_bundle(without=["point_to_point"]))
+    with pytest.raises(DataError, match=r"^run a run: .*no regressor for point_to_point"):
         compare_runs(estimator, [RUN])
 
 

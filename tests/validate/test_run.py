@@ -13,6 +13,7 @@ from kernelcast.collector.plans.plan import compute_points, load_plan
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.steps import Effort, Turn
 from kernelcast.runtime import Cluster, DataError, Estimator, UsageError
+from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.step.decomposition import decompose
 from kernelcast.store import Database
 from kernelcast.validate import run as run_module
@@ -62,7 +63,7 @@ def test_what_ships_was_not_measured_alone() -> None:
     assert len(jobs) >= 12
     assert {job.label for job in jobs} == {"1-1-1", "2-1-1", "1-2-1", "1-1-2"}
     assert {job.model.norm for job in jobs} == {"layer_norm", "rms_norm"}
-    measured = {(point.operator.name, point.vector) for point in compute_points(load_plan("validate"))}
+    measured = {(point.operator, point.vector) for point in compute_points(load_plan("validate"))}
     measured_operators = {name for name, _ in measured}
     asked = set()
     for job in jobs:
@@ -72,10 +73,11 @@ def test_what_ships_was_not_measured_alone() -> None:
             cluster=Cluster(gpus_per_node=2),
             bucket_entries=job.bucket_entries,
         )
-        asked |= {(call.operator, call.vector) for call in parts.distinct_calls()}
+        calls = [call for stage in range(job.parallelism.pp) for _, call in parts.calls(stage)]
+        asked |= {(call.operator, call.shape) for call in calls}
     assert not asked & measured
-    collectives = {"mp_all_reduce", "dp_all_reduce", "pp_p2p"}
-    assert {name for name, _ in asked} - collectives <= measured_operators
+    computed = {name for name, _ in asked if not OPERATORS[name].is_collective}
+    assert computed <= measured_operators
 
 
 def test_steps_are_stored_and_found_again(
@@ -121,7 +123,7 @@ def check_report(found: dict[str, Any]) -> None:
         assert components["Overall"]["measured_s"] == one["measured_s"]
         assert components["Encoder_Fwd"]["measured_s"] > 0
         operators = {(o["operator"], o["direction"]): o for o in one["operators"]}
-        qkv = operators["qkv_linear", "backward"]
+        qkv = operators["gemm qkv", "backward"]
         assert qkv["calls"] == 6  # 3 layers, 2 micro-batches
         assert qkv["predicted_us_per_call"] == pytest.approx(20.0)
         assert qkv["measured_us_per_call"] == pytest.approx(qkv["measured_s"] / 6 * 1e6)
@@ -220,9 +222,9 @@ def test_steps_are_stored_under_the_software_of_their_number_of_processes(
         ("pp = 2", "pp = 2\nmp = 3", r"run 2: tp is 3, expected a divisor of attention_heads \(4\)"),
         ("pp = 2", "pp = 2\nzero = 3", "run 2: zero is 3, real steps train 0 or 1 only"),
         ("pp = 2", "pp = 1", r"runs holds tiny \(1-1-1\) twice"),
-        ("pp = 2", "stages = 2", "run 2: stages is unknown; known are model"),
+        ("pp = 2", "stages = 2", "run 2: field 'stages' is unknown, known are model"),
         ("rounds = 2", "rounds = 0", "rounds is 0, expected a whole number from 1"),
-        ("rounds = 2", "turns = 2", "turns is unknown; known are rounds"),
+        ("rounds = 2", "turns = 2", "field 'turns' is unknown, known are rounds"),
         ("rounds = 2", "rounds = ", "not readable as TOML"),
     ],
 )

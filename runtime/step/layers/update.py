@@ -30,7 +30,7 @@ class DataParallel:
     bucket_entries: int
 
     def update(self, role: str, parameters: int, layers: int) -> Update:
-        """The update of a stage with so many parameters and layers on a device (docs/method.md, A step).
+        """The update of a stage with `parameters` and `layers` on a device (docs/method.md, A step).
 
         | zero | gradients | optimizer over | parameters |
         |---|---|---|---|

@@ -152,12 +152,20 @@ def test_nothing_stands_in_for_anything_else(make_bundle: Make) -> None:
 
 def test_questions_without_an_answer_are_problems_and_others_are_answered(make_bundle: Make) -> None:
     path = make_bundle(without=("gelu",))
-    known, unknown = (("rope", F), (1, 2, 3, 3, 4)), (("gelu", F), (1, 2, 3))
+    known, unknown = (("rope", F), (1, 2, 3, 3, 4), ""), (("gelu", F), (1, 2, 3), "")
     found = ask(Predictor(read_bundle(path)), [unknown, known])
     assert found.problems == {("gelu", F): f"bundle {path} has no regressor for gelu (forward)"}
     assert found.answers[known] == (10, 5, 20)
     assert all(time_us != time_us for time_us in found.answers[unknown])  # NaN
     assert (found.sources, found.warnings) == ({known: ("rope", F)}, [])
+
+
+def test_roles_share_an_answer_and_each_has_it(make_bundle: Make) -> None:
+    predictor = Predictor(read_bundle(make_bundle({("gemm", F): 7.0})))
+    both = [(("gemm", F), (1, 2, 3), role) for role in ("qkv", "mlp_down")]
+    found = ask(predictor, both)
+    assert found.answers == dict.fromkeys(both, (7, 3.5, 14))
+    assert found.sources == dict.fromkeys(both, ("gemm", F))
 
 
 ALIKE = ("bias_add", "qkv_split", "embedding_mask")

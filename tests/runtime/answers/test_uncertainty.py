@@ -27,7 +27,7 @@ def times(answers: Mapping[Question, Answer]) -> OperatorTimes:
 
 
 def test_percentiles_of_what_is_drawn_are_the_interval() -> None:
-    one: Question = (("gelu", F), (1, 2, 3))
+    one: Question = (("gelu", F), (1, 2, 3), "")
     [drawn] = drawn_times(times({one: (100.0, 80.0, 150.0)}), [one], 1000)
     assert drawn[0] == 100
     assert np.quantile(drawn[1:], 0.05) == pytest.approx(80, rel=1e-3)
@@ -38,9 +38,9 @@ def test_percentiles_of_what_is_drawn_are_the_interval() -> None:
 
 def test_errors_of_one_regressor_go_together_and_of_two_do_not() -> None:
     answers: dict[Question, Answer] = {
-        (("gelu", F), (1, 1, 1)): (10.0, 8.0, 12.0),
-        (("gelu", F), (9, 9, 9)): (100.0, 80.0, 120.0),
-        (("gelu", B), (1, 1, 1)): (10.0, 8.0, 12.0),
+        (("gelu", F), (1, 1, 1), ""): (10.0, 8.0, 12.0),
+        (("gelu", F), (9, 9, 9), ""): (100.0, 80.0, 120.0),
+        (("gelu", B), (1, 1, 1), ""): (10.0, 8.0, 12.0),
     }
     small, large, other = drawn_times(times(answers), list(answers), 256)
     assert large[1:] == pytest.approx(10 * small[1:])
@@ -49,7 +49,7 @@ def test_errors_of_one_regressor_go_together_and_of_two_do_not() -> None:
 
 def test_parts_of_a_sum_share_the_error_of_the_regressor_that_answers_for_both() -> None:
     both: dict[Question, Answer] = {
-        (("gemm", direction), (1, 1, 1)): (10.0, 8.0, 12.0)
+        (("gemm", direction), (1, 1, 1), "qkv"): (10.0, 8.0, 12.0)
         for direction in (Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT)
     }
     shared = OperatorTimes(answers=both, sources=dict.fromkeys(both, ("gemm", B)))
@@ -59,14 +59,14 @@ def test_parts_of_a_sum_share_the_error_of_the_regressor_that_answers_for_both()
 
 
 def test_no_questions_and_no_draws() -> None:
-    one: Question = (("gelu", F), (1, 2, 3))
+    one: Question = (("gelu", F), (1, 2, 3), "")
     assert drawn_times(times({}), [], 5).shape == (0, 6)
     assert drawn_times(times({one: (100.0, 80.0, 150.0)}), [one], 0).tolist() == [[100.0]]
 
 
 def test_the_same_numbers_whenever_they_are_drawn() -> None:
-    one: Question = (("gelu", F), (1, 2, 3))
-    other: Question = (("rope", F), (1,))
+    one: Question = (("gelu", F), (1, 2, 3), "")
+    other: Question = (("rope", F), (1,), "")
     [alone] = drawn_times(times({one: (100.0, 80.0, 150.0)}), [one], 64)
     _, among = drawn_times(times({other: (1.0, 1.0, 1.0), one: (100.0, 80.0, 150.0)}), [other, one], 64)
     assert alone.tolist() == among.tolist()

@@ -19,6 +19,7 @@ from kernelcast.runtime import (
 )
 from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.step.decomposition import _passes
 
 Make = Callable[..., Path]
 TINY: dict[str, Any] = {
@@ -434,6 +435,8 @@ def test_threads_agree(make_bundle: Make) -> None:
     ]
     alone, shared = Estimator.load(path), Estimator.load(path)
     expected = [alone.predict(model=model, parallelism=layout) for layout in layouts]
+    # What is remembered for all estimators is made anew by many threads at once.
+    _passes.cache_clear()
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda layout: shared.predict(model=model, parallelism=layout), layouts))
     assert found == expected

@@ -83,6 +83,16 @@ def test_a_substitute_is_named(make_bundle: Make) -> None:
     assert gather.to_dict()["regressor"]["operator"] == "all_reduce"
 
 
+def test_roles_and_their_names_in_the_paper(make_bundle: Make) -> None:
+    path = make_bundle(largest=20)
+    of_role = explained(path, "qkv")
+    assert [one.role for one in of_role] == ["qkv"] * 3
+    assert of_role == explained(path, "Linear1")
+    assert of_role == tuple(one for one in explained(path, "gemm") if one.role == "qkv")
+    with pytest.raises(UsageError, match=r"^operator mlp_gate_up is not part of this step; its operators"):
+        explained(path, "mlp_gate_up")
+
+
 def test_halves_of_a_sum_are_named(make_bundle: Make) -> None:
     gradients = [("gemm", Direction.INPUT_GRADIENT), ("gemm", Direction.WEIGHT_GRADIENT)]
     path = make_bundle({("gemm", Direction.BACKWARD): 26.0}, without=gradients)
@@ -94,9 +104,10 @@ def test_halves_of_a_sum_are_named(make_bundle: Make) -> None:
 
 
 def test_what_is_not_there(make_bundle: Make) -> None:
-    with pytest.raises(UsageError, match=r"^operator 'rop' is unknown; known are embedding, "):
+    with pytest.raises(UsageError, match=r"^operator rop is unknown; those of this step are embedding, "):
         explained(make_bundle(), "rop")
     with pytest.raises(
-        UsageError, match=r"^operator swiglu is not part of this step; its operators are embedding, "
+        UsageError,
+        match=r"^operator swiglu is not part of this step; its operators and roles are embedding, ",
     ):
         explained(make_bundle(), "swiglu")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig
+from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.memory import stage_memory
@@ -73,7 +74,7 @@ def test_every_time_is_the_one_that_predict_gives(
     estimator: Estimator, space: Space, timeline: TimelineKind, bucket_entries: int, random: Any
 ) -> None:
     question = Question(space=space, timeline=timeline, bucket_entries=bucket_entries)
-    engine = Engine(estimator.predictor, space.model, question.cluster, bucket_entries)
+    engine = Engine(space.model, question.cluster, bucket_entries, BundleTimes(estimator.predictor))
     # An estimator of its own: nothing is remembered from the search.
     other = Estimator(estimator.bundle)
     for layouts, _ in space.blocks():
@@ -107,7 +108,7 @@ def test_a_bundle_without_optional_operators_is_searched_as_it_predicts(
     assert len(result.top) == len(list(space.layouts())) > 20
     assert {one.parallelism.tp for one in result.top} == {1, 2}
     # The ranking comes from times for many layouts at once, its answers from estimates made one by one.
-    engine = Engine(given.predictor, model, Cluster(gpus_per_node=2), 10**9)
+    engine = Engine(model, Cluster(gpus_per_node=2), 10**9, BundleTimes(given.predictor))
     for layouts, _ in space.blocks():
         for group in engine.configurations(layouts):
             expected_s = [

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Estimator, ModelConfig
+from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.operators import Direction
@@ -74,7 +75,7 @@ def test_every_piece_is_asked_once(estimator: Estimator, monkeypatch: pytest.Mon
     monkeypatch.setattr(Predictor, "answers_of", counted)
     space = Space(model=MODEL, gpus=(8,), global_batch=8, gpus_per_node=4)
     question = Question(space=space)
-    engine = Engine(estimator.predictor, MODEL, question.cluster, question.bucket_entries)
+    engine = Engine(MODEL, question.cluster, question.bucket_entries, BundleTimes(estimator.predictor))
     for layouts, _ in space.blocks():
         before = len(asked)
         assert sum(len(group.rows) for group in engine.configurations(layouts)) == len(layouts)

@@ -209,6 +209,9 @@ def test_recomputation_runs_the_forward_pass_again_with_its_all_reduces() -> Non
     assert again["rms_norm", "forward"] == 18
     assert again["all_reduce/tensor", "once"] == 9 * (2 + 2)
     assert counts(parts, 0, Component.ENDS_BACKWARD) == {("embedding", "backward"): 1}
+    # It comes last, and the ends run nothing again.
+    assert parts.layer.backward == (*plain.layer.backward, *plain.layer.forward)
+    assert (parts.first, parts.last) == (plain.first, plain.last)
 
 
 def test_update_calls_and_buckets() -> None:
@@ -452,6 +455,12 @@ def test_weight_gradients_are_the_linears_own() -> None:
     vector, row = (8192, 6144, 4608), OPERATORS["gemm"]
     for direction in (Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT):
         assert row.flops(direction, vector) == row.flops(Direction.FORWARD, vector)
+
+
+def test_pieces_are_made_once() -> None:
+    first, second = (taken_apart(GPT_20B, PAPER | {"pp": pp, "dp": 32 // pp}) for pp in (2, 4))
+    assert first.layer.forward is second.layer.forward
+    assert first.last.backward is second.last.backward
 
 
 def test_transfers_by_hand() -> None:
