@@ -10,6 +10,7 @@ from kernelcast.collector.training.marks import called
 from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.bundle.calibration import CalibrationUse
+from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 from kernelcast.store import MeasuredStep
 from kernelcast.validate.run_steps import operator_parts, round_minima_s
@@ -173,9 +174,7 @@ class ComparedJob:
         layout, traced = self.job.parallelism, self.traced
         return {
             "model": self.job.model.name,
-            "pp": layout.pp,
-            "tp": layout.tp,
-            "dp": layout.dp,
+            **{name: getattr(layout, name) for name in DEGREES},
             "micro_batch": layout.micro_batch,
             "micro_batches": layout.micro_batches,
             "schedule": layout.schedule,
