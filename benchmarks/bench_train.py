@@ -1,11 +1,12 @@
-"""How accurate and how heavy the regressors of the method's authors' own measurements are, beside theirs.
+"""How accurate and how large the regressors of the method's authors' own measurements are, compared with theirs.
 
     python benchmarks/bench_train.py DIR [--seed 20] [--write]
 
 DIR is a site's folder of `estimate-train-time` (as `kernelcast import estimate-train-time` reads it). Imports it,
-trains, and prints per operator and direction: our error on held-out rows, the error that the authors published, and
-that of a plain RandomForest on the raw workload vector with the time as target, on the same five 80/20 splits; then
-means, collectives by layout, size, loading and training time. `--write` puts the tables into docs/accuracy.md.
+trains, and prints per role and direction: our error on held-out rows, the error that the authors published, and that
+of a plain RandomForest on the role's rows alone, with the raw workload vector and the time as target, on five 80/20
+splits; then means, collectives by layout, size, loading and training time. Roles have the names of the paper's Table I.
+`--write` puts the tables into docs/accuracy.md.
 """
 
 import argparse
@@ -21,11 +22,13 @@ import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 from sklearn.model_selection import KFold
 
+from kernelcast.runtime.operators import role_name
 from kernelcast.store import Database
 from kernelcast.store.importers import read_estimate_train_time, store_parsed
 from kernelcast.train.fit import DEFAULT_SEED, Trained, train_bundle
-from kernelcast.train.report.figures import OperatorFigures, TrainingFigures, figures
+from kernelcast.train.report.figures import OperatorFigures, RoleFigures, TrainingFigures, figures
 from kernelcast.train.report.reference import Reference
+from kernelcast.train.report.table import rows
 from kernelcast.train.selection import Selected, relative_errors
 
 ACCURACY = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
@@ -77,15 +80,17 @@ def progress(done: int, total: int, operator: str) -> None:
     print(f"\r{done} of {total} {operator:30}", end="" if done < total else "\n", file=sys.stderr, flush=True)
 
 
-def plain_error(selected: Selected, seed: int) -> float:
-    """Mean held-out error of a RandomForest on the raw vector."""
-    table = selected.table
-    predicted_us = np.empty(len(table))
-    for fitted, held_out in KFold(5, shuffle=True, random_state=seed).split(table.workloads):
+def plain_error(selected: Selected, role: str, seed: int) -> float:
+    """Mean held-out error of a RandomForest on the raw vectors of a role's rows."""
+    times_us = selected.table.role_times_us[role]
+    rows = np.isfinite(times_us)
+    workloads, times_us = selected.table.workloads[rows], times_us[rows]
+    predicted_us = np.empty(len(times_us))
+    for fitted, held_out in KFold(5, shuffle=True, random_state=seed).split(workloads):
         forest = RandomForestRegressor(n_estimators=PLAIN_TREES, random_state=seed, n_jobs=-1)
-        forest.fit(table.workloads[fitted], table.times_us[fitted])
-        predicted_us[held_out] = forest.predict(table.workloads[held_out])
-    return float(np.mean(relative_errors(predicted_us, table.times_us)))
+        forest.fit(workloads[fitted], times_us[fitted])
+        predicted_us[held_out] = forest.predict(workloads[held_out])
+    return float(np.mean(relative_errors(predicted_us, times_us)))
 
 
 def loading(bundle: Path) -> tuple[float, float]:
@@ -103,14 +108,15 @@ def percent(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.2f}"
 
 
-def row_of(operator: OperatorFigures, plain: float) -> list[str]:
+def row_of(operator: OperatorFigures, role: RoleFigures, plain: float) -> list[str]:
     entry = operator.entry
     return [
+        role.name,
         entry.operator,
         entry.direction.value,
-        f"{entry.rows:,}",
-        percent(entry.validation_error),
-        percent(operator.reference_error),
+        f"{role.rows:,}",
+        percent(role.error),
+        percent(role.reference_error),
         percent(plain),
         percent(entry.extrapolation_error),
         f"{entry.algorithm}, {entry.form}",
@@ -119,7 +125,8 @@ def row_of(operator: OperatorFigures, plain: float) -> list[str]:
 
 
 HEADS = (
-    "operator", "direction", "rows", "error %", "authors' %", "plain forest %", "extrapolated %", "chosen", "kB",
+    "role", "operator", "direction", "rows", "error %", "authors' %", "plain forest %", "extrapolated %", "chosen",
+    "kB",
 )  # fmt: skip
 
 
@@ -132,18 +139,16 @@ def table_of(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
 
 
 def summary(found: TrainingFigures, plain: Sequence[float]) -> Iterator[str]:
-    """Means over the operators that the authors published an error of, without collectives; extrapolation."""
-    pairs = [
-        (o, p)
-        for o, p in zip(found.operators, plain, strict=True)
-        if not o.is_collective and o.reference_error is not None
+    """Means over the roles that the authors published an error of, without collectives; extrapolation."""
+    counted = [
+        (role.error, role.reference_error, error)
+        for (operator, role), error in zip(rows(found), plain, strict=True)
+        if not operator.is_collective and role.reference_error is not None
     ]
-    ours = [o.entry.validation_error for o, _ in pairs]
-    theirs = [o.reference_error or 0.0 for o, _ in pairs]
-    means = [percent(float(np.mean(errors))) for errors in (ours, theirs, [p for _, p in pairs])]
-    yield f"- mean error of {len(pairs)}: {means[0]} %, authors' {means[1]} %, plain forest {means[2]} %"
-    worst = max(ours_ / theirs_ for ours_, theirs_ in zip(ours, theirs, strict=True))
-    yield f"- largest error as a multiple of the authors' for the same pair: {worst:.2f}"
+    ours, theirs, forests = (percent(float(np.mean(errors))) for errors in zip(*counted, strict=True))
+    yield f"- mean error of {len(counted)}: {ours} %, authors' {theirs} %, plain forest {forests} %"
+    worst = max(own / published for own, published, _ in counted)
+    yield f"- largest error as a multiple of the authors' for the same role and direction: {worst:.2f}"
     ratios = [
         o.entry.extrapolation_error / o.entry.validation_error
         for o in found.operators
@@ -157,7 +162,7 @@ def summary(found: TrainingFigures, plain: Sequence[float]) -> Iterator[str]:
 def layout_rows(found: TrainingFigures) -> list[list[str]]:
     return [
         [
-            operator.entry.operator,
+            role_name(operator.entry.operator, layout.role),
             f"{layout.nodes} × {layout.gpus_per_node}",
             f"{layout.rows:,}",
             percent(layout.median_error),
@@ -179,12 +184,12 @@ def report(directory: Path, seed: int) -> list[str]:
         load_s, load_bytes = loading(trained.path)
         size_bytes = trained.path.stat().st_size
     found = figures(trained, Reference.read(directory))
-    plain = [plain_error(operator.selected, seed) for operator in found.operators if operator.selected]
-    rows = [row_of(operator, error) for operator, error in zip(found.operators, plain, strict=True)]
+    plain = [plain_error(operator.selected, role.role, seed) for operator, role in rows(found)]
+    cells = [row_of(*row, error) for row, error in zip(rows(found), plain, strict=True)]
     return [
         f"`make bench-train`, seed {seed}, on the authors' {directory.name} measurements:",
         "",
-        *table_of(HEADS, rows),
+        *table_of(HEADS, cells),
         "",
         *summary(found, plain),
         f"- bundle {size_bytes / 1e6:.2f} MB; all of it loaded in {load_s:.2f} s, {load_bytes / 1e6:.0f} MB of memory",

@@ -99,15 +99,15 @@ def _print_files(new: Sequence[Ingested]) -> None:
 
 def _print_operators(new: Sequence[Ingested]) -> None:
     counts = operator_counts(new)
-    workloads: Counter[tuple[str, str, str]] = Counter()
-    for key in {
-        (s.operator, s.direction.value, s.dtype, s.vector, s.variant) for o in new for s in o.samples
+    workloads: Counter[tuple[str, str, str, str]] = Counter()
+    for *key, _, _ in {
+        (s.operator, s.role, s.direction.value, s.dtype, s.vector, s.variant) for o in new for s in o.samples
     }:
-        workloads[key[0], key[1], key[2]] += 1
+        workloads[key[0], key[1], key[2], key[3]] += 1
     if counts:
         rows = [(*key, f"{workloads[key]:,}", f"{count:,}") for key, count in sorted(counts.items())]
         click.echo()
-        click.echo(text_table(("operator", "direction", "dtype", "workloads", "occurrences"), rows))
+        click.echo(text_table(("operator", "role", "direction", "dtype", "workloads", "occurrences"), rows))
 
 
 def _print_left(new: Sequence[Ingested]) -> None:
@@ -138,8 +138,8 @@ def _document(done: Sequence[Ingested]) -> dict[str, object]:
         "format": FORMAT,
         "traces": [_file_document(one) for one in done],
         "operators": [
-            {"operator": operator, "direction": direction, "dtype": dtype, "occurrences": count}
-            for (operator, direction, dtype), count in sorted(operator_counts(done).items())
+            {"operator": operator, "role": role, "direction": direction, "dtype": dtype, "occurrences": count}
+            for (operator, role, direction, dtype), count in sorted(operator_counts(done).items())
         ],
     }
 

@@ -21,7 +21,7 @@ from kernelcast.runtime.answers.onnx_runtime import onnx_runtime
 from kernelcast.runtime.answers.predictor import INPUT_NAME, OUTPUT_NAMES
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.train.dataset import Array, Table
 from kernelcast.train.features import input_columns
 from kernelcast.train.intervals import log_half_width, log_half_widths
@@ -39,11 +39,12 @@ _BEYOND = 4.0
 
 def to_onnx(regressor: Regressor, interval: Interval, properties: Mapping[str, str]) -> bytes:
     """The regressor as ONNX bytes, `properties` as its metadata_props; same input, same bytes."""
-    features = len(OPERATORS[regressor.operator].features)
+    op = OPERATORS[regressor.operator]
+    features = len(op.features)
     graph = Graph()
     # The formulas are typed for arrays; a value takes the place of one.
     workloads = cast(Any, Value(graph, INPUT_NAME))
-    log_us = regressor.log_us(workloads, _trees(graph, regressor, workloads, features))
+    log_us = regressor.log_us(workloads, _trees(graph, regressor, workloads, op))
     time_us, low_us, high_us = OUTPUT_NAMES
     time = graph.node("Exp", log_us, output=time_us)
     factor = np.exp(log_half_width(interval, workloads, features))
@@ -69,9 +70,9 @@ def to_onnx(regressor: Regressor, interval: Interval, properties: Mapping[str, s
     return encoded
 
 
-def _trees(graph: Graph, regressor: Regressor, workloads: Any, features: int) -> Value:
+def _trees(graph: Graph, regressor: Regressor, workloads: Any, op: Operator) -> Value:
     """What the trees answer, [rows, 1]."""
-    columns = list(input_columns(workloads, features, regressor.candidate.inputs))
+    columns = list(input_columns(workloads, op, regressor.candidate.inputs))
     converted = _convert(regressor, len(columns))
     kinds = [node.op_type for node in converted.graph.node]
     if kinds != ["TreeEnsembleRegressor"]:

@@ -10,6 +10,7 @@ from itertools import combinations
 import numpy as np
 import numpy.typing as npt
 
+from kernelcast.runtime.operators import Operator
 from kernelcast.train.dataset import Array
 from kernelcast.train.formula import Column, product
 
@@ -28,24 +29,24 @@ _ALIGNMENT = 128
 _SLOT = 2**18
 
 
-def input_columns(workloads: Column, features: int, kind: str = "product") -> Iterator[Column]:
-    """Columns of a kind of inputs, [rows, 1] each, of float32 workloads [rows, features].
+def input_columns(workloads: Column, op: Operator, kind: str = "product") -> Iterator[Column]:
+    """Columns of a kind of inputs, [rows, 1] each, of an operator's float32 workloads [rows, features].
 
     "product": the features and, last, their product. "shapes": also all products of two, and the remainder of each
     feature by typical multiples. "tiles", for matrix products: also the quotients of two, and how much longer whole
     waves of tiles take than the tiles alone. "aligned" and "chunks", for collectives: also the remainder by the
     alignment, and for "chunks" that by slots.
     """
-    pairs = list(combinations(range(features), 2))
-    for feature in range(features):
+    features, pairs = range(len(op.features)), list(combinations(range(len(op.features)), 2))
+    for feature in features:
         yield workloads[:, [feature]]
-    yield product(workloads, range(features))
+    # A feature that often equals its partner would make the product count it twice.
+    twin = op.equal_unless_measured[0] if op.equal_unless_measured else ""
+    yield product(workloads, [feature for feature, name in enumerate(op.features) if name != twin])
     if kind in ("shapes", "tiles"):
-        if features > 2:
+        if len(features) > 2:
             yield from (product(workloads, pair) for pair in pairs)
-        yield from (
-            _remainder(workloads[:, [f]], multiple) for f in range(features) for multiple in _MULTIPLES
-        )
+        yield from (_remainder(workloads[:, [f]], multiple) for f in features for multiple in _MULTIPLES)
     if kind == "tiles":
         for one, other in pairs:
             first, second = (np.maximum(workloads[:, [f]], 1.0) for f in (one, other))
@@ -59,12 +60,11 @@ def input_columns(workloads: Column, features: int, kind: str = "product") -> It
         yield _remainder(workloads[:, [0]], _SLOT)
 
 
-def tree_inputs(workloads: Array, kind: str = "product") -> npt.NDArray[np.float32]:
+def tree_inputs(workloads: Array, op: Operator, kind: str = "product") -> npt.NDArray[np.float32]:
     """Columns of a kind of inputs, [rows, columns] in float32."""
-    single = workloads.astype(np.float32)
     # Products in float32 may overflow far outside the samples; the trees take them as large.
     with np.errstate(over="ignore", invalid="ignore"):
-        return np.column_stack(list(input_columns(single, single.shape[1], kind)))
+        return np.column_stack(list(input_columns(workloads.astype(np.float32), op, kind)))
 
 
 def _remainder(column: Column, modulus: int) -> Column:

@@ -8,6 +8,7 @@ import numpy as np
 from sklearn.ensemble import RandomForestRegressor
 from xgboost import XGBRegressor
 
+from kernelcast.runtime.operators import OPERATORS
 from kernelcast.train.baseline import fit_baseline
 from kernelcast.train.collective_baseline import LatencyBandwidth
 from kernelcast.train.dataset import Array, Table
@@ -72,9 +73,8 @@ class Regressor:
 
     def predict_us(self, workloads: Array) -> Array:
         """Times in µs [rows] of workload vectors [rows, features]."""
-        answer = np.asarray(
-            self.trees.predict(tree_inputs(workloads, self.candidate.inputs)), dtype=np.float64
-        )
+        inputs = tree_inputs(workloads, OPERATORS[self.operator], self.candidate.inputs)
+        answer = np.asarray(self.trees.predict(inputs), dtype=np.float64)
         # A power law far outside its samples may exceed the largest float.
         with np.errstate(over="ignore"):
             return np.exp(flat(self.log_us(workloads, answer[:, None]), len(workloads)))
@@ -92,5 +92,5 @@ def fit(candidate: Candidate, table: Table, seed: int) -> Regressor:
         spreads = flat(baseline.residual_scale(table.workloads), len(table))
         residual = np.clip(residual / spreads, -_FARTHEST, _FARTHEST)
     trees = candidate.trees(seed)
-    trees.fit(tree_inputs(table.workloads, candidate.inputs), residual)
+    trees.fit(tree_inputs(table.workloads, table.law, candidate.inputs), residual)
     return Regressor(candidate=candidate, operator=table.operator, baseline=baseline, trees=trees)

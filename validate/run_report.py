@@ -6,8 +6,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.marks import called
+from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.bundle.calibration import CalibrationUse
+from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 from kernelcast.store import MeasuredStep
@@ -17,7 +20,7 @@ from kernelcast.validate.runs_fields import COMPONENT_NAMES
 FORMAT = "kernelcast.validation-run/2"
 _GAPS = "idle passes"
 # The sum counts the loss's exchanges among the others of their group; a trace has them apart.
-_COUNTED_AS = {"all_reduce loss": "all_reduce tensor"}
+_COUNTED_AS = {LOSS_SUM: TENSOR_SUM}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,8 +134,9 @@ class ComparedJob:
         predicted: dict[tuple[str, str, bool], float] = defaultdict(float)
         for row in self.simulated.operators:
             repeats = 1 if row.component in ONCE_PER_UPDATE else self.job.parallelism.micro_batches
-            key = (" ".join(filter(None, (row.operator, row.role))), row.direction.of_pass, True)
-            calls[key] += row.count * repeats
+            key = (called(row.operator, row.role), row.direction.of_pass, True)
+            if row.direction is not Direction.WEIGHT_GRADIENT:  # the other half of a linear's backward pass
+                calls[key] += row.count * repeats
             predicted[key] += row.total_s * repeats
         everything_s = sum(measured.values()) or 1.0
         rows = [

@@ -286,10 +286,11 @@ def _flags(occurrences: Sequence[Occurrence]) -> list[tuple[str, str]]:
     return flags
 
 
-def operator_counts(ingested: Sequence[Ingested]) -> Counter[tuple[str, str, str]]:
-    """Occurrences by operator, direction and dtype."""
-    counts: Counter[tuple[str, str, str]] = Counter()
+def operator_counts(ingested: Sequence[Ingested]) -> Counter[tuple[str, str, str, str]]:
+    """Occurrences by operator, role, direction and dtype."""
+    counts: Counter[tuple[str, str, str, str]] = Counter()
     for one in ingested:
         for sample in one.samples:
-            counts[sample.operator, sample.direction.value, sample.dtype] += sample.repetition_count
+            key = sample.operator, sample.role, sample.direction.value, sample.dtype
+            counts[key] += sample.repetition_count
     return counts

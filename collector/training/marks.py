@@ -5,8 +5,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from torch.profiler import record_function
 
+from kernelcast.runtime.operators import OPERATORS, Operator
+
 OPERATOR = "kernelcast.operator."
-"""Before the name of an operator of runtime/operators.py, or of what has no name there."""
+"""Precedes an operator of runtime/operators with its role (`gemm/qkv`), or what the table does not have."""
 LAYER = "kernelcast.layer"
 FORWARD, LOSS, BACKWARD = "kernelcast.forward", "kernelcast.loss", "kernelcast.backward"
 """Passes of one micro-batch through one chunk of the model."""
@@ -31,6 +33,16 @@ def marked(name: str) -> AbstractContextManager[object]:
     return record_function(name) if _tracing else nullcontext()
 
 
-def operator_mark(name: str) -> AbstractContextManager[object]:
+def operator_mark(operator: str, role: str = "") -> AbstractContextManager[object]:
     """One call of an operator. Its backward pass needs no mark: autograd says which call it belongs to."""
-    return record_function(OPERATOR + name) if _tracing else nullcontext()
+    return record_function(OPERATOR + called(operator, role)) if _tracing else nullcontext()
+
+
+def called(operator: str, role: str) -> str:
+    """How traced steps name an operator in a role: `gemm/qkv`, or `gelu`."""
+    return f"{operator}/{role}" if role else operator
+
+
+def row_of(name: str) -> Operator | None:
+    """The operator of the table that `called` named; None where the table does not have it."""
+    return OPERATORS.get(name.partition("/")[0])

@@ -10,12 +10,13 @@ from statistics import fmean
 from typing import Any
 
 from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.marks import called, row_of
+from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM
 from kernelcast.collector.training.steps import Turn
 from kernelcast.store import quiet_us
 
-_SUM, _SUM_OF_LOSS = "mp_all_reduce", "cross_entropy_all_reduce"
-_COLLECTIVES = {_SUM: "tensor", _SUM_OF_LOSS: "tensor", "dp_all_reduce": "data", "dp_all_gather": "data"}
-_UPDATE = ("optimizer_", "gradient_clip", "gradient_zero")
+_REDUCED, _GATHERED = called("all_reduce", "data"), called("all_gather", "data")
+_COLLECTIVES = {TENSOR_SUM: "tensor", LOSS_SUM: "tensor", _REDUCED: "data", _GATHERED: "data"}
 _US_PER_S = 1e6
 
 
@@ -135,7 +136,7 @@ class _Traces:
                     )
         message_us, messages = self._message_us(), self._messages()
         if message_us is not None:
-            found["pp_p2p", "once", True] = (messages, messages * message_us)
+            found[called("point_to_point", "pipeline"), "once", True] = (messages, messages * message_us)
         return sorted(
             (
                 OperatorTime(operator=name, direction=direction, known=known, calls=calls, step_us=step_us)
@@ -171,14 +172,14 @@ class _Traces:
             found_us["Stage_Fwd_Max"] = max(found_us["Stage_Fwd_Max"], forward_us)
             found_us["Stage_Bwd_Max"] = max(found_us["Stage_Bwd_Max"], backward_us)
         if layout.dp > 1:
-            found_us["DP_Allreduce"] = self._sum_us(stages[0], "dp_all_reduce")
-        updates = [(self._update_us(ranks), self._sum_us(ranks, "dp_all_gather")) for ranks in stages]
+            found_us["DP_Allreduce"] = self._sum_us(stages[0], _REDUCED)
+        updates = [(self._update_us(ranks), self._sum_us(ranks, _GATHERED)) for ranks in stages]
         largest = max(updates, key=sum)
         if layout.dp > 1 and layout.zero:
             found_us["DP_Allgather"] = largest[1]
         found_us["Max_Update"] = sum(largest)
         if layout.tp > 1:
-            found_us["MP_Allreduce"] = self._sum_us_of(0, _SUM)
+            found_us["MP_Allreduce"] = self._sum_us_of(0, TENSOR_SUM)
         if message_us is not None:
             found_us["PP_P2P"] = message_us
         return {name: time_us / _US_PER_S for name, time_us in found_us.items()}
@@ -189,13 +190,13 @@ class _Traces:
         return sum(quiet_us([sum(step) for step in steps]) for steps in times if steps) / len(ranks)
 
     def _update_us(self, ranks: Sequence[int]) -> float:
-        """The optimizer and what goes with it (runtime/step/update.py), of the slowest rank."""
+        """The optimizer and what goes with it (runtime/step/layers/update.py), of the slowest rank."""
         times = [
             sum(
                 quiet_us([sum(step) for step in steps])
                 for (name, _, known), steps in self._operators[rank].items()
                 # The one number that all ranks exchange holds their waiting for each other.
-                if known and name.startswith(_UPDATE) and not name.endswith("_all_reduce")
+                if known and (row := row_of(name)) is not None and row.per_update
             )
             for rank in ranks
         ]
@@ -206,7 +207,7 @@ class _Traces:
         name = f"layer_{direction}"
         times = [
             quiet_us([own for own, _ in rank[name]])
-            + self._sum_us_of(number, _SUM) * max((calls for _, calls in rank[name]), default=0)
+            + self._sum_us_of(number, TENSOR_SUM) * max((calls for _, calls in rank[name]), default=0)
             for number, rank in enumerate(self._ranks)
             if rank[name]
         ]
@@ -226,7 +227,7 @@ class _Traces:
         groups = [passes[first : first + together] for first in range(0, len(passes), together)]
         own_us = quiet_us([sum(own for own, _ in group) for group in groups])
         sums = max(sum(calls for _, calls in group) for group in groups)
-        sum_us = self._sum_us_of(rank, _SUM_OF_LOSS if name == "loss" else _SUM)
+        sum_us = self._sum_us_of(rank, LOSS_SUM if name == "loss" else TENSOR_SUM)
         return float(own_us + sum_us * sums) / micro_batches
 
     def _sum_us_of(self, rank: int, name: str) -> float:

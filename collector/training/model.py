@@ -32,6 +32,9 @@ from kernelcast.collector.training.marks import LAYER, marked, operator_mark
 from kernelcast.collector.training.tensor_parallel import enter, leave
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.request.fields import Recompute
+from kernelcast.runtime.step.layers.norm import Norm
+from kernelcast.runtime.step.layers.sizes import Sizes
+from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 
 _SCALE = 0.02  # of random weights, as GPT-2 has it
 
@@ -79,30 +82,30 @@ def checkpointed(call: Callable[..., Tensor], *inputs: Tensor, when: bool) -> Te
 
 
 class _Norm(nn.Module):
-    def __init__(self, model: ModelConfig) -> None:
+    def __init__(self, norm: Norm) -> None:
         super().__init__()
-        self.operator = model.norm
-        self.weight = nn.Parameter(torch.ones(model.hidden_size))
-        self.bias = nn.Parameter(torch.zeros(model.hidden_size)) if model.norm == "layer_norm" else None
+        self.operator, size = norm.sizes.model.norm, norm.sizes.hidden
+        self.weight = nn.Parameter(torch.ones(size))
+        self.bias = nn.Parameter(torch.zeros(size)) if norm.has_bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         with operator_mark(self.operator):
-            if self.operator == "layer_norm":
-                return F.layer_norm(x, self.weight.shape, self.weight, self.bias)
-            return F.rms_norm(x, self.weight.shape, self.weight)
+            if self.bias is None:
+                return F.rms_norm(x, self.weight.shape, self.weight)
+            return F.layer_norm(x, self.weight.shape, self.weight, self.bias)
 
 
 class _ColumnParallel(nn.Module):
     """Rows of the weight [out / tp, in] on every device; the input is the same on all of them."""
 
-    def __init__(self, operator: str, weight: Tensor, bias: Tensor | None) -> None:
+    def __init__(self, role: str, weight: Tensor, bias: Tensor | None) -> None:
         super().__init__()
-        self.operator = operator
+        self.role = role
         self.weight = _parameter(weight)
         self.bias = None if bias is None else _parameter(bias)
 
     def forward(self, x: Tensor) -> Tensor:
-        with operator_mark(self.operator):
+        with operator_mark("gemm", self.role):
             product = F.linear(x, self.weight)
         return _with_bias(product, self.bias)
 
@@ -117,9 +120,9 @@ def _with_bias(x: Tensor, bias: Tensor | None) -> Tensor:
 class _RowParallel(nn.Module):
     """Columns of the weight [out, in / tp] on every device; the partial products are summed over the group."""
 
-    def __init__(self, operator: str, weight: Tensor, bias: Tensor | None, shard: Shard) -> None:
+    def __init__(self, role: str, weight: Tensor, bias: Tensor | None, shard: Shard) -> None:
         super().__init__()
-        self.operator, self.group = operator, shard.group
+        self.role, self.group = role, shard.group
         self.weight = _parameter(weight)
         self.bias = None if bias is None else _parameter(bias)
 
@@ -128,7 +131,7 @@ class _RowParallel(nn.Module):
 
     def product(self, x: Tensor) -> Tensor:
         """The partial product, neither summed nor with bias."""
-        with operator_mark(self.operator):
+        with operator_mark("gemm", self.role):
             return F.linear(x, self.weight)
 
     def with_bias(self, x: Tensor) -> Tensor:
@@ -136,53 +139,52 @@ class _RowParallel(nn.Module):
         return _with_bias(x, self.bias)
 
 
-class Encoder(nn.Module):
-    """One transformer block on activations [b, l, d]; every device has heads / tp heads and mlp_size / tp columns."""
+class Block(nn.Module):
+    """One transformer layer on activations [b, l, d], made of what its description says (runtime/step/layers)."""
 
     def __init__(
-        self, model: ModelConfig, shard: Shard, recompute: Recompute, weights: Callable[..., Tensor]
+        self, layer: TransformerLayer, shard: Shard, recompute: Recompute, weights: Callable[..., Tensor]
     ) -> None:
         super().__init__()
-        d, width, mlp = model.hidden_size, model.attention_heads * model.head_size, model.mlp_size
-        self.heads, self.kv_heads = model.attention_heads // shard.parts, model.kv_heads // shard.parts
-        self.model, self.group, self.recompute = model, shard.group, recompute
-        self.attention_norm, self.mlp_norm = _Norm(model), _Norm(model)
-        qkv_rows = {"query": width, **dict.fromkeys(("key", "value"), model.kv_heads * model.head_size)}
-        has_qkv_bias = model.biases in ("all", "attention", "qkv")
-        has_output_bias, has_mlp_bias = model.biases in ("all", "attention"), model.biases in ("all", "mlp")
+        model, sizes = layer.sizes.model, layer.sizes
+        d, width, mlp_size = model.hidden_size, model.attention_heads * model.head_size, model.mlp_size
+        self.layer, self.group, self.recompute = layer, shard.group, recompute
+        self.attention_norm, self.mlp_norm = _Norm(layer.norm), _Norm(layer.norm)
+        attention, mlp = layer.attention, layer.mlp
+        kv_width = sizes.kv_width * sizes.tp
+        qkv_rows = {"query": width, "key": kv_width, "value": kv_width}
+        up_rows = dict.fromkeys(("gate", "up")[-mlp.branches :], mlp_size)
 
         def rows(sizes: dict[str, int], *columns: int, suffix: str) -> Tensor:
             return torch.cat([weights(name + suffix, n, *columns)[shard.of(n)] for name, n in sizes.items()])
 
         self.qkv = _ColumnParallel(
-            "qkv_linear",
+            "qkv",
             rows(qkv_rows, d, suffix=".weight"),
-            rows(qkv_rows, suffix=".bias") if has_qkv_bias else None,
+            rows(qkv_rows, suffix=".bias") if attention.has_qkv_bias else None,
         )
         self.attention_output = _RowParallel(
-            "attention_output_linear",
+            "attention_output",
             weights("attention_output.weight", d, width)[:, shard.of(width)],
-            weights("attention_output.bias", d) if has_output_bias else None,
+            weights("attention_output.bias", d) if attention.has_output_bias else None,
             shard,
         )
-        is_gated = model.activation == "swiglu"
-        up_rows = {"gate": mlp, "up": mlp} if is_gated else {"up": mlp}
         self.mlp_up = _ColumnParallel(
-            "mlp_gate_up_linear" if is_gated else "mlp_up_linear",
+            mlp.up_role,
             rows(up_rows, d, suffix=".weight"),
-            rows(up_rows, suffix=".bias") if has_mlp_bias else None,
+            rows(up_rows, suffix=".bias") if mlp.has_bias else None,
         )
         self.mlp_down = _RowParallel(
-            "mlp_down_linear",
-            weights("mlp_down.weight", d, mlp)[:, shard.of(mlp)],
-            weights("mlp_down.bias", d) if has_mlp_bias else None,
+            "mlp_down",
+            weights("mlp_down.weight", d, mlp_size)[:, shard.of(mlp_size)],
+            weights("mlp_down.bias", d) if mlp.has_bias else None,
             shard,
         )
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         """X [b, l, d] → [b, l, d]; the tables are those of rotary_tables."""
         with marked(LAYER):
-            if self.model.parallel_residual:
+            if self.layer.sizes.model.parallel_residual:
                 return self._parallel(x, cosine, sine)
             x = _residual(x, self.attention_output(self._attention(x, cosine, sine)))
             return _residual(x, self.mlp_down(self._mlp(x)))
@@ -197,25 +199,25 @@ class Encoder(nn.Module):
         return _residual(x, self.mlp_down.with_bias(branches))
 
     def _attention(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
+        sizes = self.layer.sizes
         qkv = self.qkv(enter(self.attention_norm(x), self.group))
         with operator_mark("qkv_split"):
-            query, key, value = split_qkv(qkv, heads=self.heads, kv_heads=self.kv_heads)
-        if self.model.rotary:
-            with operator_mark("rope" if self.kv_heads == self.heads else "grouped_rope"):
+            query, key, value = split_qkv(qkv, heads=sizes.heads, kv_heads=sizes.kv_heads)
+        if sizes.model.rotary:
+            with operator_mark("rope"):
                 query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
         return checkpointed(self._attended, query, key, value, when=self.recompute == "selective")
 
     def _attended(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if self.model.attention == "flash":
-            grouped = "" if self.kv_heads == self.heads else "grouped_"
-            with operator_mark(f"{grouped}flash_attention"):
+        if self.layer.attention.is_fused:
+            with operator_mark("flash_attention"):
                 return causal_attention(query, key, value)
         return _unfused_attention(query, key, value)
 
     def _mlp(self, x: Tensor) -> Tensor:
         hidden = self.mlp_up(enter(self.mlp_norm(x), self.group))
-        with operator_mark(self.model.activation):
-            return swiglu(hidden) if self.model.activation == "swiglu" else F.gelu(hidden)
+        with operator_mark(self.layer.sizes.model.activation):
+            return swiglu(hidden) if self.layer.mlp.is_gated else F.gelu(hidden)
 
 
 def _residual(x: Tensor, branch: Tensor) -> Tensor:
@@ -234,21 +236,21 @@ def _unfused_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
     with operator_mark("attention_heads"):
         query, key, value = by_head(query) * head_size**-0.5, by_head(key), by_head(value)
-    with operator_mark("attention_scores"):
+    with operator_mark("batched_gemm", "attention_scores"):
         scores = torch.bmm(query, key.transpose(1, 2)).view(b, heads, length, length)
     with operator_mark("causal_mask_fill"):
         mask = torch.ones(length, length, dtype=torch.bool, device=query.device).triu(1)
         scores = scores.masked_fill(mask, torch.finfo(scores.dtype).min)
     with operator_mark("softmax"):
         scores = torch.softmax(scores, dim=-1)
-    with operator_mark("attention_values"):
+    with operator_mark("batched_gemm", "attention_values"):
         out = torch.bmm(scores.flatten(0, 1), value)
     with operator_mark("attention_heads"):
         return out.view(b, heads, length, head_size).transpose(1, 2).flatten(2)
 
 
 class Chunk(nn.Module):
-    """Encoders of one chunk of the pipeline; the first also embeds tokens, the last also gives logits."""
+    """Layers of one chunk of the pipeline; the first also embeds tokens, the last also gives logits."""
 
     cosine: Tensor
     sine: Tensor
@@ -270,15 +272,14 @@ class Chunk(nn.Module):
         self.shard, self.recompute = shard, recompute
         weights, rows = _Weights(seed, ""), shard.of(vocabulary_size)
         size = (vocabulary_size, model.hidden_size)
+        layer = TransformerLayer(Sizes(model=model, tp=shard.parts))
         self.embedding = _parameter(weights("embedding", *size)[rows]) if is_first else None
         self.layers = nn.ModuleList(
-            Encoder(model, shard, recompute, _Weights(seed, f"layer {number}."))
+            Block(layer, shard, recompute, _Weights(seed, f"layer {number}."))
             for number in range(first_layer, first_layer + layers)
         )
-        self.norm = _Norm(model) if is_last else None
-        self.logits = (
-            _ColumnParallel("logits_linear", weights("logits", *size)[rows], None) if is_last else None
-        )
+        self.norm = _Norm(layer.norm) if is_last else None
+        self.logits = _ColumnParallel("logits", weights("logits", *size)[rows], None) if is_last else None
         cosine, sine = rotary_tables(
             model.sequence_length, model.head_size, device=torch.device("cpu"), dtype=torch.float32
         )

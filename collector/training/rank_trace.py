@@ -6,9 +6,9 @@ from typing import Any
 
 from kernelcast.collector.traces.kineto import ANNOTATION_CATEGORY, Trace
 from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS
-from kernelcast.collector.training.step_trace import Piece, TracedWork, attribute_step
+from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM, Piece, TracedWork, attribute_step
 
-_SUMS = ("mp_all_reduce", "cross_entropy_all_reduce")
+_SUMS = (TENSOR_SUM, LOSS_SUM)
 
 
 def rank_trace(trace: Trace, *, stage: int) -> dict[str, Any]:

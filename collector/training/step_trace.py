@@ -7,18 +7,31 @@ GPU the kernels are, each belonging to the call that launched it. Work outside a
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from typing import get_args
 
 from kernelcast.collector.traces.arguments import arguments_of
 from kernelcast.collector.traces.call_tree import NODE_PREFIX, CallTree
 from kernelcast.collector.traces.kineto import ANNOTATION_CATEGORY, DEVICE_CATEGORIES, Event, Trace
-from kernelcast.collector.training.marks import BACKWARD, FORWARD, LAYER, LOSS, OPERATOR, STEP
+from kernelcast.collector.training.marks import (
+    BACKWARD,
+    FORWARD,
+    LAYER,
+    LOSS,
+    OPERATOR,
+    STEP,
+    called,
+    row_of,
+)
+from kernelcast.runtime.request.fields import Norm
+
+TENSOR_SUM, LOSS_SUM = called("all_reduce", "tensor"), called("all_reduce", "cross_entropy")
+"""Sums over the tensor-parallel group: of activations, and those inside of the loss."""
 
 _MARK = "kernelcast."
 _ACCUMULATE = "AccumulateGrad"
-_NORMS = ("layer_norm", "rms_norm")
+_NORMS = get_args(Norm)
 _ADDS = ("aten::add", "aten::add_")
 _COLLECTIVE_CALL = "c10d::"
-_COLLECTIVE_MARKS = ("mp_all_reduce", "dp_all_reduce", "dp_all_gather", "pp_p2p")
 _PASSES = (FORWARD, LOSS, BACKWARD)
 
 
@@ -122,7 +135,7 @@ class _Owners:
             # A layer that runs again inside its backward pass is part of that.
             return (around if around.layer >= 0 else replace(around, layer=index)), False
         name = event.name.removeprefix(OPERATOR)
-        is_collective = name in _COLLECTIVE_MARKS
+        is_collective = _is_collective(name)
         direction = "once" if is_collective or around.in_pass < 0 else "forward"
         return replace(around, name=name, known=True, direction=direction, call=index), is_collective
 
@@ -130,9 +143,9 @@ class _Owners:
         name = event.name
         if name.startswith(NODE_PREFIX):
             return self._of_node(index, name, around), True
-        if name.startswith(_COLLECTIVE_CALL) and around.known and around.name not in _COLLECTIVE_MARKS:
-            # One mark holds several collectives. Each has a waiting time of its own.
-            return replace(around, name=f"{around.name}_all_reduce", direction="once", call=index), True
+        if name.startswith(_COLLECTIVE_CALL) and around.known and not _is_collective(around.name):
+            # One mark holds several sums. Each has a waiting time of its own.
+            return replace(around, name=called("all_reduce", around.name), direction="once", call=index), True
         if self._is_meeting(index, name, around):
             self._met.add(around.call)
             return replace(around, name="residual_add"), True
@@ -164,6 +177,11 @@ class _Owners:
             and parent is not None
             and self._tree.calls[parent].name.startswith(NODE_PREFIX)
         )
+
+
+def _is_collective(name: str) -> bool:
+    row = row_of(name)
+    return row is not None and row.is_collective
 
 
 def _joined(pieces: Iterable[Piece]) -> Iterator[Piece]:

@@ -10,7 +10,7 @@ from kernelcast.collector.training.marks import operator_mark
 
 
 def _summed(x: Tensor, group: dist.ProcessGroup) -> Tensor:
-    with operator_mark("mp_all_reduce"):
+    with operator_mark("all_reduce", "tensor"):
         dist.all_reduce(x, group=group)
     return x
 

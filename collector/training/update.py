@@ -44,7 +44,7 @@ class Gradients:
         if group is None:
             return
         for bucket in torch.split(self.buffer, bucket_entries):
-            with operator_mark("dp_all_reduce"):
+            with operator_mark("all_reduce", "data"):
                 dist.all_reduce(bucket, group=group)
 
     def clip(
@@ -72,28 +72,31 @@ class _Zero1(ZeroRedundancyOptimizer):
     """ZeRO-1 whose exchange of updated parameters carries a mark."""
 
     def _sync_params(self) -> None:
-        with operator_mark("dp_all_gather"):
+        with operator_mark("all_gather", "data"):
             super()._sync_params()  # type: ignore[misc]
 
 
 class Optimizer:
-    """Fused AdamW as `MasterAdamW`; with `shards_over` the update is shared by a group (ZeRO-1)."""
+    """Fused AdamW as `MasterAdamW`; with `shards_over` the update is shared by a group (ZeRO-1).
+
+    `role` is that of the operator `adam`.
+    """
 
     def __init__(
         self,
         parameters: Iterable[nn.Parameter],
         *,
-        operator: str,
+        role: str,
         shards_over: dist.ProcessGroup | None,
         loss_scale: float,
     ) -> None:
-        self._operator = operator
+        self._role = role
         make = fused_adamw if shards_over is None else partial(_sharded_adamw, group=shards_over)
         self._optimizer = MasterAdamW(parameters, loss_scale=loss_scale, make=make)
 
     def step(self) -> None:
         """One update from the gradients as they are."""
-        with operator_mark(self._operator):
+        with operator_mark("adam", self._role):
             self._optimizer.step()
 
 

@@ -33,6 +33,7 @@ from kernelcast.collector.training.model import Chunk, Shard
 from kernelcast.collector.training.passes import Passes, pipeline, single_stage
 from kernelcast.collector.training.rank_trace import rank_trace
 from kernelcast.collector.training.update import Gradients, Optimizer
+from kernelcast.runtime.step.decomposition import chunks_of, stage_kinds
 
 TRACED_STEPS = 3
 _FLOAT16_LOSS_SCALE = 1024.0
@@ -66,10 +67,10 @@ class Trainer:
         parameters = [p for chunk in self.chunks for p in chunk.parameters()]
         self.gradients = Gradients(parameters, [p for chunk in self.chunks for p in chunk.replicated])
         self._loss_scale = scale = _FLOAT16_LOSS_SCALE if dtype == torch.float16 else 1.0
-        role = "last" if groups.stage == layout.pp - 1 else "first" if groups.stage == 0 else "middle"
+        kind = stage_kinds(chunks_of(job.model, layout), layout.pp)[groups.stage]
         self._optimizer = Optimizer(
             parameters,
-            operator=f"optimizer_{role}_stage",
+            role=kind.optimizer_role,
             shards_over=groups.data if layout.zero else None,
             loss_scale=scale,
         )

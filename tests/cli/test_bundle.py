@@ -21,7 +21,7 @@ from kernelcast.runtime.operators import Direction
 
 Make = Callable[..., Any]
 Printed = Callable[..., tuple[int, str, str]]
-GELU, REDUCE = ("gelu", Direction.FORWARD), ("dp_all_reduce", Direction.ONCE)
+GELU, REDUCE = ("gelu", Direction.FORWARD), ("all_reduce", Direction.ONCE)
 
 
 @pytest.fixture
@@ -82,7 +82,7 @@ def test_info(small: Path, printed: Printed) -> None:
         "gelu forward 120 linear time 1.2% 90.5% 100.0% 25.0% 0 kB b 1–4096, l 1–4096, width 1–4096"
     )
     assert " ".join(reduce.split()) == (
-        "dp_all_reduce once 1 linear time 0.0% - ≤ 64.9% - 0 kB entries 1–8, nodes 1–8, gpus_per_node 1–8"
+        "all_reduce once 1 linear time 0.0% - ≤ 64.9% - 0 kB entries 1–8, nodes 1–8, gpus_per_node 1–8"
     )
 
 
@@ -92,7 +92,7 @@ def test_info_as_json_is_the_manifest(small: Path, printed: Printed) -> None:
     manifest = read_bundle(small).manifest.to_dict()
     assert status == 0
     assert values["format"] == "kernelcast.bundle_info/1"
-    assert values["bundle_format"] == manifest.pop("format") == "kernelcast.bundle/2"
+    assert values["bundle_format"] == manifest.pop("format") == "kernelcast.bundle/3"
     assert values["bundle_digest"] == read_bundle(small).digest
     assert {name: values[name] for name in manifest} == manifest
 
@@ -173,7 +173,7 @@ def test_diff(small: Path, make_bundle: Make, printed: Printed) -> None:
     values = json.loads(printed("diff", small, other, "--json")[1])
     assert values["format"] == "kernelcast.bundle_difference/1"
     assert (values["a"], values["b"], values["same_bytes"]) == (str(small), str(other), False)
-    assert [change["operator"] for change in values["changed"]] == ["dp_all_reduce", "gelu"]
+    assert [change["operator"] for change in values["changed"]] == ["all_reduce", "gelu"]
 
 
 @pytest.mark.parametrize("verb", ["info", "verify", "diff", "sign"])

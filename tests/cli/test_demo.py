@@ -124,7 +124,7 @@ def test_the_whole_loop(config: Path, tmp_path: Path) -> None:
         operators = {row.operator for row in opened.read_samples()}
     assert {(step.pp, len(step.repetitions_s)) for step in steps} == {(1, 3), (2, 3)}
     assert {prediction.step_id for prediction in predictions} == {step.id for step in steps}
-    assert {"qkv_linear", "optimizer_first_stage", "pp_p2p", "dp_reduce_scatter"} <= operators
+    assert {"gemm", "adam", "point_to_point", "reduce_scatter"} <= operators
     assert {entry.operator for entry in read_bundle(bundle).manifest.regressors} == operators
 
     # A user predicts with what is left behind, and gets what the demo showed.

@@ -37,6 +37,7 @@ def measured(
     compute: ComputeFingerprint = COMPUTE,
     quiet: bool = True,
     operator: str = "gelu",
+    role: str = "",
     dtype: str = "float32",
 ) -> Path:
     """Add gelu or another operator (10 workloads, forward and backward) and rope (3) as measured on `compute`."""
@@ -50,17 +51,17 @@ def measured(
     )
     many = [
         (operator, direction, (4, 128, 64 * i))
-        for direction in Direction
-        if direction != "once"
+        for direction in (Direction.FORWARD, Direction.BACKWARD)
         for i in range(1, 11)
     ]
-    rope = [("rope", Direction.FORWARD, (4, 128, 8, 32 * i)) for i in range(1, 4)]
+    rope = [("rope", Direction.FORWARD, (4, 128, 8, 8, 32 * i)) for i in range(1, 4)]
     samples = []
     for name, direction, vector in [*many, *rope]:
         time_us = 10 + vector[-1] / 4
         sample = Sample(
             run_id=run.id,
             operator=name,
+            role=role if name == operator else "",
             direction=direction,
             dtype=dtype,
             vector=vector,
@@ -93,8 +94,9 @@ def test_readable(database_path: Path) -> None:
     entries = read_bundle(output).manifest.regressors
     head, rule, *lines = result.stdout.splitlines()
     # The reference has no column.
-    heads = ["operator", "direction", "rows", "algorithm", "form", "error", "extrapolated", "size", "range"]
-    assert head.split() == heads
+    assert head.split() == [
+        "operator", "role", "direction", "rows", "algorithm", "form", "error", "extrapolated", "size", "range",
+    ]  # fmt: skip
     assert set(rule) == {"-", " "}
     for line, entry in zip(lines[:2], entries, strict=True):
         error, size = percent(entry.validation_error), amount(entry.size_bytes, "B")
@@ -102,7 +104,7 @@ def test_readable(database_path: Path) -> None:
         assert entry.extrapolation_error is not None
         beyond = percent(entry.extrapolation_error)
         assert " ".join(line.split()) == (
-            f"gelu {entry.direction} 10 xgboost roofline {error} {beyond} {size} 4 × 128 × 64–640"
+            f"gelu Glue {entry.direction} 10 xgboost roofline {error} {beyond} {size} 4 × 128 × 64–640"
         )
     mean = percent(sum(entry.validation_error for entry in entries) / 2)
     beyond = percent(sum(entry.extrapolation_error or 0 for entry in entries) / 2)
@@ -121,7 +123,7 @@ def test_json(database_path: Path) -> None:
     values = json.loads(result.stdout)
     bundle = read_bundle(database_path.with_name("here.kcast"))
     assert bundle.manifest.seed == 7
-    assert values["format"] == "kernelcast.training/1"
+    assert values["format"] == "kernelcast.training/2"
     assert values["bundle"] == str(bundle.path)
     assert values["bundle_digest"] == bundle.digest
     entries = bundle.manifest.regressors
@@ -135,7 +137,15 @@ def test_json(database_path: Path) -> None:
             "direction": entry.direction.value,
             "rows": 10,
             "error": entry.validation_error,
-            "reference_error": None,
+            "roles": [
+                {
+                    "role": "",
+                    "name": "Glue",
+                    "rows": 10,
+                    "error": entry.validation_error,
+                    "reference_error": None,
+                }
+            ],
             "coverage": None,
             "size_bytes": entry.size_bytes,
             "algorithm": "xgboost",
@@ -152,22 +162,25 @@ def test_json(database_path: Path) -> None:
 def test_the_json_form_is_documented(database_path: Path) -> None:
     values = json.loads(run(database_path, "--json").stdout)
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-    section = page.split("## `kernelcast.training/1`")[1].split("\n## ")[0]
+    section = page.split("## `kernelcast.training/2`")[1].split("\n## ")[0]
     for key in {*values, *values["operators"][0]} - {"format"}:
         assert f"`{key}`" in section, key
 
 
 def test_a_reference_stands_beside_the_errors(tmp_path: Path) -> None:
-    # The published errors are of float16, and have linear1 (qkv_linear) in both directions.
-    database_path = measured(tmp_path / "bench.db", operator="qkv_linear", dtype="float16")
+    # The published errors are of float16, and have linear1 (gemm as qkv) forward and backward as a whole.
+    database_path = measured(tmp_path / "bench.db", operator="gemm", role="qkv", dtype="float16")
     result = run(database_path, "--reference", str(PUBLISHED))
     assert result.exit_code == 0
     head, _, *lines = result.stdout.splitlines()
-    assert head.split()[5:7] == ["error", "reference"]
-    assert [line.split()[7:9] for line in lines[:2]] == [["2.0", "%"], ["4.0", "%"]]
+    assert head.split()[6:8] == ["error", "reference"]
+    assert [line.split()[8:10] for line in lines[:2]] == [["2.0", "%"], ["4.0", "%"]]
     assert "mean error of the reference: 3.0 %" in lines
     values = json.loads(run(database_path, "--reference", str(PUBLISHED), "--json").stdout)
-    assert [operator["reference_error"] for operator in values["operators"]] == [0.02, 0.04]
+    assert [role["reference_error"] for operator in values["operators"] for role in operator["roles"]] == [
+        0.02,
+        0.04,
+    ]
     assert values["mean_reference_error"] == pytest.approx(0.03)
 
 

@@ -52,7 +52,7 @@ def test_components_operators_and_summary(arguments: list[str], capsys: pytest.C
     out = capsys.readouterr().out
     for word in ("tiny 1-1-1, 2 × 1", "tiny 1-2-1, 2 × 1", "Encoder_Bwd", "MP_Allreduce", "Overall"):
         assert word in out
-    assert "qkv_linear" in out
+    assert "gemm qkv" in out
     assert "idle passes" in out
     assert out.count("  traced step ") == 1  # of the configuration with one process
     assert "mean of absolute errors" in out
@@ -147,8 +147,8 @@ def test_wrong_use_is_one_line_before_anything_is_made(
 def test_a_collective_that_the_bundle_lacks_is_named_with_its_configuration(
     arguments: list[str], make_bundle: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    poor = make_bundle(without=["mp_all_reduce", "dp_all_reduce"], name="poor.kcast")
+    poor = make_bundle(without=["all_reduce"], name="poor.kcast")
     assert run([*arguments, "--bundle", str(poor), "--max-processes", "2"]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "tiny (1-2-1): bundle " in line
-    assert "mp_all_reduce" in line
+    assert "all_reduce" in line

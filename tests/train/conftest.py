@@ -126,6 +126,7 @@ def measure(
         quiet: bool = True,
         repetitions_us: Sequence[float] = (),
         dtype: str = "float32",
+        role: str = "",
         variant: str = "",
         conditions: Mapping[str, int] | None = None,
         measured_at: str | None = "2026-01-31T08:16:00Z",
@@ -152,6 +153,7 @@ def measure(
             Sample(
                 run_id=run.id,
                 operator=operator,
+                role=role,
                 direction=direction,
                 dtype=dtype,
                 vector=vector,
@@ -177,7 +179,7 @@ def few_candidates(monkeypatch: pytest.MonkeyPatch) -> Sequence[Candidate]:
     candidates = [
         c
         for c in selection.CANDIDATES
-        if c.algorithm == "xgboost" and c.form != "raw" and c.inputs == "product" and not c.pooled
+        if c.algorithm == "xgboost" and c.form != "raw" and c.inputs == "product"
     ][::2]
     monkeypatch.setattr(selection, "CANDIDATES", candidates)
     monkeypatch.setattr(selection, "COLLECTIVE_CANDIDATES", selection.COLLECTIVE_CANDIDATES[:1])

@@ -17,15 +17,15 @@ from kernelcast.train.dataset import Table
 from kernelcast.train.regressor import Candidate
 
 
-def tried(table: Table, *others: Table) -> list[Candidate]:
-    return applicable(CANDIDATES, COLLECTIVE_CANDIDATES, table, others)
+def tried(table: Table) -> list[Candidate]:
+    return applicable(CANDIDATES, COLLECTIVE_CANDIDATES, table)
 
 
 def test_few_rows_try_few(make_table: Callable[..., Table]) -> None:
     few, many = tried(make_table(count=20)), tried(make_table(count=RICH_ROWS))
     assert {c.form for c in few} == {"raw", "power_law", "roofline"}
     assert {c.algorithm for c in few} == {"random_forest", "xgboost"}
-    assert not any(c.pooled or c.inputs != "product" for c in few)
+    assert not any(c.inputs != "product" for c in few)
     assert len(few) < len(many)
 
 
@@ -47,9 +47,15 @@ def test_few_rows_try_fewer_trees(make_table: Callable[..., Table]) -> None:
     assert ("random_forest", "power_law", "8") not in few
 
 
-def test_relatives_add_pooled_ones(make_table: Callable[..., Table]) -> None:
-    found = tried(make_table("gemm"), make_table("gemm"))
-    assert any(c.pooled for c in found)
+@pytest.mark.parametrize(
+    ("operator", "kind"),
+    [("gemm", "tiles"), ("batched_gemm", "tiles"), ("flash_attention", "shapes"), ("gelu", "shapes")],
+)
+def test_matrix_products_are_seen_in_tiles(
+    make_table: Callable[..., Table], operator: str, kind: str
+) -> None:
+    found = {c.inputs for c in tried(make_table(operator, count=RICH_ROWS))}
+    assert found == {"product", kind}
 
 
 def test_collectives_try_latency_and_bandwidth(make_table: Callable[..., Table]) -> None:

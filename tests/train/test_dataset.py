@@ -77,6 +77,23 @@ def test_the_median_of_two_is_their_mean() -> None:
     assert table.times_us.tolist() == [11.5]
 
 
+def test_roles_of_one_workload_are_one_row_with_times_per_role() -> None:
+    square = Row(operator="gemm", direction=Direction.FORWARD, vector=(8, 8, 8), time_us=10.0, role="qkv")
+    [table] = tables(
+        [
+            square,
+            replace(square, role="mlp_up", time_us=11.0),
+            replace(square, vector=(8, 8, 9), time_us=12.0),
+        ],
+        statistic="middle_five",
+    )
+    assert table.times_us.tolist() == [10.5, 12]
+    assert list(table.role_times_us) == ["mlp_up", "qkv"]
+    assert table.role_times_us["qkv"].tolist() == [10, 12]
+    assert table.role_times_us["mlp_up"] == pytest.approx([11, np.nan], nan_ok=True)
+    assert table.part(np.array([1])).role_times_us["qkv"].tolist() == [12]
+
+
 rows = st.builds(
     Row,
     operator=st.sampled_from(["gelu", "layer_norm"]),

@@ -16,13 +16,12 @@ from sklearn.ensemble import RandomForestRegressor
 
 from kernelcast.runtime import DataError
 from kernelcast.runtime.bundle.interval import Interval
-from kernelcast.runtime.operators import OPERATORS, Direction, OperatorClass
-from kernelcast.train import export, parity
+from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.train import export
 from kernelcast.train.baseline import Roofline
 from kernelcast.train.dataset import Array, Table
-from kernelcast.train.export import ML_OPSET, OPSET
+from kernelcast.train.export import ML_OPSET, OPSET, PARITY_TOLERANCE
 from kernelcast.train.intervals import log_half_widths
-from kernelcast.train.parity import PARITY_TOLERANCE
 from kernelcast.train.regressor import Candidate, Regressor, fit
 from kernelcast.train.selection import CANDIDATES
 
@@ -42,8 +41,7 @@ candidates = pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda c: f"{c
 
 def fits(candidate: Candidate, operator: str) -> bool:
     """Whether a candidate is for an operator: one form is a collective's own."""
-    collective = OPERATORS[operator].operator_class is OperatorClass.COMMUNICATION
-    return collective or candidate.form != "latency_bandwidth"
+    return OPERATORS[operator].is_collective or candidate.form != "latency_bandwidth"
 
 
 def to_onnx(regressor: Regressor, interval: Interval = INTERVAL) -> bytes:
@@ -53,7 +51,7 @@ def to_onnx(regressor: Regressor, interval: Interval = INTERVAL) -> bytes:
 def check_parity(
     model: bytes, regressor: Regressor, table: Table, seed: int, interval: Interval = INTERVAL
 ) -> float:
-    return parity.check_parity(model, regressor, interval, table, seed)
+    return export.check_parity(model, regressor, interval, table, seed)
 
 
 def answers(model: bytes, workloads: Array) -> Array:

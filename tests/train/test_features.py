@@ -1,4 +1,4 @@
-"""What trees see: products and remainders that round alike in numpy and in ONNX Runtime."""
+"""What trees see: products, quotients and remainders that round alike in numpy and in ONNX Runtime."""
 
 import numpy as np
 import onnx
@@ -9,33 +9,41 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from onnx import TensorProto, helper
 
+from kernelcast.runtime.answers.predictor import INPUT_NAME as INPUT
+from kernelcast.runtime.operators import OPERATORS
 from kernelcast.train.dataset import Array
-from kernelcast.train.features import INPUTS, InputColumn, input_columns, tree_inputs
-from kernelcast.train.onnx_graph import INPUT, Graph
+from kernelcast.train.features import INPUTS, input_columns, tree_inputs
+from kernelcast.train.onnx_graph import Graph, Value
+
+GELU, ADAM = OPERATORS["gelu"], OPERATORS["adam"]
 
 
 def test_columns_of_each_kind() -> None:
     workloads = np.array([[300.0, 5.0, 7.0]])
     product = [300, 5, 7, 10500]
-    assert tree_inputs(workloads).tolist() == [product]
-    assert tree_inputs(workloads, "aligned").tolist() == [[*product, 300 % 128]]
-    assert tree_inputs(workloads, "chunks").tolist() == [[*product, 300 % 128, 300]]
+    assert tree_inputs(workloads, GELU).tolist() == [product]
+    assert tree_inputs(workloads, GELU, "aligned").tolist() == [[*product, 300 % 128]]
+    assert tree_inputs(workloads, GELU, "chunks").tolist() == [[*product, 300 % 128, 300]]
     pairs = [1500, 2100, 35]
-    tiles = [300 % 8, 300 % 32, 300 % 128, 5, 5, 5, 7, 7, 7]
-    assert tree_inputs(workloads, "shapes").tolist() == [[*product, *pairs, *tiles]]
+    multiples = [300 % 8, 300 % 32, 300 % 128, 5, 5, 5, 7, 7, 7]
+    assert tree_inputs(workloads, GELU, "shapes").tolist() == [[*product, *pairs, *multiples]]
     # The only pair of two features is their product already.
-    assert input_columns("shapes", 2)[:4] == (
-        InputColumn((0,)),
-        InputColumn((1,)),
-        InputColumn((0, 1)),
-        InputColumn((0,), 8),
-    )
+    assert tree_inputs(workloads[:, :2], ADAM, "shapes").tolist() == [[300, 5, 1500, *multiples[:6]]]
 
 
-@pytest.mark.parametrize("kind", INPUTS)
-def test_moduli_are_powers_of_two(kind: str) -> None:
-    moduli = {column.modulus for column in input_columns(kind, 4)} - {0}
-    assert all(modulus & (modulus - 1) == 0 for modulus in moduli)
+def test_a_feature_that_often_equals_another_is_not_counted_twice() -> None:
+    columns = tree_inputs(np.array([[2.0, 3.0, 5.0, 5.0, 7.0]]), OPERATORS["rope"])
+    assert columns.tolist() == [[2, 3, 5, 5, 7, 2 * 3 * 5 * 7]]
+
+
+def test_waves_of_tiles() -> None:
+    """109 tiles of 128 × 128 take two waves on 108 multiprocessors, one on 132 or 148."""
+    columns = tree_inputs(np.array([[109 * 128.0, 128.0, 1.0]]), OPERATORS["gemm"], "tiles")[0].tolist()
+    quotient, *waves = columns[16:23]
+    assert quotient == 109
+    assert waves[:3] == pytest.approx([216 / 109, 132 / 109, 148 / 109])
+    assert waves[3:] == pytest.approx([108 / 55, 132 / 55, 148 / 55])
+    assert len(columns) == 4 + 3 + 9 + 3 * 7
 
 
 @settings(max_examples=40)
@@ -44,13 +52,9 @@ def test_moduli_are_powers_of_two(kind: str) -> None:
     kind=st.sampled_from(INPUTS),
 )
 def test_onnx_computes_the_same_bits(workloads: Array, kind: str) -> None:
-    columns = input_columns(kind, 3)
-    graph = Graph(3)
-    names = []
-    for column in columns:
-        product = graph.product(tuple(column.features.count(feature) for feature in range(3)))
-        names.append(graph.remainder(product, column.modulus) if column.modulus else product)
-    graph.add("Concat", *names, output="columns", axis=1)
+    graph = Graph()
+    columns = list(input_columns(Value(graph, INPUT), GELU, kind))
+    graph.node("Concat", *columns, output="columns", axis=1)
     model = helper.make_model(
         helper.make_graph(
             graph.nodes,
@@ -65,4 +69,4 @@ def test_onnx_computes_the_same_bits(workloads: Array, kind: str) -> None:
     onnx.checker.check_model(model)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (answer,) = session.run(["columns"], {INPUT: workloads.astype(np.float32)})
-    assert answer.tobytes() == np.ascontiguousarray(tree_inputs(workloads, kind)).tobytes()
+    assert answer.tobytes() == np.ascontiguousarray(tree_inputs(workloads, GELU, kind)).tobytes()

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -82,7 +81,8 @@ def test_the_manifest_says_what_it_was_trained_on(
     assert gelu.training_range == tuple((min(column), max(column)) for column in zip(*vectors, strict=True))
     assert gelu.algorithm == "xgboost"
     assert gelu.form in ("power_law", "roofline")
-    assert trained.mean_validation_error == (gelu.validation_error + p2p.validation_error) / 2
+    assert gelu.role_errors == {"": pytest.approx(gelu.validation_error)}
+    assert trained.mean_validation_error == pytest.approx((gelu.validation_error + p2p.validation_error) / 2)
     assert trained.skipped == (
         Skipped(operator="softmax", direction=FORWARD, reason="3 distinct workloads, expected 8 or more"),
     )
@@ -252,14 +252,44 @@ def test_a_model_says_what_it_is(
         assert says["kernelcast_version"] == trained.manifest.kernelcast_version
 
 
-def test_the_mean_is_over_the_regressors(database: Database, measure: Measure, output: Path) -> None:
-    measure(database, "gelu", FORWARD, 8)
+def test_roles_have_errors_of_their_own_and_the_mean_is_over_them(
+    database: Database, measure: Measure, output: Path
+) -> None:
+    samples = measure(database, "gemm", FORWARD, 20, role="qkv")
+    doubled = {sample.vector: 2 * (sample.quiet_us or 0) for sample in samples[::4]}
+    measure(database, "gemm", FORWARD, times_us=doubled, role="mlp_up")
+    measure(database, "gelu", FORWARD, 12)
     trained: Trained = train_bundle(database, output)
-    [entry] = trained.manifest.regressors
-    entries = tuple(
-        replace(entry, validation_error=error, direction=d, file=f"models/gelu.{d}.onnx")
-        for error, d in ((0.1, FORWARD), (0.3, BACKWARD))
-    )
-    assert (
-        replace(trained, manifest=replace(trained.manifest, regressors=entries)).mean_validation_error == 0.2
-    )
+    gelu, gemm = trained.manifest.regressors
+    assert gemm.rows == 20
+    assert list(gemm.role_errors) == ["mlp_up", "qkv"]
+    # The lower quiet time counts; twice of it is off by a half.
+    assert gemm.role_errors["mlp_up"] == pytest.approx(0.5, abs=0.2)
+    assert gemm.role_errors["qkv"] == pytest.approx(gemm.validation_error)
+    errors = [*gelu.role_errors.values(), *gemm.role_errors.values()]
+    assert trained.mean_validation_error == pytest.approx(sum(errors) / 3)
+
+
+def test_every_direction_present_trains_sums_and_parts_alike(
+    database: Database, measure: Measure, output: Path
+) -> None:
+    directions = [BACKWARD, Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT]
+    for direction in directions:
+        measure(database, "gemm", direction, 10, role="qkv")
+    trained = train_bundle(database, output)
+    assert [entry.direction for entry in trained.manifest.regressors] == directions
+    assert trained.skipped == ()
+    assert read_bundle(output).manifest == trained.manifest
+
+
+@pytest.mark.parametrize(
+    ("kv_heads", "equal"), [((8, 8), ("kv_heads", "heads")), ((8, 2), ())], ids=["equal", "grouped"]
+)
+def test_features_that_are_equal_in_all_rows_are_named(
+    database: Database, measure: Measure, output: Path, kv_heads: tuple[int, int], equal: tuple[str, ...]
+) -> None:
+    times_us = {(1, 64 * i, 8, kv_heads[i % 2], 64): 10.0 * i for i in range(1, 11)}
+    measure(database, "rope", FORWARD, times_us=times_us)
+    measure(database, "gelu", FORWARD, 10)
+    gelu, rope = train_bundle(database, output).manifest.regressors
+    assert (gelu.equal_features, rope.equal_features) == ((), equal)

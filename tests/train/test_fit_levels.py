@@ -32,7 +32,7 @@ def test_levels_have_regressors_of_their_own(database: Database, measure: Measur
     alone = measure(database, "gelu", FORWARD, 24, conditions=ALONE)
     times_us = beside(database, measure, alone, every=2)
     measure(database, "rope", FORWARD, 10)  # an import: nothing is known of others beside it
-    measure(database, "rope", FORWARD, times_us={(1, 64, 8, 64): 9.0}, conditions=TWO)
+    measure(database, "rope", FORWARD, times_us={(1, 64, 8, 8, 64): 9.0}, conditions=TWO)
     trained = train_bundle(database, tmp_path / "here.kcast")
     bundle = read_bundle(tmp_path / "here.kcast")
     assert [(e.operator, e.processes_per_node, e.rows) for e in bundle.manifest.regressors] == [

@@ -12,7 +12,7 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample
 from kernelcast.train import fit as training
-from kernelcast.train import fitting
+from kernelcast.train import fit_table
 from kernelcast.train.fit import open_measurements, train_bundle
 
 Measure = Callable[..., list[Sample]]
@@ -134,14 +134,14 @@ def test_an_export_that_answers_otherwise_leaves_the_earlier_bundle(
     measure(database, "embedding", FORWARD, 8)
     output.write_bytes(b"an earlier bundle")
     exports: list[bytes] = []
-    to_onnx = fitting.to_onnx
+    to_onnx = fit_table.to_onnx
 
     def swapped(regressor: object, *others: object) -> bytes:
         # Every model after the first is the first's: right for embedding, wrong for gelu.
         exports.append(to_onnx(regressor, *others))  # type: ignore[arg-type]
         return exports[0]
 
-    monkeypatch.setattr(fitting, "to_onnx", swapped)
+    monkeypatch.setattr(fit_table, "to_onnx", swapped)
     failing(
         database, output, DataError, r"^gelu \(forward\): ONNX answers time_us that differs from Python's by"
     )

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from kernelcast.runtime.bundle.interval import LEVEL, Interval
 from kernelcast.runtime.operators import Direction
 from kernelcast.train.dataset import Array, Table
-from kernelcast.train.export import to_onnx
-from kernelcast.train.intervals import FEWEST_CALIBRATED, calibrate, layouts_of, log_half_widths
-from kernelcast.train.parity import PARITY_TOLERANCE, check_parity
+from kernelcast.train.export import PARITY_TOLERANCE, check_parity, to_onnx
+from kernelcast.train.intervals import FEWEST_CALIBRATED, calibrate, log_half_widths
 from kernelcast.train.regressor import fit
 from kernelcast.train.selection import CANDIDATES
 
@@ -90,7 +89,7 @@ def test_noise_of_small_sizes_does_not_widen_the_large_ones() -> None:
     widths = log_half_widths(
         interval, np.array([[1, 1, 200], [1, 1, 201], [1, 20, 20], [1, 20, 21]], dtype=float)
     )
-    assert widths.tolist() == [interval.log_half_widths[group] for group in (0, 1, 1, 2)]
+    assert widths == pytest.approx([interval.log_half_widths[group] for group in (0, 1, 1, 2)])
 
 
 def test_equal_noise_has_one_width() -> None:
@@ -118,12 +117,12 @@ def test_a_noisy_layout_does_not_widen_the_others() -> None:
     # Too few rows for a quantile, or never measured: as wide as the widest.
     assert other == wide
     asked = np.array([[5, 1, 2], [5, 1, 4], [5, 2, 4], [5, 7, 7]], dtype=float)
-    assert log_half_widths(interval, asked).tolist() == [narrow, wide, wide, wide]
-    assert layouts_of(measured) == ((1, 2), (1, 4), (2, 4))
+    assert log_half_widths(interval, asked) == pytest.approx([narrow, wide, wide, wide])
+    assert measured.layouts == ((1, 2), (1, 4), (2, 4))
 
 
 def test_only_collectives_have_layouts() -> None:
-    assert layouts_of(table(sizes(3), np.ones(3))) == ()
+    assert table(sizes(3), np.ones(3)).layouts == ()
 
 
 def test_predictions_that_are_no_number_count_as_far_off() -> None:

@@ -5,7 +5,6 @@ import pytest
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.train.dataset import Array, Table
-from kernelcast.train.families import relatives
 from kernelcast.train.levels import base_of, scaled
 from kernelcast.train.selection import select
 
@@ -33,11 +32,6 @@ def test_the_base_is_the_nearest_lower_level() -> None:
     assert base_of(one, [one, two, four]) is None
     assert base_of(four, [four, one, two]) is two
     assert base_of(two, [four, one, two]) is one
-
-
-def test_levels_are_no_relatives() -> None:
-    one, two = table(9, 1.0), table(9, 1.0, processes=2)
-    assert relatives(two, [one, two]) == ()
 
 
 def test_rows_are_scaled_by_what_both_levels_measured() -> None:

@@ -27,7 +27,7 @@ def test_equal_times_are_no_measurement(make_table: Callable[..., Table]) -> Non
 
 
 def test_an_operator_of_equal_times_is_left_out(database: Database, measure: Measure, tmp_path: Path) -> None:
-    measure(database, "rope", Direction.FORWARD, times_us={(1, 1, 1, i): 7.0 for i in range(1, 13)})
+    measure(database, "rope", Direction.FORWARD, times_us={(1, 1, 1, 1, i): 7.0 for i in range(1, 13)})
     with pytest.raises(DataError, match=r"rope [(]forward[)]: all 12 workloads took exactly 7 µs"):
         train_bundle(database, tmp_path / "no.kcast")
     measure(database, "gelu", Direction.FORWARD, 12)

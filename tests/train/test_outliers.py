@@ -5,8 +5,8 @@ import pytest
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.train.dataset import Table
-from kernelcast.train.extrapolation import largest_quarters
-from kernelcast.train.outliers import outliers
+from kernelcast.train.notes import outliers
+from kernelcast.train.selection import largest_quarters
 
 
 def gelu(count: int) -> Table:

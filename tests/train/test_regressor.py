@@ -5,10 +5,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.train.baseline import PowerLaw
 from kernelcast.train.dataset import Table
-from kernelcast.train.regressor import Candidate, Regressor, fit, tree_inputs
+from kernelcast.train.features import tree_inputs
+from kernelcast.train.regressor import Candidate, Regressor, fit
 from kernelcast.train.selection import CANDIDATES, FEWEST_ROWS
 
 candidates = pytest.mark.parametrize("candidate", CANDIDATES, ids=lambda c: f"{c.form}-{c.algorithm}")
@@ -71,13 +72,13 @@ def test_only_physics_follows_beyond_the_samples(
 
 
 def test_tree_inputs_are_features_and_product_in_float32() -> None:
-    inputs = tree_inputs(np.array([[3.0, 5.0, 7.0], [2**24 + 1.0, 1.0, 1.0]]))
+    inputs = tree_inputs(np.array([[3.0, 5.0, 7.0], [2**24 + 1.0, 1.0, 1.0]]), OPERATORS["gemm"])
     assert inputs.dtype == np.float32
     assert inputs.tolist() == [[3, 5, 7, 105], [2**24, 1, 1, 2**24]]
 
 
 def test_a_prediction_beyond_all_numbers_is_infinite(make_table: Callable[..., Table]) -> None:
     fitted = fit(CANDIDATES[0], make_table(), 0)
-    steep = PowerLaw(exponents=(99.0, 99.0, 99.0), log_us=0.0)
+    steep = PowerLaw(exponents=(99.0, 99.0, 99.0), intercept=0.0)
     regressor = Regressor(candidate=CANDIDATES[0], operator="gemm", baseline=steep, trees=fitted.trees)
     assert regressor.predict_us(np.full((1, 3), 1e9)).tolist() == [np.inf]

@@ -31,6 +31,16 @@ def test_everything_with_a_time_trains(database: Database, measure: Measure) -> 
     ]
 
 
+def test_rows_keep_their_role_and_roles_may_be_measured_in_the_same_way(
+    database: Database, measure: Measure
+) -> None:
+    measure(database, "gemm", count=2, role="qkv")
+    measure(database, "gemm", count=3, role="mlp_up", seed=1)
+    found = screened(database)
+    assert Counter(row.role for row in found.rows) == {"qkv": 2, "mlp_up": 3}
+    assert found.skipped == ()
+
+
 def test_a_sample_without_a_quiet_time_is_named(database: Database, measure: Measure) -> None:
     [sample] = measure(database, count=1, quiet=False)
     with pytest.raises(
@@ -56,7 +66,7 @@ def test_times_that_are_not_above_zero_and_vast_workloads_are_left_out(
 
 
 def test_operators_of_another_version_are_left_out(database: Database, measure: Measure) -> None:
-    database.connection.execute("INSERT INTO operator VALUES ('later', 'x', 'x', 'x', '', '[]', '{}')")
+    database.connection.execute("INSERT INTO operator VALUES ('later', 'x', 'x', '[]', '{}', '{}')")
     measure(database, count=1)
     measure(database, "gelu", Direction.ONCE, times_us={(1, 2, 3): 4.0})
     measure(database, "later", times_us={(1, 2): 4.0})
@@ -102,9 +112,12 @@ def test_a_collective_trains_on_what_frameworks_call(database: Database, measure
         ("point_to_point", "out-of-place, ring"): 2,
     }
     assert [(s.operator, s.reason) for s in found.skipped] == [
-        ("all_gather", "3 of 6 samples, measured in-place: frameworks do not call it so"),
-        ("all_reduce", "3 of 6 samples, measured out-of-place: frameworks do not call it so"),
-        ("point_to_point", "4 of 8 samples, measured in-place; in-place, ring: frameworks do not call it so"),
+        ("all_gather", "3 of 6 samples, measured in-place: frameworks do not call it this way"),
+        ("all_reduce", "3 of 6 samples, measured out-of-place: frameworks do not call it this way"),
+        (
+            "point_to_point",
+            "4 of 8 samples, measured in-place; in-place, ring: frameworks do not call it this way",
+        ),
     ]
 
 
@@ -123,10 +136,10 @@ def test_the_quiet_time_of_a_collective_is_the_mean_of_its_inner_repetitions(
     measure(database, "gelu", times_us={(1, 2, 3): 2.0}, repetitions_us=stalled)
     assert {row.operator: row.time_us for row in screened(database).rows} == {"all_reduce": 5, "gelu": 2}
     rarely = (2.0,) * 9 + (4000.0,)
-    measure(database, "all_reduce", Direction.ONCE, times_us={(64, 1, 2): 2.0}, repetitions_us=rarely)
-    assert {row.operator: row.time_us for row in screened(database).rows}["all_reduce"] == 2
+    measure(database, "all_gather", Direction.ONCE, times_us={(64, 1, 2): 2.0}, repetitions_us=rarely)
+    assert {row.operator: row.time_us for row in screened(database).rows}["all_gather"] == 2
     middle_five = {row.operator: row.time_us for row in screened(database, "middle_five").rows}
-    assert middle_five == {"all_reduce": 2.2, "gelu": 2.2}
+    assert middle_five == {"all_reduce": 2.2, "gelu": 2.2, "all_gather": 2.2}
 
 
 def test_a_collective_without_repetitions_has_the_quiet_time_that_is_stored(

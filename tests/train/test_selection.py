@@ -38,7 +38,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Table]]:
         share = float(candidate.form)
         trees = Remembering(table, lambda row: share)
         return Regressor(
-            candidate=candidate, operator=table.operator, baseline=Constant(log_us=0.0), trees=trees
+            candidate=candidate, operator=table.operator, baseline=Constant(mean_log_us=0.0), trees=trees
         )
 
     monkeypatch.setattr(selection, "fit", recorded)
@@ -89,7 +89,9 @@ def test_the_reported_error_is_of_rows_that_had_no_part_in_the_choice(
 
     def fake(candidate: Candidate, part: Table, seed: int) -> Regressor:
         trees = Remembering(part, errors[candidate.form])
-        return Regressor(candidate=candidate, operator="gelu", baseline=Constant(log_us=0.0), trees=trees)
+        return Regressor(
+            candidate=candidate, operator="gelu", baseline=Constant(mean_log_us=0.0), trees=trees
+        )
 
     monkeypatch.setattr(selection, "fit", fake)
     candidates = [Candidate(algorithm="remembering", form=form, hyperparameters={}) for form in "AB"]
@@ -136,7 +138,7 @@ def test_equal_errors_leave_the_choice_to_extrapolation_then_size(
         return Sized(
             candidate=candidate,
             operator="gelu",
-            baseline=Constant(log_us=0.0),
+            baseline=Constant(mean_log_us=0.0),
             trees=Remembering(part, lambda row: figures[candidate.form][0]),
         )
 
@@ -232,7 +234,7 @@ def test_relative_errors_are_per_row(make_table: Callable[..., Table]) -> None:
     first = replace(table, workloads=table.workloads[:1], times_us=table.times_us[:1])
     trees = Remembering(first, lambda row: -0.5)
     known = Regressor(
-        candidate=CANDIDATES[0], operator=table.operator, baseline=Constant(log_us=0.0), trees=trees
+        candidate=CANDIDATES[0], operator=table.operator, baseline=Constant(mean_log_us=0.0), trees=trees
     )
     predicted_us = known.predict_us(table.workloads)
     assert relative_errors(predicted_us, table.times_us) == pytest.approx([0, 0.5, 0.5, 0.5])

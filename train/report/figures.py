@@ -15,7 +15,7 @@ from kernelcast.train.notes import Note
 from kernelcast.train.report.reference import Reference
 from kernelcast.train.selection import Selected, relative_errors
 
-FORMAT = "kernelcast.training/1"
+FORMAT = "kernelcast.training/2"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -169,7 +169,7 @@ class TrainingFigures:
         return sum(o.entry.size_bytes for o in self.operators)
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form `kernelcast.training/1` (docs/json.md)."""
+        """The JSON form `kernelcast.training/2` (docs/json.md)."""
         return {
             "format": FORMAT,
             "bundle": str(self.trained.path),

@@ -7,6 +7,7 @@ import pytest
 
 from kernelcast.collector.ingest.extract import Extracted, extract
 from kernelcast.collector.traces.kineto import Trace
+from kernelcast.collector.training.marks import called
 
 TraceMaker = Callable[..., Trace]
 
@@ -14,9 +15,11 @@ TraceMaker = Callable[..., Trace]
 def found(extracted: Extracted) -> dict[tuple[str, str], tuple[tuple[int, ...], float]]:
     """(operator, direction) → vector and time of its only occurrence, µs."""
     return {
-        (operator, direction.value): (point.vector, round(one.end_us - one.start_us, 3))
+        (called(point.operator, point.role), direction.value): (
+            point.vector,
+            round(one.end_us - one.start_us, 3),
+        )
         for (point, direction), (one,) in extracted.points.items()
-        for operator in point.operators
     }
 
 
@@ -26,16 +29,15 @@ def test_a_training_step(step: Any, make_trace: TraceMaker) -> None:
         ("embedding", "forward"): ((4, 50, 8), 3.0),
         ("layer_norm", "forward"): ((2, 2, 8), 4.0),
         ("layer_norm", "backward"): ((2, 2, 8), 6.0),
-        ("qkv_linear", "forward"): ((4, 8, 24), 12.0),  # the product, a gap of 1 µs, the bias
-        ("qkv_linear", "backward"): ((4, 8, 24), 24.0),
-        ("flash_attention", "forward"): ((2, 2, 2, 4), 20.0),
-        ("attention_output_linear", "forward"): ((4, 8, 8), 9.0),
-        ("mlp_up_linear", "forward"): ((4, 8, 32), 12.0),
+        ("gemm/qkv", "forward"): ((4, 8, 24), 12.0),  # the product, a gap of 1 µs, the bias
+        ("gemm/qkv", "backward"): ((4, 8, 24), 24.0),
+        ("flash_attention", "forward"): ((2, 2, 2, 2, 4), 20.0),
+        ("gemm/attention_output", "forward"): ((4, 8, 8), 9.0),
+        ("gemm/mlp_up", "forward"): ((4, 8, 32), 12.0),
         ("gelu", "forward"): ((2, 2, 32), 2.0),
-        ("mlp_down_linear", "forward"): ((4, 32, 8), 13.0),
-        ("logits_linear", "forward"): ((4, 8, 50), 30.0),
-        ("mp_all_reduce", "once"): ((4096, 1, 2), 15.0),
-        ("dp_all_reduce", "once"): ((4096, 1, 2), 15.0),
+        ("gemm/mlp_down", "forward"): ((4, 32, 8), 13.0),
+        ("gemm/logits", "forward"): ((4, 8, 50), 30.0),
+        ("all_reduce", "once"): ((4096, 1, 2), 15.0),
     }
     assert {point.dtype for point, _ in extracted.points} == {"bfloat16"}
     left = {key[0]: (key[3], key[4], key[5], *value) for key, value in extracted.left.items()}
@@ -50,11 +52,11 @@ def test_a_training_step(step: Any, make_trace: TraceMaker) -> None:
 def test_what_ran_beside_another_stream_is_noticed(step: Any, make_trace: TraceMaker) -> None:
     extracted = extract(make_trace(step.events), gpus_per_node=8)
     overlapped = {
-        point.operators[0] + " " + direction.value
+        called(point.operator, point.role) + " " + direction.value
         for (point, direction), (one,) in extracted.points.items()
         if one.is_overlapped
     }
-    assert overlapped == {"qkv_linear backward", "mp_all_reduce once"}
+    assert overlapped == {"gemm/qkv backward", "all_reduce once"}
 
 
 def test_kernels_are_found_by_launch_whatever_their_external_id(step: Any, make_trace: TraceMaker) -> None:
@@ -91,7 +93,7 @@ def test_without_launches_the_external_id_names_the_call(step: Any, make_trace: 
 def test_without_host_events_everything_but_collectives_is_left(step: Any, make_trace: TraceMaker) -> None:
     kernels = [event for event in step.events if event["cat"] == "kernel"]
     extracted = extract(make_trace(kernels), gpus_per_node=8)
-    assert set(found(extracted)) == {("mp_all_reduce", "once"), ("dp_all_reduce", "once")}
+    assert set(found(extracted)) == {("all_reduce", "once")}
     assert {key[5] for key in extracted.left} == {"no operator of the host is recorded for it"}
     assert sum(count for count, _ in extracted.left.values()) == 15
     assert extracted.attributed_count == 0
@@ -101,7 +103,7 @@ def test_without_shapes_only_collectives_are_recognised(step: Any, make_trace: T
     for event in step.events:
         event["args"].pop("Input Dims", None)
     extracted = extract(make_trace(step.events), gpus_per_node=8)
-    assert {operator for operator, _ in found(extracted)} == {"mp_all_reduce", "dp_all_reduce"}
+    assert {operator for operator, _ in found(extracted)} == {"all_reduce"}
     assert {key[5] for key in extracted.left} == {
         "shapes were not recorded (record_shapes)",
         "no operator for it",
@@ -117,7 +119,7 @@ def test_recomputed_calls_are_forward(make_trace: TraceMaker, step: Any) -> None
     step.kernel("norm_again", step.device_us, 5.0, correlation=5000)
     extracted = extract(make_trace(step.events), gpus_per_node=8)
     [point] = [point for point, direction in extracted.points if point.dtype == "float32"]
-    assert (point.operators, point.vector) == (("layer_norm",), (2, 2, 8))
+    assert (point.operator, point.vector) == ("layer_norm", (2, 2, 8))
 
 
 def test_a_node_takes_the_latest_call_of_its_name_and_number(make_trace: TraceMaker, step: Any) -> None:
@@ -148,7 +150,7 @@ def test_a_cpus_calls_are_its_kernels(make_trace: TraceMaker, step: Any) -> None
     extracted = extract(make_trace(host, **on_cpu), gpus_per_node=0)
     times = found(extracted)
     assert times["gelu", "forward"] == ((2, 2, 32), 20.0)
-    assert times["qkv_linear", "backward"] == ((4, 8, 24), 20.0)
+    assert times["gemm/qkv", "backward"] == ((4, 8, 24), 20.0)
     assert extracted.attributed_count == extracted.count
     # What the host did while a device that was not recorded worked is no work.
     assert extract(make_trace(host), gpus_per_node=0).count == 0
@@ -160,7 +162,7 @@ def test_gloos_collectives_where_there_is_one_group(make_trace: TraceMaker) -> N
     group = {"pg_name": "0", "pg_size": 4, "ranks": [0, 1, 2, 3]}
     info = {"backend": "gloo", "rank": 0, "world_size": 4, "pg_config": [group]}
     extracted = extract(make_trace([event], deviceProperties=[], distributedInfo=info), gpus_per_node=2)
-    assert found(extracted)["dp_all_reduce", "once"] == ((1000, 2, 2), 80.0)
+    assert found(extracted)["all_reduce", "once"] == ((1000, 2, 2), 80.0)
     info["pg_config"] = [group, group]
     extracted = extract(make_trace([event], deviceProperties=[], distributedInfo=info), gpus_per_node=2)
     assert [key[5] for key in extracted.left] == ["a collective whose group was not recorded"]
@@ -173,7 +175,7 @@ def test_an_all_to_all_by_nccls_metadata_and_by_gloos(make_trace: TraceMaker, st
            "In split size": "[]", "Out split size": "[]", "dtype": "BFloat16", "Process Group Ranks": "[0, 1]"},
     )  # fmt: skip
     extracted = extract(make_trace(step.events), gpus_per_node=8)
-    assert found(extracted)["ep_all_to_all", "once"] == ((4096, 1, 2), 25.0)
+    assert found(extracted)["all_to_all", "once"] == ((4096, 1, 2), 25.0)
     event = {"ph": "X", "cat": "user_annotation", "name": "gloo:all_to_all", "pid": 1, "tid": 3, "ts": 5.0, "dur": 8.0,
              "args": {"Input Dims": [[1000]], "Input type": ["float"]}}  # fmt: skip
     info = {"backend": "gloo", "world_size": 2, "pg_config": [{"pg_name": "0", "ranks": [0, 1]}]}

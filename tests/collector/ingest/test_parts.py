@@ -22,21 +22,21 @@ def roles(
 
 def test_a_gpts_products_are_told_apart() -> None:
     assert roles([*GPT * 3, (D, 100)]) == {
-        "qkv_linear": (D, 3 * D),
-        "attention_output_linear": (D, D),
-        "mlp_up_linear": (D, 4 * D),
-        "mlp_down_linear": (4 * D, D),
-        "logits_linear": (D, 100),
+        "qkv": (D, 3 * D),
+        "attention_output": (D, D),
+        "mlp_up": (D, 4 * D),
+        "mlp_down": (4 * D, D),
+        "logits": (D, 100),
     }
 
 
 def test_grouped_queries_and_gate_and_up_at_once() -> None:
     products = [(D, D + D // 2), (D, D), (D, 88), (44, D)] * 2
     assert roles(products) == {
-        "qkv_linear": (D, D + D // 2),
-        "attention_output_linear": (D, D),
-        "mlp_gate_up_linear": (D, 88),
-        "mlp_down_linear": (44, D),
+        "qkv": (D, D + D // 2),
+        "attention_output": (D, D),
+        "mlp_gate_up": (D, 88),
+        "mlp_down": (44, D),
     }
 
 
@@ -45,12 +45,12 @@ def test_grouped_queries_and_gate_and_up_at_once() -> None:
     [
         (
             [(D, D)] * 4 + [(D, 44)] * 2 + [(44, D)],
-            {"mlp_down_linear"},
+            {"mlp_down"},
         ),  # everything apart, as Llama's layers are
         ([(D, D)] * 4, set()),
         (
             [(D, 3 * D), (3 * D, D), (D, D)],
-            {"mlp_up_linear", "mlp_down_linear"},
+            {"mlp_up", "mlp_down"},
         ),  # an MLP three times as wide
         ([(D, 3 * D), (D, 2 * D), (D, D)], set()),  # two that might be the projection
         ([(D, 3 * D)] * 2 + [(D, D)], set()),
@@ -100,16 +100,16 @@ ALL_REDUCE = {
     "group_ranks": "[0, 1]",
 }
 
-ALL_TO_ALL = Point(("ep_all_to_all",), "float16", (64, 1, 2))
+ALL_TO_ALL = Point("all_to_all", "float16", (64, 1, 2))
 UNEVEN = "an all-to-all that may send more to one process than to another"
 
 
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({}, Point(("mp_all_reduce", "dp_all_reduce"), "float16", (64, 1, 2))),
-        ({"collective": "_allgather_base"}, Point(("mp_all_gather", "dp_all_gather"), "float16", (64, 1, 2))),
-        ({"collective": "send"}, Point(("pp_p2p",), "float16", (64, 1, 2))),
+        ({}, Point("all_reduce", "float16", (64, 1, 2))),
+        ({"collective": "_allgather_base"}, Point("all_gather", "float16", (64, 1, 2))),
+        ({"collective": "send"}, Point("point_to_point", "float16", (64, 1, 2))),
         ({"collective": "all_to_all"}, ALL_TO_ALL),
         ({"collective": "all_to_all", "elements_out": 64}, ALL_TO_ALL),
         ({"collective": "all_to_all", "elements_out": 62}, UNEVEN),  # a list of tensors of several sizes

@@ -50,10 +50,10 @@ def test_a_trace_becomes_a_run_with_its_machine(make_file: FileMaker, db: Path) 
     )
     assert (fabric.fingerprint.backend, fabric.fingerprint.gpus_per_node) == ("nccl", 8)
     assert {sample.id for sample in samples} == {sample.id for sample in one.samples}
-    linear = next(s for s in samples if s.operator == "qkv_linear" and s.direction.value == "forward")
+    linear = next(s for s in samples if s.role == "qkv" and s.direction.value == "forward")
     assert [k.name for k in linear.repetitions[0].kernels] == ["gemm_qkv", "bias"]
     assert linear.flops == 2 * 4 * 8 * 24
-    [reduced, _] = [s for s in samples if s.direction.value == "once"]
+    [reduced] = [s for s in samples if s.direction.value == "once"]
     assert [name for name, _ in reduced.flags] == ["overlapped"]
     assert trace == one.trace
     assert (row["kernels"], row["attributed_percent"]) == (16, 90.1)
@@ -63,7 +63,7 @@ def test_ranks_of_a_job_are_one_run(make_file: FileMaker, db: Path) -> None:
     files = [make_file("rank0.json"), make_file("rank1.json", rank=1)]
     done = ingest_traces(files, db)
     assert [one.path for one in done] == files
-    assert operator_counts(done)["layer_norm", "forward", "bfloat16"] == 2
+    assert operator_counts(done)["layer_norm", "", "forward", "bfloat16"] == 2
     with Database.open(db, read_only=True) as database:
         assert len(database.run_list()) == 1
         assert [trace.rank for trace in sorted(database.trace_list(), key=lambda t: t.rank or 0)] == [0, 1]
@@ -107,7 +107,7 @@ def test_twice_is_as_once(make_file: FileMaker, db: Path) -> None:
 
 def test_stating_the_nodes_size_decides_the_layout(make_file: FileMaker, db: Path) -> None:
     [one] = ingest_traces([make_file("rank0.json")], db, gpus_per_node=1)
-    assert {s.vector for s in one.samples if s.operator == "dp_all_reduce"} == {(4096, 2, 1)}
+    assert {s.vector for s in one.samples if s.operator == "all_reduce"} == {(4096, 2, 1)}
 
 
 BOMB = gzip.compress(b"[" + b" " * 80_000_000, mtime=0)
@@ -172,17 +172,23 @@ def test_traces_that_other_projects_published(db: Path) -> None:
     assert check_database(db) == []
     ddp = done["nccl_data.json.gz"]
     counts = operator_counts([ddp])
-    assert counts == {("mp_all_reduce", "once", "float32"): 15, ("dp_all_reduce", "once", "float32"): 15}
+    assert counts == {("all_reduce", "", "once", "float32"): 15}
     assert {s.vector for s in ddp.samples} >= {(6637568, 1, 2), (2431040, 1, 2)}
     assert operator_counts([done["test.json.gz"]]) == {
-        ("layer_norm", "forward", "float32"): 90,
-        ("layer_norm", "backward", "float32"): 90,
+        ("gemm", "", "forward", "float32"): 180,
+        ("gemm", "", "backward", "float32"): 180,
+        ("layer_norm", "", "forward", "float32"): 90,
+        ("layer_norm", "", "backward", "float32"): 90,
     }
     inference = done["h100_qwen1.5-0.5b_chat.json.gz"]
-    assert {(s.operator, s.vector, s.repetition_count) for s in inference.samples} == {
-        ("embedding", (8944, 151936, 1024), 1),
-        ("flash_attention", (16, 559, 16, 64), 24),
-        ("mlp_down_linear", (8944, 2816, 1024), 24),
+    assert {(s.operator, s.role, s.vector, s.repetition_count) for s in inference.samples} == {
+        ("embedding", "", (8944, 151936, 1024), 1),
+        ("flash_attention", "", (16, 559, 16, 16, 64), 24),
+        # Queries, keys and values apart, and the output, which has their shape; gate and up apart.
+        ("gemm", "", (8944, 1024, 1024), 96),
+        ("gemm", "", (8944, 1024, 2816), 48),
+        ("gemm", "mlp_down", (8944, 2816, 1024), 24),
+        ("batched_gemm", "", (1, 32, 1, 559), 1),
     }
     assert inference.device == "NVIDIA H100 80GB HBM3, 79 GiB"
     for one in done.values():

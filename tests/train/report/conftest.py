@@ -29,7 +29,7 @@ def trained(kept: dict[str, Trained], request: pytest.FixtureRequest) -> Trained
 
 def _train(database: Database, measure: Callable[..., list[Sample]], folder: Path) -> Trained:
     measure(database, "gelu", Direction.FORWARD, 24, dtype="float16")
-    measure(database, "gemm", Direction.BACKWARD, 24, dtype="float16")
+    measure(database, "gemm", Direction.BACKWARD, 24, dtype="float16", role="qkv")
     times_us = {
         (2**size, nodes, gpus): 10 + 2**size / (1000 * nodes) * (1.5 if size % 2 else 1)
         for nodes, gpus in LAYOUTS

@@ -40,6 +40,33 @@ def test_collectives_alone_have_a_mean(trained: Trained) -> None:
     assert figures(trained).mean_reference_error is None
 
 
+def test_a_regressor_has_a_row_per_role(trained: Trained) -> None:
+    gemm = trained.manifest.regressors[2]
+    entry = replace(gemm, role_errors={"mlp_up": 0.25, "qkv": 0.5})
+    table = trained.selections[2].table
+    mlp_up_us = np.where(np.arange(24) < 10, table.times_us, np.nan)
+    selected = replace(
+        trained.selections[2],
+        table=replace(table, role_times_us={"mlp_up": mlp_up_us, "qkv": table.times_us}),
+    )
+    found = figures(
+        replace(
+            trained,
+            manifest=replace(trained.manifest, regressors=(entry,)),
+            selections=(selected,),
+        ),
+        Reference.read(PUBLISHED),
+    )
+    assert [(role.name, role.rows, role.reference_error) for role in found.operators[0].roles] == [
+        ("Linear3", 10, None),
+        ("Linear1", 24, 0.02),
+    ]
+    assert found.mean_validation_error == 0.375
+    shown = {column.heading: [cell.text for cell in column.cells] for column in columns(found)}
+    assert shown["role"] == ["Linear3", "Linear1"]
+    assert shown["rows"] == ["10", "24"]
+
+
 def test_means_of_what_was_measured(trained: Trained) -> None:
     found = with_errors(trained, extrapolation_error=0.25, interval_coverage=0.9)
     assert (found.mean_extrapolation_error, found.mean_coverage) == (0.25, pytest.approx(0.9))
@@ -73,7 +100,7 @@ def test_outliers_are_told_with_workload_and_times(trained: Trained) -> None:
 
 def test_a_reference_is_compared_operator_by_operator(trained: Trained) -> None:
     found = figures(trained, Reference.read(PUBLISHED))
-    by_name = {o.entry.operator: o.reference_error for o in found.operators}
+    by_name = {o.entry.operator: o.roles[0].reference_error for o in found.operators}
     assert by_name == {"all_reduce": None, "gelu": None, "gemm": 0.02}
     # A mean over some would stand beside a mean over others.
     assert found.mean_reference_error is None
@@ -100,6 +127,7 @@ def test_the_table_has_a_cell_per_operator_and_no_empty_column(trained: Trained)
     assert "reference" not in table
     assert "extrapolated" not in table
     assert [cell.text for cell in table["operator"].cells] == ["all_reduce", "gelu", "gemm"]
+    assert [cell.text for cell in table["role"].cells] == ["", "Glue", "Linear1"]
     assert [cell.value for cell in table["coverage"].cells] == [0.875] * 3
     assert [table[name].is_number for name in ("operator", "rows", "error", "range")] == [
         False,

@@ -70,8 +70,8 @@ def shown(trained: Trained, pages: dict[str, str]) -> str:
 
 def test_the_page_holds_tables_plots_and_what_was_left_out(trained: Trained, shown: str) -> None:
     found = Page(shown)
-    headings = ["operator", "direction", "rows", "algorithm", "form", "error", "reference"]
-    assert found.text["th"][:7] == headings
+    headings = ["operator", "role", "direction", "rows", "algorithm", "form", "error", "reference"]
+    assert found.text["th"][:8] == headings
     assert found.text["h3"] == ["all_reduce, once", "gelu, forward", "gemm, backward"]
     assert "softmax (forward): 3 distinct workloads, expected 8 or more" in found.text["li"]
     mean = percent(figures(trained).mean_validation_error)
