@@ -46,9 +46,7 @@ def input_columns(workloads: Column, op: Operator, kind: str = "product") -> Ite
     if kind in ("shapes", "tiles"):
         if len(features) > 2:
             yield from (product(workloads, pair) for pair in pairs)
-        yield from (
-            _remainder(workloads[:, [f]], multiple) for f in features for multiple in _MULTIPLES
-        )
+        yield from (_remainder(workloads[:, [f]], multiple) for f in features for multiple in _MULTIPLES)
     if kind == "tiles":
         for one, other in pairs:
             first, second = (np.maximum(workloads[:, [f]], 1.0) for f in (one, other))

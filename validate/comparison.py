@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelcast.runtime import Estimate, Estimator, KernelcastError
+from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.validate.runs import MeasuredRun
 
 COMPONENTS_OF_STEP = ("Stage_Fwd_Max", "Stage_Bwd_Max", "DP_Allreduce", "Max_Update")
@@ -93,9 +94,7 @@ class ComparedRun:
         return {
             "label": self.run.label,
             "model": self.run.model.name,
-            "pp": layout.pp,
-            "tp": layout.tp,
-            "dp": layout.dp,
+            **{name: getattr(layout, name) for name in DEGREES},
             "micro_batch": layout.micro_batch,
             "micro_batches": layout.micro_batches,
             "measured_s": self.run.measured_s,

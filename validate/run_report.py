@@ -10,6 +10,8 @@ from kernelcast.collector.training.marks import called
 from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.bundle.calibration import CalibrationUse
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 from kernelcast.store import MeasuredStep
 from kernelcast.validate.run_steps import operator_parts, round_minima_s
@@ -133,7 +135,8 @@ class ComparedJob:
         for row in self.simulated.operators:
             repeats = 1 if row.component in ONCE_PER_UPDATE else self.job.parallelism.micro_batches
             key = (called(row.operator, row.role), row.direction.of_pass, True)
-            calls[key] += row.count * repeats
+            if row.direction is not Direction.WEIGHT_GRADIENT:  # the other half of a linear's backward pass
+                calls[key] += row.count * repeats
             predicted[key] += row.total_s * repeats
         everything_s = sum(measured.values()) or 1.0
         rows = [
@@ -173,9 +176,7 @@ class ComparedJob:
         layout, traced = self.job.parallelism, self.traced
         return {
             "model": self.job.model.name,
-            "pp": layout.pp,
-            "tp": layout.tp,
-            "dp": layout.dp,
+            **{name: getattr(layout, name) for name in DEGREES},
             "micro_batch": layout.micro_batch,
             "micro_batches": layout.micro_batches,
             "schedule": layout.schedule,

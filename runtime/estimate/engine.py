@@ -17,6 +17,7 @@ from kernelcast.runtime.estimate.configurations import Configurations, Rows, Str
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.pipeline.durations import Durations
+from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls
@@ -40,21 +41,23 @@ class _Kind:
     parts: Callable[[Decomposition], Sequence[Calls]]
 
 
+# The degrees that cut a layer or its micro-batch.
+_INNER = tuple(name for name in DEGREES if name not in ("pp", "dp"))
 _MICRO_BATCH = _Kind(
     name="micro-batch",
-    columns=("tp", "micro_batch", "sequence_parallel", "recompute"),
+    columns=(*_INNER, "micro_batch", "sequence_parallel", "recompute"),
     parts=lambda d: [
         calls for block in (d.first, d.layer, d.last) for calls in (block.forward, block.backward)
     ],
 )
 _SEND = _Kind(
     name="send",
-    columns=("tp", "micro_batch", "pp", "dp"),
+    columns=(*DEGREES, "micro_batch"),
     parts=lambda d: [d.send],
 )
 _SHARDS = _Kind(
     name="shards",
-    columns=("tp", "dp", "zero"),
+    columns=(*_INNER, "dp", "zero"),
     parts=lambda d: [
         calls for block in (d.first, d.layer, d.last) for calls in (block.gather, block.scatter)
     ],
@@ -69,7 +72,7 @@ def _update(stage: StageKind) -> _Kind:
         return update.gradients, update.optimizer, update.gather
 
     name = f"update {stage.layers} {stage.first} {stage.last}"
-    return _Kind(name=name, columns=("tp", "dp", "zero"), parts=parts)
+    return _Kind(name=name, columns=(*_INNER, "dp", "zero"), parts=parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +120,7 @@ class Engine:
 
         Layouts that need what has no answer are left out.
         """
-        sharded = (layouts["zero"] >= 2) & (layouts["dp"] > 1)
+        sharded = (layouts["zero"] >= 2) & (layouts.replicas > 1)
         found = []
         for structure, rows in structures(
             layouts["schedule"], layouts["pp"], layouts["virtual_stages"], sharded.astype(np.int64)

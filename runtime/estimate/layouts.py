@@ -6,7 +6,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.request.fields import LAYOUT, Recompute, Schedule
+from kernelcast.runtime.request.fields import DEGREES, LAYOUT, REPLICATING, Recompute, Schedule
 from kernelcast.runtime.request.layout import Parallelism
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
@@ -45,6 +45,22 @@ class Layouts:
     def __getitem__(self, column: str) -> NDArray[np.int64]:
         """One column, int64 [layouts]."""
         return self.table[:, _AT[column]]
+
+    def columns(self) -> dict[str, Any]:
+        """The fields by name, int64 [layouts] each."""
+        return {name: self[name] for name in _FIELDS}
+
+    @property
+    def devices(self) -> NDArray[np.int64]:
+        """Devices of every layout, int64 [layouts]."""
+        found: NDArray[np.int64] = np.prod([self[name] for name in DEGREES], axis=0)
+        return found
+
+    @property
+    def replicas(self) -> NDArray[np.int64]:
+        """Devices that hold the same parameters, int64 [layouts]."""
+        found: NDArray[np.int64] = np.prod([self[name] for name in REPLICATING], axis=0)
+        return found
 
     def take(self, rows: NDArray[Any]) -> "Layouts":
         """The layouts at `rows` (positions or a mask)."""

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
-from kernelcast.runtime.memory.rows import LOADED, Floats, Rows
+from kernelcast.runtime.memory.rows import LOADED, OF_LAYOUT, Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
 from kernelcast.runtime.request.fields import Schedule
@@ -19,24 +19,15 @@ Whole = NDArray[np.int64]
 def largest_stage_bytes(
     model: ModelConfig,
     *,
-    pp: Whole,
-    tp: Whole,
-    dp: Whole,
-    micro_batch: Whole,
-    micro_batches: Whole,
-    schedule: Whole,
-    virtual_stages: Whole,
-    sequence_parallel: Whole,
-    recompute: Whole,
-    zero: Whole,
     schedules: tuple[Schedule, ...],
     dtype: str = "float16",
     dropout: bool = False,
     is_cpu: bool = False,
+    **columns: Whole,
 ) -> Floats:
     """Bytes per device of every layout's fullest stage, float64 [layouts].
 
-    All arguments from `pp` to `zero` are int64 [layouts], fields of valid layouts with evenly spread layers:
+    `columns` are the fields of valid layouts with evenly spread layers, int64 [layouts] each:
     `schedule` is a position in `schedules`, `sequence_parallel` 0 or 1, `recompute` 0 for none, 1 for
     selective, 2 for full. The answer is the largest `total_bytes` of `stage_memory`, rounded up.
 
@@ -44,9 +35,10 @@ def largest_stage_bytes(
         UsageError: a pipeline with more chunks than the layers allow, or an unknown `dtype`.
     """
     precision = precision_of(dtype)
+    schedule, pp, virtual_stages = columns["schedule"], columns["pp"], columns["virtual_stages"]
     if not len(pp):
         return np.zeros(0)
-    waiting = _enough(schedule, pp, micro_batches, schedules)
+    waiting = _enough(schedule, pp, columns["micro_batches"], schedules)
     shapes = (schedule, pp, virtual_stages, waiting)
     _, where, shape_of = np.unique(_one_number(shapes), return_index=True, return_inverse=True)
     fullest = [
@@ -61,12 +53,7 @@ def largest_stage_bytes(
     row_of = np.arange(ends[-1]) + np.repeat(begin - (ends - taken), taken)
     loaded = table[row_of]
     rows = Rows(
-        tp=np.repeat(tp.astype(np.float64), taken),
-        dp=np.repeat(dp.astype(np.float64), taken),
-        micro_batch=np.repeat(micro_batch.astype(np.float64), taken),
-        zero=np.repeat(zero.astype(np.float64), taken),
-        sequence_parallel=np.repeat(sequence_parallel.astype(np.float64), taken),
-        recompute=np.repeat(recompute.astype(np.float64), taken),
+        layout={name: np.repeat(columns[name].astype(np.float64), taken) for name in OF_LAYOUT},
         **{name: loaded[:, column] for column, name in enumerate(LOADED)},
     )
     found = memory_of(model, rows, precision=precision, dropout=dropout, is_cpu=is_cpu)

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.memory.in_flight import Load, loads
-from kernelcast.runtime.memory.rows import FULL, LOADED, NONE, SELECTIVE, Floats, Rows
+from kernelcast.runtime.memory.rows import FULL, LOADED, NONE, OF_LAYOUT, SELECTIVE, Floats, Rows
 from kernelcast.runtime.memory.states import Precision, model_states, precision_of
 from kernelcast.runtime.memory.working import working_bytes
 from kernelcast.runtime.request.fields import Recompute
@@ -135,7 +135,7 @@ def memory_of(
     sizes = rows.sizes(model)
     layer, embedding, loss = TransformerLayer(sizes), Embedding(sizes), Loss(sizes)
     parameters = stage_parameters(sizes, layers=rows.layers, first=rows.first, last=rows.last)
-    states = model_states(parameters, rows.dp, rows.zero, precision)
+    states = model_states(parameters, rows.replicas, rows.zero, precision)
     activations = (
         rows.live_layers * _kept_in_flight(rows, layer, kept)
         + rows.late * rows.layers * layer.weight_gradient_bytes(kept)
@@ -172,7 +172,7 @@ def _whole_blocks(rows: Rows, layer: TransformerLayer, loss: Loss, precision: Pr
     own = np.where(rows.layers > 0, layer.parameters, 0.0)
     end = np.maximum(rows.first, rows.last) * loss.matrix
     largest = np.maximum(own, end)
-    sharded = rows.dp > 1
+    sharded = rows.replicas > 1
     gradients = np.where(sharded & (rows.zero >= 2), precision.gradient * largest, 0.0)
     two = np.where(rows.layers > 0, own + largest, largest)
     return gradients + np.where(sharded & (rows.zero >= 3), precision.weight * two, 0.0)
@@ -181,12 +181,9 @@ def _whole_blocks(rows: Rows, layer: TransformerLayer, loss: Loss, precision: Pr
 def _rows(parallelism: Parallelism, stages: tuple[Load, ...]) -> Rows:
     """The stages of one layout."""
     every = np.ones(len(stages))
+    values = {name: getattr(parallelism, name) for name in OF_LAYOUT}
+    values["recompute"] = RECOMPUTE_CODES[parallelism.recompute]
     return Rows(
-        tp=parallelism.tp * every,
-        dp=parallelism.dp * every,
-        micro_batch=parallelism.micro_batch * every,
-        zero=parallelism.zero * every,
-        sequence_parallel=float(parallelism.sequence_parallel) * every,
-        recompute=RECOMPUTE_CODES[parallelism.recompute] * every,
+        layout={name: value * every for name, value in values.items()},
         **{name: np.array([getattr(load, name) for load in stages], dtype=np.float64) for name in LOADED},
     )

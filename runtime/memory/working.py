@@ -32,7 +32,7 @@ def working_bytes(rows: Rows, layer: TransformerLayer, loss: Loss, kept: Kept) -
     sizes, element = layer.sizes, kept.element
     block_input = layer.input_bytes(kept)
     total, core = block_input + layer.kept_bytes(kept), layer.attention.core_bytes(kept)
-    gathered = rows.sequence_parallel * element * sizes.tokens * sizes.hidden
+    gathered = sizes.sequence_parallel * element * sizes.tokens * sizes.hidden
     log_probabilities = rows.last * LOG_PROBABILITY_BYTES * loss.logits
     recomputed = np.where(rows.recompute == FULL, total - block_input, 0.0)
     core_again = np.where(rows.recompute == SELECTIVE, core, 0.0)

@@ -33,7 +33,8 @@ DEFAULT_BUCKET_ENTRIES = 1_260_000_000
 class Field:
     """One field. Not given, it has `default`; where that is None, `otherwise` says in words what it is then.
 
-    `old` are names that it had before (some of them the paper's), still accepted. `degree`: a parallel degree.
+    `old` are names that it had before (some of them the paper's), still accepted. `degree`: a parallel degree;
+    `replicates`: one whose devices hold the same parameters.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Field:
     unit: str = ""
     old: tuple[str, ...] = ()
     degree: bool = False
+    replicates: bool = False
 
     @property
     def is_required(self) -> bool:
@@ -118,7 +120,7 @@ MODEL = table(
 LAYOUT = table(
     Field("pp", _DEGREE, "Pipeline stages.", 1, degree=True),
     Field("tp", _DEGREE, "Tensor-parallel degree.", 1, degree=True, old=("mp",)),
-    Field("dp", _DEGREE, "Data-parallel degree.", 1, degree=True),
+    Field("dp", _DEGREE, "Data-parallel degree.", 1, degree=True, replicates=True),
     Field("micro_batch", _DEGREE, "Samples per micro-batch.", unit="samples"),
     Field("micro_batches", _DEGREE, "Micro-batches per update (or give the global batch)."),
     Field("schedule", choice(get_args(Schedule)), "Order of passes (zero_bubble is ZB-H1).", "1f1b"),
@@ -132,6 +134,9 @@ LAYOUT = table(
 """Fields of a layout, those of `Parallelism`; the columns of a search in this order."""
 
 DEGREES = tuple(row.name for row in LAYOUT.values() if row.degree)
+"""Their product is the number of devices."""
+REPLICATING = tuple(row.name for row in LAYOUT.values() if row.replicates)
+"""Their product is the number of devices that hold the same parameters."""
 
 SEQUENCE_LENGTH = Field("sequence_length", _SIZE, "Tokens of a sequence.", otherwise="the model's", unit="tokens")
 OPTIONS = table(

@@ -1,10 +1,19 @@
 """How a job is laid out: parallel degrees, micro-batches and recomputation, and the nodes it runs on."""
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Self
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MAX_DEGREE, REQUEST, Recompute, Schedule
+from kernelcast.runtime.request.fields import (
+    DEGREES,
+    LAYOUT,
+    MAX_DEGREE,
+    REPLICATING,
+    REQUEST,
+    Recompute,
+    Schedule,
+)
 from kernelcast.runtime.request.kinds import whole
 from kernelcast.runtime.request.model import ModelConfig
 
@@ -113,7 +122,12 @@ class Parallelism:
     @property
     def world_size(self) -> int:
         """Devices of the job: pp · tp · dp."""
-        return self.pp * self.tp * self.dp
+        return prod(getattr(self, name) for name in DEGREES)
+
+    @property
+    def replicas(self) -> int:
+        """Devices that hold the same parameters: they sum their gradients, and ZeRO shards over them."""
+        return prod(getattr(self, name) for name in REPLICATING)
 
     @property
     def samples_per_update(self) -> int:

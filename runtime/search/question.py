@@ -57,4 +57,4 @@ class Question:
         """What layouts are ranked by, the smaller the better: time, or device time (its inverse is tokens per GPU)."""
         if self.rank_by == "step-time":
             return step_us
-        return step_us * (layouts["pp"] * layouts["tp"] * layouts["dp"])
+        return step_us * layouts.devices

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.found import Counts
 from kernelcast.runtime.search.question import Question
@@ -99,13 +100,14 @@ class SearchResult:
         examples = "; ".join(refusal.example for refusal in self.refusals.by_field.values())
         limits = [
             f"{name} {allowed}"
-            for name in ("pp", "tp", "dp", "micro_batch", "micro_batches")
+            for name in (*DEGREES, "micro_batch", "micro_batches")
             if (allowed := getattr(question.space, name)) is not None
         ]
         asked = f"{devices} device(s)" + (f" with {', '.join(limits)}" if limits else "")
         if limits or not examples:
             products = (
-                f"pp · tp · dp is {devices}, dp · micro_batch · micro_batches {question.space.global_batch}"
+                f"{' · '.join(DEGREES)} is {devices}, "
+                f"dp · micro_batch · micro_batches {question.space.global_batch}"
             )
             examples = "; ".join(filter(None, (products, examples)))
         return f"model {question.space.model.name} has no valid layout on {asked} ({examples})"
@@ -151,7 +153,7 @@ def layout_text(parallelism: Parallelism) -> str:
     one = parallelism
     schedule = f"{one.schedule} × {one.virtual_stages}" if one.virtual_stages > 1 else one.schedule
     parts = [
-        f"pp {one.pp} × tp {one.tp} × dp {one.dp}",
+        one.degrees,
         f"micro-batch {one.micro_batch} × {one.micro_batches}",
         schedule,
         f"recompute {one.recompute}",

@@ -4,16 +4,25 @@ What is valid is not decided here but by `Parallelism`, its `check` and `partiti
 the space, and their refusals are counted.
 """
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import groupby, islice
 from math import isqrt
+from typing import Any
 
 import numpy as np
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
-from kernelcast.runtime.request.fields import LAYOUT, MAX_DEGREE, OPTIONS, SEARCH, Recompute, Schedule
+from kernelcast.runtime.request.fields import (
+    DEGREES,
+    LAYOUT,
+    MAX_DEGREE,
+    OPTIONS,
+    SEARCH,
+    Recompute,
+    Schedule,
+)
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.partition import partition
@@ -25,8 +34,11 @@ _BLOCK = 1 << 12
 # Within a unit no layout has a number this large, so indices rise with units and inside them.
 _UNIT_STEP = 1 << 28
 
-Unit = tuple[int, int, int, int, int]
-"""Layouts that share pp, tp, dp, micro_batch and micro_batches."""
+_DP = DEGREES.index("dp")
+
+Unit = tuple[int, ...]
+"""Layouts that share their degrees, micro_batch and micro_batches, in this order."""
+_OF_UNIT = (*DEGREES, "micro_batch", "micro_batches")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,33 +124,47 @@ class Space:
         """
         refusals = Refusals() if refusals is None else refusals
         updates = [m for m in divisors(self.global_batch) if _in(m, self.micro_batches)]
-        for gpus, pp in ((world, stages) for world in self.gpus for stages in divisors(world)):
-            worlds = list(self._worlds(gpus, pp, refusals))
-            # Many small micro-batches first: what fits into memory comes early, and raises the bar.
-            for micro_batches in reversed(updates):
-                samples = self.global_batch // micro_batches
-                for tp, dp in worlds:
-                    if samples % dp == 0 and _in(samples // dp, self.micro_batch):
-                        yield pp, tp, dp, samples // dp, micro_batches
+        for gpus in self.gpus:
+            for _, worlds in groupby(self._worlds(gpus, refusals), key=lambda degrees: degrees[0]):
+                same_stages = list(worlds)
+                # Many small micro-batches first: what fits into memory comes early, and raises the bar.
+                for micro_batches in reversed(updates):
+                    samples = self.global_batch // micro_batches
+                    for degrees in same_stages:
+                        micro_batch, rest = divmod(samples, degrees[_DP])
+                        if not rest and _in(micro_batch, self.micro_batch):
+                            yield *degrees, micro_batch, micro_batches
 
-    def _worlds(self, gpus: int, pp: int, refusals: Refusals) -> Iterator[tuple[int, int]]:
-        """The (tp, dp) that go with `pp` stages on `gpus` devices."""
-        if not _in(pp, self.pp):
-            return
-        within_node = range(1, self.gpus_per_node + 1)
-        for tp in divisors(gpus // pp):
-            dp = gpus // pp // tp
-            if not _in(tp, within_node if self.tp is None else self.tp) or not _in(dp, self.dp):
-                continue
+    def _worlds(self, gpus: int, refusals: Refusals) -> Iterator[tuple[int, ...]]:
+        """The degrees, pp first, of the layouts on `gpus` devices."""
+        for degrees in self._products(gpus, DEGREES):
             try:
-                Parallelism(pp=pp, tp=tp, dp=dp, micro_batch=1, micro_batches=1).check(self.model)
-                partition(self.model.layers, pp)
-                if self.global_batch % dp:
-                    raise UsageError(f"global_batch is {self.global_batch}, expected a multiple of dp ({dp})")
+                values: dict[str, Any] = dict(zip(DEGREES, degrees, strict=True))
+                layout = Parallelism(**values, micro_batch=1, micro_batches=1)
+                layout.check(self.model)
+                partition(self.model.layers, layout.pp)
+                if self.global_batch % layout.dp:
+                    raise UsageError(
+                        f"global_batch is {self.global_batch}, expected a multiple of dp ({layout.dp})"
+                    )
             except UsageError as error:
                 refusals.add(error)
             else:
-                yield tp, dp
+                yield degrees
+
+    def _products(self, gpus: int, names: Sequence[str]) -> Iterator[tuple[int, ...]]:
+        """Values of the named degrees within their limits whose product is `gpus`."""
+        if not names:
+            yield from [()] if gpus == 1 else []
+            return
+        name, *others = names
+        allowed = getattr(self, name)
+        if name == "tp" and allowed is None:
+            allowed = range(1, self.gpus_per_node + 1)
+        for degree in divisors(gpus) if others else [gpus]:
+            if _in(degree, allowed):
+                for rest in self._products(gpus // degree, others):
+                    yield degree, *rest
 
     def blocks(
         self,
@@ -187,36 +213,35 @@ class _Parts:
     def of(self, number: int, unit: Unit) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         """Rows int64 [layouts, columns] of a unit, which is number `number` of its space."""
         space = self.space
-        pp, tp, dp = unit[:3]
+        values: dict[str, Any] = dict(zip(_OF_UNIT, unit, strict=True))
+        layout = Parallelism(**values)
         variants = [
             (SCHEDULES.index(schedule), virtual_stages, int(sequence_parallel))
-            for schedule in _schedules(space.schedules, pp, unit[4])
-            for virtual_stages in self._virtual_stages(schedule, pp)
-            for sequence_parallel in _distinct(space.sequence_parallel, tp > 1)
-            if self._is_valid(unit, schedule, virtual_stages, sequence_parallel)
+            for schedule in _schedules(space.schedules, layout.pp, layout.micro_batches)
+            for virtual_stages in self._virtual_stages(schedule, layout.pp)
+            for sequence_parallel in _distinct(space.sequence_parallel, layout.tp > 1)
+            if self._is_valid(values, schedule, virtual_stages, sequence_parallel)
         ]
         options = [
             (RECOMPUTE.index(recompute), zero)
             for recompute in space.recompute
-            for zero in (space.zero if dp > 1 else space.zero[:1])
+            for zero in (space.zero if layout.replicas > 1 else space.zero[:1])
         ]
         table = np.empty((len(variants) * len(options), len(COLUMNS)), dtype=np.int64)
         if len(table):
             table[:, 0] = np.arange(len(table)) + number * _UNIT_STEP
-            table[:, 1:6] = unit
-            table[:, 6:9] = np.repeat(np.array(variants), len(options), axis=0)
-            table[:, 9:11] = np.tile(np.array(options), (len(variants), 1))
+            ends = 1 + np.cumsum([len(unit), len(variants[0]), len(options[0])])
+            table[:, 1 : ends[0]] = unit
+            table[:, ends[0] : ends[1]] = np.repeat(np.array(variants), len(options), axis=0)
+            table[:, ends[1] : ends[2]] = np.tile(np.array(options), (len(variants), 1))
         return table
 
-    def _is_valid(self, unit: Unit, schedule: Schedule, virtual_stages: int, sequence_parallel: bool) -> bool:
-        pp, tp, dp, micro_batch, micro_batches = unit
+    def _is_valid(
+        self, unit: dict[str, Any], schedule: Schedule, virtual_stages: int, sequence_parallel: bool
+    ) -> bool:
         try:
             layout = Parallelism(
-                pp=pp,
-                tp=tp,
-                dp=dp,
-                micro_batch=micro_batch,
-                micro_batches=micro_batches,
+                **unit,
                 schedule=schedule,
                 virtual_stages=virtual_stages,
                 sequence_parallel=sequence_parallel,

@@ -109,8 +109,7 @@ class _Sweep:
 
     def _engines(self, layouts: Layouts) -> Iterator[tuple[Engine, NDArray[np.bool_]]]:
         """Layouts that keep as many processes of a node busy, by what prices them."""
-        devices = layouts["pp"] * layouts["tp"] * layouts["dp"]
-        busy = np.minimum(devices, self.question.cluster.gpus_per_node)
+        busy = np.minimum(layouts.devices, self.question.cluster.gpus_per_node)
         rows: dict[Predictor, NDArray[np.bool_]] = {}
         for processes in np.unique(busy).tolist():
             predictor, own = self.predictor.at(processes), busy == processes
@@ -165,16 +164,7 @@ class _Sweep:
         needed = [
             largest_stage_bytes(
                 self.question.space.model,
-                pp=part["pp"],
-                tp=part["tp"],
-                dp=part["dp"],
-                micro_batch=part["micro_batch"],
-                micro_batches=part["micro_batches"],
-                schedule=part["schedule"],
-                virtual_stages=part["virtual_stages"],
-                sequence_parallel=part["sequence_parallel"],
-                recompute=part["recompute"],
-                zero=part["zero"],
+                **part.columns(),
                 schedules=SCHEDULES,
                 dtype=bundle.dtype,
                 is_cpu=on_cpu(bundle.compute),

@@ -11,7 +11,7 @@ from kernelcast.runtime.request.fields import OPTIONS, Recompute
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
-from kernelcast.runtime.step.groups import data_group, pipeline_pair, tensor_group
+from kernelcast.runtime.step.groups import data_group, pipeline_pair
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.loss import Loss
 from kernelcast.runtime.step.layers.sizes import Layer, Sizes
@@ -109,21 +109,14 @@ class Decomposition:
 
     @cached_property
     def sizes(self) -> Sizes:
-        """What one device holds; a tensor-parallel degree of 1 has no sequence to cut."""
-        layout = self.parallelism
-        return Sizes(
-            model=self.model,
-            tp=layout.tp,
-            micro_batch=layout.micro_batch,
-            sequence_parallel=int(layout.sequence_parallel and layout.tp > 1),
-            group=tensor_group(layout, self.cluster),
-        )
+        """What one device holds."""
+        return Sizes.of(self.model, self.parallelism, self.cluster)
 
     @cached_property
     def data_parallel(self) -> DataParallel:
         """How data parallelism shards."""
         return DataParallel(
-            dp=self.parallelism.dp,
+            dp=self.parallelism.replicas,
             zero=self.parallelism.zero,
             group=data_group(self.parallelism, self.cluster),
             bucket_entries=self.bucket_entries,
@@ -172,7 +165,7 @@ class Decomposition:
     @property
     def is_sharded(self) -> bool:
         """Whether blocks give their gradients away in every micro-batch (ZeRO-2 and 3)."""
-        return self.parallelism.zero >= 2 and self.parallelism.dp > 1
+        return self.parallelism.zero >= 2 and self.parallelism.replicas > 1
 
     @property
     def is_split(self) -> bool:

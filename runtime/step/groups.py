@@ -24,8 +24,8 @@ def tensor_group(parallelism: Parallelism, cluster: Cluster) -> Group:
 
 
 def data_group(parallelism: Parallelism, cluster: Cluster) -> Group:
-    """The dp group: max(1, g // tp) devices of a node, at most dp, on dp / that many nodes."""
-    return _spread(parallelism.dp, max(1, cluster.gpus_per_node // parallelism.tp))
+    """The replicas of a device: max(1, g // tp) of a node, at most all of them, on replicas / that many nodes."""
+    return _spread(parallelism.replicas, max(1, cluster.gpus_per_node // parallelism.tp))
 
 
 def pipeline_pair(parallelism: Parallelism, cluster: Cluster) -> Group:

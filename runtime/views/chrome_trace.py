@@ -51,7 +51,7 @@ def trace_lines(estimate: Estimate) -> Iterator[str]:
         "displayTimeUnit": "ms",
         "otherData": {
             "model": estimate.model.name,
-            "layout": f"pp {layout.pp} × tp {layout.tp} × dp {layout.dp}",
+            "layout": layout.degrees,
             "schedule": layout.schedule,
             "micro_batches": layout.micro_batches,
             "virtual_stages": layout.virtual_stages,

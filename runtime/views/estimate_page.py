@@ -69,7 +69,7 @@ def _layout(estimate: Estimate) -> str:
         "interleaved": "interleaved 1F1B",
         "zero_bubble": "zero-bubble",
     }
-    words = [f"pp {layout.pp} × tp {layout.tp} × dp {layout.dp}", schedule[layout.schedule]]
+    words = [layout.degrees, schedule[layout.schedule]]
     if layout.virtual_stages > 1:
         words.append(f"{layout.virtual_stages} chunks per stage")
     words.append(f"{counted(layout.micro_batches, 'micro-batch')} of {layout.micro_batch}")

@@ -97,6 +97,8 @@ def test_the_page_runs_as_written(
         ("flash_attention", "", 6),
     ):
         for direction in ("forward", "backward"):
-            assert re.search(rf"^{operator} +{role} *{direction} +float32 +1 +{occurrences}$", first, re.MULTILINE)
+            assert re.search(
+                rf"^{operator} +{role} *{direction} +float32 +1 +{occurrences}$", first, re.MULTILINE
+            )
     slowest = next(text for line, text in printed.items() if "operator_time" in line)
     assert "gemm" in slowest

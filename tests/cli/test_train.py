@@ -177,7 +177,10 @@ def test_a_reference_stands_beside_the_errors(tmp_path: Path) -> None:
     assert [line.split()[8:10] for line in lines[:2]] == [["2.0", "%"], ["4.0", "%"]]
     assert "mean error of the reference: 3.0 %" in lines
     values = json.loads(run(database_path, "--reference", str(PUBLISHED), "--json").stdout)
-    assert [role["reference_error"] for operator in values["operators"] for role in operator["roles"]] == [0.02, 0.04]
+    assert [role["reference_error"] for operator in values["operators"] for role in operator["roles"]] == [
+        0.02,
+        0.04,
+    ]
     assert values["mean_reference_error"] == pytest.approx(0.03)
 
 

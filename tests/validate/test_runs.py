@@ -101,7 +101,10 @@ def test_models_come_from_the_file_or_from_beside_it(tmp_path: Path, name: str) 
         (HEAD + "runs = []", "runs is [], expected at least one"),
         (HEAD + "runs = [1]", "runs is [1], expected at least one"),
         (HEAD + "defaults = 1" + RUN, "defaults is 1, expected a table [defaults]"),
-        (HEAD + "[defaults]\nmeasured_s = 1" + RUN, "defaults: field 'measured_s' is unknown, known are model"),
+        (
+            HEAD + "[defaults]\nmeasured_s = 1" + RUN,
+            "defaults: field 'measured_s' is unknown, known are model",
+        ),
         (HEAD + "speed = 1\n" + RUN, "field 'speed' is unknown, known are site, hardware"),
         (HEAD + '"a b" = 1\n' + RUN, "field 'a b' is unknown"),
         (HEAD.replace('"here"', "1") + RUN, "site is 1, expected a text on one line"),

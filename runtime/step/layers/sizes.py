@@ -1,13 +1,15 @@
 """What one device holds of a model's sizes, and what every layer's description has in common."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls, call
-from kernelcast.runtime.step.groups import Group
+from kernelcast.runtime.step.groups import Group, tensor_group
 
 Number: TypeAlias = Any
 """A whole number, or float64 [rows]: one formula serves one device, and all stages of thousands of layouts."""
@@ -35,6 +37,24 @@ class Sizes:
     micro_batch: Number = 1
     sequence_parallel: Number = 0
     group: Group = ALONE
+
+    @classmethod
+    def of(cls, model: ModelConfig, layout: Parallelism, cluster: Cluster) -> "Sizes":
+        """What one device of a layout holds; a tensor-parallel degree of 1 has no sequence to cut."""
+        return cls(
+            model=model,
+            tp=layout.tp,
+            micro_batch=layout.micro_batch,
+            sequence_parallel=int(layout.sequence_parallel and layout.tp > 1),
+            group=tensor_group(layout, cluster),
+        )
+
+    @classmethod
+    def of_columns(cls, model: ModelConfig, columns: Mapping[str, Number]) -> "Sizes":
+        """Without groups, of the fields of many layouts, float64 [rows] each."""
+        return cls(
+            model=model, **{name: columns[name] for name in ("tp", "micro_batch", "sequence_parallel")}
+        )
 
     @property
     def length(self) -> int:

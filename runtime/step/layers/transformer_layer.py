@@ -40,12 +40,14 @@ class TransformerLayer(Layer):
 
     @property
     def forward_collectives(self) -> Calls:
-        """One all-reduce after attention and one after the MLP; with a parallel residual one for both."""
-        return self.sizes.synced(self.sizes.model.forward_syncs)
+        """One all-reduce after attention, one after the MLP (one for both with a parallel residual), and their own."""
+        synced = self.sizes.synced(self.sizes.model.forward_syncs)
+        return (*synced, *self.attention.forward_collectives, *self.mlp.forward_collectives)
 
     @property
     def backward_collectives(self) -> Calls:
-        return self.sizes.synced(self.sizes.model.backward_syncs)
+        synced = self.sizes.synced(self.sizes.model.backward_syncs)
+        return (*synced, *self.mlp.backward_collectives, *self.attention.backward_collectives)
 
     def recomputed(self, recompute: Recompute) -> Calls:
         """What its backward pass runs again of its forward pass."""

@@ -15,7 +15,10 @@ TraceMaker = Callable[..., Trace]
 def found(extracted: Extracted) -> dict[tuple[str, str], tuple[tuple[int, ...], float]]:
     """(operator, direction) → vector and time of its only occurrence, µs."""
     return {
-        (called(point.operator, point.role), direction.value): (point.vector, round(one.end_us - one.start_us, 3))
+        (called(point.operator, point.role), direction.value): (
+            point.vector,
+            round(one.end_us - one.start_us, 3),
+        )
         for (point, direction), (one,) in extracted.points.items()
     }
 

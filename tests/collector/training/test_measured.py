@@ -52,8 +52,8 @@ def test_the_losss_messages_count_by_their_own_time() -> None:
     def of_rank(waited_us: float) -> dict[str, Any]:
         return rank(
             operators=[
-                ["mp_all_reduce", "once", True, [[100.0, 300.0]]],
-                ["cross_entropy_all_reduce", "once", True, [[10.0 + waited_us, 30.0]]],
+                ["all_reduce/tensor", "once", True, [[100.0, 300.0]]],
+                ["all_reduce/cross_entropy", "once", True, [[10.0 + waited_us, 30.0]]],
             ],
             forward=[[1000.0, 2]],
             loss=[[500.0, 2]],

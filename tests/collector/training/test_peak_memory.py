@@ -350,7 +350,7 @@ def test_measured_peak(
 ) -> None:
     config, parallelism = ModelConfig(**model), Parallelism(**layout)
     measured = peak_bytes(training(config, parallelism, index, **options))
-    predicted = stage_memory(config, parallelism, device_kind="cpu", **{"dtype": "float32"} | options)[index]
+    predicted = stage_memory(config, parallelism, is_cpu=True, **{"dtype": "float32"} | options)[index]
     # Wanted are 10 %; what is left out are small temporaries, and they stay below this.
     assert predicted.total_bytes == pytest.approx(measured, rel=0.025)
 
@@ -377,7 +377,7 @@ def test_the_model_that_real_steps_train() -> None:
             optimizer.step()
         return stage, optimizer
 
-    predicted = stage_memory(model, Parallelism(**ONE), dtype="float32", device_kind="cpu")[0]
+    predicted = stage_memory(model, Parallelism(**ONE), dtype="float32", is_cpu=True)[0]
     assert predicted.total_bytes == pytest.approx(peak_bytes(steps), rel=0.025)
 
 

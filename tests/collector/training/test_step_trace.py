@@ -70,14 +70,14 @@ def test_every_operator_is_found_in_its_direction(norm: str, recompute: str) -> 
     again = {
         "none": set(),
         "selective": {"flash_attention"},
-        "full": {"flash_attention", "qkv_linear", "rope"},
+        "full": {"flash_attention", "gemm/qkv", "rope"},
     }[recompute]
     for name, count in {
-        "qkv_linear": 2,
+        "gemm/qkv": 2,
         "flash_attention": 2,
         "rope": 2,
         "gelu": 2,
-        "logits_linear": 1,
+        "gemm/logits": 1,
     }.items():
         twice = 2 if name in again else 1
         if not (name == "gelu" and recompute == "full"):
@@ -142,7 +142,7 @@ def test_on_a_gpu_passes_last_as_long_as_their_kernels_and_waiting_is_no_update(
     times = {name: sum(sum(step) for step in steps) for name, _, _, steps in found["operators"]}
     assert times["gelu"] == 6000
     assert times["gradient_clip"] == 50
-    assert times["gradient_clip_all_reduce"] == 9000
+    assert times["all_reduce/gradient_clip"] == 9000
     model = ModelConfig(
         name="tiny", hidden_size=32, sequence_length=16, attention_heads=4, layers=1, vocabulary_size=100
     )

@@ -10,9 +10,12 @@ from pathlib import Path
 import pytest
 
 from kernelcast.collector.training.job import TrainingJob
+from kernelcast.collector.training.marks import called
 from kernelcast.collector.training.measured import OperatorTime, measured_jobs
+from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM
 from kernelcast.collector.training.steps import Effort, Turn, train_jobs
 from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 from kernelcast.runtime.step.decomposition import decompose
 
@@ -94,21 +97,23 @@ def check_operators(job: TrainingJob, found: list[OperatorTime]) -> None:
         bucket_entries=job.bucket_entries,
     )
     calls: Counter[tuple[str, str]] = Counter()
-    for stage in parts.stages:
-        for call in parts.calls(stage):
-            repeats = 1 if call.component in ONCE_PER_UPDATE else job.parallelism.micro_batches
-            calls[call.operator, call.direction.value] += call.count * repeats
+    for stage in range(job.parallelism.pp):
+        for component, call in parts.calls(stage):
+            # A trace has a linear's two gradients as one.
+            if call.direction is not Direction.WEIGHT_GRADIENT:
+                repeats = 1 if component in ONCE_PER_UPDATE else job.parallelism.micro_batches
+                calls[called(call.operator, call.role), call.direction.of_pass] += call.count * repeats
     known = {(o.operator, o.direction): o for o in found if o.known}
     for key, count in calls.items():
-        if key[0] == "pp_p2p":
+        if key[0] == "point_to_point/pipeline":
             continue
         assert key in known, (job.label, key)
         assert known[key].step_us > 0
         if key[1] == "forward" and key[0] != "embedding_mask":  # two pieces there, ids before and rows after
             assert known[key].calls == count, (job.label, key)
     if job.parallelism.tp > 1:
-        sums = (known["mp_all_reduce", "once"], known["cross_entropy_all_reduce", "once"])
-        assert sum(one.calls for one in sums) == calls["mp_all_reduce", "once"], job.label
+        sums = (known[TENSOR_SUM, "once"], known[LOSS_SUM, "once"])
+        assert sum(one.calls for one in sums) == calls[TENSOR_SUM, "once"], job.label
     # What torch.distributed does on the main thread is no operator; a transfer is measured where it arrives.
     work = [o for o in found if not o.operator.startswith(("idle", "c10d"))]
     others = sum(o.step_us for o in work if not o.known)
