@@ -90,7 +90,9 @@ def test_roles_and_their_names_in_the_paper(make_bundle: Make) -> None:
     assert of_role == explained(path, "Linear1")
     assert of_role == tuple(one for one in explained(path, "gemm") if one.role == "qkv")
     for absent in ("mlp_gate_up", "MP_All-reduce"):
-        with pytest.raises(UsageError, match=rf"^operator '?{absent}'? is not part of this step; its operators"):
+        with pytest.raises(
+            UsageError, match=rf"^operator '?{absent}'? is not part of this step; its operators"
+        ):
             explained(path, absent)
 
 
