@@ -36,15 +36,15 @@ def bundle() -> None:
     """
 
 
-@bundle.command(short_help="Say what a bundle holds.")
+@bundle.command(short_help="Show what a bundle contains.")
 @bundle_argument
 @json_option
 def info(path: Path, as_json: bool) -> None:
-    """Say what a bundle holds: hardware, software, date, statistic, and its regressors.
+    """Show what a bundle contains: hardware, software, date, statistic, and its regressors.
 
-    The error is the mean absolute relative one on held-out rows, "extrapolated" the same on workloads beyond those
-    fitted; coverage is the share of held-out rows within their 90 % interval, which ± shows (the widest, where it
-    depends on size or layout; "≤" marks one that is a bound from few rows, without a coverage).
+    The error is the mean absolute relative one on held-out rows, "extrapolated" the same beyond the fitted
+    workloads. Coverage is the share of held-out rows inside their 90 % interval; ± is its half width (the widest, where
+    it depends on size or layout; "≤": a bound from few rows, without a coverage).
 
     \b
     kernelcast bundle info here.kcast

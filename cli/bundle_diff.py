@@ -20,11 +20,10 @@ FORMAT = "kernelcast.bundle_difference/1"
 @click.option("--exit-code", is_flag=True, help="End with exit status 1 where the bundles differ.")
 @json_option
 def diff(a: Path, b: Path, exit_code: bool, as_json: bool) -> int:
-    """Say what differs between two bundles: hardware, software, dataset, settings, and every regressor.
+    """Show what differs between two bundles: hardware, software, dataset, settings, and every regressor.
 
-    Regressors that both have are shown with their errors side by side, and why they differ: other rows, or another
-    recipe (code, libraries, settings or hardware). Exit status is 0 whether they differ or not; with --exit-code, 1
-    where they do.
+    Regressors of both are shown with both errors and the reason for the difference: other rows, or another recipe
+    (code, libraries, settings or hardware). The exit status is 0; with --exit-code it is 1 if the bundles differ.
 
     \b
     kernelcast bundle diff before.kcast after.kcast

@@ -36,14 +36,14 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
     type=click.Choice(["simulate", "closed-form"]),
     default="simulate",
     show_default=True,
-    help="What predictions the correction is for; it is applied to no other.",
+    help="The timeline that the correction is for; it applies to no other.",
 )
 @click.option(
     "--parameters",
     type=click.IntRange(1, len(CLASSES)),
     help="Factors to fit, 1 for all operators to 4, one per class.  [default: one for every two configurations]",
 )
-@click.option("--force", is_flag=True, help="Write even what does not help with steps left out.")
+@click.option("--force", is_flag=True, help="Write the bundle even if cross-validation shows no gain.")
 @json_option
 def calibrate(
     *,
@@ -58,9 +58,9 @@ def calibrate(
 ) -> None:
     """Correct a bundle by measured steps: a factor per class of operators, shrunk towards 1.
 
-    The error of every step is printed as predicted by the bundle, by a correction from the steps of other
-    configurations alone (left out), and by the whole correction. A correction that does not help with steps left out
-    is written only with --force; without it, the command then ends with 1.
+    Prints every step's error before correction, cross-validated (corrected by other configurations' steps only, "left
+    out"), and after. A correction that does not reduce the cross-validated error is written only with --force; without
+    it, the exit status is 1.
 
     \b
     kernelcast calibrate --bundle here.kcast --runs site.toml -o calibrated.kcast
@@ -97,7 +97,7 @@ def calibrate(
 def _source(
     runs_path: Path | None, database_path: Path | None, bundle: Bundle
 ) -> tuple[tuple[MeasuredRun, ...], dict[str, Any]]:
-    """The measured steps, and what the manifest says of them."""
+    """The measured steps, and their description for the manifest."""
     if runs_path is not None:
         read = RunsFile.read(runs_path)
         return distinctly_labelled(read.runs, bundle.manifest), {
@@ -190,7 +190,7 @@ def _render(
         "\n".join((text_table(heads, steps, indent="  "), *_notes(predicted))),
         f"mean of absolute errors: {', '.join(means)}",
         text_table(("class", "factor", "90 % interval"), factors, indent="  "),
-        f"parameters {found.parameters}; what they leave unexplained of a step is {found.residual:.1%}",
+        f"parameters {found.parameters}; they leave {found.residual:.1%} of a step unexplained",
     ]
     if left_out is not None:
         listed = ", ".join(f"{count}: {error:.2%}" for count, error in others.items() if error is not None)
@@ -199,7 +199,7 @@ def _render(
 
 
 def _notes(predicted: Sequence[PredictedStep]) -> list[str]:
-    """What the predictions are in doubt about, each once; with the steps that it is about, unless that is all."""
+    """The predictions' warnings, each once, with the steps it concerns unless it concerns all."""
     about: dict[str, list[str]] = {}
     for step in predicted:
         for warning in dict.fromkeys(map(str, step.estimate.warnings)):
@@ -216,7 +216,9 @@ def _notes(predicted: Sequence[PredictedStep]) -> list[str]:
 def _verdict(found: Calibration) -> str:
     if found.helps is None:
         one = "With one step" if len(found.runs) == 1 else "With steps of one configuration"
-        return f"{one} there is none to leave out: nothing shows whether the correction helps with others."
+        return (
+            f"{one} cross-validation is not possible: nothing shows whether the correction helps with others."
+        )
     if found.helps:
         return "The correction helps: steps that it was not fitted to are predicted better with it."
     return (

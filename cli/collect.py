@@ -222,7 +222,7 @@ def _start(procs: int, threads: int) -> None:
 
 @contextmanager
 def _one_voice(world: World) -> Iterator[None]:
-    """Let one process of a node say what went wrong; the others, which met the same or lost that one, end silently."""
+    """Print an error from one process of a node only; the others, which met the same error, end silently."""
     launched_here = bool(os.environ.get(ONE_VOICE))
     try:
         yield

@@ -21,7 +21,7 @@ from kernelcast.runtime.errors import UsageError
 _NUMBERS = ("points", "fitting", "measured", "to_measure")
 
 
-@click.command(short_help="Say what a plan would measure, and how long it takes.")
+@click.command(short_help="Show what a plan would measure, and how long it takes.")
 @plan_option
 @click.option(
     "--db",
@@ -52,7 +52,7 @@ def plan(
     memory_gib: float | None,
     as_json: bool,
 ) -> None:
-    """Say how many workloads a plan means, which fit in memory, which are there already, and how long the rest takes.
+    """Show a plan's workloads: how many, which fit in memory, which are measured already, how long the rest takes.
 
     Measures nothing but a few probe kernels, and makes no database.
 

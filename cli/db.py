@@ -47,7 +47,7 @@ def db() -> None:
 def info(database_path: Path, as_json: bool, max_size_bytes: int) -> None:
     """Show what a database holds: content digest, rows, hardware, fabrics and software.
 
-    Two databases with the same content digest hold the same rows, whatever the order they were added in.
+    Two databases with the same content digest hold the same rows, in whatever order they were added.
 
     \b
     kernelcast db info bench.db

@@ -1,4 +1,4 @@
-"""`kernelcast demo`: the verbs of a user's work one after another, on this machine."""
+"""`kernelcast demo`: measure, train, predict and compare on this machine."""
 
 import sys
 from pathlib import Path
@@ -28,7 +28,7 @@ from kernelcast.train.fit import train_bundle
     type=click.Path(path_type=Path, dir_okay=False),
     default=Path("bench.db"),
     show_default=True,
-    help="The database; made where there is none.",
+    help="The database; created if missing.",
 )
 @click.option(
     "-o",
@@ -97,7 +97,7 @@ def _title(number: int, text: str) -> None:
 
 
 def _collect_comm(database_path: Path, plan: str, again: Again) -> None:
-    """Run the very command that a user types, under torchrun; it shows its own progress."""
+    """Run `kernelcast collect comm` under torchrun as a user does; it shows its own progress."""
     arguments = ["collect", "comm", "--db", str(database_path), "--plan", plan, "--device", "cpu"]
     arguments += ["--threads", str(THREADS), *(["--again", again] if again != "no" else [])]
     sys.stdout.flush()

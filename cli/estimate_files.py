@@ -33,7 +33,7 @@ class EstimateFiles:
             raise UsageError("--trace and --html are the same file, expected two")
 
     def write(self, estimate: Estimate) -> None:
-        """Write what was asked for, and say so on the error stream: the output may be JSON."""
+        """Write the files asked for and name them on standard error: standard output may be JSON."""
         # Loaded when asked for: predictions without files do not wait for it.
         if self.trace:
             from kernelcast.runtime.views.chrome_trace import write_chrome_trace

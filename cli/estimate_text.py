@@ -115,12 +115,12 @@ def _memory(estimate: Estimate) -> str:
 
 
 def _size(size_bytes: int) -> str:
-    """In GiB or MiB, as fingerprints and pages say it; a dash for nothing."""
+    """In GiB or MiB, as fingerprints and pages show it; a dash for zero."""
     return gibibytes(size_bytes) if size_bytes else "-"
 
 
 def _together(rows: list[list[str]]) -> Iterator[list[str]]:
-    """Rows of stages with the stage in front; neighbours that say the same share a row."""
+    """Rows of stages with the stage in front; equal neighbours share a row."""
     for values, stages in groupby(range(len(rows)), key=lambda index: rows[index]):
         first, *others = stages
         yield [f"{first}-{others[-1]}" if others else str(first), *values]

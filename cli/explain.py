@@ -1,4 +1,4 @@
-"""`kernelcast predict --explain OPERATOR`: its answers in words, and the nearest measured samples."""
+"""`kernelcast predict --explain OPERATOR`: its answers as text, and the nearest measured samples."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -23,7 +23,7 @@ _LONGEST_NAME = 60
 @click.option(
     "--gpus-per-node",
     type=click.IntRange(min=1),
-    help="Devices (or processes) of a node, which ranks fill one after another; where the traces do not say.",
+    help="Devices (or processes) per node, filled in order of rank; for traces that do not tell.",
 )
 @click.option(
     "--max-size-gib",

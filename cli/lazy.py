@@ -35,7 +35,7 @@ class LazyGroup(click.Group):
         """The verb, imported.
 
         Raises:
-            UsageError: a package that the verb needs is not installed; says which extra brings it.
+            UsageError: a package that the verb needs is not installed; names its extra.
         """
         verb = self.verbs.get(cmd_name)
         if verb is None:

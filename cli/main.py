@@ -15,7 +15,7 @@ from kernelcast.runtime.request.spelling import nearest_names
 
 INTERRUPTED = 130
 READER_GONE = 141
-"""What a shell says of a tool that its reader left, as head does: 128 + SIGPIPE."""
+"""The exit status in a shell after a broken pipe: 128 + SIGPIPE."""
 
 # Raised for a verb without arguments since click 8.2; before, click shows the help itself.
 _NO_ARGUMENTS: Any = getattr(click.exceptions, "NoArgsIsHelpError", ())
@@ -34,7 +34,9 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "calibrate": Verb("calibrate", "calibrate", "", "Correct a bundle by a few measured steps."),
         "bundle": Verb("bundle", "bundle", "", "Look into, verify, compare and sign bundles."),
         "predict": Verb("predict", "predict", "", "Predict a training step from a bundle."),
-        "search": Verb("search", "search_", "", "Find the fastest layouts of a model on so many devices."),
+        "search": Verb(
+            "search", "search_", "", "Find the fastest layouts of a model on a number of devices."
+        ),
         "walltime": Verb(
             "walltime", "walltime", "", "Predict how long a job takes, for people and schedulers."
         ),
@@ -145,7 +147,7 @@ def _run(arguments: list[str] | None) -> NoReturn:
 
 
 def _meant(error: click.NoSuchOption) -> list[str]:
-    """Options that were misspelled; click suggests whatever looks alike, `--dp` for `--tp`."""
+    """Suggestions for a misspelled option; click's own are too loose (`--dp` for `--tp`)."""
     if error.ctx is None:
         return []
     options = [name for parameter in error.ctx.command.get_params(error.ctx) for name in parameter.opts]

@@ -1,6 +1,6 @@
 """Kubernetes manifests as text: where a Job's time limit goes, leaving every other character as it is.
 
-A YAML file that is read and written anew loses something (comments, quotes, `0644`), so limits are put into the text,
+Reading and writing YAML loses comments, quotes and `0644`, so limits are inserted into the text,
 at the places that PyYAML finds, and the result is read again to see that they are there. YAML 1.1, as kubectl reads.
 """
 

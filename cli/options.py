@@ -65,7 +65,7 @@ def field_options(
 ) -> Callable[[F], F]:
     """One option for each field of a request, None where it is not given.
 
-    `as_text` leaves their texts to the command; `old` are options that fields had in this command alone.
+    `as_text`: texts are not parsed; `old` are former options of this command only.
     """
 
     def decorated(function: F) -> F:
@@ -91,7 +91,7 @@ def field_options(
 
 
 def help_of(field: Field) -> str:
-    """What a field is, and what holds where it is not given."""
+    """A field's help with its default."""
     default = field.otherwise if field.default is None else str(field.default)
     return f"{field.help}  [default: {default}]" if default and field.kind is not FLAG else field.help
 

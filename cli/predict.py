@@ -25,7 +25,12 @@ from kernelcast.runtime.request.reading import read_request
     "--gpu-memory", metavar="SIZE", help="Memory of a device, 80GB or 40GiB.  [default: the bundle's]"
 )
 @no_calibration_option
-@click.option("--explain", "explained", metavar="OPERATOR", help="Say how an operator's times came about.")
+@click.option(
+    "--explain",
+    "explained",
+    metavar="OPERATOR",
+    help="Explain an operator's times; or a role's, such as qkv.",
+)
 @click.option("--db", "database", metavar="FILE", help="Database for --explain: shows the nearest samples.")
 @click.option("--trace", metavar="FILE", help="Write the simulated step as a Chrome trace (ui.perfetto.dev).")
 @click.option("--html", metavar="FILE", help="Write a page: timeline, shares, memory, operators.")

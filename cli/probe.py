@@ -20,7 +20,7 @@ FORMAT = "kernelcast.fingerprints/1"
 def probe(device: str, threads: int, as_json: bool) -> None:
     """Show what decides speed here: the compute, fabric and software fingerprints.
 
-    They are the keys of everything that is measured. Host name, user, serials and addresses are in none of them.
+    They are the keys of everything that is measured. They contain no host name, user, serial or address.
 
     \b
     kernelcast probe

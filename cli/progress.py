@@ -64,7 +64,7 @@ def _lines(title: str) -> Report:
         now = time.monotonic()
         if done == total or now - last > _SECONDS_BETWEEN_LINES:
             last = now
-            # As if every piece of the work took alike, which is all that is known here; not from the first few.
+            # Assumes equal pieces of work; not from the first few.
             known = _LEAST_SHARE <= done / total < 1
             left = f", about {_span((now - started) / done * (total - done))} left" if known else ""
             click.echo(f"{title}: {done} of {total}{left}", err=True)

@@ -1,4 +1,4 @@
-"""`kernelcast search`: the fastest layouts of a model on so many devices."""
+"""`kernelcast search`: the fastest layouts of a model on a number of devices."""
 
 import json
 import time

@@ -59,7 +59,7 @@ def search_on_dask(
                 f"dask scheduler {scheduler}: a worker failed ({type(error).__name__}: {_first_line(error)})"
             ) from error
         finally:
-            # What is left when a worker fails or somebody interrupts.
+            # Shards left over after a failure or an interrupt.
             client.cancel([future for future in futures if not future.done()])
     found = Found.merged((parts[future.key] for future in futures), question.top)
     return answer(estimator, question, found, begin=begin)

@@ -95,7 +95,7 @@ def serve(
 ) -> None:
     """Keep a bundle warm and answer /predict, /walltime and /search over HTTP (docs/serve.md).
 
-    The site's file counts as in walltime. SIGHUP loads bundle and site anew, SIGTERM ends.
+    The site's file counts as in walltime. SIGHUP reloads bundle and site, SIGTERM ends the server.
 
     \b
     kernelcast serve --bundle here.kcast --socket /run/kernelcast/socket

@@ -15,7 +15,7 @@ def parse_size(text: str, *, name: str) -> int:
     """Bytes of a size with a unit, decimal (GB = 10⁹) or binary (GiB = 2³⁰), in upper or lower case.
 
     Raises:
-        UsageError: it is no size, or less than one byte; the message says `name`.
+        UsageError: it is no size, or less than one byte; the message contains `name`.
     """
     match = _SIZE.fullmatch(text.strip())
     factor = None if match is None else _UNITS.get(match[2].lower())

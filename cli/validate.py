@@ -14,7 +14,9 @@ VERBS = MappingProxyType(
             "train",
             "Predict steps that the method's authors published, from their data.",
         ),
-        "run": Verb("validate_run", "run", "collector", "Train for real here and compare with predictions."),
+        "run": Verb(
+            "validate_run", "run", "collector", "Train on this machine and compare with predictions."
+        ),
     }
 )
 

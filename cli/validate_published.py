@@ -21,20 +21,20 @@ from kernelcast.validate.published import Published, published_runs, validate_pu
     "runs_name",
     metavar="FILE",
     default="",
-    help="Measured steps (TOML), or the name of a site whose steps ship; without it, the site called like DIR.",
+    help="Measured steps (TOML), or a site whose steps ship.  [default: the site named like DIR]",
 )
 @click.option(
     "--db",
     "database_path",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep what is imported in this database.",
+    help="Keep the imported rows in this database.",
 )
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Keep the bundle that is trained.",
+    help="Keep the trained bundle.",
 )
 @click.option(
     "--bundle",
@@ -156,7 +156,7 @@ def _show_components(run: ComparedRun) -> None:
         click.echo(f"  note: {warning}")
     if run.implied_step_s is not None:
         click.echo(
-            f"  ≈ implied by the published error and the authors' regressors fitted anew; such a step takes "
+            f"  ≈ implied by the published errors and the authors' regressors, refitted; these add up to "
             f"{seconds(run.implied_step_s)}, measured {seconds(run.run.measured_s)}"
         )
 

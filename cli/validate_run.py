@@ -1,4 +1,4 @@
-"""`kernelcast validate run`: trains for real on this machine and compares with what a bundle predicts."""
+"""`kernelcast validate run`: trains on this machine and compares with a bundle's predictions."""
 
 import json
 from functools import cache
@@ -31,10 +31,14 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
 
 @click.command("run")
 @click.option("--bundle", "bundle_path", required=True, type=_FILE, help="Bundle of regressors (.kcast).")
-@database_option("The database that keeps the steps; made where there is none.")
+@database_option("The database for the steps; created if missing.")
 @click.option("--config", "config_path", type=_FILE, help="Configurations like validate/here.toml.")
 @click.option(
-    "--repetitions", type=click.IntRange(min=1), default=3, show_default=True, help="Of the whole validation."
+    "--repetitions",
+    type=click.IntRange(min=1),
+    default=3,
+    show_default=True,
+    help="Repetitions of the whole validation.",
 )
 @click.option(
     "--steps",
@@ -43,7 +47,7 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
     show_default=True,
     help="Timed steps of a configuration in each repetition.",
 )
-@click.option("--only", multiple=True, metavar="PP-MP-DP", help="Train these layouts alone; may be repeated.")
+@click.option("--only", multiple=True, metavar="PP-TP-DP", help="Train only these layouts; may be repeated.")
 @device_option
 @dtype_option
 @threads_option
@@ -58,11 +62,11 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
     type=timeout,
     default=300.0,
     show_default=True,
-    help="Seconds without a finished turn after which workers are ended.",
+    help="End workers after this many seconds without a finished turn.",
 )
 @click.option("--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps.")
-@click.option("--again", is_flag=True, help="Train what the database already holds once more.")
-@click.option("--operators", "with_operators", is_flag=True, help="Every operator's time inside of the step.")
+@click.option("--again", is_flag=True, help="Train again what the database already has.")
+@click.option("--operators", "with_operators", is_flag=True, help="Show every operator's time in the step.")
 @json_option
 def run(
     *,
@@ -82,9 +86,9 @@ def run(
     with_operators: bool,
     as_json: bool,
 ) -> None:
-    """Train models for real in several layouts and print predicted, measured and error of every component.
+    """Train models in several layouts and print predicted and measured components with errors.
 
-    Steps are stored as soon as they are measured; what the database holds for this hardware and software is not
+    Steps are stored as soon as they are measured; those that the database has for this hardware and software are not
     trained again. Predictions are compared with the fastest step.
 
     \b
@@ -229,12 +233,10 @@ def _show_summary(result: RunReport) -> None:
     )
     for number, (mean, worst) in enumerate(result.of_repetitions(), start=1):
         click.echo(f"  repetition {number}: mean {mean:.1%}, worst {worst:.1%}")
-    click.echo(f"inside of the predicted 90 % interval: {result.inside} of {len(result.jobs)} fastest steps")
-    noise = f"differ by up to {max(result.noises):.1%}" if result.noises else "cannot be compared, one each"
-    click.echo(
-        f"noise: fastest steps of rounds {noise}, the reference product by {result.reference_spread:.1%}"
-    )
+    click.echo(f"inside the predicted 90 % interval: {result.inside} of {len(result.jobs)} fastest steps")
+    noise = f"differ by up to {max(result.noises):.1%}" if result.noises else "cannot be compared (one round)"
+    click.echo(f"noise: fastest steps of rounds {noise}, reference products by {result.reference_spread:.1%}")
     if result.calibration is not None:
-        click.echo(f"note: calibration of the predictions: {result.calibration.summary}")
+        click.echo(f"note: calibration of predictions: {result.calibration.summary}")
     if not result.same_hardware:
-        click.echo(f"note: the bundle was measured on other hardware than this, {result.hardware}")
+        click.echo(f"note: the bundle was measured on other hardware; this is {result.hardware}")

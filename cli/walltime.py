@@ -76,7 +76,7 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
 @click.option(
     "--untrusted",
     is_flag=True,
-    help="JOB was written by somebody else: it names no files, and none beside it are read.",
+    help="JOB comes from another user: it may name no files, and none in its folder are read.",
 )
 @click.option(
     "--k8s",

@@ -59,7 +59,7 @@ def rewrite(
 
     `options` are fields from the command line, `folder` is where relative paths begin and a `kernelcast.toml`
     counts. A Job that has a time limit keeps it unless `overwrite`. When some Jobs have annotations of ours, the
-    others are none of ours.
+    others are left unchanged.
 
     Raises:
         UsageError, DataError: as in `rewrite_file`.

@@ -1,6 +1,5 @@
 """The demo's one TOML file: model, job, and how many real steps."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -9,16 +8,17 @@ from typing import Any, Self
 from kernelcast.collector.plans.plan import load_plan
 from kernelcast.collector.training.job import TrainingJob, require_trainable
 from kernelcast.runtime import DataError, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.errors import shown, shown_name, shown_path
+from kernelcast.runtime.errors import shown, shown_path
+from kernelcast.runtime.request.fields import require_integer, unknown_field
 from kernelcast.runtime.request.toml_file import read_toml
 
-# Seeds are 32-bit numbers where the split and the trees take them; more steps than that never end.
+# Splits and trees take seeds of 32 bits; more steps than that never end.
 _LARGEST = 2**32 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DemoConfig:
-    """See demo.toml, which says what each field means."""
+    """See demo.toml, which explains each field."""
 
     plan: str
     seed: int
@@ -30,7 +30,7 @@ class DemoConfig:
 
     @classmethod
     def load(cls, path: Path | None) -> Self:
-        """Read a configuration; None is the one that ships.
+        """Read a configuration; None: demo.toml, which ships.
 
         Raises:
             DataError: the file or its plan is missing, unreadable or not TOML.
@@ -78,7 +78,7 @@ class DemoConfig:
 
 
 def _beside(folder: Path, plan: str) -> str:
-    """The plan's file in `folder` where there is one; else as given, a plan that ships or a path from here."""
+    """The plan's file in `folder` if it exists; else as given: a plan that ships, or a path from the working folder."""
     try:
         return str(folder / plan) if (folder / plan).is_file() else plan
     except (OSError, ValueError):  # too long a name, a null byte
@@ -92,7 +92,7 @@ def _model(values: dict[str, Any]) -> ModelConfig:
 
 
 def _layout(model: ModelConfig, pp: int, job: dict[str, Any]) -> Parallelism:
-    """One layout, checked now: measuring takes minutes, and only then would a prediction or a real step refuse it."""
+    """One layout, checked before measuring, which takes minutes."""
     try:
         layout = Parallelism(
             pp=pp, tp=1, dp=1, micro_batch=job["micro_batch"], micro_batches=job["micro_batches"]
@@ -108,7 +108,9 @@ _KINDS = {str: "a text", int: "a whole number", list: "a list", dict: "a table"}
 
 def _only(table: dict[str, Any], prefix: str, expected: dict[str, type]) -> None:
     """Exactly the expected fields, each of its type."""
-    _known(table, prefix, list(expected))
+    for name in table:
+        if name not in expected:
+            raise unknown_field(name, expected, path=prefix)
     for name, kind in expected.items():
         if name not in table:
             raise UsageError(f"{prefix}{name} is missing")
@@ -116,13 +118,6 @@ def _only(table: dict[str, Any], prefix: str, expected: dict[str, type]) -> None
             raise UsageError(f"{prefix}{name} is {shown(table[name])}, expected {_KINDS[kind]}")
 
 
-def _known(table: dict[str, Any], prefix: str, names: Sequence[str]) -> None:
-    for name in table:
-        if name not in names:
-            raise UsageError(f"{prefix}{shown_name(name)} is unknown; known are {', '.join(names)}")
-
-
 def _at_least(low: int, table: dict[str, Any], prefix: str, *names: str) -> None:
     for name in names:
-        if not low <= table[name] <= _LARGEST:
-            raise UsageError(f"{prefix}{name} is {shown(table[name])}, expected a whole number from {low}")
+        require_integer(f"{prefix}{name}", table[name], low=low, high=_LARGEST)

@@ -1,4 +1,4 @@
-"""Real steps beside predicted ones: trains each layout here, compares, and stores both."""
+"""Real and predicted steps of the demo: trains each layout here, compares, and stores both."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -12,15 +12,16 @@ from kernelcast.collector.training.measured import MeasuredJob, measured_jobs
 from kernelcast.collector.training.steps import Effort, Turn, train_jobs
 from kernelcast.demo.config import DemoConfig
 from kernelcast.runtime import Estimate, Estimator
-from kernelcast.store import Database, MeasuredStep, Prediction, Run, utc_now
+from kernelcast.store import Database, MeasuredStep, Run, utc_now
+from kernelcast.validate.run_steps import store_predictions
 
-# Every stage is a process that computes with one thread.
+# Each stage is a process with one thread.
 THREADS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentComparison:
-    """A part of the step: predicted, and measured in one traced step (None where the trace does not single it out)."""
+    """A part of the step: predicted, and measured in a traced step (None where the trace cannot separate it)."""
 
     name: str
     predicted_s: float
@@ -29,7 +30,7 @@ class ComponentComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One layout: what was predicted from quiet operators, and the real steps."""
+    """One layout: the prediction from operators' quiet times, and the real steps."""
 
     estimate: Estimate
     steps: MeasuredJob
@@ -63,7 +64,7 @@ def predict_layouts(config: DemoConfig, bundle: Path) -> list[Estimate]:
 def train_layouts(
     config: DemoConfig, estimates: Sequence[Estimate], on_progress: Callable[[int, int, str], None]
 ) -> list[Comparison]:
-    """Train every layout for real, taking turns."""
+    """Train every layout for real, alternating between layouts."""
     jobs = [TrainingJob(model=config.model, parallelism=layout) for layout in config.layouts]
     done = 0
 
@@ -86,7 +87,7 @@ def train_layouts(
 
 
 def store_comparisons(database: Database, keys: Fingerprints, comparisons: Sequence[Comparison]) -> None:
-    """Keep the measured steps and what was predicted for them."""
+    """Store the measured steps and their predictions."""
     run = Run(
         started_at=utc_now(),
         kernelcast_version=version("kernelcast"),
@@ -100,25 +101,11 @@ def store_comparisons(database: Database, keys: Fingerprints, comparisons: Seque
     for comparison in comparisons:
         step = _measured_step(run.id, comparison)
         database.add_step(step)
-        estimate = comparison.estimate
-        database.add_prediction(
-            Prediction(
-                step_id=step.id,
-                bundle_digest=estimate.provenance.bundle_digest,
-                timeline="schedule",
-                statistic="quiet_us",
-                predicted_s=estimate.step_time_s,
-                low_s=None if estimate.interval_s is None else estimate.interval_s[0],
-                high_s=None if estimate.interval_s is None else estimate.interval_s[1],
-                components_s=estimate.components.to_dict(),
-                kernelcast_version=version("kernelcast"),
-            )
-        )
+        store_predictions(database, step, [comparison.estimate])
 
 
 def _measured_step(run_id: str, comparison: Comparison) -> MeasuredStep:
     layout = comparison.estimate.parallelism
-    traced = comparison.steps.components_s()
     return MeasuredStep.from_repetitions(
         run_id=run_id,
         repetitions_s=comparison.steps.steps_s,
@@ -132,6 +119,6 @@ def _measured_step(run_id: str, comparison: Comparison) -> MeasuredStep:
         recomputation=False,
         dtype=comparison.estimate.provenance.dtype,
         framework="torch.distributed.pipelining",
-        components_s=traced,
+        components_s=comparison.steps.components_s(),
         measured_at=utc_now(),
     )

@@ -1,1 +1,1 @@
-"""Chooses what to measure next: regressors of the data so far say where another measurement helps most."""
+"""Adaptive sampling: regressors of the data so far decide where another measurement helps most."""

@@ -50,23 +50,23 @@ class OperatorState:
 
     @property
     def needed_s(self) -> float:
-        """Seconds until so much is known that there is an error."""
+        """Seconds until enough is known to estimate an error."""
         left = [n for n in range(len(self.points)) if n not in self.tried]
         missing = min(len(left), max(0, FEWEST_FOR_AN_ERROR - self.known))
         return missing * float(np.mean(self.seconds[left])) if missing else 0.0
 
 
 class Chooser:
-    """Hands out points until every operator's error is under `target`, none is left, or the budget is used up.
+    """Hands out points until every operator's error is under `target`, all points are used, or the budget is spent.
 
-    An operator with hardly a time, because it fails or is not supported at the shapes tried, is given up.
+    Gives up an operator that fails or is not supported at nearly all shapes tried.
 
     Args:
         plan: candidates are the shapes of its ranges.
         cost: what measuring takes.
         times: what is known already.
-        budget_s: seconds from now; where they are fewer than `needed_s` (until each operator has an error), one
-            operator is finished after the other.
+        budget_s: seconds from now; below `needed_s` (until each operator has an error), operators are finished one by
+            one.
         target: cross-validated mean relative error, a fraction, at which an operator is done.
         memory_bytes: candidates that need more are left out; `too_large` are the operators without any other.
 
@@ -130,7 +130,7 @@ class Chooser:
         return None
 
     def tell(self, point: Point, samples: Sequence[Sample]) -> None:
-        """What measuring a point gave."""
+        """Record the samples of a point."""
         state = self.states[point.operator]
         for sample in samples:
             time_us = sample.quiet_us if sample.quiet_us is not None else sample.time_us
@@ -138,7 +138,9 @@ class Chooser:
                 found = state.times.setdefault((sample.operator, Direction(sample.direction)), {})
                 found[sample.vector] = time_us
         if state.error is None and len(state.tried) >= FIRST_ROWS * (1 + state.known):
-            state.tried |= set(range(len(state.points)))  # hardly a shape of it has a time: the others go on
+            state.tried |= set(
+                range(len(state.points))
+            )  # hardly a shape has a time: go on with other operators
             state.queue.clear()
         if not state.queue:
             self._learn(state)
@@ -148,7 +150,7 @@ class Chooser:
 
     def _worth(self, state: OperatorState) -> float:
         """Expected gain per second: first the space is filled, evenly; then error × its share that a batch removes."""
-        if state.error is None:  # in turns, so that a drift of the machine hits all alike
+        if state.error is None:  # in rotation, so that drift of the machine affects all operators equally
             tries = 1 + len(state.tried)
             return 1e9 * tries if self._one_by_one else 1e9 / tries
         return self._gain(state)

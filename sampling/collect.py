@@ -23,7 +23,7 @@ from kernelcast.store import Database
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
-    """What a budget bought: `errors` are (operator, cross-validated error or None, workloads known)."""
+    """The result of a budget: `errors` are (operator, cross-validated error or None, workloads known)."""
 
     collected: Collected
     errors: tuple[tuple[str, float | None, int], ...]
@@ -33,7 +33,7 @@ class Reached:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BudgetProgress:
-    """Told after every point: seconds used and given, the operator measured last and its error."""
+    """Reported after every point: seconds used and budgeted, the operator measured last and its error."""
 
     elapsed_s: float
     budget_s: float
@@ -61,9 +61,8 @@ def collect_within(
 ) -> Reached:
     """Measure what helps most within a budget of seconds; `target` ends an operator early. See `Chooser`.
 
-    `on_short` is told, before anything is measured, how many seconds it takes until each operator has the workloads
-    that `train` needs, where that is more than the budget; `on_too_large`, of which operators no shape fits in memory,
-    and the memory in bytes.
+    Before measuring, `on_short` gets the seconds until each operator has the workloads that `train` needs, if they
+    exceed the budget; `on_too_large` gets the operators without a shape that fits in memory, and the memory in bytes.
 
     Raises:
         UsageError: unknown device, dtype or operator, or the plan has no shape for one.

@@ -1,4 +1,4 @@
-"""How long measuring a point takes: from what is stored of this hardware, else from a few short probes."""
+"""The time to measure a point: from stored samples of this hardware, else from a few short probes."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -24,9 +24,7 @@ Times = dict[Key, dict[Vector, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Seconds per point. `source` says where the rates come from; times come from `fitted` baselines where there are
-    some, else from a roofline of the probed `flops_per_s` and `bytes_per_s`.
-    """
+    """Seconds per point: from `fitted` baselines, else from a roofline of the probed rates. `source` describes both."""
 
     source: str
     overhead_s: float
@@ -54,7 +52,7 @@ class Cost:
 
 
 def cost_of_measuring(place: Place, times: Times, *, stored: bool = True) -> Cost:
-    """Probe the device for a second, and fit what is stored of it."""
+    """Probe the device for a second, and fit the stored times of it."""
     flops_per_s, bytes_per_s, overhead_s = _probe(place)
     fitted = {
         (name, direction): fit_baseline(
@@ -82,7 +80,7 @@ def cost_of_measuring(place: Place, times: Times, *, stored: bool = True) -> Cos
 
 
 def _probe(place: Place) -> tuple[float, float, float]:
-    """FLOP/s of a product, bytes/s of an addition, and the seconds that measuring next to nothing takes."""
+    """FLOP/s of a product, bytes/s of an addition, and the seconds of measuring an empty operator."""
     effort = Effort(warm_up_iterations=2, most_blocks=1)
     with torch.random.fork_rng(devices=[]):
         left, right = place.activation(_SIDE, _SIDE), place.activation(_SIDE, _SIDE)

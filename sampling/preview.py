@@ -35,7 +35,7 @@ class PlannedOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """A plan on this device. `source` says what the seconds are estimated from."""
+    """A plan on this device. `source` describes how the seconds are estimated."""
 
     plan: str
     device: str

@@ -1,1 +1,1 @@
-"""Predicted steps beside measured ones: published tables, real training here, calibration."""
+"""Compares predicted steps with measured ones: published tables, real training, calibration."""

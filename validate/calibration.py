@@ -1,10 +1,10 @@
 """Corrects a bundle by measured steps: one factor per class of operators, shrunk towards 1 (docs/calibration.md).
 
-The logarithms of the factors have a normal prior around 0, and so has log(measured / predicted) of a step around
-what the factors say. How large the latter's spread is, is averaged over with weights that the steps themselves give
-(Bishop, Pattern Recognition and Machine Learning, 2006, section 3.4): consistent steps are followed, contradicting or
-few ones hardly. Factors multiply operators' times before they are added up, so that the maxima of a pipeline and the
-simulation see them; the step's dependence on them is linearised anew until it stays.
+The logarithms of the factors have a normal prior around 0; log(measured / predicted) of a step is normal around the
+value that the factors give. The residual spread is unknown and averaged over, weighted by the evidence of the steps
+(Bishop, Pattern Recognition and Machine Learning, 2006, section 3.4): consistent steps move the factors, few or
+contradicting ones hardly do. Factors multiply operators' times before these are added up, so that the maxima of a
+pipeline and the simulation see them. The step's dependence on them is linearised repeatedly until the factors converge.
 """
 
 from collections.abc import Sequence
@@ -31,13 +31,13 @@ from kernelcast.validate.runs import MeasuredRun
 Array = NDArray[np.float64]
 
 PRIOR = 0.05
-"""Standard deviation of a class's log factor before any step was seen: the sum of operators measured alone fell 4 to
-6 % short of real steps (docs/method.md)."""
+"""Prior standard deviation of a class's log factor: sums of operators measured alone fell 4 to 6 % short of real steps
+(docs/method.md)."""
 RESIDUALS = tuple(0.05 * 2.0**power for power in range(-4, 2))
-"""What may remain of log(measured / predicted), as standard deviations: around the 5 % that the paper's own predictions
-were off (Zhang et al., arXiv 2509.22832, Table VIII), …"""
+"""Candidates for the standard deviation of log(measured / predicted) that the factors leave: around 5 %, the mean error
+of the paper's predictions (Zhang et al., arXiv 2509.22832, Table VIII), …"""
 _RESIDUAL_WEIGHTS = tuple(np.exp(-0.5 * power**2) for power in range(-4, 2))
-"""… each factor of 2 away from them one standard deviation of log2."""
+"""… with a normal prior on log2, standard deviation 1."""
 
 GROUPS: dict[int, dict[OperatorClass, int]] = {
     1: dict.fromkeys(CLASSES, 0),
@@ -53,14 +53,14 @@ GROUPS: dict[int, dict[OperatorClass, int]] = {
 """Which classes share a parameter: all; all but communication; memory-bound operators and the optimizer; none."""
 
 _STEP = 1e-3  # of log factors, for derivatives
-_ROUNDS, _SETTLED = 30, 1e-7
+_ITERATIONS, _CONVERGED = 30, 1e-7
 _DECIMALS = 9  # kept in the manifest: the last bits of linear algebra differ between machines
 _US_PER_S = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """Log factors [classes], their spread [classes, parameters], and what they leave of the steps."""
+    """Log factors [classes], their spread [classes, parameters], and the residual standard deviation."""
 
     log_factors: Array
     log_spread: Array
@@ -73,8 +73,8 @@ def predicted_steps(
     """What `bundle` predicts for measured steps; its own calibration, where it has one, is not used.
 
     Raises:
-        UsageError: a run cannot be laid out so, or took more than `LARGEST_FACTOR` times as long as predicted, or less
-            than the reciprocal; names it.
+        UsageError: a layout does not fit its model, or the step took more than `LARGEST_FACTOR` times as long as
+            predicted or less than the reciprocal; names the run.
         DataError: the bundle lacks what a run needs; names it.
     """
     estimator = Estimator(bundle, calibrated=False)
@@ -89,11 +89,10 @@ def calibrate(
     parameters: int | None = None,
     measured_at: str = UNKNOWN_MOMENT,
 ) -> Calibration:
-    """Fit the correction to steps of one timeline, with the errors before, after, and for every step left out.
+    """Fit the correction to steps of one timeline; its errors before, after, and by cross-validation.
 
-    A step is left out together with all others of its configuration.
-
-    `source` and `source_digest` say where the steps come from. Without `parameters`, they are `usual_parameters`.
+    Cross-validation leaves out all steps of a configuration together. `source` and `source_digest` identify the steps.
+    `parameters` defaults to `usual_parameters`.
 
     Raises:
         UsageError: there are no steps.
@@ -130,7 +129,7 @@ def calibrate(
 
 
 def left_out_errors(steps: Sequence["PredictedStep"], parameters: int) -> tuple[float | None, ...]:
-    """Error of every step, corrected by those of other configurations alone; None where there are none."""
+    """Cross-validated error of every step, corrected by other configurations' steps only; None without any."""
     configurations = dict.fromkeys(step.configuration for step in steps)
     if len(configurations) == 1:
         return (None,) * len(steps)
@@ -142,12 +141,12 @@ def left_out_errors(steps: Sequence["PredictedStep"], parameters: int) -> tuple[
 
 
 def usual_parameters(configurations: int) -> int:
-    """A parameter for every two configurations, from one to one per class: a rule, not a choice by their errors."""
+    """One parameter per two configurations, at least 1, at most one per class: fixed by count, not chosen by errors."""
     return min(max(1, configurations // 2), len(CLASSES))
 
 
 def write_calibrated(path: Path, bundle: Bundle, calibration: Calibration) -> str:
-    """Write `bundle` with this calibration, in place of its own; the models stay byte for byte. Returns the SHA-256.
+    """Write `bundle` with this calibration instead of its own; models keep their bytes. Returns the SHA-256.
 
     Raises:
         DataError: the file cannot be written.
@@ -157,7 +156,7 @@ def write_calibrated(path: Path, bundle: Bundle, calibration: Calibration) -> st
 
 @dataclass(frozen=True, slots=True)
 class PredictedStep:
-    """A measured step, and what it was predicted from: its time is a function of the classes' log factors."""
+    """A measured step and its prediction as a function of the classes' log factors."""
 
     run: MeasuredRun
     configuration: Configuration
@@ -195,7 +194,7 @@ class PredictedStep:
 
         def times_us(asked: Sequence[Question]) -> Array:
             classes = [CLASSES.index(OPERATORS[key[0]].operator_class) for key, _, _ in asked]
-            # What the sum goes without takes no time.
+            # Operators left out of the sum take no time.
             own = np.array([estimate.answers[one][0] if one in estimate.answers else 0.0 for one in asked])
             return own[:, None] * factors.T[classes]
 
@@ -217,29 +216,29 @@ class PredictedStep:
 
 
 def fit(steps: Sequence[PredictedStep], parameters: int) -> Fitted:
-    """The posterior of the log factors: Gauss-Newton around the averaged mean, until it stays."""
+    """The posterior of the log factors: Gauss-Newton around the averaged mean until it converges."""
     groups = np.zeros((len(CLASSES), parameters))
     for index, one in enumerate(CLASSES):
         groups[index, GROUPS[parameters][one]] = 1.0
     values = np.zeros(parameters)
     largest = np.log(LARGEST_FACTOR) - _STEP
-    for turn in range(_ROUNDS):
+    for iteration in range(_ITERATIONS):
         rows = [step.linearised(groups @ values) for step in steps]
         slopes = np.array([slope for _, slope in rows]) @ groups
-        # What the factors would have to explain, were the step linear.
+        # The targets of the linearised problem.
         wanted = np.array([left for left, _ in rows]) + slopes @ values
         mean, covariance, residual = _averaged(slopes, wanted)
         moved = np.clip(mean, -largest, largest) - values
-        # Half steps later on: between two pieces of a maximum, whole ones may go back and forth.
-        values = values + (moved if turn < _ROUNDS // 2 else moved / 2)
-        if np.abs(moved).max() < _SETTLED:
+        # Half steps later on: whole ones can oscillate between two pieces of a maximum.
+        values = values + (moved if iteration < _ITERATIONS // 2 else moved / 2)
+        if np.abs(moved).max() < _CONVERGED:
             break
     spread = np.linalg.cholesky(covariance)
     return Fitted(log_factors=groups @ values, log_spread=groups @ spread, residual=residual)
 
 
 def _averaged(slopes: Array, wanted: Array) -> tuple[Array, Array, float]:
-    """Mean and covariance of the parameters and the residual, averaged over `RESIDUALS` by what the steps say."""
+    """Mean and covariance of the parameters and the residual, averaged over `RESIDUALS` by their evidence."""
     count, parameters = slopes.shape
     explained = PRIOR**2 * slopes @ slopes.T
     logs, means, covariances = [], [], []
@@ -253,9 +252,9 @@ def _averaged(slopes: Array, wanted: Array) -> tuple[Array, Array, float]:
     weights = np.exp(np.array(logs) - max(logs))
     weights /= weights.sum()
     mean: Array = np.einsum("r,rp->p", weights, np.array(means))
-    apart = np.array(means) - mean
+    deviations = np.array(means) - mean
     covariance = np.einsum(
-        "r,rpq->pq", weights, np.array(covariances) + apart[:, :, None] * apart[:, None, :]
+        "r,rpq->pq", weights, np.array(covariances) + deviations[:, :, None] * deviations[:, None, :]
     )
     residual = float(np.sqrt(weights @ np.square(RESIDUALS)))
     return mean, (covariance + covariance.T) / 2, residual

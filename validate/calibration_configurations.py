@@ -1,4 +1,4 @@
-"""Which measured steps are of one configuration, predicted alike by a bundle, and labels that tell them apart."""
+"""Configurations of measured steps: steps with equal ones have equal predictions; labels that distinguish them."""
 
 import json
 from collections import Counter
@@ -13,10 +13,10 @@ from kernelcast.validate.runs import MeasuredRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Configuration:
-    """What a step was predicted from, with nothing left to be derived.
+    """All inputs of a prediction, defaults filled in.
 
-    `gpus_per_node` is no more than the job has devices; None where the bundle was measured on several kinds of nodes
-    and the step does not say its own.
+    `gpus_per_node` is at most the job's number of devices; None where the bundle was measured on several kinds of nodes
+    and the step does not name its own.
     """
 
     model: ModelConfig
@@ -26,7 +26,7 @@ class Configuration:
 
     @classmethod
     def of(cls, run: MeasuredRun, manifest: Manifest) -> "Configuration":
-        """That of `run`; where it does not say its nodes, they are what `Estimator.predict` takes.
+        """That of `run`; without a cluster of its own, with the nodes that `Estimator.predict` takes.
 
         Raises:
             UsageError: more chunks than the model's layers can be spread over.
@@ -44,9 +44,7 @@ class Configuration:
 
 
 def distinctly_labelled(runs: Iterable[MeasuredRun], manifest: Manifest) -> tuple[MeasuredRun, ...]:
-    """Runs with labels that differ: equal ones say as much of their configurations as tells them apart.
-
-    Repetitions of one configuration are numbered.
+    """Runs with unique labels: equal ones get the fields that differ, and repetitions of one configuration a number.
 
     Raises:
         UsageError: as `Configuration.of`.
@@ -71,7 +69,7 @@ def distinctly_labelled(runs: Iterable[MeasuredRun], manifest: Manifest) -> tupl
 
 
 def _details(configuration: Configuration) -> list[str]:
-    """Everything in which configurations can differ, in words; m × b, as `validate run` prints it, comes first."""
+    """All fields in which configurations can differ, as text; micro-batches × micro-batch first."""
     layout = configuration.parallelism
     fields = {
         **asdict(layout),

@@ -1,4 +1,4 @@
-"""Measured steps of a database as runs to calibrate with: of the bundle's hardware, software and element type."""
+"""Measured steps of a database that a bundle can be calibrated with: of its hardware, software and element type."""
 
 import hashlib
 from collections import Counter
@@ -20,7 +20,7 @@ _LAYOUT = tuple(f.name for f in fields(Parallelism))
 class StoredRuns:
     """Steps of a database, the fastest of each configuration; `digest` is that of the ids of all that were read.
 
-    `left_out` says how many steps do not count and why, such as "1 failed, 3 of other hardware"; empty: none.
+    `left_out` counts the other steps by reason, such as "1 failed, 3 of other hardware"; empty without any.
     """
 
     runs: tuple[MeasuredRun, ...]
@@ -69,7 +69,7 @@ def stored_runs(path: Path, manifest: Manifest) -> StoredRuns:
 
 
 def _why_left_out(step: MeasuredStep, run: Run | None, manifest: Manifest) -> str:
-    """What keeps a step from being compared with the bundle; empty: nothing."""
+    """Why a step cannot be compared with the bundle; empty where it can."""
     hardware = {fingerprint.digest for fingerprint in manifest.compute}
     software = {fingerprint.digest for fingerprint in manifest.software if fingerprint.torch}
     if step.status is not Status.OK:

@@ -1,4 +1,4 @@
-"""Measured steps beside what a bundle predicts for them, by the closed form and by the simulated timeline."""
+"""Measured steps and their predictions by the closed form and by the simulated timeline."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ COMPONENTS_OF_STEP = ("Stage_Fwd_Max", "Stage_Bwd_Max", "DP_Allreduce", "Max_Upd
 class ComparedComponent:
     """One component of Table IX: predicted and, where it is known, measured seconds; errors are fractions.
 
-    `implied` says that the measured time was not measured here but follows from a published error.
+    `implied`: the measured time follows from a published error (implied.py).
     """
 
     name: str
@@ -27,7 +27,7 @@ class ComparedComponent:
 
     @property
     def error(self) -> float | None:
-        """As a fraction, predicted / measured - 1; None where nothing was measured, or nothing takes no time."""
+        """Predicted / measured - 1; None without a measured time, or where that is zero."""
         return self.predicted_s / self.measured_s - 1 if self.measured_s else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,7 +72,7 @@ class ComparedRun:
         return passes * (forward_s + backward_s) + all_reduce_s + update_s
 
     def components(self) -> tuple[ComparedComponent, ...]:
-        """Table IX; what the runs file measured goes before what is implied."""
+        """Table IX; times measured by the runs file take precedence over implied ones."""
         measured = self.run.measured_components or {}
         implied = self.implied_s or {}
         published = self.run.published_components or {}
@@ -115,10 +115,10 @@ def compare_runs(
     runs: Sequence[MeasuredRun],
     implied: Callable[[MeasuredRun, Estimate], Mapping[str, float] | None] = lambda run, estimate: None,
 ) -> tuple[ComparedRun, ...]:
-    """Predict every run both ways; `implied` says what published errors imply of its components.
+    """Predict every run both ways; `implied` gives the times of components that published errors imply.
 
     Raises:
-        UsageError: a layout's timeline cannot be simulated, or the bundle leaves it open how many devices a node has.
+        UsageError: a layout's timeline cannot be simulated, or neither run nor bundle gives the devices per node.
         DataError: the bundle lacks what a run needs. Both name the run.
     """
     return tuple(_compared(estimator, run, implied) for run in runs)
@@ -146,6 +146,6 @@ def _compared(
 
 
 def mean_absolute(errors: Sequence[float | None]) -> float | None:
-    """Mean of absolute values; None where one is not known, or there is none."""
+    """Mean of absolute values; None for an empty list or where a value is unknown."""
     known = [abs(error) for error in errors if error is not None]
     return sum(known) / len(known) if known and len(known) == len(errors) else None

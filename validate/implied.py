@@ -1,10 +1,10 @@
-"""Measured times of components, as far as published errors of components imply them.
+"""Measured times of components that the authors' published errors imply.
 
-The method's authors publish, for the components of their measured steps, the error of their prediction, but neither
-the prediction nor the measured time. Their regressors' settings and their data are public, so their predictions can be
-made again: a regressor of theirs per operator, direction and layout, fitted on their rows. Then
-measured = predicted / (1 + published error). How exact that is shows where the components add up to a step that was
-measured too (`ComparedRun.implied_step_s`): their forests have no published seed, and their release's own answers
+The method's authors publish the error of their prediction for each component of a measured step, but neither the
+prediction nor the measured time. Their data and their regressors' settings are public, so we reproduce their
+predictions: one regressor per operator, direction and layout, fitted on their rows. Then
+measured = predicted / (1 + published error). The components' sum against the measured step
+(`ComparedRun.implied_step_s`) shows the accuracy: their forests have no published seed, and answers of their release
 differ from the published ones by a few tenths of a percent to two percent.
 """
 
@@ -37,7 +37,7 @@ _Key = tuple[str, str, Direction, tuple[int, int]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorsRegressors:
-    """The authors' regressors of one dtype, each fitted when it is first asked: `settings` and rows by key."""
+    """The authors' regressors of one dtype, each fitted on first use: `settings` and rows by key."""
 
     settings: Mapping[_Key, PublishedError]
     rows: Mapping[_Key, Sequence[Sample]]
@@ -45,7 +45,7 @@ class AuthorsRegressors:
 
     @classmethod
     def of(cls, parsed: Parsed, published: Iterable[PublishedError], *, dtype: str) -> Self:
-        """What `parsed` holds of `dtype`, with the settings that they published."""
+        """The rows of `dtype` in `parsed`, with the published settings."""
         rows: dict[_Key, list[Sample]] = defaultdict(list)
         for batch in parsed.batches:
             for sample in batch.samples:
@@ -71,16 +71,16 @@ class AuthorsRegressors:
 
     @staticmethod
     def _published(asked: Question) -> Direction:
-        """The direction that they measured: of a linear's two gradients the sum."""
+        """The direction that they measured: for a linear's two gradients their sum."""
         (operator, direction), _, _ = asked
         sums = OPERATORS[operator].sums
         return next((whole for whole, parts in sums.items() if direction in parts), direction)
 
     def components(self, run: MeasuredRun, estimate: Estimate) -> Mapping[str, float] | None:
-        """Measured seconds that the published errors of a run's components imply; None where there are none.
+        """Measured seconds that the published errors of a run's components imply; None without published errors.
 
-        `estimate` is any prediction of the run: what is called how often is taken from it. What the authors have no
-        regressor for counts nothing, as in their prediction.
+        `estimate` is any prediction of the run and gives the calls. Operators for which the authors have no regressor
+        count as zero, as in their prediction.
         """
         if not run.published_components:
             return None
@@ -104,7 +104,7 @@ class AuthorsRegressors:
         }
 
     def ask_ahead(self, asked: Sequence[Question], on_progress: Callable[[int, int, str], None]) -> None:
-        """Fit what the questions need, saying how far that is."""
+        """Fit the regressors that the questions need, reporting progress."""
         keys = dict.fromkeys(
             _key(key[0], role, self._published((key, vector, role)), vector) for key, vector, role in asked
         )

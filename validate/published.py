@@ -1,4 +1,4 @@
-"""The method's published table made again: a site's data imported and trained on, its measured steps predicted."""
+"""Reproduces the method's published table: imports a site's data, trains on it, predicts its measured steps."""
 
 import tempfile
 from collections.abc import Callable
@@ -26,16 +26,16 @@ from kernelcast.validate.runs import RunsFile
 
 FORMAT = "kernelcast.published_validation/2"
 STATISTIC = "middle_five"
-"""The only one that the authors' data has."""
+"""The only statistic in the authors' data."""
 SITES = ("perlmutter",)
-"""Whose published steps come with kernelcast, as runs files beside this one."""
+"""Sites whose published steps ship with kernelcast, as runs files in this folder."""
 
 Progress = Callable[[int, int, str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Published:
-    """A site's steps, predicted from its data without calibration, beside what was measured and published."""
+    """A site's steps: predicted from its data without calibration, measured, and predicted by the authors."""
 
     file: RunsFile
     trained: Trained
@@ -58,7 +58,7 @@ class Published:
 
     @property
     def mean_validation_error(self) -> float | None:
-        """Mean error of the regressors on held-out rows, as `kernelcast train` says it."""
+        """Mean error of the regressors on held-out rows, as `kernelcast train` prints it."""
         return figures(self.trained).mean_validation_error
 
     @property
@@ -94,12 +94,10 @@ class Published:
 
 
 def published_runs(directory: Path, given: str) -> RunsFile:
-    """The runs file `given`: a path or the name of one that ships; empty is the one called like the folder.
-
-    Names count in any case.
+    """The runs file `given`: a path or the name of a site that ships (in any case); empty: the folder's name.
 
     Raises:
-        UsageError: no such name, or none is called like the folder; a field is wrong.
+        UsageError: no such name, no site has the folder's name, or a field is wrong.
         DataError: no such folder, or a file that cannot be read.
     """
     name = (given or directory.resolve().name).lower()
@@ -110,7 +108,7 @@ def published_runs(directory: Path, given: str) -> RunsFile:
         raise DataError(f"{shown_path(directory)}: {found}; expected one with operator/ and nccl/ in it")
     if not given:
         raise UsageError(
-            f"{shown_path(directory)}: no measured steps are known of a site of that name, expected one of "
+            f"{shown_path(directory)}: no measured steps are known for a site of that name, expected one of "
             f"{', '.join(SITES)}, or --runs FILE"
         )
     return RunsFile.read(Path(given))
@@ -132,22 +130,22 @@ def validate_published(
 ) -> Published:
     """Import a folder of the authors' data, train on it, and predict the steps of `runs`.
 
-    What is imported and trained is kept where `database_path` and `output` say so; what that database holds of other
-    hardware or software takes no part. Regressors of `earlier` that these
-    rows and settings would give again are taken over, which changes nothing but the time that it takes.
+    `database_path` and `output` keep the imported rows and the bundle; rows of other hardware or software in that
+    database are ignored. Regressors of `earlier` with the same rows and settings are taken over, which saves time and
+    changes nothing else.
 
     Raises:
         UsageError: as `train_bundle`, and for runs that cannot be predicted.
         DataError: no such data, nothing to train on, or the bundle lacks what a run needs.
     """
-    # Before the long work.
+    # Read first: a mistake shows before the long work.
     authors = _published_settings(directory)
     with tempfile.TemporaryDirectory(prefix="kernelcast-") as name:
         folder = Path(name)
         parsed = read_estimate_train_time([directory], on_progress=on_import)
         with Database.open(database_path or folder / "published.db", create=True) as database:
             store_parsed(database, parsed)
-            # All of a folder is of one device and one set of software; the database may hold others.
+            # A folder has one device and one software version; the database may hold others.
             imported = parsed.batches[0]
             trained = train_bundle(
                 database,
@@ -182,9 +180,9 @@ def validate_published(
 
 
 def _published_settings(directory: Path) -> tuple[PublishedError, ...]:
-    """Settings of the authors' regressors; none where the folder does not say them."""
+    """Settings of the authors' regressors; none where the folder has no list of them."""
     try:
         return read_published_errors(directory)
     except DataError:
-        # Their lists are not needed to predict; a folder that is none of theirs is refused when it is imported.
+        # Prediction does not need them; a folder of another kind is refused by the import.
         return ()

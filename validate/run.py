@@ -1,4 +1,4 @@
-"""Real training steps here beside their predictions: measured, stored, compared (docs/validation.md, Real steps)."""
+"""Real training steps on this machine: measured, stored, compared with predictions (docs/validation.md, Real steps)."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from kernelcast.validate.run_steps import known_steps, new_run, step_of, store_p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Progress:
-    """Told after every turn: how many of how many in all repetitions, and which layout came last."""
+    """Reported after every turn: turns done and in total, over all repetitions, and the layout of the last one."""
 
     done: int
     total: int
@@ -26,7 +26,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOptions:
-    """How much is measured, and where. `steps` are those of one repetition, spread over the configuration's rounds."""
+    """How much is measured, and where. `steps` per repetition are spread over the configuration's rounds."""
 
     repetitions: int = 3
     steps: int = 20
@@ -73,13 +73,13 @@ def validate_run(
     options: RunOptions,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> RunReport:
-    """Train what the database does not hold yet, store it repetition by repetition, and compare with predictions.
+    """Train configurations missing from the database, store each repetition, and compare with predictions.
 
-    `keys_of` gives the fingerprints of so many processes on this node.
+    `keys_of` gives the fingerprints for a number of processes on this node.
 
     Raises:
         UsageError, DataError: a configuration cannot be predicted (before anything is trained).
-        DataError: a worker failed or took too long. What was measured until then is stored.
+        DataError: a worker failed or took too long. Turns finished before are stored.
     """
     predicted = predict_jobs(config, estimator)
     known = (
@@ -166,7 +166,7 @@ class _Recorder:
         self._on_progress(Progress(done=self._done, total=self._total, label=label))
 
     def keep_unfinished(self) -> None:
-        """Store what jobs have that did not get all their turns."""
+        """Store the turns of jobs that did not get all of them."""
         for number in list(self._turns):
             self._store(number)
 

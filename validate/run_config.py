@@ -1,4 +1,4 @@
-"""What `validate run` trains: a TOML file of models and layouts, in the words of a runs file (docs/validation.md)."""
+"""Configurations that `validate run` trains: a TOML file of models and layouts with a runs file's fields."""
 
 import tomllib
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ _MOST = 2**31 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunConfig:
-    """The configurations to train, and in how many turns after how many steps of warming up."""
+    """The configurations to train, their rounds and their warm-up steps."""
 
     jobs: tuple[TrainingJob, ...]
     rounds: int
@@ -29,7 +29,7 @@ class RunConfig:
 
     @classmethod
     def load(cls, path: Path | None, *, dtype: str) -> Self:
-        """Read a configuration; None is the one that ships, here.toml.
+        """Read a configuration; None: here.toml, which ships.
 
         Raises:
             DataError: the file, or a model's file that it names, is missing, unreadable or not TOML.
@@ -67,7 +67,9 @@ class RunConfig:
         jobs = [_job(number, run, defaults, models, dtype) for number, run in enumerate(runs, start=1)]
         if len(set(jobs)) < len(jobs):
             again = next(job for job in jobs if jobs.count(job) > 1)
-            raise UsageError(f"runs holds {again.model.name} ({again.label}) twice, expected each once")
+            raise UsageError(
+                f"runs holds {again.model.name} ({again.label}) twice, expected each configuration once"
+            )
         return cls(
             jobs=tuple(jobs),
             rounds=document.get("rounds", 2),
@@ -84,14 +86,16 @@ class RunConfig:
         known = list(dict.fromkeys(job.label for job in self.jobs))
         for label in labels:
             if label not in known:
-                raise UsageError(f"layout {shown(label)} is not trained here; there are {', '.join(known)}")
+                raise UsageError(
+                    f"layout {shown(label)} is not in the configuration, known are {', '.join(known)}"
+                )
         return replace(self, jobs=tuple(job for job in self.jobs if not labels or job.label in labels))
 
     def check_processes(self, most: int, reason: str) -> None:
         """Check that every configuration fits on this machine.
 
         Raises:
-            UsageError: one needs more than `most` processes; `reason` says where the limit comes from.
+            UsageError: one needs more than `most` processes; `reason` names the limit.
         """
         for job in self.jobs:
             needed = job.parallelism.world_size

@@ -1,4 +1,4 @@
-"""Predicted beside measured, configuration by configuration, and how much of the difference may be noise."""
+"""Predicted and measured steps by configuration, and the noise of the measurements."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from kernelcast.validate.runs_fields import COMPONENT_NAMES
 
 FORMAT = "kernelcast.validation-run/2"
 _GAPS = "idle passes"
-# The sum counts the loss's exchanges among the others of their group; a trace has them apart.
+# A prediction counts the loss's exchanges with the others of their group; a trace lists them separately.
 _COUNTED_AS = {LOSS_SUM: TENSOR_SUM}
 
 
@@ -27,7 +27,7 @@ _COUNTED_AS = {LOSS_SUM: TENSOR_SUM}
 class ComparedOperator:
     """One operator and direction in a step, all stages together.
 
-    `calls` are the predicted ones (0: the sum does not contain it), `measured_s` the fastest repetition's traced step.
+    `calls` are predicted (0: not part of the prediction); `measured_s` is from the fastest repetition's traced step.
     """
 
     name: str
@@ -40,7 +40,7 @@ class ComparedOperator:
 
     @property
     def error(self) -> float | None:
-        """As a fraction; None where one side has nothing."""
+        """Predicted / measured - 1; None where one of them is missing."""
         return self.predicted_s / self.measured_s - 1 if self.calls and self.measured_s else None
 
     def to_dict(self) -> dict[str, Any]:
@@ -62,7 +62,7 @@ class ComparedOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedJob:
-    """One configuration: its estimates, and a stored step for every repetition."""
+    """One configuration: its estimates and a stored step per repetition."""
 
     job: TrainingJob
     simulated: Estimate
@@ -71,7 +71,7 @@ class ComparedJob:
 
     @property
     def minimum_s(self) -> float:
-        """Fastest step of all repetitions: what predictions are compared with."""
+        """Fastest step of all repetitions; predictions are compared with it."""
         return min(step.min_s or 0.0 for step in self.steps)
 
     @property
@@ -96,7 +96,7 @@ class ComparedJob:
 
     @property
     def inside(self) -> bool | None:
-        """Whether the fastest step lies in the simulated timeline's 90 % interval; None where it has none."""
+        """Whether the fastest step is inside the simulated timeline's 90 % interval; None without an interval."""
         if self.simulated.interval_s is None:
             return None
         low_s, high_s = self.simulated.interval_s
@@ -104,15 +104,15 @@ class ComparedJob:
 
     @property
     def noise(self) -> float | None:
-        """How far the fastest steps of all rounds and repetitions lie apart, as a fraction of the fastest.
+        """Spread of the fastest steps over all rounds and repetitions, as a fraction of the fastest.
 
-        None where there was but one round.
+        None for a single round.
         """
         minima = [time for step in self.steps for time in round_minima_s(step)]
         return max(minima) / min(minima) - 1 if len(minima) > 1 else None
 
     def components(self) -> list[tuple[str, float, float | None]]:
-        """The paper's components: name, predicted and measured seconds (the quietest repetition's), and the step."""
+        """The paper's components and the step: name, predicted seconds, measured seconds of the quietest repetition."""
         predicted = self.simulated.components.to_dict()
         rows: list[tuple[str, float, float | None]] = []
         for name in COMPONENT_NAMES:
@@ -122,7 +122,7 @@ class ComparedJob:
         return [*rows, ("Overall", self.simulated.step_time_s, self.minimum_s)]
 
     def operators(self) -> list[ComparedOperator]:
-        """Every operator that a traced step ran or the sum contains, the longest first."""
+        """Every operator of a traced step or of the prediction, longest first."""
         measured: dict[tuple[str, str, bool], float] = {}
         for step in self.steps:
             own: dict[tuple[str, str, bool], float] = defaultdict(float)
@@ -155,9 +155,9 @@ class ComparedJob:
 
     @property
     def traced(self) -> tuple[float, float] | None:
-        """A traced step of one process and what of it ran nothing within passes, seconds, of the quietest repetition.
+        """Seconds of a traced step and of its gaps within passes, for the quietest repetition.
 
-        None of several processes, which wait for each other, and of GPUs.
+        None with several processes, which wait for each other, and on GPUs.
         """
         if self.job.parallelism.world_size > 1:
             return None
@@ -224,7 +224,7 @@ class ComparedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunReport:
-    """All configurations, and what they come to. `same_hardware`: the bundle was measured on what trained."""
+    """All configurations with means. `same_hardware`: the bundle was measured on the hardware that trained."""
 
     jobs: tuple[ComparedJob, ...]
     hardware: str
@@ -243,22 +243,22 @@ class RunReport:
 
     @property
     def inside(self) -> int:
-        """Configurations whose fastest step lies in the predicted interval."""
+        """Number of configurations whose fastest step is inside the predicted interval."""
         return sum(one.inside is True for one in self.jobs)
 
     @property
     def noises(self) -> list[float]:
-        """The noise of every configuration that has several rounds."""
+        """The noise of every configuration with several rounds."""
         return [one.noise for one in self.jobs if one.noise is not None]
 
     @property
     def reference_spread(self) -> float:
-        """How far the reference product's quiet times (one per configuration and repetition) lie apart."""
+        """Spread of the reference product's quiet times, one per configuration and repetition, as a fraction."""
         times = [step.reference_us for one in self.jobs for step in one.steps if step.reference_us]
         return max(times) / min(times) - 1 if times else 0.0
 
     def of_repetitions(self) -> list[tuple[float, float]]:
-        """Mean and largest absolute error of every repetition by itself."""
+        """Mean and largest absolute error of each repetition."""
         found = []
         for steps in zip(*(one.steps for one in self.jobs), strict=True):
             errors = [
@@ -270,7 +270,7 @@ class RunReport:
 
     @property
     def calibration(self) -> CalibrationUse | None:
-        """How the bundle's correction entered the simulated timelines; None where it has none."""
+        """How the bundle's calibration entered the simulated timelines; None without one."""
         return self.jobs[0].simulated.provenance.calibration
 
     def to_dict(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Measured steps of `validate run` in a database: stored as soon as they are measured, and found again."""
+"""Measured steps of `validate run` in a database: written once measured, and read by later runs."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -20,7 +20,7 @@ _UNFINISHED = "unfinished"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatorPart:
-    """Seconds that a traced step spent in an operator and direction (or, not `known`, in a kernel of that name)."""
+    """Seconds of a traced step in an operator and direction, or (not `known`) in a kernel of that name."""
 
     name: str
     direction: str
@@ -45,10 +45,10 @@ def new_run(keys: Fingerprints, processes: int) -> Run:
 def step_of(
     run: Run, measured: MeasuredJob, repetition: int, reference_us: float | None, *, finished: bool
 ) -> MeasuredStep:
-    """One repetition of a job as it is stored: components by the paper's names, then every operator's share."""
-    told: dict[str, Any] = {"repetition": repetition, "rounds": len(measured.turns)}
+    """One repetition of a job as a row: components by the paper's names, then the seconds of every operator."""
+    conditions: dict[str, Any] = {"repetition": repetition, "rounds": len(measured.turns)}
     if not finished:
-        told[_UNFINISHED] = True
+        conditions[_UNFINISHED] = True
     layout = measured.job.parallelism
     parts = {
         f"{_OPERATOR if one.known else _KERNEL} {one.operator} {one.direction}": one.step_us / 1e6
@@ -68,7 +68,7 @@ def step_of(
         recomputation=layout.recompute != "none",
         dtype=measured.job.dtype,
         framework="torch.distributed",
-        options=_options(measured.job) | told,
+        options=_options(measured.job) | conditions,
         components_s=measured.components_s() | parts,
         reference_us=reference_us,
         measured_at=utc_now(),
@@ -94,11 +94,10 @@ def known_steps(
     *,
     least_steps: int,
 ) -> Mapping[tuple[TrainingJob, int], MeasuredStep]:
-    """Steps of this hardware and software that the database holds, by job and repetition, the newest of each.
+    """Steps of this hardware and software in the database by job and repetition, the newest of each.
 
-    `keys_of` gives the fingerprints of so many processes on this node. A repetition that was cut short, or has fewer
-    than `least_steps`, is not one; in how many rounds, after how many steps of warm-up and with which seed others were
-    measured makes no difference.
+    `keys_of` gives the fingerprints for a number of processes on this node. Repetitions that were cut short or have
+    fewer than `least_steps` steps do not count; rounds, warm-up steps and seed may differ.
     """
     here = {processes: keys_of(processes) for processes in {job.parallelism.world_size for job in jobs}}
     run_keys = {
@@ -135,7 +134,7 @@ def _identity(
 
 
 def store_predictions(database: Database, step: MeasuredStep, estimates: Iterable[Estimate]) -> None:
-    """Keep what was predicted for a stored step."""
+    """Store the predictions for a stored step."""
     for estimate in estimates:
         low_s, high_s = estimate.interval_s or (None, None)
         database.add_prediction(
@@ -154,7 +153,7 @@ def store_predictions(database: Database, step: MeasuredStep, estimates: Iterabl
 
 
 def operator_parts(step: MeasuredStep) -> list[OperatorPart]:
-    """The operators of a stored step, the longest first."""
+    """The operators of a stored step, longest first."""
     found = []
     for name, seconds in step.components_s.items():
         kind, _, rest = name.partition(" ")

@@ -1,4 +1,4 @@
-"""Runs files: training steps that somebody measured, as a TOML file says them (docs/validation.md, Runs files)."""
+"""Runs files: measured training steps in TOML (docs/validation.md, Runs files)."""
 
 import hashlib
 import tomllib
@@ -29,11 +29,11 @@ _FILE_FIELDS = ("site", "hardware", "source", "defaults", "models", "runs")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeasuredRun:
-    """One training step that was measured, and what is needed to predict it.
+    """One measured training step with the inputs of its prediction.
 
-    `cluster` is None where the file does not say how many devices a node has: the bundle then says it. Component
-    names are those of the paper's Table IX (`Components.to_dict`); measured ones are in seconds, published errors
-    are fractions: predicted / measured - 1, by somebody else's prediction.
+    `cluster` is None where the file does not give the devices per node; the bundle's then hold. Component names are
+    those of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors are
+    those of others' predictions, predicted / measured - 1.
     """
 
     label: str
@@ -49,9 +49,9 @@ class MeasuredRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsFile:
-    """A site's measured steps: where they were measured, who says so, and the steps in the file's order.
+    """A site's measured steps in the file's order, with their hardware and their source.
 
-    `digest` is the SHA-256 of the file as it lies on disk, hexadecimal.
+    `digest` is the SHA-256 of the file, hexadecimal.
     """
 
     site: str

@@ -15,7 +15,7 @@ from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.step.partition import layers_of_chunks
 
 DEFAULT_FIELDS = ("model", "sequence_length", *LAYOUT, "gpus_per_node", "bucket_entries")
-"""What `[defaults]` may say: all that several runs can have in common."""
+"""Fields of `[defaults]`: those that several runs can share."""
 RUN_FIELDS = (
     "name",
     *DEFAULT_FIELDS,

@@ -1,4 +1,4 @@
-"""Which model a measured step trained: a built-in one, a table of its runs file, or a file beside it."""
+"""The model of a measured step: built in, a table of its runs file, or a file."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from kernelcast.runtime.request.models.library import BUILT_IN
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunModels:
-    """The models that a runs file's `[models.NAME]` tables describe, and the folder that its paths start from."""
+    """The models of a runs file's `[models.NAME]` tables, and the folder of its relative paths."""
 
     tables: Mapping[str, ModelConfig]
     folder: Path
 
     @classmethod
     def of(cls, tables: object, *, folder: Path) -> Self:
-        """The models of the file's `models`, whatever that is.
+        """The models of the value of `models` in a file.
 
         Raises:
             UsageError: no table of tables, a field is wrong, or a name is that of a built-in model.
@@ -30,14 +30,14 @@ class RunModels:
         for name, fields in tables.items():
             where = f"models.{name}" if name.isidentifier() else f"models.{shown(name)}"
             if name in BUILT_IN:
-                raise UsageError(f"{where}: a built-in model is called so, expected another name")
+                raise UsageError(f"{where}: a built-in model has this name, expected another")
             if not isinstance(fields, dict):
                 raise UsageError(f"{where} is {shown(fields)}, expected a table of fields")
             models[name] = ModelConfig.from_document(fields, where=where, name=name)
         return cls(tables=models, folder=folder)
 
     def named(self, run: Mapping[str, Any]) -> ModelConfig:
-        """The model of a run's `model`, with its `sequence_length` where it says one.
+        """The model that a run's `model` names, with the run's `sequence_length` if it has one.
 
         Raises:
             DataError: the file that it names is missing, unreadable, or not TOML or JSON.

@@ -122,7 +122,7 @@ def test_one_step_is_followed_a_little_and_said_to_prove_nothing(make_bundle: Ma
     bundle, corrected = make_bundle(), tmp_path / "corrected.kcast"
     result = run("--bundle", bundle, "--runs", runs_file(bundle, tmp_path, [1.1]), "-o", corrected)
     assert result.exit_code == 0
-    assert "With one step there is none to leave out" in result.output
+    assert "With one step cross-validation is not possible" in result.output
     assert "1 measured step of a site" in result.output
     assert corrected.exists()
 
@@ -133,7 +133,7 @@ def test_one_configuration_four_times_proves_nothing_either(make_bundle: Make, t
     head, step = runs.read_text().split("[[runs]]")
     runs.write_text(head + 4 * f"[[runs]]{step}\n")
     text = run("--bundle", bundle, "--runs", runs).output
-    assert "With steps of one configuration there is none to leave out" in text
+    assert "With steps of one configuration cross-validation is not possible" in text
     assert "% left out" not in text
     document = json.loads(run("--bundle", bundle, "--runs", runs, "--json").output)
     assert (document["helps"], document["mean_abs_error"]["left_out"]) == (None, None)

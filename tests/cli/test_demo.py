@@ -60,7 +60,12 @@ def failed(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[in
 @pytest.mark.parametrize(
     ("old", "new", "status", "message"),
     [
-        ("seed = 20", "sed = 20", 2, "{config}: sed is unknown; known are plan, seed, model, job, steps"),
+        (
+            "seed = 20",
+            "sed = 20",
+            2,
+            "{config}: field 'sed' is unknown (did you mean seed?), known are plan, seed",
+        ),
         ("seed = 20", "seed = =", 1, "{config}: not TOML"),
         ("timed = 3", 'timed = "3"', 2, "{config}: steps.timed is '3', expected a whole number"),
         (

@@ -31,7 +31,11 @@ def test_a_copy_of_it_is_the_same(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("seed = 20", "seed = 20\nspeed = 1", "speed is unknown; known are plan, seed, model, job, steps"),
+        (
+            "seed = 20",
+            "seed = 20\nspeed = 1",
+            "field 'speed' is unknown (did you mean seed?), known are plan, seed",
+        ),
         ("seed = 20", "", "seed is missing"),
         ("seed = 20", "seed = -1", "seed is -1, expected a whole number from 0"),
         ("seed = 20", "seed = 4294967296", "seed is 4294967296, expected a whole number from 0"),
@@ -39,7 +43,7 @@ def test_a_copy_of_it_is_the_same(tmp_path: Path) -> None:
         (
             "seed = 20",
             f'seed = 20\n"{"a" * 5000}" = 1',
-            f"'{'a' * 79} is unknown; known are plan, seed, model",
+            f"field '{'a' * 79} is unknown, known are plan, seed, model",
         ),
         ("rounds = 2", f"rounds = 0x{'9' * 5000}", "steps.rounds is a number too long to show, expected a"),
         (
@@ -55,8 +59,8 @@ def test_a_copy_of_it_is_the_same(tmp_path: Path) -> None:
         ("seed = 20", "seed = 2.5", "seed is 2.5, expected a whole number"),
         ("seed = 20", "seed = true", "seed is True, expected a whole number"),
         ('plan = "quick"', "plan = 7", "plan is 7, expected a text"),
-        ("[job]", "[jobs]", "jobs is unknown; known are"),
-        ("[steps]", "[steps]\nlast = 3", "steps.last is unknown; known are rounds, warm_up, timed"),
+        ("[job]", "[jobs]", "field 'jobs' is unknown (did you mean job?), known are"),
+        ("[steps]", "[steps]\nlast = 3", "field 'steps.last' is unknown, known are rounds, warm_up, timed"),
         ("rounds = 2", "rounds = 0", "steps.rounds is 0, expected a whole number from 1"),
         ("timed = 12", "timed = 0", "steps.timed is 0, expected a whole number from 1"),
         ("warm_up = 3", "warm_up = -3", "steps.warm_up is -3, expected a whole number from 0"),

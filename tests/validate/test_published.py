@@ -97,7 +97,7 @@ def test_the_steps_that_ship_are_those_of_the_paper() -> None:
 
 def test_a_site_whose_steps_are_not_known_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"no measured steps are known .* expected one of perlmutter, or --runs"
+        UsageError, match=r"no measured steps are known for .* expected one of perlmutter, or --runs"
     ):
         published_runs(tmp_path, "")
     with pytest.raises(DataError, match="no such file, expected measured steps"):

@@ -236,7 +236,9 @@ def test_a_slip_is_named(tmp_path: Path, old: str, new: str, message: str) -> No
 
 def test_layouts_are_chosen_by_name_and_limited_to_the_machine(config: RunConfig) -> None:
     assert [job.label for job in config.only(("2-1-1",)).jobs] == ["2-1-1"]
-    with pytest.raises(UsageError, match="layout '9-9-9' is not trained here; there are 1-1-1, 2-1-1"):
+    with pytest.raises(
+        UsageError, match="layout '9-9-9' is not in the configuration, known are 1-1-1, 2-1-1"
+    ):
         config.only(("9-9-9",))
     config.check_processes(2, "its cores")
     with pytest.raises(

@@ -103,7 +103,7 @@ def test_models_come_from_the_file_or_from_beside_it(tmp_path: Path, name: str) 
         (HEAD + "defaults = 1" + RUN, "defaults is 1, expected a table [defaults]"),
         (
             HEAD + "[defaults]\nmeasured_s = 1" + RUN,
-            "defaults: field 'measured_s' is unknown, known are model",
+            "field 'defaults.measured_s' is unknown, known are model",
         ),
         (HEAD + "speed = 1\n" + RUN, "field 'speed' is unknown, known are site, hardware"),
         (HEAD + '"a b" = 1\n' + RUN, "field 'a b' is unknown"),
@@ -112,7 +112,10 @@ def test_models_come_from_the_file_or_from_beside_it(tmp_path: Path, name: str) 
         (HEAD.replace("two cores", " ") + RUN, "hardware is ' ', expected a text on one line"),
         (HEAD + "models = 1\n" + RUN, "models is 1, expected tables [models.NAME]"),
         (HEAD + "[models]\nx = 1\n" + RUN, "models.x is 1, expected a table of fields"),
-        (HEAD + "[models.gpt-20b]\n" + RUN, "models.'gpt-20b': a built-in model is called so"),
+        (
+            HEAD + "[models.gpt-20b]\n" + RUN,
+            "models.'gpt-20b': a built-in model has this name, expected another",
+        ),
         (HEAD + "[models.x]\n" + RUN, "models.x: field hidden_size is missing"),
         (
             HEAD + RUN.replace('"llemma-7b"', '"gpt-5"'),
@@ -148,7 +151,7 @@ def test_models_come_from_the_file_or_from_beside_it(tmp_path: Path, name: str) 
         (HEAD + RUN + "published_components = 3", "run 1: published_components is 3, expected a table"),
         (
             HEAD + RUN + "published_components = {Encoder = 1}",
-            "run 1: published_components: field 'Encoder' is unknown, known are Encoder_Fwd",
+            "run 1: field 'published_components.Encoder' is unknown, known are Encoder_Fwd",
         ),
         (
             HEAD + RUN + "measured_components = {PP_P2P = 0}",
