@@ -68,7 +68,7 @@ from kernelcast.train.report.table import columns
     "reference_directory",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Show the errors that the method's authors published in DIR beside these.",
+    help="Compare with the errors that the method's authors published in DIR.",
 )
 @json_option
 def train(

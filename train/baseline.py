@@ -136,7 +136,7 @@ def _fit_roofline(op: Operator, direction: Direction, workloads: Array, times_us
     return Roofline(
         powers=powers,
         weights_us=tuple(weights_us[: len(powers)]),
-        # A little of everything keeps the logarithm defined where nothing but the constant was left at zero.
+        # Keeps the logarithm defined where all weights are 0.
         constant_us=max(constant_us, 1e-3 * float(times_us.min())),
         traffic=traffic,
         knees=knees,

@@ -28,7 +28,7 @@ _SMALLEST_LATENCY = 1e-3
 _PRIOR_WEIGHT = 0.3
 _FREE_WEIGHTS = (1e-9, 1e-6)
 FADE = 2.0
-"""Beyond so many times the largest entries of a layout, or below its smallest divided by it, trees add nothing."""
+"""Trees add nothing beyond the largest entries of a layout times this factor, or below its smallest divided by it."""
 
 # log2(time per entry on a link) = these · [1, several nodes, log2 GPUs (one node), log2 GPUs (several), log2 nodes].
 # Several nodes: each GPU brings a network card's worth of bandwidth, and a ring over more nodes is no slower per link.
@@ -95,7 +95,7 @@ class LatencyBandwidth(Baseline):
 
 
 def passes(ring_passes: tuple[float, float, float], processes: Column) -> Column:
-    """How often a ring of so many processes sends each entry over a link; see `Operator.ring_passes`."""
+    """How often a ring of `processes` sends each entry over a link; see `Operator.ring_passes`."""
     p = np.maximum(processes, 2.0)
     constant, linear, inverse = ring_passes
     return constant + linear * p + inverse / p

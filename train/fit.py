@@ -44,12 +44,6 @@ class Trained:
     selections: tuple[Selected, ...] = ()
     notes: tuple[Note, ...] = ()
 
-    @property
-    def mean_validation_error(self) -> float:
-        """Mean over the roles of all regressors, as a fraction."""
-        errors = [error for entry in self.manifest.regressors for error in entry.role_errors.values()]
-        return sum(errors) / len(errors)
-
 
 def train_bundle(
     database: Database,

@@ -28,7 +28,7 @@ _FEWEST_IN_LAYOUT = 30
 _SIZES = 3
 # Groups must pay: by at least this share of the interval score.
 _GAIN = 0.02
-# A held-out prediction that is no number is off by a factor of a million.
+# Stands for the error of a held-out prediction that is not a finite number.
 _LARGEST_LOG_ERROR = math.log(1e6)
 
 _Groups = npt.NDArray[np.int64]

@@ -31,7 +31,7 @@ _LARGEST_SHARE = 0.25
 _ROWS_FOR_MEDIAN = 30
 # Errors below count as this large, so that a layout that is followed exactly does not decide alone.
 _LEAST_ERROR = 1e-3
-# Stands for the extrapolation error of a prediction that is no number.
+# Stands for the extrapolation error of a prediction that is not a finite number.
 _LARGEST_ERROR = 1e6
 
 _Rows = npt.NDArray[np.int64]
@@ -95,7 +95,7 @@ def select(table: Table, seed: int, base: Table | None = None) -> Selected:
 
 
 def relative_errors(predicted_us: Array, times_us: Array) -> Array:
-    """|predicted − measured| / measured, [.., rows]; infinite where the prediction is no number."""
+    """|predicted − measured| / measured, [.., rows]; infinite where the prediction is not a number."""
     errors: Array = np.abs(predicted_us / times_us - 1)
     return np.nan_to_num(errors, nan=np.inf, posinf=np.inf)
 

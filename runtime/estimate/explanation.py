@@ -114,7 +114,10 @@ def explain_operator(estimate: Estimate, bundle: Bundle, name: str) -> tuple[Exp
         if name in (operator, role, role_name(operator, role)):
             calls[one] = calls.get(one, 0) + count
     if not calls:
-        known = any(name in (row.name, *row.roles) for row in OPERATORS.values())
+        known = any(
+            name in (row.name, *row.roles, *(role.paper_name for role in row.roles.values()))
+            for row in OPERATORS.values()
+        )
         problem = (
             "is not part of this step; its operators and roles" if known else "is unknown; those of this step"
         )

@@ -67,7 +67,7 @@ def failed(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[in
             "[1, 2]",
             "[1, 9]",
             2,
-            "{config}: job with 9 pipeline stages: pp is 9, expected from 1 to 3 for 3 enc",
+            "{config}: job with 9 pipeline stages: pp is 9, expected from 1 to 3 for 3 layers",
         ),
         ("plan.toml", "none.toml", 2, "{config}: plan {folder}/none.toml: no such file"),
     ],

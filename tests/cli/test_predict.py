@@ -170,6 +170,23 @@ def test_explained(make_bundle: Make, model_file: Path) -> None:
     assert "gemm qkv, Linear1 (input_gradient)" in lines
 
 
+def test_explained_by_operator_or_by_the_paper_s_name(make_bundle: Make, model_file: Path) -> None:
+    def headings(name: str) -> list[str]:
+        lines = run(make_bundle(), model_file, "--explain", name).output.splitlines()
+        return [line for line in lines if line.startswith(("gemm", "gelu", "causal"))]
+
+    assert headings("Linear1") == headings("qkv")
+    gradients = ("forward", "input_gradient", "weight_gradient")
+    assert headings("qkv") == [f"gemm qkv, Linear1 ({direction})" for direction in gradients]
+    every = headings("gemm")
+    assert set(headings("qkv")) < set(every)
+    assert {"gemm attention_output, Linear2 (forward)", "gemm logits, Final_Linear (forward)"} < set(every)
+    assert headings("gelu")[0] == "gelu, Glue (forward)"
+    error = run(make_bundle(), model_file, "--explain", "qkv_linear").exception
+    assert isinstance(error, UsageError)
+    assert str(error).startswith("operator qkv_linear is unknown; those of this step are embedding, ")
+
+
 def test_explained_with_the_nearest_samples(make_bundle: Make, model_file: Path, database: Path) -> None:
     arguments = ["--explain", "gelu", "--db", str(database)]
     result = run(make_bundle(), model_file, *arguments, "--json")
