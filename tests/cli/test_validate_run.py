@@ -52,7 +52,7 @@ def test_components_operators_and_summary(arguments: list[str], capsys: pytest.C
     out = capsys.readouterr().out
     for word in ("tiny 1-1-1, 2 × 1", "tiny 1-2-1, 2 × 1", "Encoder_Bwd", "MP_Allreduce", "Overall"):
         assert word in out
-    assert "gemm qkv" in out
+    assert "gemm/qkv" in out
     assert "idle passes" in out
     assert out.count("  traced step ") == 1  # of the configuration with one process
     assert "mean of absolute errors" in out

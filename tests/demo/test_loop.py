@@ -50,7 +50,7 @@ def trace(stage: int, *, scale: float) -> dict[str, Any]:
     return {
         "stage": stage,
         "steps": [1e6],
-        "operators": [["adam last_stage", "once", True, [[1e4 * scale]]]],
+        "operators": [["adam/last_stage", "once", True, [[1e4 * scale]]]],
         "forward": [[1e5 * scale, 0]],
         "backward": [[2e5 * scale, 0]],
         **{name: [] for name in ("loss", "layer_forward", "layer_backward", "messages")},
