@@ -44,7 +44,7 @@ def collect() -> None:
 
 
 @collect.command(short_help="Measure every compute operator on one device.")
-@database_option("The database; made where there is none.")
+@database_option("The database; created if missing.")
 @plan_option
 @device_option
 @dtype_option
@@ -116,7 +116,7 @@ collect.add_command(plan_command)
 
 
 @collect.command(short_help="Measure collectives between processes of one or more nodes.")
-@database_option("The database; made where there is none.")
+@database_option("The database; created if missing.")
 @plan_option
 @click.option(
     "--procs",

@@ -118,7 +118,7 @@ def check(database_path: Path, max_size_bytes: int) -> int:
     "--into",
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
-    help="The database to add to; made where there is none.",
+    help="The database to add to; created if missing.",
 )
 @max_size_option
 def merge(sources: tuple[Path, ...], into: Path, max_size_bytes: int) -> None:

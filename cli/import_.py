@@ -62,7 +62,7 @@ def _importing(command: F) -> F:
     """PATH…, --db, what describes the measurements, --strict and --json."""
     for option in reversed(_DESCRIBING):
         command = option(command)
-    command = database_option("The database; made where there is none.")(command)
+    command = database_option("The database; created if missing.")(command)
     paths = click.argument(
         "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
     )

@@ -18,7 +18,7 @@ _LONGEST_NAME = 60
 
 @click.command()
 @click.argument("traces", nargs=-1, required=True, metavar="TRACE...", type=click.Path(path_type=Path))
-@database_option("The database; made where there is none.")
+@database_option("The database; created if missing.")
 @click.option("--site", default="", help="Who ran it, stored as free text.")
 @click.option(
     "--gpus-per-node",

@@ -83,7 +83,7 @@ class Application:
         )
 
     async def reload(self) -> None:
-        """Load bundle and site anew; requests that are being answered keep the old ones.
+        """Reload bundle and site; requests in progress keep the old ones.
 
         Raises:
             KernelcastError: they are not sound; the old ones go on answering.

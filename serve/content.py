@@ -19,9 +19,9 @@ async def content_of(request: Request, media: str, limits: Limits) -> bytes:
     if found != media:
         raise HTTPException(415, f"content type is {found!r:.80}, expected {media}")
     most = limits.max_body_bytes
-    too_large = HTTPException(413, f"body is larger than {most} bytes, expected at most so many")
-    said = request.headers.get("content-length", "")
-    if said.isascii() and said.isdigit() and (len(said) > 18 or int(said) > most):
+    too_large = HTTPException(413, f"body is too large, expected at most {most} bytes")
+    length = request.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > most):
         raise too_large
     parts, size = [], 0
     try:

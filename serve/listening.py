@@ -17,7 +17,7 @@ _BACKLOG = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
-    """A socket that listens. `path` is that of a Unix socket; `name` says where it is, as clients write it."""
+    """A socket that listens. `path` is that of a Unix socket; `name` is the address that clients use."""
 
     socket: socket.socket
     name: str

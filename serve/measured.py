@@ -1,4 +1,4 @@
-"""What every request leaves in the figures, whatever answers it."""
+"""Metrics of every request, whatever answers it."""
 
 from time import perf_counter
 

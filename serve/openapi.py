@@ -1,4 +1,4 @@
-"""What the server says of itself at /openapi.json: OpenAPI 3.1, made of the tables that requests are read by."""
+"""The server's OpenAPI 3.1 description at /openapi.json, made from the tables of request fields."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -100,8 +100,8 @@ def _walltime() -> dict[str, Any]:
     described = _post("Predict how long a job takes.", "WalltimeRequest", _answer(WALLTIME_FORMAT))
     post = described["post"]
     post["description"] = (
-        "With a batch script as text/plain the answer is text too: Slurm's time limit on the first line (empty where "
-        "there is none), then lines for the job's user."
+        "With a batch script as text/plain the answer is text too: Slurm's time limit on the first line (empty "
+        "without one), then lines for the job's user."
     )
     post["parameters"] = [
         _parameter("asked", {"type": "string"}, "With a script as text: a time limit that the job has."),

@@ -1,4 +1,4 @@
-"""Threads that compute while the server goes on answering; what waits for them is bounded."""
+"""Threads that compute while the server keeps answering; their queue is bounded."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,11 +11,11 @@ T = TypeVar("T")
 
 
 class Busy(Exception):
-    """No capacity: too much waits already, or this waited too long."""
+    """No capacity: the queue is full, or this waited too long."""
 
 
 class Pool:
-    """So many threads, so many questions that wait for one, and how long they may."""
+    """Worker threads with a queue of bounded length and a time limit per question."""
 
     def __init__(self, name: str, *, workers: int, waiting: int, time_s: float, pending: Gauge) -> None:
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix=name)

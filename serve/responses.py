@@ -18,7 +18,7 @@ def media_type(request: Request) -> str:
 
 
 def json_bytes(values: Mapping[str, Any]) -> bytes:
-    """JSON in ASCII, whatever is in its texts."""
+    """JSON in ASCII; other characters are escaped."""
     return json.dumps(values).encode()
 
 

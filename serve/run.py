@@ -1,4 +1,4 @@
-"""From a bundle and a socket to a server that runs until it is told to stop."""
+"""Serves a bundle on a socket until a signal stops it."""
 
 import asyncio
 import signal

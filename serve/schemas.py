@@ -1,4 +1,4 @@
-"""The fields of every request, as JSON Schema: what /openapi.json says, and which fields are known."""
+"""The fields of every request as JSON Schema: for /openapi.json and to check field names."""
 
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType

@@ -52,7 +52,7 @@ def _clock(time_s: float) -> Callable[[], None]:
 
 
 def _check_size(space: Space, most: int, in_time: Callable[[], None]) -> None:
-    """Refuse a search before it takes time; its layouts are listed for that, which is quick beside their times."""
+    """Refuse a search that is too large before it starts; listing its layouts is quick compared to timing them."""
     updates = len(divisors(space.global_batch))
     units = sum(
         len(divisors(size // stages)) * updates

@@ -68,7 +68,7 @@ def for_slurm(found: Answer) -> str:
     """A time limit as Slurm reads it on the first line, then lines for the job's user.
 
     Raises:
-        UsageError: it is longer than Slurm can be told.
+        UsageError: it exceeds Slurm's longest.
     """
     warnings = (f"kernelcast: warning: {one_line(warning)}" for warning in found.warnings)
     return "\n".join([format_slurm(found.walltime.walltime_s), *warnings]) + "\n"
@@ -96,7 +96,7 @@ def _given(values: dict[str, Any]) -> tuple[dict[str, Given], dict[str, Any] | N
     model = fields.get("model")
     inline = model if isinstance(model, dict) else None
     if inline is not None:
-        # Only what the answer says of it; the model itself is made of its fields.
+        # For the answer only; the model itself is made from its fields.
         name = inline.get("name", "model")
         fields["model"] = name if isinstance(name, str) and not is_path(name) and name.strip() else "model"
     elif isinstance(model, str) and is_path(model):

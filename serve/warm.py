@@ -1,4 +1,4 @@
-"""What is kept warm: the bundle with all its models loaded, and what the site says; replaced as a whole."""
+"""What stays in memory: the bundle with all models loaded, and the site's settings; replaced as a whole."""
 
 import os
 from collections.abc import Mapping

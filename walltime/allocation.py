@@ -8,7 +8,7 @@ from kernelcast.runtime.request.layout import Parallelism
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allocation:
-    """Nodes and GPUs of a job; None where nobody said. `origin` says in words what the numbers come from."""
+    """Nodes and GPUs of a job; None where unknown. `origin` describes where the numbers come from."""
 
     nodes: int | None = None
     gpus_per_node: int | None = None

@@ -73,7 +73,7 @@ class Answer:
 
     @property
     def slurm(self) -> str | None:
-        """The time limit as Slurm reads it; None when it is longer than Slurm can be told."""
+        """The time limit as Slurm reads it; None when it exceeds Slurm's longest."""
         return format_slurm(self.walltime.walltime_s) if fits_slurm(self.walltime.walltime_s) else None
 
     def _held(self, time_s: float) -> Held:
@@ -126,9 +126,9 @@ def answer(
 ) -> Answer:
     """Predict a job's walltime.
 
-    `allocation` is what the scheduler gives the job, `asked_s` a time limit that it already has (a warning says
-    when it is too short). `load` makes a predictor from a bundle's path; a server passes one that it keeps warm.
-    `find_model` makes the model of settings where they do not name a file or a model in the usual way.
+    `allocation` is what the scheduler gives the job, `asked_s` its present time limit (too short gives a warning).
+    `load` makes a predictor from a bundle's path; a server passes one that it keeps warm. `find_model` makes the
+    model where settings do not name a file or a built-in model.
 
     Raises:
         UsageError: a setting is missing or fits neither the others nor the allocation; names where it stands.
@@ -144,7 +144,7 @@ def answer(
         layout.check(model)
         overheads = _overheads(settings)
         if given.gpus_per_node is not None:
-            # What the job really gets goes before what a file says about nodes in general.
+            # The job's allocation takes precedence over a file about nodes in general.
             asked["cluster"] = Cluster(gpus_per_node=given.gpus_per_node)
     bundle = settings.text("bundle") or ""
     with settings.blamed():

@@ -21,7 +21,7 @@ class StepTime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overheads:
-    """What a job does beside its steps.
+    """Time that a job spends outside its steps.
 
     `startup_s` until the first step; after every `checkpoint_every` steps one checkpoint stops the training for
     `checkpoint_s`; each of `restarts` costs `restart_s` and the steps since the last checkpoint, which are half
@@ -39,9 +39,9 @@ class Overheads:
 
     def __post_init__(self) -> None:
         if self.checkpoint_every is None and self.restarts:
-            raise UsageError(f"restarts is {self.restarts}, expected checkpoint_every beside it")
+            raise UsageError(f"restarts is {self.restarts}, expected checkpoint_every too")
         if self.checkpoint_every is None and self.checkpoint_s:
-            raise UsageError(f"checkpoint_cost is {self.checkpoint_s:g}, expected checkpoint_every beside it")
+            raise UsageError(f"checkpoint_cost is {self.checkpoint_s:g}, expected checkpoint_every too")
 
     def job_s(self, steps: int, step_s: float, *, lost: float) -> float:
         """Time of a job of `steps`; `lost` is the part of a checkpoint's interval that each restart does again."""
@@ -110,12 +110,12 @@ def walltime(
 
 
 def device_hours(time_s: float, devices: int) -> float:
-    """Hours that so many GPUs (or nodes) are held."""
+    """Hours times GPUs (or nodes)."""
     return time_s * devices / _S_PER_HOUR
 
 
 def _jobs(needed_s: float, step: StepTime, overheads: Overheads, margin: float, max_time_s: float) -> int:
-    """How many jobs of the longest time: every further one starts again and repeats up to a checkpoint's interval."""
+    """Number of jobs of the longest time: each further one starts again and repeats up to a checkpoint's interval."""
     most, needed = format_time(max_time_s), format_time(needed_s)
     too_long = f"max_time is {most}, expected at least the {needed} that the job needs"
     if overheads.checkpoint_every is None:

@@ -29,7 +29,7 @@ _SBATCH_OPTIONS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchScript:
-    """What the comments before a script's first command say.
+    """The fields in the comments before a script's first command.
 
     `off` after `#KERNELCAST off`: the user wants no prediction. `slurm_options` are those that decide how many
     nodes and GPUs the job gets, by their long names.

@@ -66,7 +66,7 @@ def format_slurm(time_s: float) -> str:
     """A time limit for Slurm, which counts in minutes: rounded up to the next one, at least one.
 
     Raises:
-        DataError: it is longer than Slurm can be told.
+        DataError: it exceeds Slurm's longest.
     """
     if not fits_slurm(time_s):
         raise DataError(
@@ -76,7 +76,7 @@ def format_slurm(time_s: float) -> str:
 
 
 def fits_slurm(time_s: float) -> bool:
-    """Whether a time is one that Slurm can be told."""
+    """Whether Slurm can express a time."""
     return _slurm_s(time_s) <= MAX_SLURM_S
 
 

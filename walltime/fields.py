@@ -1,4 +1,4 @@
-"""What a job's description may say: the fields of a request (runtime/request/fields.py), and those of a job.
+"""Fields of a job's description: the fields of a request (runtime/request/fields.py), and those of a job.
 
 The table behind `kernelcast.toml`, `#KERNELCAST` lines, the site file and the options of the command.
 """

@@ -1,6 +1,6 @@
-"""A job's description from where it may stand: options, a batch script, `kernelcast.toml`, the site's file.
+"""A job's description from its sources: options, a batch script, `kernelcast.toml`, the site's file.
 
-What an earlier one says goes before what a later one says.
+Earlier sources take precedence.
 """
 
 import tomllib
@@ -20,7 +20,7 @@ SITE_FILE = Path("/etc/kernelcast/site.toml")
 SITE_VARIABLE = "KERNELCAST_SITE"
 
 _MAX_FILE_BYTES = 1 << 20
-# What names a file; in a script that somebody else runs for its writer, only the site may choose files.
+# Fields that name a file; in scripts of other users only the site may choose files.
 _NAMES_A_FILE = ("bundle", "model")
 
 
@@ -42,8 +42,8 @@ def find_job(
 ) -> Job:
     """The job that `target` describes.
 
-    `target` is a batch script (`kernelcast.toml` beside it is read too), a `.toml` job file, or a folder with a
-    `kernelcast.toml`; without one, `kernelcast.toml` in this folder is read if it is there. `options` are fields
+    `target` is a batch script (`kernelcast.toml` in its folder is read too), a `.toml` job file, or a folder with a
+    `kernelcast.toml`; without one, `kernelcast.toml` in the working folder is read if it exists. `options` are fields
     from a command line, None where not given.
 
     Raises:
@@ -74,9 +74,8 @@ def script_job(
 ) -> Job:
     """The job of a batch script that is given as text.
 
-    With `folder`, that is where its relative paths begin and whose `kernelcast.toml` counts. Without, the script
-    comes from somebody whom the caller should not open files for: it may name models (built-in ones, and those
-    of the site), but neither bundles nor paths, and no `kernelcast.toml` is read.
+    Relative paths start from `folder`, and its `kernelcast.toml` is read. Without a folder the script is untrusted:
+    it may name models (built-in ones and the site's), but neither bundles nor paths, and no `kernelcast.toml` is read.
 
     Raises:
         DataError, UsageError: as in `find_job`.

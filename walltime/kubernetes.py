@@ -1,4 +1,4 @@
-"""Kubernetes Jobs: what they say about their training, what they ask for, and where a time limit goes.
+"""Kubernetes Jobs: their annotations, their resources, and where a time limit goes.
 
 Works on plain values (dictionaries, lists, texts, numbers); reading and writing manifests is the command's business.
 Sources: kubernetes.io/docs/concepts/workloads/controllers/job (activeDeadlineSeconds, completions, parallelism),
@@ -70,7 +70,7 @@ class KubernetesJob:
         return bool(value == "true")
 
     def given(self, folder: Path) -> dict[str, Given]:
-        """What its annotations say; relative paths are relative to `folder`.
+        """The fields of its annotations; relative paths start from `folder`.
 
         Raises:
             UsageError: a field is unknown, or its value is not accepted.
@@ -111,7 +111,7 @@ class KubernetesJob:
         return limits
 
     def allocation(self) -> Allocation:
-        """GPUs of all of its pods, where their containers say how many they get.
+        """GPUs of all its pods, where their containers request them.
 
         Raises:
             UsageError: its pods run after one another, for which one time is none; or a number is none.

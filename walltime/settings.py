@@ -11,7 +11,7 @@ from kernelcast.runtime.request.fields import unknown_field
 from kernelcast.runtime.request.kinds import Value
 from kernelcast.walltime.fields import FIELDS, JOB_FIELDS, PATHS, SITE_ONLY
 
-# Two ways to say the same thing.
+# Pairs of fields of which one determines the other.
 _EITHER = (("steps", "tokens"), ("micro_batches", "global_batch"))
 _MODEL_SUFFIXES = (".toml", ".json")
 _NOW = {old: field.name for field in FIELDS.values() for old in field.old}
@@ -19,7 +19,7 @@ _NOW = {old: field.name for field in FIELDS.values() for old in field.old}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A field's value and where it stands, in words (`train.sbatch line 3`, `--tokens`); paths are absolute."""
+    """A field's value and its origin as text (`train.sbatch line 3`, `--tokens`); paths are absolute."""
 
     value: Value
     origin: str
@@ -109,8 +109,8 @@ def is_path(model: str) -> bool:
 def merge(*sources: Mapping[str, Given]) -> Settings:
     """One answer per field: that of the first source that has it.
 
-    `steps` and `tokens` say the same thing, and so do `micro_batches` and `global_batch`: the first source that has
-    either one decides.
+    `steps` and `tokens` exclude each other, and so do `micro_batches` and `global_batch`: the first source with either
+    decides.
 
     Raises:
         UsageError: one source gives both.

@@ -1,4 +1,4 @@
-"""Slurm's words for nodes and GPUs, as sbatch, its environment and its plugins say them."""
+"""Slurm's options for nodes and GPUs: of sbatch, its environment and its plugins."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -14,9 +14,9 @@ _MOST = 10_000_000
 def slurm_allocation(options: Mapping[str, str]) -> Allocation:
     """Nodes and GPUs that Slurm gives a job with these options, by their long names without dashes.
 
-    Values are those of the command line or of the plugins (where `1-0` nodes and negative numbers mean that
-    the user said nothing). What Slurm decides only later stays unknown: a range of nodes, nodes for a number
-    of tasks, options that cannot be read.
+    Values are those of the command line or of the plugins (where `1-0` nodes and negative numbers mean
+    "not given"). Unknown is what Slurm decides later (a range of nodes, nodes for a number of tasks) and options that
+    cannot be read.
     """
     per_node = _gpus(options.get("gpus-per-node", ""))
     if per_node is None:
@@ -35,7 +35,7 @@ def slurm_allocation(options: Mapping[str, str]) -> Allocation:
 
 
 def slurm_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The options above as the environment of a running job says them; empty outside of a job."""
+    """The options above from the environment of a running job; empty outside a job."""
     if "SLURM_JOB_ID" not in environment:
         return {}
     names = {

@@ -26,10 +26,10 @@ def test_bodies_have_a_largest_size(start: Start) -> None:
     server = start("--max-body", "100")
     assert server.post("/predict", {"model": "x" * 50}).status == 422
     reply = server.post("/predict", {"model": "x" * 100})
-    assert (reply.status, reply.error) == (413, "body is larger than 100 bytes, expected at most so many")
+    assert (reply.status, reply.error) == (413, "body is too large, expected at most 100 bytes")
     head = b"POST /predict HTTP/1.1\r\nHost: k\r\nContent-Type: application/json\r\n"
     text = server.script(b"#" * 101)
-    assert (text.status, text.body[:36]) == (413, b"\nkernelcast: error: body is larger t")
+    assert (text.status, text.body[:36]) == (413, b"\nkernelcast: error: body is too larg")
     # Only announced, and never sent.
     assert b" 413 " in raw(server, head + b"Content-Length: 999999999999\r\n\r\n").splitlines()[0]
     chunk = b"64\r\n" + b"x" * 100 + b"\r\n"
