@@ -103,7 +103,7 @@ def test_models_come_from_the_file_or_from_beside_it(tmp_path: Path, name: str) 
         (HEAD + "defaults = 1" + RUN, "defaults is 1, expected a table [defaults]"),
         (
             HEAD + "[defaults]\nmeasured_s = 1" + RUN,
-            "defaults: field 'measured_s' is unknown, known are model",
+            "field 'defaults.measured_s' is unknown, known are model",
         ),
         (HEAD + "speed = 1\n" + RUN, "field 'speed' is unknown, known are site, hardware"),
         (HEAD + '"a b" = 1\n' + RUN, "field 'a b' is unknown"),
@@ -148,7 +148,7 @@ def test_models_come_from_the_file_or_from_beside_it(tmp_path: Path, name: str) 
         (HEAD + RUN + "published_components = 3", "run 1: published_components is 3, expected a table"),
         (
             HEAD + RUN + "published_components = {Encoder = 1}",
-            "run 1: published_components: field 'Encoder' is unknown, known are Encoder_Fwd",
+            "run 1: field 'published_components.Encoder' is unknown, known are Encoder_Fwd",
         ),
         (
             HEAD + RUN + "measured_components = {PP_P2P = 0}",
