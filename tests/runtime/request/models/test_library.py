@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, UsageError
@@ -190,6 +190,7 @@ _FIELDS = sorted(f.name for f in fields(ModelConfig))
 _HUGGING = sorted({name for path in CONFIGS.glob("*.json") for name in json.loads(path.read_text())})
 
 
+@settings(deadline=None)
 @given(
     base=st.sampled_from([None, *sorted(CONFIGS.glob("*.json"))]),
     change=st.dictionaries(st.sampled_from(_FIELDS + _HUGGING) | st.text(max_size=4), _VALUES, max_size=4),
