@@ -112,7 +112,7 @@ def test_a_site_whose_steps_are_not_known_says_what_to_do(tmp_path: Path) -> Non
 )
 def test_the_published_table() -> None:
     found = validate_published(PERLMUTTER, published_runs(PERLMUTTER, ""))
-    assert len(found.trained.manifest.regressors) == 43
+    assert len(found.trained.manifest.regressors) == 30
     assert found.mean_abs_published_error == pytest.approx(0.0498, abs=5e-5)
     assert found.mean_abs_error < 0.055
     for run in found.runs:
