@@ -57,7 +57,7 @@ def test_components_operators_and_summary(arguments: list[str], capsys: pytest.C
     assert out.count("  traced step ") == 1  # of the configuration with one process
     assert "mean of absolute errors" in out
     assert "repetition 1: mean" in out
-    assert "fastest steps of rounds cannot be compared, one each, the reference product by" in out
+    assert "fastest steps of rounds cannot be compared (one round), reference products by" in out
     assert "inside of the predicted 90 % interval: " in out
     assert "note: the bundle was measured on other hardware than this, " in out
     # The same again comes from the database: the same steps, as JSON.
@@ -109,7 +109,7 @@ def test_a_calibration_is_said_and_can_be_left_out(
     assert corrected["calibration"]["applied"] is True
     assert corrected["runs"][0]["predicted_s"] > before["runs"][0]["predicted_s"]
     assert run([*arguments, "--only", "1-1-1"]) == 0
-    assert "note: calibration of the predictions: " in capsys.readouterr().out
+    assert "note: calibration of predictions: " in capsys.readouterr().out
     assert run([*arguments, "--only", "1-1-1", "--no-calibration", "--json"]) == 0
     left_out = json.loads(capsys.readouterr().out)
     assert left_out["runs"][0]["predicted_s"] == before["runs"][0]["predicted_s"]
@@ -121,7 +121,7 @@ def test_a_calibration_is_said_and_can_be_left_out(
     [
         (["--max-processes", "1"], 2, "tiny (1-2-1) needs 2 processes, expected at most 1 (--max-processes)"),
         (["--threads", "100000"], 2, "expected at most 0 (its cores, 100000 threads each; --max-processes"),
-        (["--only", "4-1-1"], 2, "layout '4-1-1' is not trained here; there are 1-1-1, 1-2-1"),
+        (["--only", "4-1-1"], 2, "layout '4-1-1' is not in the configuration, known are 1-1-1, 1-2-1"),
         (["--dtype", "bfloat16"], 2, "was measured in float32, asked is bfloat16"),
         (["--config", "missing.toml"], 1, "configuration missing.toml: no such file"),
         (["--bundle", "missing.kcast"], 1, "missing.kcast"),
