@@ -59,7 +59,7 @@ def test_components_operators_and_summary(arguments: list[str], capsys: pytest.C
     assert "repetition 1: mean" in out
     assert "fastest steps of rounds cannot be compared (one round), reference products by" in out
     assert "inside the predicted 90 % interval: " in out
-    assert "note: the bundle was measured on other hardware than this, " in out
+    assert "note: the bundle was measured on other hardware; this is " in out
     # The same again comes from the database: the same steps, as JSON.
     assert run([*arguments, "--json", "--max-processes", "2"]) == 0
     printed = capsys.readouterr()
