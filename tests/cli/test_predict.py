@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from kernelcast.cli.main import main
 from kernelcast.cli.predict import predict
-from kernelcast.cli.tables import seconds, text_table
 from kernelcast.runtime import DataError, KernelcastError, UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
@@ -394,11 +393,3 @@ def test_help_says_every_option() -> None:
         assert isinstance(option, click.Option)
         assert option.help
         assert option.opts[0] in help_text
-
-
-def test_tables() -> None:
-    assert text_table(("name", "time"), [("a", "1 s"), ("long name", "12 ms")]) == (
-        "name        time\n---------  -----\na            1 s\nlong name  12 ms"
-    )
-    assert text_table(("a", "b"), []) == "a  b\n-  -"
-    assert [seconds(value) for value in (2, 0.0123, 4.5e-6, 0)] == ["2.000 s", "12.30 ms", "4.5 µs", "0.0 µs"]

@@ -1,6 +1,6 @@
-"""Plain-text tables: numbers flush right, words and ranges flush left."""
+"""Plain-text tables: numbers flush right, words and ranges flush left; times in words."""
 
-from kernelcast.cli.tables import text_table
+from kernelcast.cli.tables import seconds, text_table
 
 
 def test_numbers_are_flush_right() -> None:
@@ -33,3 +33,14 @@ def test_words_that_begin_with_a_digit_are_read_from_the_left() -> None:
 
 def test_lines_end_without_blanks() -> None:
     assert text_table(("a", "word"), [("1", "x")]).splitlines() == ["a  word", "-  ----", "1  x"]
+
+
+def test_rules_below_the_heads_and_a_table_without_rows() -> None:
+    assert text_table(("name", "time"), [("a", "1 s"), ("long name", "12 ms")]) == (
+        "name        time\n---------  -----\na            1 s\nlong name  12 ms"
+    )
+    assert text_table(("a", "b"), []) == "a  b\n-  -"
+
+
+def test_seconds_in_the_unit_that_reads_best() -> None:
+    assert [seconds(value) for value in (2, 0.0123, 4.5e-6, 0)] == ["2.000 s", "12.30 ms", "4.5 µs", "0.0 µs"]

@@ -1,0 +1,118 @@
+"""What ZeRO stages call to keep parameters, gradients and the optimizer's states in shards, by hand."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from kernelcast.runtime import Cluster, ModelConfig, Parallelism
+from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.step.calls import Call, Component
+from kernelcast.runtime.step.decomposition import Decomposition, decompose
+
+GPT_20B: dict[str, Any] = {
+    "name": "gpt-20b",
+    "hidden_size": 6144,
+    "sequence_length": 2048,
+    "attention_heads": 64,
+    "layers": 44,
+    "vocabulary_size": 50257,
+    "attention": "fused_softmax",
+    "parallel_residual": True,
+}
+PAPER = {"pp": 4, "tp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16}
+
+
+def sharded(**layout: Any) -> Decomposition:
+    return decompose(
+        model=ModelConfig(**GPT_20B),
+        parallelism=Parallelism(**PAPER | layout),
+        cluster=Cluster(gpus_per_node=4),
+        bucket_entries=1_260_000_000,
+    )
+
+
+def named(call: Call) -> str:
+    """The operator, with its role where it has several."""
+    return f"{call.operator}/{call.role}" if call.role else call.operator
+
+
+def listed(calls: Iterable[Call]) -> list[Call]:
+    """Those that the paper's Table I lists; the others are in answers/test_left_out.py."""
+    return [call for call in calls if not OPERATORS[call.operator].is_optional]
+
+
+@pytest.mark.parametrize(
+    ("zero", "expected"),
+    [
+        (0, [("all_reduce/data", 1_097_430_528), ("adam/last_stage", 1_097_430_528)]),
+        (
+            1,
+            [
+                ("all_reduce/data", 1_097_430_528),
+                ("adam/last_stage", 1_097_430_528),
+                ("all_gather/data", 137_178_816),
+            ],
+        ),
+        (
+            2,
+            [
+                ("adam/last_stage", 137_178_816),
+                ("all_gather/data", 137_178_816),
+            ],
+        ),
+        (3, [("adam/last_stage", 137_178_816)]),
+    ],
+)
+def test_updates_under_zero(zero: int, expected: list[tuple[str, int]]) -> None:
+    # The last stage: 9 layers and the logits; 1,097,430,528 / 8 = 137,178,816 on a shard, 9 / 8 layers.
+    parts = sharded(zero=zero)
+    update = parts.update(parts.stages[-1])
+    assert [(named(call), call.shape[0]) for call in listed(update.calls)] == expected
+    [optimizer] = listed(update.optimizer)
+    assert optimizer.shape[1] == (9 if zero < 2 else 2)
+    # Clipping and zeroing go over what the optimizer goes over.
+    assert [(call.operator, call.shape) for call in update.optimizer if call is not optimizer] == [
+        ("gradient_clip", optimizer.shape[:1]),
+        ("gradient_zero", optimizer.shape[:1]),
+    ]
+
+
+def test_fully_sharded_blocks_fetch_their_parameters() -> None:
+    parts = sharded(zero=3)
+    # A layer of 113,284,608 parameters on a device, the embedding 12,672 · 6,144 and the logits with a norm.
+    layer, embedding, logits = 113_284_608, 77_856_768, 77_869_056
+    for block, parameters in ((parts.layer, layer), (parts.first, embedding), (parts.last, logits)):
+        assert [(named(call), call.shape, call.count) for call in block.gather] == [
+            ("all_gather/data", (parameters // 8, 8, 1), 1)
+        ]
+        assert [(named(call), call.shape, call.count) for call in block.scatter] == [
+            ("reduce_scatter/data", (parameters, 8, 1), 1)
+        ]
+    # Every pass of a layer fetches its parameters, and the backward pass gives its gradients away.
+    for component, name in (
+        (Component.GATHER_FORWARD, "all_gather/data"),
+        (Component.GATHER_BACKWARD, "all_gather/data"),
+        (Component.SCATTER, "reduce_scatter/data"),
+    ):
+        calls = [call for found, call in parts.calls(0) if found is component]
+        assert {(named(call), call.direction) for call in calls} == {(name, Direction.ONCE)}
+        assert sum(call.count for call in calls) == 12
+    assert parts.is_sharded
+    for zero in (2, 3):
+        alone = sharded(zero=zero, dp=1)
+        assert not alone.is_sharded
+        assert not alone.layer.gather + alone.layer.scatter
+
+
+def test_gradients_that_are_kept_in_shards_are_scattered_in_every_micro_batch() -> None:
+    shared, parts = (sharded(zero=zero) for zero in (3, 2))
+    for block, other in (
+        (parts.layer, shared.layer),
+        (parts.first, shared.first),
+        (parts.last, shared.last),
+    ):
+        assert block.scatter == other.scatter
+        assert block.scatter
+        assert not block.gather
+    assert parts.is_sharded
