@@ -1,6 +1,9 @@
-"""What ships as package data: models by name; bundles, fabrics, stacks and the device table join them here."""
+"""What ships as package data: models by name, the device table; bundles, fabrics and stacks join them here."""
 
 from pathlib import Path
 
 MODELS = Path(__file__).resolve().parent / "models"
 """A TOML file per built-in model, with its source."""
+
+DEVICES = Path(__file__).resolve().parent / "devices.toml"
+"""Published peaks of devices, a source per row."""

@@ -1,0 +1,109 @@
+"""Published peaks of devices: one table, `shipped/devices.toml`, with the source of every row."""
+
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from types import MappingProxyType
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.shipped import DEVICES
+
+_MAKERS = re.compile(r"^(nvidia|amd|tesla|instinct)+")
+_TF32 = "tf32"
+# Element types of one rate: both forms of 8-bit floats.
+_RATE_OF = MappingProxyType({"float8_e4m3fn": "float8", "float8_e5m2": "float8"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Link:
+    """What connects a device with others of its node: `bytes_per_s` in each direction."""
+
+    kind: str
+    bytes_per_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """Peaks of one device. `flops_per_s` by element type, dense; `memory_bytes_per_s` of its own memory.
+
+    `links` inside a node, the fastest first; `cache_bytes` of the last-level cache; `source` says who published it.
+    """
+
+    name: str
+    title: str
+    memory_bytes: int
+    memory_bytes_per_s: float
+    cache_bytes: int
+    power_w: float
+    source: str
+    links: tuple[Link, ...] = ()
+    flops_per_s: Mapping[str, float] = field(default_factory=dict, repr=False)
+
+    def peak_flops_per_s(self, dtype: str) -> float | None:
+        """Rate that utilisation refers to; None where the device does not compute in `dtype`."""
+        return self.flops_per_s.get(_RATE_OF.get(dtype, dtype))
+
+    def most_flops_per_s(self, dtype: str) -> float | None:
+        """Rate that nothing exceeds: frameworks may compute float32 products in TF32."""
+        rates = [self.peak_flops_per_s(dtype), self.flops_per_s.get(_TF32) if dtype == "float32" else None]
+        return max((rate for rate in rates if rate is not None), default=None)
+
+
+@cache
+def devices() -> Mapping[str, Device]:
+    """Every device of the table by its short name, such as `h100-sxm`."""
+    table = tomllib.loads(DEVICES.read_text())
+    return MappingProxyType({name: _device(name, row) for name, row in table.items()})
+
+
+def device_named(name: str) -> Device | None:
+    """The device that a driver, a file or a user calls `name`; None where the table does not have it.
+
+    Case, blanks, punctuation and the maker's name do not matter.
+    """
+    return _by_name().get(_plain(name))
+
+
+def device(name: str) -> Device:
+    """Look a device up by any of its names.
+
+    Raises:
+        UsageError: the table does not have it.
+    """
+    found = device_named(name)
+    if found is None:
+        raise UsageError(f"device {name!r:.80} is unknown; known are {', '.join(devices())}")
+    return found
+
+
+@cache
+def _by_name() -> Mapping[str, Device]:
+    table = tomllib.loads(DEVICES.read_text())
+    return {_plain(name): devices()[short] for short, row in table.items() for name in (short, *row["names"])}
+
+
+def _plain(name: str) -> str:
+    return _MAKERS.sub("", re.sub(r"[^a-z0-9]", "", name.lower()))
+
+
+def _device(name: str, row: Mapping[str, object]) -> Device:
+    # The table ships with the package; a test reads every row.
+    number: Mapping[str, float] = row  # type: ignore[assignment]
+    links: list[Mapping[str, object]] = row["links"]  # type: ignore[assignment]
+    flops: Mapping[str, float] = row["flops"]  # type: ignore[assignment]
+    return Device(
+        name=name,
+        title=str(row["title"]),
+        memory_bytes=int(number["memory_gb"] * 2**30),
+        memory_bytes_per_s=number["memory_gb_per_s"] * 1e9,
+        cache_bytes=int(number["cache_mib"] * 2**20),
+        power_w=float(number["power_w"]),
+        source=str(row["source"]),
+        links=tuple(
+            Link(kind=str(link["kind"]), bytes_per_s=float(link["gb_per_s"]) * 1e9)  # type: ignore[arg-type]
+            for link in links
+        ),
+        flops_per_s=MappingProxyType({dtype: rate * 1e12 for dtype, rate in flops.items()}),
+    )
