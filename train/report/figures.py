@@ -178,6 +178,8 @@ class TrainingFigures:
                 {"operator": s.operator, "direction": s.direction.value, "reason": s.reason}
                 for s in self.trained.skipped
             ],
+            "samples": self.trained.samples,
+            "doubtful": dict(self.trained.doubts),
             "notes": [
                 {"operator": n.operator, "direction": n.direction.value, "text": n.text} for n in self.notes
             ],
