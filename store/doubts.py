@@ -186,9 +186,10 @@ def _far(
 def _least_deviations(columns: _Array, wanted: _Array) -> _Array:
     """Coefficients [columns] with the least absolute deviations, by reweighted least squares."""
     weights = np.ones(len(wanted))
-    solution = np.zeros(columns.shape[1])
+    solution: _Array = np.zeros(columns.shape[1])
     for _ in range(_ROUNDS):
         scaled = columns * weights[:, None]
-        solution = np.linalg.solve(columns.T @ scaled + 1e-9 * np.eye(columns.shape[1]), scaled.T @ wanted)
+        normal = columns.T @ scaled + 1e-9 * np.eye(columns.shape[1])
+        solution = np.asarray(np.linalg.solve(normal, scaled.T @ wanted), dtype=np.float64)
         weights = 1 / np.maximum(np.abs(wanted - columns @ solution), _SMALLEST_ERROR)
     return solution

@@ -82,7 +82,7 @@ def source_of(key: Key, entries: Collection[Key]) -> Source | None:
             gathered=found.gathered,
             alike=found.alike,
         )
-    other = _OTHER_PASS.get(direction)
+    other = _OTHER_PASS.get(direction, direction)
     if other in row.costs and (name, other) in entries:
         return Source(key=key, answered_by=(name, other), is_other_pass=True)
     return None
