@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
 from kernelcast.store import Database
 from kernelcast.store.importers import Description, read_nccl_tests, store_parsed
+from kernelcast.store.importers.description import device_named
 
 HEAD = """# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902
 # Collective test starting: {collective}_perf
