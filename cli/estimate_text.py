@@ -5,7 +5,7 @@ from itertools import groupby
 
 from kernelcast.cli.tables import seconds, seconds_precisely, text_table
 from kernelcast.runtime import Estimate
-from kernelcast.runtime.views.formatting import gibibytes, measured, rate
+from kernelcast.runtime.views.formatting import amount, gibibytes, measured, percent, rate
 from kernelcast.runtime.views.step_breakdown import operator_totals
 
 TOP_OPERATORS = 12
@@ -46,6 +46,7 @@ def headline(estimate: Estimate) -> str:
     return "\n".join(
         (
             *lines,
+            f"compute   {_utilisation(estimate)}",
             f"timeline  {estimate.timeline}, {layout.schedule}; stages wait {estimate.bubble_share:.1%} "
             "of the pipeline's time",
             f"model     {model.name}: {model.layers} layers, hidden {model.hidden_size}, "
@@ -60,6 +61,18 @@ def headline(estimate: Estimate) -> str:
             f"hardware  {hardware}",
             *([] if calibration is None else [f"calibration  {calibration.summary}"]),
         )
+    )
+
+
+def _utilisation(estimate: Estimate) -> str:
+    """What the model computes per second and device, against the device's peak."""
+    rate_text, peak = f"{amount(estimate.flops_per_s_per_device, 'FLOP/s')} per device", estimate.peak
+    if peak is None or estimate.mfu is None:
+        return f"{rate_text}; the peak of the device is not known"
+    recomputes = estimate.parallelism.recompute != "none"
+    return (
+        f"{rate_text}, MFU {percent(estimate.mfu)}{f', HFU {percent(estimate.hfu)}' if recomputes else ''} "
+        f"of {amount(peak.flops_per_s, 'FLOP/s')} ({peak.device}, {peak.dtype})"
     )
 
 

@@ -24,7 +24,7 @@ from kernelcast.runtime.search import Answer, Question, SearchResult, search
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, read_question
 from kernelcast.runtime.search.result import SEARCH_FORMAT
 from kernelcast.runtime.search.sweep import Report
-from kernelcast.runtime.views.formatting import rate
+from kernelcast.runtime.views.formatting import percent, rate, three_digits
 
 SHOWN_WARNINGS = 8
 _LONG_S = 3.0
@@ -155,8 +155,8 @@ def render(result: SearchResult, *, pareto: bool) -> str:
 
 
 _HEADERS = (
-    "", "step", "tokens/s/device", "GiB", *DEGREES, "micro-batch", "schedule", "recompute", "ZeRO", "seq.",
-    "warnings",
+    "", "step", "tokens/s/device", "TFLOP/s/device", "MFU", "GiB", *DEGREES, "micro-batch", "schedule",
+    "recompute", "ZeRO", "seq.", "warnings",
 )  # fmt: skip
 
 
@@ -169,6 +169,8 @@ def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
                 str(rank),
                 seconds_precisely(answer.step_time_s),
                 rate(answer.tokens_per_s_per_gpu),
+                three_digits(answer.estimate.flops_per_s_per_device / 1e12),
+                percent(answer.estimate.mfu),
                 in_gib(answer.memory_bytes),
                 *(str(getattr(one, name)) for name in DEGREES),
                 f"{one.micro_batch} × {one.micro_batches}",

@@ -7,6 +7,8 @@ from typing import Any
 from kernelcast.runtime.answers.asking import Question, Warnings, question
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.bundle.calibration import CalibrationUse
+from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops
+from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.pipeline.durations import Durations
@@ -155,7 +157,8 @@ class Estimate:
     `bubble_share` the part of the pipeline's time in which the average stage waits. `cluster_source` is where the
     devices per node come from: "asked", "bundle", or "one node" where the bundle has no fabric and the whole
     job is assumed to lie on one node. `processes_per_node` compute at once on the fullest node; `answered_with` are the
-    measured numbers of processes per node that its operators' times come from. `parts`, `answers` and `durations` (one
+    measured numbers of processes per node that its operators' times come from. `peak` is the rate that utilisation
+    refers to, None where it is unknown. `parts`, `answers` and `durations` (one
     configuration) are what it was added up from.
     """
 
@@ -176,6 +179,7 @@ class Estimate:
     answered_with: tuple[int, ...]
     bucket_entries: int
     provenance: Provenance
+    peak: Peak | None
     parts: Decomposition = field(repr=False)
     answers: Mapping[Question, Answer] = field(repr=False)
     durations: Durations = field(repr=False, compare=False)
@@ -189,6 +193,28 @@ class Estimate:
     def padded_vocabulary_size(self) -> int:
         """Rows of the vocabulary as it is trained (eq. 1, 2)."""
         return int(padded_vocabulary(self.model.vocabulary_size, self.parallelism.tp))
+
+    @property
+    def model_flops(self) -> float:
+        """FLOPs of the model in this step of the whole job, without recomputation (utilisation.py)."""
+        return model_flops(self.parts)
+
+    @property
+    def flops_per_s_per_device(self) -> float:
+        """`model_flops` per second and device."""
+        return self.model_flops / (self.step_time_s * self.parallelism.world_size)
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation: the share of the devices' peak that the model uses; None without a peak."""
+        return None if self.peak is None else self.flops_per_s_per_device / self.peak.flops_per_s
+
+    @property
+    def hfu(self) -> float | None:
+        """Hardware FLOPs utilisation: as `mfu`, with what is computed again; None without a peak."""
+        if self.mfu is None:
+            return None
+        return self.mfu * hardware_flops(self.parts) / self.model_flops
 
     @property
     def operators(self) -> tuple[OperatorRow, ...]:
@@ -226,6 +252,11 @@ class Estimate:
             "timeline": self.timeline,
             "bubble_share": self.bubble_share,
             "tokens_per_s": self.tokens_per_s,
+            "model_flops": self.model_flops,
+            "tflops_per_device": self.flops_per_s_per_device / 1e12,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "peak": None if self.peak is None else self.peak.to_dict(),
             "components": self.components.to_dict(),
             "layer_counts": list(self.layer_counts),
             "stages": [{**asdict(stage), "update_s": stage.update_s} for stage in self.stages],

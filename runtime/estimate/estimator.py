@@ -25,6 +25,7 @@ from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_g
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.estimate import Components, Estimate, Memory, Provenance, StageEstimate
 from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.estimate.utilisation import peak_of
 from kernelcast.runtime.memory import on_cpu, stage_memory
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
@@ -64,6 +65,7 @@ class Estimator:
         self.predictor = Predictor(bundle, remembered=remembered_answers, calibrated=calibrated)
         self._most_remembered = remembered
         self._provenance = {kind: _provenance(bundle, kind, calibrated) for kind in get_args(TimelineKind)}
+        self._peak = peak_of(bundle)
         self._levels = bundle.levels
         self._lock = threading.Lock()
         self._remembered: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
@@ -171,6 +173,7 @@ class Estimator:
             answered_with=self._answered_with(processes, answers.asked.sources.values()),
             bucket_entries=bucket_entries,
             provenance=self._provenance[timeline],
+            peak=self._peak,
             parts=parts,
             answers=MappingProxyType(answers.asked.answers),
             durations=_first(step.durations),

@@ -8,6 +8,7 @@ from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline import StepTimeline
 from kernelcast.runtime.step.parameters import total_parameters
 from kernelcast.runtime.views.formatting import (
+    amount,
     counted,
     gibibytes,
     measured,
@@ -89,6 +90,12 @@ def _tiles(estimate: Estimate) -> Iterator[Markup]:
     devices = estimate.parallelism.world_size
     per_device = f"{rate(estimate.tokens_per_s / devices)} per device"
     yield tile("tokens per second", rate(estimate.tokens_per_s), per_device)
+    rate_text, peak = f"{amount(estimate.flops_per_s_per_device, 'FLOP/s')} per device", estimate.peak
+    if peak is None:
+        yield tile("model FLOPs utilisation", "–", f"{rate_text}; peak not known")
+    else:
+        of_peak = f"{rate_text} of {amount(peak.flops_per_s, 'FLOP/s')}"
+        yield tile("model FLOPs utilisation", percent(estimate.mfu), of_peak)
     nodes = f"{estimate.cluster.gpus_per_node:,} per node ({estimate.cluster_source})"
     yield tile("devices", f"{devices:,}", nodes)
     yield tile("pipeline bubble", percent(estimate.bubble_share), "of the time until the last pass ends")
@@ -141,6 +148,11 @@ def _question(estimate: Estimate) -> Markup:
         "bundle": f"{Path(source.bundle).name}: {source.statistic} times, {source.dtype}, "
         f"{measured(source.created_at)}",
     }
+    if estimate.peak is not None:
+        peak = estimate.peak
+        asked["peak of a device"] = (
+            f"{amount(peak.flops_per_s, 'FLOP/s')} in {peak.dtype}, {peak.device} ({peak.source})"
+        )
     if source.calibration is not None:
         asked["calibration"] = source.calibration.summary
     return section("The question", facts(asked))

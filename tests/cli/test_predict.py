@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,24 @@ def test_readable(make_bundle: Make, model_file: Path) -> None:
     assert "  Stage_Bwd_Max  680.0 µs" in lines
     assert "      1       1       1,912  140.0 µs  285.0 µs      0.0 µs  5.0 µs" in lines
     assert not [line for line in lines if line != line.rstrip() or line.startswith("warning")]
+
+
+def test_utilisation(make_bundle: Make, model_file: Path) -> None:
+    compute = [ComputeFingerprint(kind="cuda", device_name="NVIDIA H100 80GB HBM3")]
+    bundle = make_bundle(compute=compute, dtype="bfloat16")
+    [line] = [one for one in run(bundle, model_file).output.splitlines() if one.startswith("compute ")]
+    assert re.fullmatch(
+        r"compute   [\d.]+ MFLOP/s per device, MFU 0\.0 % of 989 TFLOP/s \(NVIDIA H100 SXM5 80 GB, bfloat16\)",
+        line,
+    )
+    assert ", HFU 0.0 % of 989" in run(bundle, model_file, "--recompute", "full").output
+    assert "FLOP/s per device; the peak of the device is not known" in run(make_bundle(), model_file).output
+
+
+def test_memory_without_a_unit_is_refused(make_bundle: Make, model_file: Path) -> None:
+    error = run(make_bundle(), model_file, "--gpu-memory", "80").exception
+    assert isinstance(error, UsageError)
+    assert str(error).startswith("gpu_memory is '80' without a unit, expected one of B, kB, MB, GB, ")
 
 
 def test_json(make_bundle: Make, model_file: Path) -> None:
