@@ -101,11 +101,6 @@ class Setting:
         return between.cards / self.groups
 
 
-def groups_on_a_node(fabric: Fabric, gpus_per_node: int) -> int:
-    """Groups of a step that use a node's cards at the same time: every device of it is in one."""
-    return max(1, fabric.devices_per_node // gpus_per_node)
-
-
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What one algorithm takes per level, in µs: its steps, the start-up, and moving its bytes [sizes]."""
@@ -143,13 +138,14 @@ def collective_us(
         steps_us = inside.latency * one.inside_steps_us + between.latency * one.between_steps_us
         startup_us = inside.latency * one.inside_startup_us + between.latency * one.between_startup_us
         fastest = np.minimum(fastest, fastest_protocol_us(steps_us, startup_us, moving_us))
-    return np.maximum(fastest, least_us(operator, size, setting))
+    found: Times = np.maximum(fastest, least_us(operator, size, setting))
+    return found
 
 
-def fastest_protocol_us(steps_us: ArrayLike, startup_us: ArrayLike, moving_us: ArrayLike) -> Times:
+def fastest_protocol_us(steps_us: Times | float, startup_us: Times | float, moving_us: Times) -> Times:
     """Time in µs with the better of two protocols: full rate after a start-up, or a part of the rate at once."""
-    moving = np.asarray(moving_us, dtype=np.float64)
-    return LAUNCH_US + steps_us + np.minimum(startup_us + moving, moving / LOW_LATENCY_SHARE)
+    moving: Times = np.minimum(startup_us + moving_us, moving_us / LOW_LATENCY_SHARE)
+    return LAUNCH_US + steps_us + moving
 
 
 def least_us(operator: str, message_bytes: ArrayLike, setting: Setting) -> Times:

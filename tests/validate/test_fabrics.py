@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kernelcast.cli.main import main
+from kernelcast.cli.validate_fabrics import fabrics
 from kernelcast.runtime.errors import DataError
 from kernelcast.validate.fabric_rows import A100_SOURCES
 from kernelcast.validate.fabrics import FabricValidation, validate_fabrics
@@ -48,10 +48,10 @@ def test_both_levels_predict_better_than_the_slower_one(found: FabricValidation)
 
 
 def test_command_prints_every_size(found: FabricValidation) -> None:
-    printed = CliRunner().invoke(main, ["validate", "fabrics", str(DATA)], catch_exceptions=False)
+    printed = CliRunner().invoke(fabrics, [str(DATA)], catch_exceptions=False)
     assert printed.exit_code == 0
     assert printed.output.count("16,384 MiB") == 3
-    as_json = CliRunner().invoke(main, ["validate", "fabrics", str(DATA), "--json"], catch_exceptions=False)
+    as_json = CliRunner().invoke(fabrics, [str(DATA), "--json"], catch_exceptions=False)
     assert json.loads(as_json.output) == found.to_dict()
 
 
@@ -66,5 +66,5 @@ def test_what_is_no_parquet_file_is_named(tmp_path: Path) -> None:
     table = tmp_path / "aiconfigurator" / "a100_sxm" / "comm" / "nccl" / "1" / "nccl_perf.parquet"
     table.parent.mkdir(parents=True)
     table.write_text("nothing")
-    with pytest.raises(DataError, match="nccl_perf.parquet: is not aiconfigurator's table of NCCL"):
+    with pytest.raises(DataError, match=r"nccl_perf\.parquet: is not aiconfigurator's table of NCCL"):
         validate_fabrics(tmp_path)
