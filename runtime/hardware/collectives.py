@@ -111,6 +111,7 @@ class Terms:
     between_startup_us: float
     inside_us: Times
     between_us: Times
+    has_low_latency: bool
 
 
 def collective_us(
@@ -137,15 +138,20 @@ def collective_us(
         moving_us = np.maximum(inside_us, between_us) + np.minimum(inside_us, between_us) / setting.nodes
         steps_us = inside.latency * one.inside_steps_us + between.latency * one.between_steps_us
         startup_us = inside.latency * one.inside_startup_us + between.latency * one.between_startup_us
-        fastest = np.minimum(fastest, fastest_protocol_us(steps_us, startup_us, moving_us))
+        times_us = protocol_us(one, steps_us=steps_us, startup_us=startup_us, moving_us=moving_us)
+        fastest = np.minimum(fastest, times_us)
     found: Times = np.maximum(fastest, least_us(operator, size, setting))
     return found
 
 
-def fastest_protocol_us(steps_us: Times | float, startup_us: Times | float, moving_us: Times) -> Times:
+def protocol_us(
+    algorithm: Terms, *, steps_us: Times | float, startup_us: Times | float, moving_us: Times
+) -> Times:
     """Time in µs with the better of two protocols: full rate after a start-up, or a part of the rate at once."""
-    moving: Times = np.minimum(startup_us + moving_us, moving_us / LOW_LATENCY_SHARE)
-    return LAUNCH_US + steps_us + moving
+    found: Times = startup_us + moving_us
+    if algorithm.has_low_latency:
+        found = np.minimum(found, moving_us / LOW_LATENCY_SHARE)
+    return LAUNCH_US + steps_us + found
 
 
 def least_us(operator: str, message_bytes: ArrayLike, setting: Setting) -> Times:
@@ -213,6 +219,7 @@ def terms_of(operator: str, size: Times, setting: Setting, *, quality: float = 0
             between_startup_us=0.0 if between is None else between.startup_us,
             inside_us=inside_us,
             between_us=between_us,
+            has_low_latency=one.has_low_latency,
         )
 
 
@@ -220,7 +227,7 @@ def terms_of(operator: str, size: Times, setting: Setting, *, quality: float = 0
 class _Algorithm:
     """Steps and bytes per level, of one process inside a node and of the whole group's cards between nodes.
 
-    `inside_share` is the share of the links' rate that it reaches.
+    `inside_share` is the share of the links' rate that it reaches; `has_low_latency`: a protocol without start-up has it.
     """
 
     inside_steps: float
@@ -228,6 +235,7 @@ class _Algorithm:
     inside_bytes: Times
     between_bytes: Times
     inside_share: float
+    has_low_latency: bool = True
 
 
 def _algorithms(operator: str, size: Times, setting: Setting, quality: float) -> Iterator[_Algorithm]:
@@ -255,7 +263,8 @@ def _algorithms(operator: str, size: Times, setting: Setting, quality: float) ->
     yield _Algorithm(2 * (g - 1), hops, 2 * size, 2 * size, share)
     # NCCL takes the switch where a group fills the node (data/nccl-tests: with 8 of 8 devices, not with 4).
     if inside is not None and inside.in_switch is not None and g == setting.fabric.devices_per_node:
-        yield _Algorithm(2, hops, size, 2 * size, _at(inside.in_switch, quality))
+        share = _at(inside.in_switch, quality)
+        yield _Algorithm(2, hops, size, 2 * size, share, has_low_latency=False)
 
 
 def _direct(size: Times, setting: Setting, share: float) -> _Algorithm:

@@ -18,8 +18,8 @@ from kernelcast.runtime.hardware.collectives import (
     Setting,
     Times,
     collective_us,
-    fastest_protocol_us,
     least_us,
+    protocol_us,
     terms_of,
 )
 from kernelcast.runtime.hardware.fabric import Fabric
@@ -145,7 +145,8 @@ def _errors(fabric: Fabric, operator: str, rows: MeasuredRows, latency: Times, p
         steps_us = latency[..., None] * (one.inside_steps_us + one.between_steps_us)
         startup_us = latency[..., None] * (one.inside_startup_us + one.between_startup_us)
         moving_us = per_byte[..., None] * (one.inside_us + one.between_us)
-        fastest = np.minimum(fastest, fastest_protocol_us(steps_us, startup_us, moving_us))
+        times_us = protocol_us(one, steps_us=steps_us, startup_us=startup_us, moving_us=moving_us)
+        fastest = np.minimum(fastest, times_us)
     mean: Times = np.abs(np.log(fastest / rows.time_us)).mean(axis=-1)
     return mean
 
