@@ -83,7 +83,7 @@ def show(name: str, operators: tuple[str, ...], layouts: str, sizes: str, as_jso
         (
             row["operator"],
             f"{row['nodes']} × {row['gpus_per_node']}",
-            f"{row['message_bytes'] / 2**20:,.0f} MiB",
+            _size(row["message_bytes"]),
             seconds(row["time_us"] / 1e6),
             f"{seconds(row['low_us'] / 1e6)} to {seconds(row['high_us'] / 1e6)}",
             seconds(row["least_us"] / 1e6),
@@ -92,6 +92,12 @@ def show(name: str, operators: tuple[str, ...], layouts: str, sizes: str, as_jso
         for row in rows
     ]
     click.echo(text_table(("collective", "layout", "message", "time", "range", "wire", "bus"), table))
+
+
+def _size(size_bytes: int) -> str:
+    if size_bytes >= 2**20:
+        return f"{size_bytes / 2**20:,.4g} MiB"
+    return f"{size_bytes / 2**10:,.4g} KiB"
 
 
 def _found(name: str) -> Fabric:

@@ -227,7 +227,8 @@ def terms_of(operator: str, size: Times, setting: Setting, *, quality: float = 0
 class _Algorithm:
     """Steps and bytes per level, of one process inside a node and of the whole group's cards between nodes.
 
-    `inside_share` is the share of the links' rate that it reaches; `has_low_latency`: a protocol without start-up has it.
+    `inside_share` is the share of the links' rate that it reaches; `has_low_latency`: it has a protocol without
+    start-up.
     """
 
     inside_steps: float
