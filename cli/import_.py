@@ -1,4 +1,4 @@
-"""`kernelcast import csv`, `kernelcast import estimate-train-time` and `kernelcast import nccl-tests`."""
+"""`kernelcast import`: csv, estimate-train-time, nccl-tests, vtrain and vidur."""
 
 import json
 from collections import Counter
@@ -20,6 +20,8 @@ from kernelcast.store.importers import (
     read_description,
     read_estimate_train_time,
     read_nccl_tests,
+    read_vidur,
+    read_vtrain,
     store_parsed,
 )
 from kernelcast.store.importers.nccl_tests import OPERATORS_OF
@@ -125,6 +127,30 @@ def nccl_tests(paths: tuple[Path, ...], collective: str | None, as_dtype: str, *
         strict=options["strict"],
     )
     _store(parsed, options)
+
+
+@import_.command()
+@_importing
+def vtrain(paths: tuple[Path, ...], **options: Any) -> None:
+    """Import vTrain's all-reduces inside a node: AR_GPU2.csv and so on.
+
+    \b
+    kernelcast import vtrain trace/a100/AR_GPU*.csv --db a100.db --device-name 'NVIDIA A100-SXM4-80GB' \\
+      --gpus-per-node 8
+    """
+    _store(read_vtrain(paths, described=_described(options), strict=options["strict"]), options)
+
+
+@import_.command()
+@_importing
+def vidur(paths: tuple[Path, ...], **options: Any) -> None:
+    """Import Vidur's collectives inside a node: all_reduce.csv and send_recv.csv.
+
+    \b
+    kernelcast import vidur a100_dgx/all_reduce.csv --db a100.db --device-name 'NVIDIA A100-SXM4-80GB' \\
+      --gpus-per-node 8
+    """
+    _store(read_vidur(paths, described=_described(options), strict=options["strict"]), options)
 
 
 def _described(options: dict[str, Any]) -> Description:

@@ -128,6 +128,11 @@ class Database:
         with self._transaction() as connection:
             return write.write_run(connection, run, compute, fabric, software)
 
+    def add_fabric(self, fabric: FabricFingerprint) -> bool:
+        """Add a fabric that no run was measured over, such as a described one; answers whether it was new."""
+        with self._transaction() as connection:
+            return write.write_fabric(connection, fabric)
+
     def add_samples(self, samples: Iterable[Sample]) -> int:
         """Add samples with their flags, repetitions and kernels; answers how many were not there yet.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.file import Bundle, check_writable, write_bundle
+from kernelcast.runtime.bundle.fingerprint import DESCRIBED, FabricFingerprint
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest, RegressorEntry
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
 from kernelcast.store.database_file import check_file, read_header
@@ -124,7 +125,7 @@ def train_bundle(
         dtype=scope.dtype,
         statistic=statistic,
         compute=scope.compute,
-        fabric=scope.fabric,
+        fabric=(*scope.fabric, *_described(database, scope)),
         software=scope.software,
         dataset_digest=dataset_digest(used),
         seed=seed,
@@ -197,6 +198,14 @@ def _known(earlier: Bundle | None, task: FitTask) -> Fitted | None:
             same = (entry.table_digest, entry.recipe_digest) == (table_digest(task.table), task.recipe)
             return Fitted(selected=None, model=earlier.files[entry.file], entry=entry) if same else None
     return None
+
+
+def _described(database: Database, scope: Scope) -> tuple[FabricFingerprint, ...]:
+    """The described fabric of the database whose nodes are like the measured ones; none where several are."""
+    sizes = {one.gpus_per_node for one in scope.fabric}
+    found = [row.fingerprint for row in database.fabric_list() if row.fingerprint.backend == DESCRIBED]
+    alike = [one for one in found if not sizes or one.gpus_per_node in sizes]
+    return tuple(alike) if len(alike) == 1 else ()
 
 
 def _check(database: Database, output: Path, statistic: str, seed: int, jobs: int) -> None:
