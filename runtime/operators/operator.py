@@ -119,6 +119,7 @@ class Operator:
       `ring_passes[0] + ring_passes[1] · p + ring_passes[2] / p` (NVIDIA nccl-tests, PERFORMANCE.md).
     - `is_divided`: a collective whose entries are split between the processes, an equal part for each; `is_in_place`:
       one that frameworks call with the same buffer for input and output.
+    - `is_elementwise`: its time depends on its number of elements, whatever their shape.
     - `is_on_request`: no step calls it yet; measured where it is asked for by name.
     """
 
@@ -136,6 +137,7 @@ class Operator:
     ring_passes: tuple[float, float, float] | None = field(default=None, repr=False)
     is_divided: bool = False
     is_in_place: bool = False
+    is_elementwise: bool = False
     is_on_request: bool = False
     directions: tuple[Direction, ...] = field(init=False, repr=False)
     forward: tuple[Direction, ...] = field(init=False, repr=False)
@@ -159,6 +161,11 @@ class Operator:
     def moved_bytes(self, direction: Direction, vector: Sequence[float], element_bytes: int) -> float:
         """Bytes read plus written by one call (for collectives: the bytes one process puts in), at a vector."""
         return element_bytes * evaluate(self.costs[direction].elements, self.named(vector))
+
+    def elements(self, vector: Sequence[float]) -> float:
+        """Elements of one tensor of an elementwise operator: what it moves in either direction are multiples of it."""
+        terms = next(iter(self.costs.values())).elements
+        return evaluate(terms, self.named(vector)) / terms[0].coefficient
 
     def named(self, vector: Sequence[float]) -> dict[str, float]:
         """The entries of a workload vector by feature.
