@@ -5,11 +5,11 @@ from itertools import groupby
 
 from kernelcast.cli.tables import seconds, seconds_precisely, text_table
 from kernelcast.runtime import Estimate
+from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.views.formatting import amount, gibibytes, measured, percent, rate
 from kernelcast.runtime.views.step_breakdown import operator_totals
 
 TOP_OPERATORS = 12
-SHOWN_WARNINGS = 8
 
 
 def render(estimate: Estimate) -> str:
@@ -21,8 +21,8 @@ def render(estimate: Estimate) -> str:
         f"Memory per device, {_room(estimate)}\n" + _memory(estimate),
         "Operators that take most of a step, summed over the stages\n" + _operators(estimate),
     ]
-    if estimate.warnings:
-        sections.append(_warnings(estimate))
+    if warnings := warning_lines(estimate.doubts):
+        sections.append("\n".join(f"warning: {line}" for line in warnings))
     return "\n\n".join(sections)
 
 
@@ -156,11 +156,3 @@ def _operators(estimate: Estimate) -> str:
     ]
     headers = ("operator", "role", "direction", "calls", "mean time", "device time", "share")
     return text_table(headers, rows, indent="  ")
-
-
-def _warnings(estimate: Estimate) -> str:
-    lines = [f"warning: {warning}" for warning in estimate.warnings[:SHOWN_WARNINGS]]
-    hidden = len(estimate.warnings) - len(lines)
-    if hidden:
-        lines.append(f"warning: {hidden} more (--json has all)")
-    return "\n".join(lines)

@@ -19,6 +19,7 @@ from kernelcast.cli.sizes import in_gib, parse_size
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
+from kernelcast.runtime.estimate.doubts import LEAST_SHARE, warning_lines
 from kernelcast.runtime.request.fields import DEGREES, REQUEST, SEARCH, option_name
 from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.search import Answer, Question, SearchResult, search
@@ -27,7 +28,6 @@ from kernelcast.runtime.search.result import SEARCH_FORMAT
 from kernelcast.runtime.search.sweep import Report
 from kernelcast.runtime.views.formatting import percent, rate, three_digits
 
-SHOWN_WARNINGS = 8
 _LONG_S = 3.0
 
 _SEQUENCE = {"off": (False,), "on": (True,), "both": (False, True)}
@@ -182,7 +182,9 @@ def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
                 one.recompute,
                 str(one.zero),
                 "yes" if one.sequence_parallel else "no",
-                str(len(answer.estimate.warnings) or ""),
+                percent(answer.estimate.doubtful_share)
+                if answer.estimate.doubtful_share >= LEAST_SHARE
+                else "",
             ]
         )
     return rows
@@ -205,8 +207,5 @@ def _notes(result: SearchResult) -> list[str]:
     calibration = None if best is None else best.estimate.provenance.calibration
     if calibration is not None:
         notes.append(f"calibration: {calibration.summary}")
-    warnings = () if best is None else best.estimate.warnings
-    notes += [f"warning: best layout: {warning}" for warning in warnings[:SHOWN_WARNINGS]]
-    if len(warnings) > SHOWN_WARNINGS:
-        notes.append(f"warning: {len(warnings) - SHOWN_WARNINGS} more (--json has all)")
-    return notes
+    lines = [] if best is None else warning_lines(best.estimate.doubts)
+    return [*notes, *(f"warning: best layout: {line}" for line in lines)]

@@ -10,6 +10,7 @@ from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import seconds, text_table
 from kernelcast.cli.train import show_doubts
 from kernelcast.runtime.bundle.file import read_bundle
+from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED
 from kernelcast.validate.comparison import ComparedRun
 from kernelcast.validate.published import Published, published_runs, validate_published
@@ -166,8 +167,8 @@ def _show_components(run: ComparedRun) -> None:
     click.echo(f"\n{run.run.label}")
     heads = ("component", "predicted", "measured", "error", "published error")
     click.echo(text_table(heads, rows, indent="  "))
-    for warning in run.closed_form.warnings:
-        click.echo(f"  note: {warning}")
+    for line in warning_lines(run.closed_form.doubts):
+        click.echo(f"  note: {line}")
     if run.implied_step_s is not None:
         click.echo(
             f"  ≈ implied by the published errors and the authors' regressors, refitted; these add up to "

@@ -101,6 +101,7 @@ def fit_table(task: FitTask) -> Fitted:
         table_digest=table_digest(table),
         recipe_digest=task.recipe,
         processes_per_node=table.processes_per_node,
+        elements_range=_elements_range(table),
     )
     return Fitted(selected=selected, model=model, entry=entry)
 
@@ -124,6 +125,14 @@ def _equal_features(table: Table) -> tuple[str, ...]:
 def _training_range(table: Table) -> list[tuple[float, float]]:
     """[minimum, maximum] of each feature."""
     return list(zip(table.workloads.min(axis=0).tolist(), table.workloads.max(axis=0).tolist(), strict=True))
+
+
+def _elements_range(table: Table) -> tuple[float, float] | None:
+    """[minimum, maximum] of an elementwise operator's number of elements; None for the others."""
+    if not table.law.is_elementwise:
+        return None
+    elements = [table.law.elements(workload) for workload in table.workloads.tolist()]
+    return min(elements), max(elements)
 
 
 def _properties(

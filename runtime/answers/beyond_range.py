@@ -8,25 +8,26 @@ distance's logarithm.
 
 import math
 
+from kernelcast.runtime.answers.ranges import exceeded, is_unmeasured_layout
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 
 MOST_TIMES = 100.0
 """No interval is widened beyond this factor, up and down."""
-_LAYOUT_FEATURES = 2
-"""The last features of every collective (operator table); its interval knows layouts that were not measured."""
 
 Answer = tuple[float, float, float]
 
 
 def doublings_beyond(entry: RegressorEntry, vector: tuple[float, ...]) -> float:
-    """How often the farthest feature is twice (or half) the nearer end of its trained range; 0 inside of it."""
-    ranges = entry.training_range[:-_LAYOUT_FEATURES] if entry.layouts else entry.training_range
+    """How often the farthest feature is twice (or half) the nearer end of its trained range; 0 inside of it.
+
+    The range of an elementwise operator is that of its number of elements.
+    """
     farthest = 0.0
-    for value, (low, high) in zip(vector, ranges, strict=False):
-        if value > high > 0:
-            farthest = max(farthest, math.log2(value / high))
-        elif 0 < value < low:
-            farthest = max(farthest, math.log2(low / value))
+    for one in exceeded(entry, vector):
+        if one.asked > one.maximum > 0:
+            farthest = max(farthest, math.log2(one.asked / one.maximum))
+        elif 0 < one.asked < one.minimum:
+            farthest = max(farthest, math.log2(one.minimum / one.asked))
     return farthest
 
 
@@ -37,7 +38,7 @@ def widened(entry: RegressorEntry, vector: tuple[float, ...], answer: Answer) ->
     least 1), and beyond one doubling in proportion to the doublings. A collective's interval for layouts that were
     never measured is the widest of all, and stays.
     """
-    if entry.layouts and vector[-_LAYOUT_FEATURES:] not in entry.layouts:
+    if is_unmeasured_layout(entry, vector):  # its interval knows layouts that were not measured
         return answer
     doublings = doublings_beyond(entry, vector)
     if not doublings:

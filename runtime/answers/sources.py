@@ -3,8 +3,9 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, OperatorClass, Vector
 
@@ -106,6 +107,9 @@ def _within(ranges: Sequence[tuple[float, float]], elements: float) -> Vector:
 class SubstituteWarning:
     """An operator that the bundle lacks was answered by another."""
 
+    cause: ClassVar[Cause] = Cause.SUBSTITUTED
+    severity: ClassVar[float] = 1.0
+
     source: Source
 
     def __str__(self) -> str:
@@ -119,10 +123,25 @@ class SubstituteWarning:
         size = "moving as much memory" if source.alike else "of the same size"
         return f"{name} ({direction}): not in the bundle, answered by {share}{by} {size}"
 
+    @property
+    def topic(self) -> str:
+        """What it is about; of several warnings about one thing one is shown."""
+        return self.source.key[0]
+
+    @property
+    def brief(self) -> str:
+        """A clause for a line about several operators."""
+        name, by = self.source.key[0], self.source.answered_by[0]
+        share = "" if self.source.factor == 1 else "half of "
+        if self.source.is_other_pass:
+            return f"{name} ({self.source.key[1]}) by its other pass"
+        return f"{name} by {share}{'the sum of its gradients' if self.source.is_part else by}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         name, direction = self.source.key
         return {
+            "cause": self.cause.value,
             "operator": name,
             "direction": direction.value,
             "kind": "substitute",
@@ -136,19 +155,40 @@ class SubstituteWarning:
 class LeftOutWarning:
     """Operators of the step that the bundle lacks and the sum therefore does not contain."""
 
+    cause: ClassVar[Cause] = Cause.LEFT_OUT
+    severity: ClassVar[float] = 1.0
+
     operators: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"not in the bundle: {', '.join(self.operators)}: left out of the sum"
 
+    @property
+    def topic(self) -> str:
+        """What it is about."""
+        return ", ".join(self.operators)
+
+    @property
+    def brief(self) -> str:
+        """A clause for a line."""
+        return f"{', '.join(self.operators)}, not in the bundle"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {"kind": "left_out", "operators": list(self.operators), "message": str(self)}
+        return {
+            "cause": self.cause.value,
+            "kind": "left_out",
+            "operators": list(self.operators),
+            "message": str(self),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualFeaturesWarning:
     """A workload was asked as if two features were equal, as they are in everything that was measured."""
+
+    cause: ClassVar[Cause] = Cause.SUBSTITUTED
+    severity: ClassVar[float] = 1.0
 
     key: Key
     features: tuple[str, ...]
@@ -157,10 +197,21 @@ class EqualFeaturesWarning:
         (name, direction), (own, partner) = self.key, self.features
         return f"{name} ({direction}): measured only with {own} = {partner}, so it is predicted for {own} = {partner}"
 
+    @property
+    def topic(self) -> str:
+        """What it is about; of several warnings about one thing one is shown."""
+        return f"{self.key[0]} {self.features[0]}"
+
+    @property
+    def brief(self) -> str:
+        """A clause for a line about several operators."""
+        return f"{self.key[0]} as if {self.features[0]} = {self.features[1]}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         name, direction = self.key
         return {
+            "cause": self.cause.value,
             "kind": "equal_features",
             "operator": name,
             "direction": direction.value,

@@ -41,7 +41,8 @@ class RegressorEntry:
     `role_errors` are validation errors by the operator's roles it was measured in, `equal_features` the two features
     that all its measurements have equal (see `Operator.equal_unless_measured`), empty where they differ.
     `table_digest` is that of the workloads and times it was fitted on, `recipe_digest` that of everything else that
-    decides the file: seed, code and libraries.
+    decides the file: seed, code and libraries. `elements_range` is that of an elementwise operator's number of
+    elements, None for every other and where it is not recorded; manifest.json then has no such field.
 
     Raises:
         DataError: a value is outside what is allowed, or differs from the operator table.
@@ -71,6 +72,7 @@ class RegressorEntry:
     role_errors: Mapping[str, float] = field(default_factory=dict)
     equal_features: tuple[str, ...] = ()
     processes_per_node: int = 1
+    elements_range: tuple[float, float] | None = None
 
     def __post_init__(self) -> None:
         where = f"regressor {self.operator} ({self.direction})"
@@ -113,6 +115,16 @@ class RegressorEntry:
             "training_range",
             self.training_range,
             "one finite [minimum, maximum] per feature",
+        )
+
+        elements = self.elements_range
+        require(
+            elements is None
+            or (known.is_elementwise and all(map(math.isfinite, elements)) and elements[0] <= elements[1]),
+            where,
+            "elements_range",
+            elements,
+            "a finite [minimum, maximum] of an elementwise operator",
         )
 
     def _check_errors(self, where: str) -> None:
@@ -184,6 +196,7 @@ class RegressorEntry:
         role_errors: Mapping[str, float] | None = None,
         equal_features: tuple[str, ...] = (),
         processes_per_node: int = 1,
+        elements_range: tuple[float, float] | None = None,
     ) -> Self:
         """Entry for the ONNX file `model`; features, units, file name, digest and size follow by themselves.
 
@@ -219,6 +232,7 @@ class RegressorEntry:
             role_errors=dict(role_errors or {}),
             equal_features=equal_features,
             processes_per_node=processes_per_node,
+            elements_range=elements_range,
         )
 
     @property
@@ -247,6 +261,10 @@ class RegressorEntry:
         values["layouts"] = [list(layout) for layout in self.layouts]
         values["role_errors"] = dict(self.role_errors)
         values["equal_features"] = list(self.equal_features)
+        if self.elements_range is None:
+            del values["elements_range"]
+        else:
+            values["elements_range"] = list(self.elements_range)
         return values
 
     @classmethod
@@ -256,7 +274,8 @@ class RegressorEntry:
         Raises:
             DataError: a field is missing, unknown, ill-typed or out of bounds.
         """
-        names = [f.name for f in fields(cls)]
+        has_elements = isinstance(values, dict) and "elements_range" in values
+        names = [f.name for f in fields(cls) if has_elements or f.name != "elements_range"]
         read = FieldReader("regressor", values, names)
         direction = read.text("direction")
         if direction not in set(Direction):
@@ -288,6 +307,7 @@ class RegressorEntry:
             role_errors=read.settings("role_errors"),  # type: ignore[arg-type]  # checked when it is made
             equal_features=tuple(read.texts("equal_features")),
             processes_per_node=read.integer("processes_per_node"),
+            elements_range=read.pair("elements_range") if has_elements else None,
         )
 
 

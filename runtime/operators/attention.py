@@ -52,6 +52,7 @@ ROPE = Operator(
         ),
     ),
     roles=only_role("RoPE", "rotary position embedding of queries and keys"),
+    is_elementwise=True,
     equal_unless_measured=_GROUPED,
 )
 

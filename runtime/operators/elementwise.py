@@ -53,6 +53,7 @@ def elementwise(
             if multiples is not None
         },
         roles=only_role(paper_name, title),
+        is_elementwise=True,
         is_optional=is_optional,
         substitute=Substitute(operator="residual_add", alike=True) if is_optional else None,
     )

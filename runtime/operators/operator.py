@@ -129,6 +129,7 @@ class Operator:
     - `is_divided`: a collective whose entries are split between the processes, an equal part for each; `is_in_place`:
       one that frameworks call with the same buffer for input and output.
     - `wire`: what a collective has to send at least.
+    - `is_elementwise`: its time depends on its number of elements, whatever their shape.
     - `is_on_request`: no step calls it yet; measured where it is asked for by name.
     - `variant_flops`: multiples of the FLOPs by the variant that was measured, such as attention without a mask.
     """
@@ -147,6 +148,7 @@ class Operator:
     ring_passes: tuple[float, float, float] | None = field(default=None, repr=False)
     is_divided: bool = False
     is_in_place: bool = False
+    is_elementwise: bool = False
     is_on_request: bool = False
     wire: Wire | None = field(default=None, repr=False)
     variant_flops: Mapping[str, float] = field(default_factory=dict, repr=False)
@@ -178,6 +180,11 @@ class Operator:
     def least_bytes(self, direction: Direction, vector: Sequence[float], element_bytes: int) -> float:
         """Bytes that any kernel has to read or write at a workload vector."""
         return element_bytes * evaluate(self.costs[direction].least_elements, self.named(vector))
+
+    def elements(self, vector: Sequence[float]) -> float:
+        """Elements of one tensor of an elementwise operator: what it moves in either direction are multiples of it."""
+        terms = next(iter(self.costs.values())).elements
+        return evaluate(terms, self.named(vector)) / terms[0].coefficient
 
     def named(self, vector: Sequence[float]) -> dict[str, float]:
         """The entries of a workload vector by feature.

@@ -47,7 +47,7 @@ class Answer:
             "tflops_per_device": self.estimate.flops_per_s_per_device / 1e12,
             "mfu": self.estimate.mfu,
             "memory_bytes": self.memory_bytes,
-            "warnings": [warning.to_dict() for warning in self.estimate.warnings],
+            **self.estimate.warning_values(),
         }
 
 

@@ -16,7 +16,7 @@ from kernelcast.runtime.views.formatting import (
     rate,
     seconds,
 )
-from kernelcast.runtime.views.markup import Markup, element, joined
+from kernelcast.runtime.views.markup import Markup, element
 from kernelcast.runtime.views.memory_picture import PARTS, memory_picture
 from kernelcast.runtime.views.output_file import write_pieces
 from kernelcast.runtime.views.page import (
@@ -111,7 +111,7 @@ def _tiles(estimate: Estimate) -> Iterator[Markup]:
 
 def _sections(estimate: Estimate) -> Iterator[Markup]:
     if estimate.warnings:
-        yield _warnings(estimate)
+        yield from _warnings(estimate)
     timeline: StepTimeline | None = None
     too_long = ""
     try:
@@ -125,12 +125,13 @@ def _sections(estimate: Estimate) -> Iterator[Markup]:
     yield _operators(estimate)
 
 
-def _warnings(estimate: Estimate) -> Markup:
-    listed = [str(warning) for warning in estimate.warnings]
-    body = bullets(*listed)
-    if len(listed) > 6:
-        body = joined((bullets(*listed[:5]), details(f"{len(listed) - 5} more", bullets(*listed[5:]))))
-    return element("section", element("h2", "Warnings"), body, class_="warnings")
+def _warnings(estimate: Estimate) -> Iterator[Markup]:
+    """Groups by cause, and every warning that matters under them; none where no group does."""
+    groups = [doubt for doubt in estimate.doubts if doubt.has_influence]
+    if groups:
+        each = [str(warning) for doubt in groups for warning in doubt.warnings]
+        body = (bullets(*(doubt.line for doubt in groups)), details("Each warning", bullets(*each)))
+        yield element("section", element("h2", "Warnings"), *body, class_="warnings")
 
 
 def _question(estimate: Estimate) -> Markup:

@@ -93,8 +93,8 @@ def test_json(bundle: Path, model_file: Path) -> None:
     assert values["best"] == values["top"][0]
     assert len(values["top"]) == 5
     assert set(values["best"]) == {
-        "parallelism", "step_time_s", "interval_s", "tokens_per_s", "tokens_per_s_per_gpu", "tflops_per_device", "mfu", "memory_bytes",
-        "warnings",
+        "parallelism", "step_time_s", "interval_s", "tokens_per_s", "tokens_per_s_per_gpu",
+        "tflops_per_device", "mfu", "memory_bytes", "warnings", "warning_groups",
     }  # fmt: skip
     assert values["best"]["parallelism"]["world_size"] == 8
     low, high = values["best"]["interval_s"]
@@ -244,9 +244,10 @@ def test_utilisation_is_listed(make_bundle: Make, model_file: Path) -> None:
 
 def test_out_of_range_is_flagged(make_bundle: Make, model_file: Path) -> None:
     result = run(make_bundle(largest=10), model_file)
-    assert "outside the training range" in result.output
-    assert "warning: best layout: " in result.output
-    assert "more (--json has all)" in result.output
+    assert "warning: best layout: extrapolated: gemm up to " in result.output
+    assert "warnings in all (--json has each warning)" in result.output
+    # The column says how much of the step they concern.
+    assert re.search(r"\d % *$", result.output.splitlines()[4])
 
 
 @pytest.mark.parametrize(

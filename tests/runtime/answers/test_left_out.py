@@ -124,6 +124,7 @@ def test_a_bundle_without_them_warns_once_and_gives_a_shorter_step(make_bundle: 
     (warning,) = short.warnings
     assert str(warning) == "not in the bundle: gradient_zero: left out of the sum"
     assert warning.to_dict() == {
+        "cause": "left_out",
         "kind": "left_out",
         "operators": ["gradient_zero"],
         "message": "not in the bundle: gradient_zero: left out of the sum",
