@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-run validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo clean
+.PHONY: demo test validate validate-published validate-fabrics validate-run validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -64,7 +64,7 @@ PUBLISHED ?= ../shared/data/estimate-train-time/Perlmutter
 VALIDATED := $(VENV)/validated
 KEEP := $(BIN)/python docs/generate_validation.py keep
 
-validate: validate-published validate-run validate-page
+validate: validate-published validate-fabrics validate-run validate-page
 
 validate-published: $(INSTALLED)
 	@mkdir -p $(VALIDATED)
@@ -76,6 +76,13 @@ validate-published: $(INSTALLED)
 	      --runs validate/perlmutter.toml --timeline $$timeline --json; \
 	  done; \
 	else echo "$(PUBLISHED): no such folder, the published table stays as it is"; fi
+
+# Published rows of collectives: where they lie is set by FABRICS=FOLDER.
+FABRICS ?= ../shared/data
+
+validate-fabrics: $(INSTALLED)
+	@if [ -d "$(FABRICS)" ]; then $(BIN)/kernelcast validate fabrics "$(FABRICS)"; \
+	else echo "$(FABRICS): no such folder, fabrics are not validated"; fi
 
 validate-run: $(INSTALLED)
 	@mkdir -p $(VALIDATED)

@@ -1,4 +1,4 @@
-"""`kernelcast import csv`, `kernelcast import estimate-train-time` and `kernelcast import nccl-tests`."""
+"""`kernelcast import`: csv, estimate-train-time, nccl-tests, vtrain and vidur."""
 
 import json
 from collections import Counter
@@ -11,6 +11,7 @@ import click
 from kernelcast.cli.options import database_option
 from kernelcast.cli.tables import text_table
 from kernelcast.store import Database
+from kernelcast.store.doubts import doubts_text
 from kernelcast.store.importers import (
     Description,
     Imported,
@@ -19,6 +20,8 @@ from kernelcast.store.importers import (
     read_description,
     read_estimate_train_time,
     read_nccl_tests,
+    read_vidur,
+    read_vtrain,
     store_parsed,
 )
 from kernelcast.store.importers.nccl_tests import OPERATORS_OF
@@ -126,6 +129,30 @@ def nccl_tests(paths: tuple[Path, ...], collective: str | None, as_dtype: str, *
     _store(parsed, options)
 
 
+@import_.command()
+@_importing
+def vtrain(paths: tuple[Path, ...], **options: Any) -> None:
+    """Import vTrain's all-reduces inside a node: AR_GPU2.csv and so on.
+
+    \b
+    kernelcast import vtrain trace/a100/AR_GPU*.csv --db a100.db --device-name 'NVIDIA A100-SXM4-80GB' \\
+      --gpus-per-node 8
+    """
+    _store(read_vtrain(paths, described=_described(options), strict=options["strict"]), options)
+
+
+@import_.command()
+@_importing
+def vidur(paths: tuple[Path, ...], **options: Any) -> None:
+    """Import Vidur's collectives inside a node: all_reduce.csv and send_recv.csv.
+
+    \b
+    kernelcast import vidur a100_dgx/all_reduce.csv --db a100.db --device-name 'NVIDIA A100-SXM4-80GB' \\
+      --gpus-per-node 8
+    """
+    _store(read_vidur(paths, described=_described(options), strict=options["strict"]), options)
+
+
 def _described(options: dict[str, Any]) -> Description:
     """The options, over the fields of the file of --describe."""
     stated = Description(
@@ -152,6 +179,8 @@ def _store(parsed: Parsed, options: dict[str, Any]) -> None:
         click.echo(f"skipped: {problem}", err=True)
     if (more := len(parsed.problems) - _SHOWN_PROBLEMS) > 0:
         click.echo(f"skipped: {more:,} more malformed lines", err=True)
+    if doubts := doubts_text(imported.doubts, parsed.sample_count):
+        click.echo(f"doubtful: {doubts} (view doubtful_sample says why)")
     there = f", {imported.already_there:,} already there" if imported.already_there else ""
     malformed = f", {len(parsed.problems):,} malformed lines skipped" if parsed.problems else ""
     click.echo(
@@ -174,6 +203,7 @@ def _document(parsed: Parsed, imported: Imported, counts: dict[tuple[str, ...], 
         "files": parsed.files,
         "added": imported.added,
         "already_there": imported.already_there,
+        "doubtful": dict(imported.doubts),
         "samples": [
             {**dict(zip(_COUNTED, key, strict=True)), "count": count} for key, count in counts.items()
         ],

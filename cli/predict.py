@@ -12,6 +12,7 @@ from kernelcast.cli.explain import explain, render_explanations
 from kernelcast.cli.options import bundle_option, field_options, model_option, no_calibration_option
 from kernelcast.cli.sizes import parse_size
 from kernelcast.runtime import Estimator, UsageError, load_model
+from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
 from kernelcast.runtime.request.fields import REQUEST
 from kernelcast.runtime.request.reading import read_request
@@ -58,12 +59,13 @@ def predict(
     if gpu_memory is not None:
         given["gpu_memory_bytes"] = parse_size(gpu_memory, name="gpu_memory")
     asked = read_request(given)
+    fabric = find_fabric(given["fabric"]) if "fabric" in given else None
     if database is not None and explained is None:
         raise UsageError("--db is given without --explain, expected both")
     files = EstimateFiles(trace=trace, html=html)
     model = load_model(model_name, sequence_length=fields["sequence_length"])
     estimator = Estimator.load(bundle, calibrated=not no_calibration)
-    estimate = estimator.predict(model=model, **asked)
+    estimate = estimator.predict(model=model, fabric=fabric, **asked)
     files.write(estimate)
     explanations = (
         ()

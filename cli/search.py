@@ -18,6 +18,7 @@ from kernelcast.cli.options import (
 from kernelcast.cli.sizes import in_gib, parse_size
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import DataError, Estimator, UsageError
+from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE, warning_lines
 from kernelcast.runtime.request.fields import DEGREES, REQUEST, SEARCH, option_name
 from kernelcast.runtime.request.models import load_model
@@ -54,7 +55,9 @@ def _limit_options(function: F) -> F:
 @model_option
 @field_options(REQUEST["sequence_length"])
 @click.option("--gpus", required=True, metavar="LIST", help="Devices, all of which are used: 64, or 64,128.")
-@field_options(REQUEST["global_batch"], REQUEST["gpus_per_node"], required=("global_batch",))
+@field_options(
+    REQUEST["global_batch"], REQUEST["gpus_per_node"], REQUEST["fabric"], required=("global_batch",)
+)
 @click.option(
     "--gpu-memory", metavar="SIZE", help="Memory of a device: 80GB, 40GiB, any.  [default: the bundle's]"
 )
@@ -87,9 +90,10 @@ def search_(
         given["gpu_memory_bytes"] = None if gpu_memory == "any" else parse_size(gpu_memory, name="gpu_memory")
     if "sequence_parallel" in given:
         given["sequence_parallel"] = _SEQUENCE[given["sequence_parallel"]]
+    fabric = find_fabric(given.pop("fabric")) if "fabric" in given else None
     model = load_model(model_name, sequence_length=sequence_length)
     estimator = Estimator.load(bundle, calibrated=not no_calibration)
-    question = read_question(given, model=model, bundle=estimator.bundle)
+    question = read_question(given, model=model, bundle=estimator.bundle, fabric=fabric)
     with ExitStack() as stack:
         report = _late_progress(stack)
         if scheduler is None:

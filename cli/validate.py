@@ -14,6 +14,12 @@ VERBS = MappingProxyType(
             "train",
             "Predict steps that the method's authors published, from their data.",
         ),
+        "fabrics": Verb(
+            "validate_fabrics",
+            "fabrics",
+            "train",
+            "Predict published collectives from descriptions of their fabrics.",
+        ),
         "run": Verb(
             "validate_run", "run", "collector", "Train on this machine and compare with predictions."
         ),
@@ -23,9 +29,10 @@ VERBS = MappingProxyType(
 
 @click.group(cls=LazyGroup, verbs=VERBS)
 def validate() -> None:
-    """Predict training steps that were measured, and print predicted, measured and error.
+    """Predict training steps and collectives that were measured, and print predicted, measured and error.
 
     \b
     kernelcast validate published Perlmutter
+    kernelcast validate fabrics data
     kernelcast validate run --bundle here.kcast --db bench.db
     """

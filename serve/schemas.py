@@ -58,11 +58,20 @@ def model_schemas(names: Iterable[str]) -> dict[str, Schema]:
 
 
 _MODEL: Schema = {"$ref": "#/components/schemas/Model"}
+_FABRIC: Schema = {
+    "description": "What connects the devices: a fabric by name (one that ships, or the site's), or the fields of a "
+    f"description (docs/fabrics.md). Not given: {REQUEST['fabric'].otherwise}.",
+    "anyOf": [
+        {"type": "string", "minLength": 1, "examples": ["h100-3200g"]},
+        {"type": "object", "required": ["name", "devices_per_node"]},
+    ],
+}
 
 PREDICT: Mapping[str, Schema] = MappingProxyType(
     {
         "model": _MODEL,
         **{name: field.schema for name, field in REQUEST.items()},
+        "fabric": _FABRIC,
         GPU_MEMORY.name: GPU_MEMORY.schema,
     }
 )
@@ -74,6 +83,7 @@ SEARCH_FIELDS: Mapping[str, Schema] = MappingProxyType(
             name: REQUEST[name].schema
             for name in ("sequence_length", "global_batch", "gpus_per_node", "timeline", "bucket_entries")
         },
+        "fabric": _FABRIC,
         "gpus": _one_or_several(SEARCH["gpus"]),
         GPU_MEMORY.name: {
             **GPU_MEMORY.schema,
@@ -99,6 +109,7 @@ WALLTIME: Mapping[str, Schema] = MappingProxyType(
     {
         "model": _MODEL,
         **_JOB,
+        "fabric": _FABRIC,
         "script": {
             "type": "string",
             "description": "A batch script: its #KERNELCAST and #SBATCH lines count; fields of the request go before.",

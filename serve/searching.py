@@ -11,6 +11,7 @@ from kernelcast.runtime.search import Space, search
 from kernelcast.runtime.search.read_question import read_question
 from kernelcast.runtime.search.space import divisors
 from kernelcast.serve.bodies import known_fields, require_field
+from kernelcast.serve.fabrics import find_fabric
 from kernelcast.serve.limits import Limits
 from kernelcast.serve.models import find_model, with_length
 from kernelcast.serve.schemas import MAX_TOP, SEARCH_FIELDS
@@ -31,7 +32,10 @@ def search_layouts(warm: Warm, values: dict[str, Any], limits: Limits) -> dict[s
     model = find_model(require_field(values, "model"), warm.models)
     require_integer("top", values.get("top", 1), low=1, high=MAX_TOP)
     question = read_question(
-        values, model=with_length(model, values.get("sequence_length")), bundle=warm.estimator.bundle
+        values,
+        model=with_length(model, values.get("sequence_length")),
+        bundle=warm.estimator.bundle,
+        fabric=find_fabric(values.get("fabric"), warm.fabrics),
     )
     in_time = _clock(limits.time_s)
     _check_size(question.space, limits.max_search_layouts, in_time)

@@ -5,8 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime import ModelConfig, UsageError
+from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.errors import one_line, shown
 from kernelcast.serve.bodies import known_fields
+from kernelcast.serve.fabrics import find_fabric
 from kernelcast.serve.models import find_model, with_length
 from kernelcast.serve.schemas import WALLTIME
 from kernelcast.serve.warm import Warm
@@ -43,11 +45,15 @@ def walltime(warm: Warm, values: dict[str, Any]) -> Answer:
     values = known_fields(values, WALLTIME)
     in_script = _script(values)
     by_request, inline = _given(values)
+    described = values.get("fabric") if isinstance(values.get("fabric"), dict) else None
     settings = merge(by_request, in_script.settings.given if in_script else {}, _site(warm))
 
     def model_of(settings: Settings) -> ModelConfig:
         asked = inline if inline is not None else settings.text("model")
         return with_length(find_model(asked, warm.models), settings.whole("sequence_length"))
+
+    def fabric_of(settings: Settings) -> FabricChoice | None:
+        return find_fabric(described if described is not None else settings.text("fabric"), warm.fabrics)
 
     slurm = {**(in_script.slurm_options if in_script else {}), **_slurm(values.get("slurm", {}))}
     return answer(
@@ -61,6 +67,7 @@ def walltime(warm: Warm, values: dict[str, Any]) -> Answer:
         asked_s=_asked(values.get("asked")),
         load=lambda _: warm.estimator,
         find_model=model_of,
+        find_fabric=fabric_of,
     )
 
 
@@ -93,6 +100,13 @@ def _script(values: dict[str, Any]) -> Job | None:
 def _given(values: dict[str, Any]) -> tuple[dict[str, Given], dict[str, Any] | None]:
     """The request's fields, and its model where that is given by its fields."""
     fields = {name: value for name, value in values.items() if name not in _NOT_FIELDS}
+    fabric = fields.get("fabric")
+    if isinstance(fabric, dict):
+        fields["fabric"] = "described"  # for the answer only
+    elif isinstance(fabric, str) and is_path(fabric, "fabric"):
+        raise UsageError(
+            f"{_REQUEST}: fabric is {shown(fabric)}, expected a fabric's name or fields, not a path"
+        )
     model = fields.get("model")
     inline = model if isinstance(model, dict) else None
     if inline is not None:

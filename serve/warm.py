@@ -9,7 +9,9 @@ from types import MappingProxyType
 from typing import Self
 
 from kernelcast.runtime import Estimator, KernelcastError, ModelConfig
+from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.bundle.file import read_bundle
+from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.request.models import BUILT_IN, load_model
 from kernelcast.walltime.job import read_site
 from kernelcast.walltime.settings import Given, is_path
@@ -24,14 +26,15 @@ _SITE = "site file"
 class Warm:
     """One bundle and one site, as they were when they were loaded. No path of this machine is in any answer.
 
-    `models` are the built-in ones and the site's by name; `site` are its fields, without bundle and folder of
-    models; `problems` are lines about models of the site that cannot be read.
+    `models` are the built-in ones and the site's by name, `fabrics` the site's; `site` are its fields, without bundle
+    and folder of models; `problems` are lines about models of the site that cannot be read.
     """
 
     name: str
     estimator: Estimator
     loaded_at: str
     models: Mapping[str, ModelConfig]
+    fabrics: Mapping[str, FabricChoice]
     site: Mapping[str, Given]
     problems: tuple[str, ...]
 
@@ -64,11 +67,20 @@ class Warm:
             chosen = load_model(str(model.value))
             models[chosen.name] = chosen
             site["model"] = replace(model, value=chosen.name)
+        fabrics: dict[str, FabricChoice] = {}
+        fabric = site.get("fabric")
+        if fabric is not None:
+            own = find_fabric(str(fabric.value))
+            # A bundle is called by its file's name alone, as the server's own.
+            name = own.name if isinstance(own, Fabric) else Path(own.name).name
+            fabrics[name] = own if isinstance(own, Fabric) else replace(own, name=name)
+            site["fabric"] = replace(fabric, value=name)
         return cls(
             name=path.name,
             estimator=estimator,
             loaded_at=datetime.now(UTC).isoformat(timespec="seconds"),
             models=MappingProxyType(models),
+            fabrics=MappingProxyType(fabrics),
             site=MappingProxyType(site),
             problems=tuple(problems),
         )

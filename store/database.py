@@ -102,6 +102,15 @@ class Database:
 
     # Writing
 
+    def check_writable(self) -> None:
+        """Check that rows can be added.
+
+        Raises:
+            DataError: the file is read-only, or another process holds it.
+        """
+        with self._transaction():
+            pass
+
     def add_run(
         self,
         run: Run,
@@ -118,6 +127,11 @@ class Database:
         """
         with self._transaction() as connection:
             return write.write_run(connection, run, compute, fabric, software)
+
+    def add_fabric(self, fabric: FabricFingerprint) -> bool:
+        """Add a fabric that no run was measured over, such as a described one; answers whether it was new."""
+        with self._transaction() as connection:
+            return write.write_fabric(connection, fabric)
 
     def add_samples(self, samples: Iterable[Sample]) -> int:
         """Add samples with their flags, repetitions and kernels; answers how many were not there yet.

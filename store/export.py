@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from kernelcast.runtime.bundle.fingerprint import DESCRIBED
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.store.canonical import utc_moment
@@ -109,12 +110,18 @@ class Subset:
 
         return {
             "hardware": either("compute_id"),
-            "fabric": either("fabric_id"),
+            "fabric": _with_described(either("fabric_id")),
             "software": either("software_id"),
             "source": (f"id IN (SELECT source_id FROM run WHERE {runs})", of_runs),
             "run": (runs, of_runs),
             "run_note": (f"run_id IN (SELECT id FROM run WHERE {runs})", of_runs),
         }
+
+
+def _with_described(condition: Condition) -> Condition:
+    # A described fabric belongs to no run; it is small, and what it describes may be measured elsewhere.
+    where, parameters = condition
+    return f"({where}) OR backend = ?", (*parameters, DESCRIBED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,12 +76,7 @@ def write_run(
             raise UsageError(
                 f"run {column}: found {found}, expected {expected}, the digest of the fingerprint given"
             )
-        values = fingerprint.to_dict()
-        insert(
-            connection,
-            table,
-            {"id": found, "description": fingerprint.description, **values, "fingerprint": values},
-        )
+        _write_fingerprint(connection, table, fingerprint)
     write_record(connection, run.source)
     run_id = run.id
     insert(connection, "run", {"id": run_id, **run.columns})
@@ -89,6 +84,23 @@ def write_run(
         note = {"run_id": run_id, "site": run.site, "note": run.note}
         insert(connection, "run_note", {"id": record_digest("run_note", note), **note})
     return run_id
+
+
+def write_fabric(connection: sqlite3.Connection, fabric: FabricFingerprint) -> bool:
+    """Add a fabric that no run was measured over, such as a described one; answers whether it was new."""
+    known = connection.execute("SELECT 1 FROM fabric WHERE id = ?", (fabric.digest,)).fetchone()
+    _write_fingerprint(connection, "fabric", fabric)
+    return known is None
+
+
+def _write_fingerprint(
+    connection: sqlite3.Connection,
+    table: str,
+    fingerprint: ComputeFingerprint | FabricFingerprint | SoftwareFingerprint,
+) -> None:
+    values = fingerprint.to_dict()
+    described = {"id": fingerprint.digest, "description": fingerprint.description, **values}
+    insert(connection, table, {**described, "fingerprint": values})
 
 
 def write_samples(connection: sqlite3.Connection, samples: Iterable[Sample]) -> int:

@@ -9,6 +9,8 @@ from typing import Any, Protocol
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.answers.causes import Cause
+from kernelcast.runtime.answers.fabric_choice import FabricChoice
+from kernelcast.runtime.answers.fabric_choice import find_fabric as fabric_of
 from kernelcast.runtime.errors import shown
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.models import BUILT_IN, load_model
@@ -34,6 +36,7 @@ class Predicts(Protocol):
         cluster: Cluster | None,
         bucket_entries: int,
         timeline: TimelineKind,
+        fabric: FabricChoice | None,
     ) -> Estimate:
         """The time of one step."""
 
@@ -123,12 +126,13 @@ def answer(
     asked_s: float | None = None,
     load: Callable[[str], Predicts] = Estimator.load,
     find_model: Callable[[Settings], ModelConfig] | None = None,
+    find_fabric: Callable[[Settings], FabricChoice | None] | None = None,
 ) -> Answer:
     """Predict a job's walltime.
 
     `allocation` is what the scheduler gives the job, `asked_s` its present time limit (too short gives a warning).
     `load` makes a predictor from a bundle's path; a server passes one that it keeps warm. `find_model` makes the
-    model where settings do not name a file or a built-in model.
+    model where settings do not name a file or a built-in model, `find_fabric` the fabric.
 
     Raises:
         UsageError: a setting is missing or fits neither the others nor the allocation; names where it stands.
@@ -142,13 +146,14 @@ def answer(
         given.check(layout)
         model = (find_model or _model)(settings)
         layout.check(model)
+        fabric = (find_fabric or _fabric)(settings)
         overheads = _overheads(settings)
         if given.gpus_per_node is not None:
             # The job's allocation takes precedence over a file about nodes in general.
             asked["cluster"] = Cluster(gpus_per_node=given.gpus_per_node)
     bundle = settings.text("bundle") or ""
     with settings.blamed():
-        estimate = load(bundle).predict(model=model, **asked)
+        estimate = load(bundle).predict(model=model, fabric=fabric, **asked)
         found = walltime(
             steps=_steps(settings, layout, model),
             step=_step_time(estimate),
@@ -206,6 +211,12 @@ def _model(settings: Settings) -> ModelConfig:
             f"model is {shown(name)}, expected the path of a .toml or .json file, or one of {known}"
         )
     return load_model(wanted, sequence_length=settings.whole("sequence_length"))
+
+
+def _fabric(settings: Settings) -> FabricChoice | None:
+    """The fabric by path or shipped name; None where none is given."""
+    wanted = settings.text("fabric")
+    return None if wanted is None else fabric_of(wanted)
 
 
 def _names_in(models: str | None) -> list[str]:

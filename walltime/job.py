@@ -21,7 +21,7 @@ SITE_VARIABLE = "KERNELCAST_SITE"
 
 _MAX_FILE_BYTES = 1 << 20
 # Fields that name a file; in scripts of other users only the site may choose files.
-_NAMES_A_FILE = ("bundle", "model")
+_NAMES_A_FILE = ("bundle", "model", "fabric")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,8 @@ def script_job(
     """The job of a batch script that is given as text.
 
     Relative paths start from `folder`, and its `kernelcast.toml` is read. Without a folder the script is untrusted:
-    it may name models (built-in ones and the site's), but neither bundles nor paths, and no `kernelcast.toml` is read.
+    it may name models and fabrics (built-in ones and the site's), but neither bundles nor paths, and no
+    `kernelcast.toml` is read.
 
     Raises:
         DataError, UsageError: as in `find_job`.
@@ -87,8 +88,8 @@ def script_job(
         return _job(options, script, in_file, environment)
     for field in _NAMES_A_FILE:
         given = script.given.get(field)
-        if given is not None and (field == "bundle" or is_path(str(given.value))):
-            allowed = "none (the site chooses it)" if field == "bundle" else "a model's name, not a path"
+        if given is not None and (field == "bundle" or is_path(str(given.value), field)):
+            allowed = "none (the site chooses it)" if field == "bundle" else f"a {field}'s name, not a path"
             raise UsageError(f"{given.origin}: {field} is {shown(given.value)}, expected {allowed}")
     return _job(options, script, {}, environment)
 

@@ -13,7 +13,7 @@ from kernelcast.walltime.fields import FIELDS, JOB_FIELDS, PATHS, SITE_ONLY
 
 # Pairs of fields of which one determines the other.
 _EITHER = (("steps", "tokens"), ("micro_batches", "global_batch"))
-_MODEL_SUFFIXES = (".toml", ".json")
+_SUFFIXES = {"model": (".toml", ".json"), "fabric": (".toml", ".kcast")}
 _NOW = {old: field.name for field in FIELDS.values() for old in field.old}
 
 
@@ -95,15 +95,15 @@ def give(
         read = FIELDS[name].kind.read(value)
         if read is None:
             raise UsageError(f"{origin}: {said} is {shown(value)}, expected {FIELDS[name].kind.expected}")
-        if isinstance(read, str) and (name in PATHS or (name == "model" and is_path(read))):
+        if isinstance(read, str) and (name in PATHS or (name in _SUFFIXES and is_path(read, name))):
             read = str(folder / _with_home(read))
         found[name] = Given(value=read, origin=origin)
     return found
 
 
-def is_path(model: str) -> bool:
-    """Whether `model` is a file's path rather than a name."""
-    return "/" in model or model.endswith(_MODEL_SUFFIXES)
+def is_path(value: str, field: str = "model") -> bool:
+    """Whether the value of the field `model` or `fabric` is a file's path rather than a name."""
+    return "/" in value or value.endswith(_SUFFIXES[field])
 
 
 def merge(*sources: Mapping[str, Given]) -> Settings:

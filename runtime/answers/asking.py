@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from kernelcast.runtime.answers.beyond_range import widened
 from kernelcast.runtime.answers.concurrency import ConcurrencyWarning
+from kernelcast.runtime.answers.fabric_notes import DescribedWarning, DevicesPerNodeWarning, ExtendedWarning
 from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.answers.ranges import RangeWarning
 from kernelcast.runtime.answers.sources import (
@@ -25,7 +26,14 @@ from kernelcast.runtime.step.calls import Call
 Question: TypeAlias = tuple[Key, Vector, str]
 """What is asked: operator and direction, the workload vector, and the role in which a step calls it."""
 Warnings: TypeAlias = (
-    RangeWarning | SubstituteWarning | EqualFeaturesWarning | ConcurrencyWarning | LeftOutWarning
+    RangeWarning
+    | SubstituteWarning
+    | EqualFeaturesWarning
+    | ConcurrencyWarning
+    | LeftOutWarning
+    | DescribedWarning
+    | ExtendedWarning
+    | DevicesPerNodeWarning
 )
 
 _UNKNOWN: Answer = (math.nan, math.nan, math.nan)

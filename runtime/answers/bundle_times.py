@@ -5,7 +5,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
+from kernelcast.runtime.answers.asking import OperatorTimes, Question
+from kernelcast.runtime.answers.asking_collectives import ask_all
+from kernelcast.runtime.answers.collective_times import Collectives
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.answers.uncertainty import drawn_times
 from kernelcast.runtime.bundle.calibration import Calibration
@@ -16,7 +18,7 @@ class BundleTimes:
     """Answers questions with the predicted times and `draws` random ones.
 
     `problems` says what the bundle has no answer to. `asked` holds all answers with their warnings, where
-    `with_warnings` asks for that.
+    `with_warnings` asks for that. `collectives` answers for the fabric, where one is known.
     """
 
     def __init__(
@@ -26,15 +28,22 @@ class BundleTimes:
         calibration: Calibration | None = None,
         draws: int = 0,
         with_warnings: bool = False,
+        collectives: Collectives | None = None,
     ) -> None:
-        self.predictor, self.calibration = predictor, calibration
+        self.predictor, self.calibration, self.collectives = predictor, calibration, collectives
         self.draws, self.with_warnings = draws, with_warnings
         self.asked = OperatorTimes()
         self.problems: dict[Key, str] = {}
 
     def __call__(self, asked: Sequence[Question]) -> NDArray[np.float64]:
         """Times in µs, float64 [questions, 1 + draws]; 0 of what the sum goes without, NaN of a problem."""
-        found = ask(self.predictor, asked, calibration=self.calibration, with_warnings=self.with_warnings)
+        found = ask_all(
+            self.predictor,
+            asked,
+            calibration=self.calibration,
+            with_warnings=self.with_warnings,
+            collectives=self.collectives,
+        )
         self.problems = found.problems | self.problems
         if self.with_warnings:
             self.asked.add(found)

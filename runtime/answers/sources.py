@@ -7,15 +7,18 @@ from typing import Any, ClassVar
 
 from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.operators import OPERATORS, Key, Operator, Vector
+from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, OperatorClass, Vector
+
+_OTHER_PASS = {Direction.FORWARD: Direction.BACKWARD, Direction.BACKWARD: Direction.FORWARD}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """`key` is answered by the regressor `answered_by`, whose time is multiplied by `factor`.
 
-    `gathered` and `alike` are those of the operator's `Substitute`; With `is_part`, the key is a part of a sum (a
-    linear's gradients) and `answered_by` is that sum.
+    `gathered` and `alike` are those of the operator's `Substitute`. With `is_part`, the key is a part of a sum (a
+    linear's gradients) and `answered_by` is that sum. With `is_other_pass`, the operator's other pass answers, times
+    the ratio of what both compute, or move where memory bounds it.
     """
 
     key: Key
@@ -24,6 +27,7 @@ class Source:
     gathered: bool = False
     alike: bool = False
     is_part: bool = False
+    is_other_pass: bool = False
 
     @property
     def is_substitute(self) -> bool:
@@ -37,10 +41,20 @@ class Source:
             vector = (entries * nodes * gpus_per_node, nodes, gpus_per_node)
         if self.alike:
             return self._moving_alike(vector, entry)
+        if self.is_other_pass:
+            return vector, self.factor * self._ratio(vector)
         if entry.equal_features:
             own, partner = (list(entry.features).index(name) for name in entry.equal_features)
             vector = (*vector[:own], vector[partner], *vector[own + 1 :])
         return vector, self.factor
+
+    def _ratio(self, vector: Vector) -> float:
+        """Work of the key's direction over that of the direction that answers."""
+        (name, direction), (_, other) = self.key, self.answered_by
+        row = OPERATORS[name]
+        if row.operator_class is OperatorClass.COMPUTE:
+            return row.flops(direction, vector) / row.flops(other, vector)
+        return row.moved_bytes(direction, vector, 1) / row.moved_bytes(other, vector, 1)
 
     def _moving_alike(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:
         """A workload inside the trained range that moves about as much, and the factor for the rest."""
@@ -61,15 +75,18 @@ def source_of(key: Key, entries: Collection[Key]) -> Source | None:
         if direction in parts and (name, whole) in entries:
             return Source(key=key, answered_by=(name, whole), factor=1 / len(parts), is_part=True)
     found = row.substitute
-    if found is None or (found.operator, direction) not in entries:
-        return None
-    return Source(
-        key=key,
-        answered_by=(found.operator, direction),
-        factor=found.factor,
-        gathered=found.gathered,
-        alike=found.alike,
-    )
+    if found is not None and (found.operator, direction) in entries:
+        return Source(
+            key=key,
+            answered_by=(found.operator, direction),
+            factor=found.factor,
+            gathered=found.gathered,
+            alike=found.alike,
+        )
+    other = _OTHER_PASS.get(direction, direction)
+    if other in row.costs and (name, other) in entries:
+        return Source(key=key, answered_by=(name, other), is_other_pass=True)
+    return None
 
 
 def is_answered(row: Operator, entries: Collection[Key]) -> bool:
@@ -101,6 +118,8 @@ class SubstituteWarning:
         share = "" if source.factor == 1 else "half of "
         if source.is_part:
             return f"{name} ({direction}): not in the bundle, answered by {share}{by} ({by_direction})"
+        if source.is_other_pass:
+            return f"{name} ({direction}): not in the bundle, answered by {by_direction} times the ratio of their work"
         size = "moving as much memory" if source.alike else "of the same size"
         return f"{name} ({direction}): not in the bundle, answered by {share}{by} {size}"
 

@@ -13,6 +13,8 @@ from typing import Any, Self
 from kernelcast.runtime.errors import DataError
 
 DIGEST_HEX_DIGITS = 32
+DESCRIBED = "described"
+"""Backend of a fabric that was described, not measured (`described_fabric.py`)."""
 
 
 def canonical_json(value: Any) -> str:
@@ -85,7 +87,7 @@ class ComputeFingerprint(_Digested):
 class FabricFingerprint(_Digested):
     """What connects the devices: inside a node (`links`) and between nodes (`nics`)."""
 
-    backend: str  # "gloo" or "nccl"
+    backend: str  # "gloo" or "nccl", or "described"
     gpus_per_node: int
     links: tuple[str, ...] = ()
     nics: tuple[str, ...] = ()
@@ -93,6 +95,9 @@ class FabricFingerprint(_Digested):
     @property
     def description(self) -> str:
         """One readable line."""
+        if self.backend == DESCRIBED:
+            name = self.links[0].partition(" = ")[2].strip('"') if self.links else "fabric"
+            return f"{name}, described, {self.gpus_per_node} device(s) per node"
         inside = ", ".join(self.links) or "no links known"
         return f"{self.backend}, {self.gpus_per_node} device(s) per node ({inside})"
 

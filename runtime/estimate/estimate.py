@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from kernelcast.runtime.answers.asking import Question, Warnings, question
+from kernelcast.runtime.answers.fabric_notes import FabricUse
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.estimate.doubts import Doubt, grouped, share_of
@@ -129,7 +130,8 @@ class Memory:
 class Provenance:
     """Where the times come from: the bundle, and the hardware and software that were measured, readable.
 
-    `calibration` is None where the bundle has none.
+    `calibration` is None where the bundle has none; `collectives` is the fabric that answered them, None where they
+    are the bundle's own and nothing describes them.
     """
 
     bundle: str
@@ -143,6 +145,7 @@ class Provenance:
     fabric: tuple[str, ...]
     software: tuple[str, ...]
     calibration: CalibrationUse | None = None
+    collectives: FabricUse | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -156,7 +159,7 @@ class Estimate:
 
     `interval_s` are the 5th and 95th percentile of the step time, or None where it was not asked for;
     `bubble_share` the part of the pipeline's time in which the average stage waits. `cluster_source` is where the
-    devices per node come from: "asked", "bundle", or "one node" where the bundle has no fabric and the whole
+    devices per node come from: "asked", "fabric", "bundle", or "one node" where the bundle has no fabric and the whole
     job is assumed to lie on one node. `processes_per_node` compute at once on the fullest node; `answered_with` are the
     measured numbers of processes per node that its operators' times come from. `peak` is the rate that utilisation
     refers to, None where it is unknown. `concerned` are the warnings, each with the questions that it is about.

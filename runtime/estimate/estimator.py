@@ -4,12 +4,16 @@ import os
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Self, get_args
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, Warnings, question
 from kernelcast.runtime.answers.bundle_times import BundleTimes
+from kernelcast.runtime.answers.collective_times import Collectives, CollectiveSource, collective_source
 from kernelcast.runtime.answers.concurrency import concurrency_warning, processes_on_a_node
+from kernelcast.runtime.answers.fabric_choice import FabricChoice
+from kernelcast.runtime.answers.fabric_notes import devices_per_node_warnings
 from kernelcast.runtime.answers.predictor import MAX_REMEMBERED, Predictor
 from kernelcast.runtime.answers.sources import SubstituteWarning
 from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
@@ -17,7 +21,11 @@ from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.errors import DataError, UsageError, shown
 from kernelcast.runtime.estimate.configurations import Configurations
-from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_gpus_per_node
+from kernelcast.runtime.estimate.defaults import (
+    chosen_gpus_per_node,
+    usual_gpu_memory_bytes,
+    usual_gpus_per_node,
+)
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.estimate import Components, Estimate, Memory, Provenance, StageEstimate
 from kernelcast.runtime.estimate.layouts import Layouts
@@ -85,11 +93,13 @@ class Estimator:
         timeline: TimelineKind = "simulate",
         interval: bool = True,
         gpu_memory_bytes: int | None = None,
+        fabric: FabricChoice | None = None,
     ) -> Estimate:
         """Time of one training step of `model`, laid out as `parallelism` on `cluster` (docs/method.md, A step).
 
-        Without `cluster`, the devices per node are those of the bundle's fabric; a bundle without one puts
-        the whole job on one node. `bucket_entries` is the framework's bucket for gradient and parameter
+        Without `cluster`, the devices per node are those of `fabric`, else of the bundle's fabric; a bundle without
+        one puts the whole job on one node. `fabric` answers the collectives instead of the bundle's (docs/fabrics.md,
+        `find_fabric`). `bucket_entries` is the framework's bucket for gradient and parameter
         collectives. `timeline` is an exact simulation of the schedule, or the closed form (the paper's eq. 7
         for 1F1B). `interval=False` leaves out the step's interval, which saves time. `gpu_memory_bytes` is the
         memory of a device, without it that of the bundle's. The same question again is answered from memory.
@@ -106,7 +116,7 @@ class Estimator:
         OPTIONS["timeline"].check(timeline)
         if gpu_memory_bytes is not None:
             GPU_MEMORY.check(gpu_memory_bytes)
-        asked = (model, parallelism, cluster, bucket_entries, timeline, interval, gpu_memory_bytes)
+        asked = (model, parallelism, cluster, bucket_entries, timeline, interval, gpu_memory_bytes, fabric)
         with self._lock:
             known = self._remembered.get(asked)
             if known is not None:
@@ -128,17 +138,25 @@ class Estimator:
         timeline: TimelineKind,
         with_interval: bool,
         gpu_memory_bytes: int | None,
+        fabric: FabricChoice | None,
     ) -> Estimate:
         if timeline == "simulate":
             check_simulated(parallelism)
-        used, source = (cluster, "asked") if cluster is not None else self._default_cluster(parallelism)
+        over = collective_source(self.predictor, fabric)
+        used, source = (
+            (cluster, "asked") if cluster is not None else self._default_cluster(parallelism, fabric)
+        )
         parts = decompose(model=model, parallelism=parallelism, cluster=used, bucket_entries=bucket_entries)
         calibration = self.predictor.calibration_for(timeline)
         processes = processes_on_a_node(parallelism, used)
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
         answers = BundleTimes(
-            self.predictor.at(processes), calibration=calibration, draws=draws, with_warnings=True
+            self.predictor.at(processes),
+            calibration=calibration,
+            draws=draws,
+            with_warnings=True,
+            collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
         )
         engine = Engine(model, used, bucket_entries, answers, draws=draws)
         found = list(engine.configurations(Layouts.of(parallelism)))
@@ -160,7 +178,10 @@ class Estimator:
             components=components_of(parts, step, lambda call: answers.asked.answers[question(call)][0]),
             stages=tuple(_stages(parts, step)),
             memory=_memory(self.bundle, model, parallelism, gpu_memory_bytes),
-            concerned=MappingProxyType(self._concerned(answers.asked, parts, processes)),
+            concerned=MappingProxyType(
+                self._concerned(answers.asked, parts, processes)
+                | self._devices_per_node(answers.asked, used, source, over)
+            ),
             model=model,
             parallelism=parallelism,
             cluster=used,
@@ -168,8 +189,10 @@ class Estimator:
             processes_per_node=processes,
             answered_with=self._answered_with(processes, answers.asked.sources.values()),
             bucket_entries=bucket_entries,
-            provenance=self._provenance[timeline],
             peak=self._peak,
+            provenance=self._provenance[timeline]
+            if over is None
+            else replace(self._provenance[timeline], collectives=over.use),
             parts=parts,
             answers=MappingProxyType(answers.asked.answers),
             durations=_first(step.durations),
@@ -195,12 +218,26 @@ class Estimator:
         if len(self._levels) < 2:
             return self._levels
         entries = self.predictor.at(processes).bundle.entries
-        answered = {key: entries[key].processes_per_node for key in set(sources)}
+        # Collectives may be answered by another fabric.
+        answered = {key: entries[key].processes_per_node for key in set(sources) if key in entries}
         return tuple(
             sorted({level for key, level in answered.items() if not OPERATORS[key[0]].is_collective})
         )
 
-    def _default_cluster(self, parallelism: Parallelism) -> tuple[Cluster, str]:
+    def _devices_per_node(
+        self, asked: OperatorTimes, used: Cluster, source: str, over: CollectiveSource | None
+    ) -> dict[Warnings, frozenset[Question]]:
+        """Warnings where the bundle's nodes, or the fabric's, have another number of devices than those used."""
+        known = [one.gpus_per_node for one in self.bundle.manifest.fabric]
+        fabric = None if over is None or not over.is_asked else (over.name, over.devices_per_node)
+        collectives = frozenset(one for one in asked.answers if OPERATORS[one[0][0]].is_collective)
+        found = devices_per_node_warnings(used.gpus_per_node, source, bundle=known, fabric=fabric)
+        return dict.fromkeys(found, collectives)
+
+    def _default_cluster(self, parallelism: Parallelism, fabric: FabricChoice | None) -> tuple[Cluster, str]:
+        of_fabric = chosen_gpus_per_node(fabric)
+        if of_fabric is not None:
+            return Cluster(gpus_per_node=of_fabric), "fabric"
         gpus_per_node = usual_gpus_per_node(self.bundle)
         if gpus_per_node is not None:
             return Cluster(gpus_per_node=gpus_per_node), "bundle"

@@ -141,7 +141,10 @@ REPLICATING = tuple(row.name for row in LAYOUT.values() if row.replicates)
 SEQUENCE_LENGTH = Field("sequence_length", _SIZE, "Tokens of a sequence.", otherwise="the model's", unit="tokens")
 OPTIONS = table(
     Field("global_batch", _SIZE, "Samples per update; gives the micro-batches.", unit="samples"),
-    Field("gpus_per_node", _DEGREE, "Devices per node.", otherwise="the bundle's, else one node"),
+    Field("gpus_per_node", _DEGREE, "Devices per node.", otherwise="the fabric's, else the bundle's, else one node"),
+    Field("fabric", text("a shipped fabric's name, or the path of a .toml or .kcast file", one_line=True),
+          "What connects the devices: a name, a description (.toml) or a bundle of collectives (.kcast).",
+          otherwise="the bundle's"),
     Field("bucket_entries", _SIZE, "Entries of the framework's bucket for gradient and parameter collectives.",
           DEFAULT_BUCKET_ENTRIES, unit="entries"),
     Field("timeline", choice(get_args(TimelineKind)), "Exact simulation of the schedule, or the paper's eq. 7.",

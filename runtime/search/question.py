@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.request.fields import (
     DEFAULT_BUCKET_ENTRIES,
@@ -26,6 +27,7 @@ class Question:
     - `rank_by`: the time of a step, or tokens per second and device; the two differ where `space.gpus` has
       several sizes.
     - `gpu_memory_bytes`: layouts that need more on a device are left out; None leaves none out.
+    - `fabric`: what answers the collectives instead of the bundle's; None: the bundle's.
     - `top`: how many of the best are kept.
     - `prune`: whether the simulation of layouts may be left out that can be neither among the best nor on the
       Pareto front. The answer does not depend on it.
@@ -41,6 +43,7 @@ class Question:
     top: int = SEARCH["top"].default
     bucket_entries: int = DEFAULT_BUCKET_ENTRIES
     prune: bool = True
+    fabric: FabricChoice | None = None
 
     def __post_init__(self) -> None:
         for field in (OPTIONS["timeline"], OPTIONS["bucket_entries"], SEARCH["rank_by"], SEARCH["top"]):

@@ -3,9 +3,14 @@
 from collections.abc import Mapping
 from typing import Any
 
+from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_gpus_per_node
+from kernelcast.runtime.estimate.defaults import (
+    chosen_gpus_per_node,
+    usual_gpu_memory_bytes,
+    usual_gpus_per_node,
+)
 from kernelcast.runtime.request.fields import LAYOUT, SEARCH, Field
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.number_set import NumberSet
@@ -31,8 +36,11 @@ def few_values(field: Field) -> tuple[Any, ...]:
     return tuple(field.kind.values) if len(field.kind.values) <= MOST_ITEMS else ()
 
 
-def read_question(values: Mapping[str, Any], *, model: ModelConfig, bundle: Bundle) -> Question:
-    """The question of `values`; devices per node and memory that are not given are the bundle's.
+def read_question(
+    values: Mapping[str, Any], *, model: ModelConfig, bundle: Bundle, fabric: FabricChoice | None = None
+) -> Question:
+    """The question of `values` over `fabric`; devices per node and memory that are not given are those of the
+    fabric, else the bundle's.
 
     A limit is a list of values, one of them, or a text (`1,2,4-8`). `gpu_memory_bytes` of None leaves nothing out.
 
@@ -51,12 +59,13 @@ def read_question(values: Mapping[str, Any], *, model: ModelConfig, bundle: Bund
             global_batch=values["global_batch"],
             gpus_per_node=values["gpus_per_node"]
             if "gpus_per_node" in values
-            else usual_gpus_per_node(bundle) or max(gpus),
+            else chosen_gpus_per_node(fabric) or usual_gpus_per_node(bundle) or max(gpus),
             **{name: _limit(name, field, values[name]) for name, field in LIMITS.items() if name in values},
         ),
         gpu_memory_bytes=values["gpu_memory_bytes"]
         if "gpu_memory_bytes" in values
         else usual_gpu_memory_bytes(bundle),
+        fabric=fabric,
         **{name: values[name] for name in options if name in values},
     )
 

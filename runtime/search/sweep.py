@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.bundle_times import BundleTimes
+from kernelcast.runtime.answers.collective_times import Collectives, collective_source
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.engine import Engine
@@ -49,6 +50,10 @@ class _Sweep:
         self.found = Found()
         self.bounds = Found()
         self.passes = 2 if question.timeline == "simulate" and question.prune else 1
+        over = collective_source(predictor, question.fabric)
+        self.collectives = (
+            None if over is None else Collectives(source=over, gpus_per_node=question.cluster.gpus_per_node)
+        )
         self.units = sum(1 for _ in question.space.units()) if report is not None else 0
         self.done = 0
 
@@ -117,7 +122,11 @@ class _Sweep:
         for predictor, own in rows.items():
             if predictor not in self.engines:
                 question = self.question
-                answers = BundleTimes(predictor, calibration=predictor.calibration_for(question.timeline))
+                answers = BundleTimes(
+                    predictor,
+                    calibration=predictor.calibration_for(question.timeline),
+                    collectives=self.collectives,
+                )
                 self.answers.append(answers)
                 self.engines[predictor] = Engine(
                     question.space.model, question.cluster, question.bucket_entries, answers

@@ -7,3 +7,6 @@ MODELS = Path(__file__).resolve().parent / "models"
 
 DEVICES = Path(__file__).resolve().parent / "devices.toml"
 """Published peaks of devices, a source per row."""
+
+FABRICS = Path(__file__).resolve().parent / "fabrics"
+"""A TOML file per described fabric, with its source."""

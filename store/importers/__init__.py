@@ -1,9 +1,10 @@
-"""Others' measurements into a database: a generic CSV, the method's authors' data files, nccl-tests logs.
+"""Others' measurements into a database: a generic CSV, the method's authors' data, nccl-tests, vTrain, Vidur.
 
 A reader turns files into `Parsed` (records, malformed lines, counts of what was left out), without a database;
 `store_parsed` stores all of it in one transaction. docs/importing.md describes the formats.
 """
 
+from kernelcast.store.importers.all_reduce_tables import read_vidur, read_vtrain
 from kernelcast.store.importers.description import Description, read_description
 from kernelcast.store.importers.estimate_train_time import read_estimate_train_time
 from kernelcast.store.importers.generic_csv import CSV_FORMAT, read_csv_files
@@ -25,5 +26,7 @@ __all__ = [
     "read_estimate_train_time",
     "read_nccl_tests",
     "read_published_errors",
+    "read_vidur",
+    "read_vtrain",
     "store_parsed",
 ]

@@ -1,0 +1,156 @@
+"""Questions about collectives where a fabric is known: which are answered by measured rows, which by a description."""
+
+import math
+from collections.abc import Iterable, Iterator
+
+from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
+from kernelcast.runtime.answers.collective_times import ELEMENT_BYTES, Collectives, scaled_entries
+from kernelcast.runtime.answers.fabric_notes import DescribedWarning, ExtendedWarning
+from kernelcast.runtime.answers.predictor import Answer, Predictor
+from kernelcast.runtime.bundle.calibration import Calibration, factor_of
+from kernelcast.runtime.bundle.regressor_entry import Layout
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.operators import OPERATORS, Key
+
+_UNKNOWN: Answer = (math.nan, math.nan, math.nan)
+
+
+def ask_all(
+    predictor: Predictor,
+    questions: Iterable[Question],
+    *,
+    calibration: Calibration | None = None,
+    with_warnings: bool = True,
+    collectives: Collectives | None = None,
+) -> OperatorTimes:
+    """`ask`, where `collectives` answers for the fabric; without it the bundle's regressors answer all.
+
+    A calibration was fitted with the bundle's own fabric: it does not change times over another one.
+    """
+    if collectives is None:
+        return ask(predictor, questions, calibration=calibration, with_warnings=with_warnings)
+    over_fabric: list[Question] = []
+    others: list[Question] = []
+    for one in questions:
+        (over_fabric if OPERATORS[one[0][0]].is_collective else others).append(one)
+    found = ask(predictor, others, calibration=calibration, with_warnings=with_warnings)
+    used = None if collectives.source.is_asked else calibration
+    found.add(_over_fabric(collectives, over_fabric, used, with_warnings=with_warnings))
+    return found
+
+
+def _over_fabric(
+    collectives: Collectives,
+    questions: Iterable[Question],
+    calibration: Calibration | None,
+    *,
+    with_warnings: bool,
+) -> OperatorTimes:
+    source = collectives.source
+    measured: list[Question] = []
+    described: dict[Key, dict[Layout, dict[float, list[Question]]]] = {}
+    for one in dict.fromkeys(questions):
+        key, (entries, nodes, gpus), _ = one
+        if source.is_measured(key, (nodes, gpus)):
+            measured.append(one)
+        else:
+            described.setdefault(key, {}).setdefault((nodes, gpus), {}).setdefault(entries, []).append(one)
+    found = _measured(collectives, measured, calibration, with_warnings=with_warnings)
+    for key, layouts in described.items():
+        for layout, sizes in layouts.items():
+            _describe(collectives, key, layout, sizes, found, factor_of(calibration, key[0]))
+    if with_warnings:
+        _warn(collectives, described, found)
+    return found
+
+
+def _measured(
+    collectives: Collectives,
+    questions: list[Question],
+    calibration: Calibration | None,
+    *,
+    with_warnings: bool,
+) -> OperatorTimes:
+    """Answers of the fabric's regressors, whose elements may have another size; never below what the wire allows."""
+    source = collectives.source
+    if source.predictor is None or not questions:
+        return OperatorTimes()
+    of, to = source.element_bytes, ELEMENT_BYTES[source.predictor.bundle.manifest.dtype]
+    asked = {
+        one: (one[0], (scaled_entries(one[1][0], element_bytes=of, to=to), *one[1][1:]), one[2])
+        for one in questions
+    }
+    answered = ask(source.predictor, asked.values(), calibration=calibration, with_warnings=with_warnings)
+    found = OperatorTimes(problems=answered.problems)
+    for warning, doubtful in answered.concerned.items():
+        found.doubt(warning, (one for one, scaled in asked.items() if scaled in doubtful))
+    for one, scaled in asked.items():
+        found.answers[one] = _capped(collectives, one, answered.answers[scaled])
+        if scaled in answered.sources:
+            found.sources[one] = answered.sources[scaled]
+    return found
+
+
+def _capped(collectives: Collectives, one: Question, answer: Answer) -> Answer:
+    source = collectives.source
+    key, (entries, nodes, gpus), _ = one
+    if source.fabric is None:
+        return answer
+    try:
+        setting = source.setting((nodes, gpus), collectives.gpus_per_node)
+    except UsageError:  # a layout that the description does not have, and that was measured all the same
+        return answer
+    least = float(source.least_us(key, [entries], setting)[0])
+    time_us, low_us, high_us = answer
+    return max(time_us, least), max(low_us, least), max(high_us, least)
+
+
+def _describe(
+    collectives: Collectives,
+    key: Key,
+    layout: Layout,
+    sizes: dict[float, list[Question]],
+    found: OperatorTimes,
+    factor: float,
+) -> None:
+    """Answer one operator's messages in one layout from the description."""
+    source = collectives.source
+    answers = [_UNKNOWN] * len(sizes)
+    if source.fabric is None:
+        found.problems[key] = f"fabric {source.name} has no regressor for {key[0]}"
+    else:
+        try:
+            setting = source.setting(layout, collectives.gpus_per_node)
+            answers = source.answers(key, list(sizes), setting)
+        except UsageError as error:
+            found.problems[key] = str(error)
+    for questions, (time_us, low_us, high_us) in zip(sizes.values(), answers, strict=True):
+        for one in questions:
+            found.answers[one] = (factor * time_us, factor * low_us, factor * high_us)
+            found.sources[one] = key
+
+
+def _warn(
+    collectives: Collectives,
+    described: dict[Key, dict[Layout, dict[float, list[Question]]]],
+    found: OperatorTimes,
+) -> None:
+    source = collectives.source
+    alone = [key for key in described if source.entry_of(key) is None and key not in found.problems]
+    if alone:
+        names = tuple(sorted(name for name, _ in alone))
+        questions = (one for key in alone for sizes in described[key].values() for one in _all(sizes))
+        found.doubt(DescribedWarning(operators=names, fabric=source.name), questions)
+    for key, layouts in described.items():
+        entry = source.entry_of(key)
+        if entry is None:
+            continue
+        for layout, sizes in layouts.items():
+            extended = ExtendedWarning(
+                operator=key[0], asked=layout, measured=entry.layouts, fabric=source.name
+            )
+            found.doubt(extended, _all(sizes))
+
+
+def _all(sizes: dict[float, list[Question]]) -> Iterator[Question]:
+    return (one for questions in sizes.values() for one in questions)

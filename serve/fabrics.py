@@ -1,0 +1,30 @@
+"""The fabric of a request: by name, or by the fields of a description; never a file of this machine."""
+
+from collections.abc import Mapping
+
+from kernelcast.runtime.answers.fabric_choice import FabricChoice
+from kernelcast.runtime.errors import DataError, UsageError, shown
+from kernelcast.runtime.hardware.fabric_file import fabric_from_values, fabric_named, shipped_fabrics
+
+
+def find_fabric(asked: object, known: Mapping[str, FabricChoice]) -> FabricChoice | None:
+    """The fabric that a request asks for; None where it asks for none.
+
+    A text is the name of one of `known` (the site's) or of one that ships. An object holds the fields of a description.
+
+    Raises:
+        UsageError: no such fabric, or wrong fields.
+    """
+    if asked is None:
+        return None
+    if isinstance(asked, dict):
+        try:
+            return fabric_from_values(asked, where="fabric")
+        except DataError as error:
+            raise UsageError(str(error)) from error
+    if isinstance(asked, str) and asked in known:
+        return known[asked]
+    if isinstance(asked, str) and asked in shipped_fabrics():
+        return fabric_named(asked)
+    names = ", ".join((*known, *shipped_fabrics()))
+    raise UsageError(f"fabric is {shown(asked)}, expected the fields of a description, or one of {names}")

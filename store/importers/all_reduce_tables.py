@@ -1,0 +1,173 @@
+"""Times of collectives inside a node that simulators publish: vTrain's and Vidur's tables (CSV).
+
+vTrain's files are tables of nccl-tests, one per number of GPUs, named AR_GPU8.csv: size in bytes, and time in ns and
+bus bandwidth out of place, then in place. Vidur's are named by the collective: size in bytes, times in ms.
+"""
+
+import csv
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from io import StringIO
+from pathlib import Path
+
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.operators import Direction, operator
+from kernelcast.store.importers.csv_table import CsvRow, CsvTable, positive, whole
+from kernelcast.store.importers.description import Description
+from kernelcast.store.importers.parsed import Batch, Parsed, imported_sample
+from kernelcast.store.importers.text_file import Malformed, Problems, TextFile, read_text_file
+from kernelcast.store.records import ELEMENT_BYTES, Sample
+
+_VTRAIN_HEADER = ["size(B)", "count", "type", "time(ns)", "busbw(GB/s)", "time(ns)", "busbw(GB/s)"]
+_VTRAIN_NAME = re.compile(r"AR_GPU([0-9]{1,4})\.csv")
+_VTRAIN_TYPES = {"float": "float32", "half": "float16", "double": "float64", "bfloat16": "bfloat16"}
+_LARGEST_DIFFERENCE = 0.05
+"""Between a time and the bus bandwidth printed with it, which has two decimals."""
+_VIDUR_OPERATORS = {"all_reduce": "all_reduce", "send_recv": "point_to_point"}
+_VIDUR_DTYPE = "float16"
+
+_Reader = Callable[[TextFile, str, Problems, "Counter[str]"], Iterator[Sample]]
+
+
+def read_vtrain(
+    paths: Sequence[Path], *, described: Description | None = None, strict: bool = False
+) -> Parsed:
+    """Read all-reduces of vTrain, trace/NODE/AR_GPU*.csv.
+
+    Raises:
+        DataError: a file is no such table, or, when `strict`, a malformed line.
+        UsageError: the description names no device, or no devices per node.
+    """
+    return _read(paths, _vtrain_samples, "import vtrain", described, strict)
+
+
+def read_vidur(
+    paths: Sequence[Path], *, described: Description | None = None, strict: bool = False
+) -> Parsed:
+    """Read collectives of Vidur, data/profiling/network/NODE/*.csv; rows within one node alone.
+
+    Raises:
+        DataError: a file is no such table, or, when `strict`, a malformed line.
+        UsageError: the description names no device, or no devices per node.
+    """
+    return _read(paths, _vidur_samples, "import vidur", described, strict)
+
+
+def _read(
+    paths: Sequence[Path], reader: _Reader, command: str, described: Description | None, strict: bool
+) -> Parsed:
+    problems = Problems(strict=strict)
+    description = described or Description()
+    parsed = Parsed(files=len(paths))
+    fabric = description.network()
+    for path in paths:
+        file = read_text_file(path)
+        run = description.run(command=command, file_name=file.name, file_digest=file.digest, fabric=fabric)
+        samples = list(reader(file, run.id, problems, parsed.left_out))
+        parsed.add(
+            Batch(
+                run=run,
+                compute=description.compute(),
+                fabric=fabric,
+                software=description.versions(),
+                samples=samples,
+            )
+        )
+    parsed.problems = problems.found
+    parsed.check_something(", ".join(map(str, paths)))
+    return parsed
+
+
+def _vtrain_samples(
+    file: TextFile, run_id: str, problems: Problems, left_out: "Counter[str]"
+) -> Iterator[Sample]:
+    named = _VTRAIN_NAME.fullmatch(file.name)
+    if named is None:
+        raise DataError(
+            f"{file.path}: is not vTrain's: name is {file.name!r:.60}, expected AR_GPU8.csv or similar"
+        )
+    processes = int(named[1])
+    rows = csv.reader(StringIO(file.text, newline=""))
+    if (header := next(rows)) != _VTRAIN_HEADER:
+        raise DataError(
+            f"{file.path}: is not vTrain's: columns are {header!r:.80}, expected {_VTRAIN_HEADER}"
+        )
+    for line, cells in enumerate(rows, start=2):
+        try:
+            yield from _vtrain_row(cells, processes, run_id)
+        except Malformed as error:
+            problems.add(file.path, line, error)
+
+
+def _vtrain_row(cells: Sequence[str], processes: int, run_id: str) -> list[Sample]:
+    if len(cells) != len(_VTRAIN_HEADER):
+        raise Malformed(f"found {len(cells)} cells, expected {len(_VTRAIN_HEADER)} columns")
+    size, count, type_name = whole(cells[0], "size(B)"), whole(cells[1], "count"), cells[2].strip()
+    dtype = _VTRAIN_TYPES.get(type_name)
+    if dtype is None or count * ELEMENT_BYTES[dtype] != size:
+        raise Malformed(f"size(B) is {size}, and count {count} of {type_name!r:.20} is another")
+    samples = []
+    for place, first in (("out-of-place", 3), ("in-place", 5)):
+        time_us = positive(cells[first], "time(ns)") / 1e3
+        bandwidth = positive(cells[first + 1], "busbw(GB/s)")
+        implied = 2 * (processes - 1) / processes * size / time_us / 1e3
+        if abs(implied / bandwidth - 1) > _LARGEST_DIFFERENCE:
+            raise Malformed(f"time(ns): {time_us * 1e3:g} is {implied:.4g} GB/s, expected {bandwidth:g}")
+        samples.append(
+            _sample("all_reduce", dtype, count, processes, run_id, time_us, "mean of several", place)
+        )
+    return samples
+
+
+def _vidur_samples(
+    file: TextFile, run_id: str, problems: Problems, left_out: "Counter[str]"
+) -> Iterator[Sample]:
+    table = CsvTable(file)
+    table.require(("num_workers", "devices_per_node", "size", "collective"), "Vidur's table of a collective")
+    for row in table.rows(problems):
+        try:
+            collective = row.text("collective")
+            if collective not in _VIDUR_OPERATORS:
+                raise Malformed(
+                    f"collective: found {collective!r:.40}, expected {' or '.join(_VIDUR_OPERATORS)}"
+                )
+            if row.whole("num_workers") != row.whole("devices_per_node"):
+                left_out["between nodes, of which nothing is known"] += 1
+                continue
+            yield _vidur_row(row, collective, run_id)
+        except Malformed as error:
+            problems.add(file.path, row.line, error)
+
+
+def _vidur_row(row: CsvRow, collective: str, run_id: str) -> Sample:
+    entries, rest = divmod(row.whole("size"), ELEMENT_BYTES[_VIDUR_DTYPE])
+    if rest:
+        raise Malformed(f"size: {row.whole('size')} bytes are no whole number of {_VIDUR_DTYPE} elements")
+    time_us = row.positive(f"time_stats.{collective}.median") * 1e3
+    name = _VIDUR_OPERATORS[collective]
+    return _sample(
+        name, _VIDUR_DTYPE, entries, row.whole("num_workers"), run_id, time_us, "median of several", ""
+    )
+
+
+def _sample(
+    name: str,
+    dtype: str,
+    entries: int,
+    processes: int,
+    run_id: str,
+    time_us: float,
+    statistic: str,
+    variant: str,
+) -> Sample:
+    return imported_sample(
+        operator(name),
+        Direction.ONCE,
+        dtype,
+        (entries, 1, processes),
+        run_id=run_id,
+        time_us=time_us,
+        statistic=statistic,
+        variant=variant,
+    )

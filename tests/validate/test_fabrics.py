@@ -1,0 +1,70 @@
+"""Collectives of described fabrics against published rows that had no part in the prediction."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kernelcast.cli.validate_fabrics import fabrics
+from kernelcast.runtime.errors import DataError
+from kernelcast.validate.fabric_rows import A100_SOURCES
+from kernelcast.validate.fabrics import FabricValidation, validate_fabrics
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+FOLDERS = ("vtrain", "vidur", "aiconfigurator", "nccl-tests")
+pytestmark = pytest.mark.skipif(
+    not all((DATA / folder).is_dir() for folder in FOLDERS), reason="no published rows in ../shared/data"
+)
+
+
+@pytest.fixture(scope="module")
+def found() -> FabricValidation:
+    """The three checks."""
+    return validate_fabrics(DATA)
+
+
+def test_described_nodes_are_within_15_percent(found: FabricValidation) -> None:
+    assert {one.source for one in found.described} == set(A100_SOURCES)
+    assert all(one.median_error <= 0.15 for one in found.described)
+
+
+def test_eight_devices_from_two_and_four_are_within_10_percent(found: FabricValidation) -> None:
+    assert {one.source for one in found.extended} == set(A100_SOURCES)
+    assert all(one.median_error <= 0.10 for one in found.extended)
+
+
+def test_ten_nodes_of_eight_are_within_20_percent(found: FabricValidation) -> None:
+    assert [one.operator for one in found.across] == ["all_reduce", "all_gather", "reduce_scatter"]
+    for one in found.across:
+        assert one.median_error <= 0.20, one.operator
+        assert len(one.sizes) == 10
+
+
+def test_both_levels_predict_better_than_the_slower_one(found: FabricValidation) -> None:
+    for one in found.across:
+        assert all(abs(size.error) < abs(size.slower_level_us / size.measured_us - 1) for size in one.sizes)
+
+
+def test_command_prints_every_size(found: FabricValidation) -> None:
+    printed = CliRunner().invoke(fabrics, [str(DATA)], catch_exceptions=False)
+    assert printed.exit_code == 0
+    assert printed.output.count("16,384 MiB") == 3
+    as_json = CliRunner().invoke(fabrics, [str(DATA), "--json"], catch_exceptions=False)
+    assert json.loads(as_json.output) == found.to_dict()
+
+
+def test_a_folder_without_rows_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"vtrain/a100: no AR_GPU\*.csv in it"):
+        validate_fabrics(tmp_path)
+
+
+def test_what_is_no_parquet_file_is_named(tmp_path: Path) -> None:
+    for folder in ("vtrain", "vidur"):
+        shutil.copytree(DATA / folder, tmp_path / folder)
+    table = tmp_path / "aiconfigurator" / "a100_sxm" / "comm" / "nccl" / "1" / "nccl_perf.parquet"
+    table.parent.mkdir(parents=True)
+    table.write_text("nothing")
+    with pytest.raises(DataError, match=r"nccl_perf\.parquet: is not aiconfigurator's table of NCCL"):
+        validate_fabrics(tmp_path)
