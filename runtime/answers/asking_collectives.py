@@ -1,7 +1,7 @@
 """Questions about collectives where a fabric is known: which are answered by measured rows, which by a description."""
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
 from kernelcast.runtime.answers.collective_times import ELEMENT_BYTES, Collectives, scaled_entries
@@ -82,8 +82,8 @@ def _measured(
     }
     answered = ask(source.predictor, asked.values(), calibration=calibration, with_warnings=with_warnings)
     found = OperatorTimes(problems=answered.problems)
-    for warning, doubtful in answered.concerned.items():
-        found.doubt(warning, (one for one, scaled in asked.items() if scaled in doubtful))
+    for warning, questions_of in answered.concerned.items():
+        found.doubt(warning, (one for one, scaled in asked.items() if scaled in questions_of))
     for one, scaled in asked.items():
         found.answers[one] = _capped(collectives, one, answered.answers[scaled])
         if scaled in answered.sources:
@@ -138,9 +138,10 @@ def _warn(
     source = collectives.source
     alone = [key for key in described if source.entry_of(key) is None and key not in found.problems]
     if alone:
-        names = tuple(sorted(name for name, _ in alone))
-        questions = (one for key in alone for sizes in described[key].values() for one in _all(sizes))
-        found.doubt(DescribedWarning(operators=names, fabric=source.name), questions)
+        warning = DescribedWarning(operators=tuple(sorted(key[0] for key in alone)), fabric=source.name)
+        found.doubt(
+            warning, (one for key in alone for sizes in described[key].values() for one in _all(sizes))
+        )
     for key, layouts in described.items():
         entry = source.entry_of(key)
         if entry is None:
@@ -152,5 +153,5 @@ def _warn(
             found.doubt(extended, _all(sizes))
 
 
-def _all(sizes: dict[float, list[Question]]) -> Iterator[Question]:
-    return (one for questions in sizes.values() for one in questions)
+def _all(sizes: dict[float, list[Question]]) -> list[Question]:
+    return [one for questions in sizes.values() for one in questions]

@@ -9,6 +9,7 @@ class Cause(StrEnum):
     LEFT_OUT = "left_out"  # not in the sum
     EXTRAPOLATED = "extrapolated"  # asked beyond what was measured
     SUBSTITUTED = "substituted"  # answered by measurements of something else
+    DESCRIBED = "described"  # computed from a description of links, not measured
     TRANSFERRED = "transferred"  # measured on other hardware
     DOUBTFUL = "doubtful"  # measurements that contradict limits of the hardware, or each other
 

@@ -27,7 +27,8 @@ class FabricUse:
 class DescribedWarning:
     """Collectives were computed from a description, and not measured."""
 
-    cause: ClassVar[Cause] = Cause.TRANSFERRED
+    cause: ClassVar[Cause] = Cause.DESCRIBED
+    topic: ClassVar[str] = "fabric"
     severity: ClassVar[float] = 1.0
 
     operators: tuple[str, ...]
@@ -37,13 +38,8 @@ class DescribedWarning:
         return f"{', '.join(self.operators)}: computed from the description of fabric {self.fabric}, not measured"
 
     @property
-    def topic(self) -> str:
-        """What it is about; of several warnings about one thing the most severe is shown."""
-        return ", ".join(self.operators)
-
-    @property
     def brief(self) -> str:
-        """A clause for a line about several operators."""
+        """A clause for a line."""
         return f"{', '.join(self.operators)} by the description of fabric {self.fabric}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -89,9 +85,7 @@ class ExtendedWarning:
     @property
     def brief(self) -> str:
         """A clause for a line about several operators."""
-        return (
-            f"{self.operator} on {self.asked[0]} × {self.asked[1]} by the description of fabric {self.fabric}"
-        )
+        return f"{self.operator} on {self.asked[0]} × {self.asked[1]}, extended by fabric {self.fabric}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; layouts are [nodes, devices per node]."""
@@ -111,7 +105,8 @@ class ExtendedWarning:
 class DevicesPerNodeWarning:
     """The step was laid out on nodes of another size than those that `of` has."""
 
-    cause: ClassVar[Cause] = Cause.TRANSFERRED
+    cause: ClassVar[Cause] = Cause.EXTRAPOLATED
+    topic: ClassVar[str] = "devices per node"
     severity: ClassVar[float] = 1.0
 
     used: int
@@ -124,14 +119,9 @@ class DevicesPerNodeWarning:
         return f"{self.used} devices per node ({self.source}), but {self.of} has nodes of {known}"
 
     @property
-    def topic(self) -> str:
-        """What it is about; of several warnings about one thing the most severe is shown."""
-        return f"devices per node of {self.of}"
-
-    @property
     def brief(self) -> str:
-        """A clause for a line about several operators."""
-        return f"{self.used} devices per node, {self.of} has nodes of {', '.join(map(str, self.known))}"
+        """A clause for a line."""
+        return str(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

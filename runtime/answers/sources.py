@@ -133,6 +133,8 @@ class SubstituteWarning:
         """A clause for a line about several operators."""
         name, by = self.source.key[0], self.source.answered_by[0]
         share = "" if self.source.factor == 1 else "half of "
+        if self.source.is_other_pass:
+            return f"{name} ({self.source.key[1]}) by its other pass"
         return f"{name} by {share}{'the sum of its gradients' if self.source.is_part else by}"
 
     def to_dict(self) -> dict[str, Any]:

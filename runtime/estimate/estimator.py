@@ -13,7 +13,7 @@ from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, CollectiveSource, collective_source
 from kernelcast.runtime.answers.concurrency import concurrency_warning, processes_on_a_node
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
-from kernelcast.runtime.answers.fabric_notes import devices_per_node_warnings
+from kernelcast.runtime.answers.fabric_notes import DevicesPerNodeWarning, devices_per_node_warnings
 from kernelcast.runtime.answers.predictor import MAX_REMEMBERED, Predictor
 from kernelcast.runtime.answers.sources import SubstituteWarning
 from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
@@ -179,8 +179,7 @@ class Estimator:
             stages=tuple(_stages(parts, step)),
             memory=_memory(self.bundle, model, parallelism, gpu_memory_bytes),
             concerned=MappingProxyType(
-                self._concerned(answers.asked, parts, processes)
-                | self._devices_per_node(answers.asked, used, source, over)
+                self._concerned(answers.asked, parts, processes, self._devices_per_node(used, source, over))
             ),
             model=model,
             parallelism=parallelism,
@@ -199,13 +198,18 @@ class Estimator:
         )
 
     def _concerned(
-        self, asked: OperatorTimes, parts: Decomposition, processes: int
+        self,
+        asked: OperatorTimes,
+        parts: Decomposition,
+        processes: int,
+        nodes: Iterable[DevicesPerNodeWarning],
     ) -> dict[Warnings, frozenset[Question]]:
         """Warnings of the step, each with the questions that it concerns."""
-        found: dict[Warnings, frozenset[Question]] = {}
+        collectives = frozenset(one for one in asked.answers if OPERATORS[one[0][0]].is_collective)
+        found: dict[Warnings, frozenset[Question]] = dict.fromkeys(nodes, collectives)
         crowded = concurrency_warning(self.bundle.manifest.compute, self._levels, processes)
         if crowded is not None:
-            found[crowded] = frozenset(one for one in asked.answers if not OPERATORS[one[0][0]].is_collective)
+            found[crowded] = frozenset(asked.answers) - collectives
         for warning, questions in asked.concerned.items():
             # That a sum answers for its parts changes nothing unless they are split.
             is_part = isinstance(warning, SubstituteWarning) and warning.source.is_part
@@ -225,14 +229,12 @@ class Estimator:
         )
 
     def _devices_per_node(
-        self, asked: OperatorTimes, used: Cluster, source: str, over: CollectiveSource | None
-    ) -> dict[Warnings, frozenset[Question]]:
+        self, used: Cluster, source: str, over: CollectiveSource | None
+    ) -> tuple[DevicesPerNodeWarning, ...]:
         """Warnings where the bundle's nodes, or the fabric's, have another number of devices than those used."""
         known = [one.gpus_per_node for one in self.bundle.manifest.fabric]
         fabric = None if over is None or not over.is_asked else (over.name, over.devices_per_node)
-        collectives = frozenset(one for one in asked.answers if OPERATORS[one[0][0]].is_collective)
-        found = devices_per_node_warnings(used.gpus_per_node, source, bundle=known, fabric=fabric)
-        return dict.fromkeys(found, collectives)
+        return devices_per_node_warnings(used.gpus_per_node, source, bundle=known, fabric=fabric)
 
     def _default_cluster(self, parallelism: Parallelism, fabric: FabricChoice | None) -> tuple[Cluster, str]:
         of_fabric = chosen_gpus_per_node(fabric)

@@ -128,8 +128,8 @@ class Operator:
       `ring_passes[0] + ring_passes[1] · p + ring_passes[2] / p` (NVIDIA nccl-tests, PERFORMANCE.md).
     - `is_divided`: a collective whose entries are split between the processes, an equal part for each; `is_in_place`:
       one that frameworks call with the same buffer for input and output.
-    - `is_elementwise`: its time depends on its number of elements, whatever their shape.
     - `wire`: what a collective has to send at least.
+    - `is_elementwise`: its time depends on its number of elements, whatever their shape.
     - `is_on_request`: no step calls it yet; measured where it is asked for by name.
     - `variant_flops`: multiples of the FLOPs by the variant that was measured, such as attention without a mask.
     """
@@ -177,14 +177,14 @@ class Operator:
         """Bytes read plus written by one call (for collectives: the bytes one process puts in), at a vector."""
         return element_bytes * evaluate(self.costs[direction].elements, self.named(vector))
 
+    def least_bytes(self, direction: Direction, vector: Sequence[float], element_bytes: int) -> float:
+        """Bytes that any kernel has to read or write at a workload vector."""
+        return element_bytes * evaluate(self.costs[direction].least_elements, self.named(vector))
+
     def elements(self, vector: Sequence[float]) -> float:
         """Elements of one tensor of an elementwise operator: what it moves in either direction are multiples of it."""
         terms = next(iter(self.costs.values())).elements
         return evaluate(terms, self.named(vector)) / terms[0].coefficient
-
-    def least_bytes(self, direction: Direction, vector: Sequence[float], element_bytes: int) -> float:
-        """Bytes that any kernel has to read or write at a workload vector."""
-        return element_bytes * evaluate(self.costs[direction].least_elements, self.named(vector))
 
     def named(self, vector: Sequence[float]) -> dict[str, float]:
         """The entries of a workload vector by feature.
