@@ -7,12 +7,14 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.estimate_text import SHOWN_WARNINGS
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import seconds_precisely, text_table
+from kernelcast.runtime.answers.asking import Question, Warnings
+from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, one_line
+from kernelcast.runtime.estimate.doubts import grouped
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.validate.calibration import PredictedStep, left_out_errors, predicted_steps, write_calibrated
 from kernelcast.validate.calibration import calibrate as fit_calibration
@@ -199,17 +201,23 @@ def _render(
 
 
 def _notes(predicted: Sequence[PredictedStep]) -> list[str]:
-    """The predictions' warnings, each once, with the steps it concerns unless it concerns all."""
-    about: dict[str, list[str]] = {}
+    """What makes the predictions of all steps doubtful, by cause, with the steps it concerns unless it concerns all."""
+    concerned: dict[Warnings, set[Question]] = {}
+    times_s: dict[Question, float] = {}
+    labels: dict[Cause, list[str]] = {}
     for step in predicted:
-        for warning in dict.fromkeys(map(str, step.estimate.warnings)):
-            about.setdefault(warning, []).append(one_line(step.run.label))
+        for warning, questions in step.estimate.concerned.items():
+            concerned.setdefault(warning, set()).update(questions)
+        for question, time_s in step.estimate.times_s().items():
+            times_s[question] = times_s.get(question, 0.0) + time_s
+        for doubt in step.estimate.doubts:
+            labels.setdefault(doubt.cause, []).append(one_line(step.run.label))
     notes = []
-    for warning, labels in list(about.items())[:SHOWN_WARNINGS]:
-        which = labels[0] if len(labels) == 1 else f"{len(labels)} of {len(predicted)} steps"
-        notes.append(f"  note: {'' if len(labels) == len(predicted) else f'{which}: '}{warning}")
-    if len(about) > len(notes):
-        notes.append(f"  note: {len(about) - len(notes)} more (--json has all)")
+    for doubt in grouped(concerned, times_s):
+        own = labels[doubt.cause]
+        which = own[0] if len(own) == 1 else f"{len(own)} of {len(predicted)} steps"
+        if doubt.has_influence:
+            notes.append(f"  note: {'' if len(own) == len(predicted) else f'{which}: '}{doubt.line}")
     return notes
 
 

@@ -12,9 +12,9 @@ from kernelcast.cli.options import (
     operators_option,
     plan_option,
     processes_option,
-    size_gib,
     threads_option,
 )
+from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.errors import UsageError
 
@@ -36,9 +36,9 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 @operators_option
 @click.option(
     "--memory",
-    "memory_gib",
-    type=size_gib,
-    help="Memory of the device, GiB, instead of this one's.",
+    "memory",
+    metavar="SIZE",
+    help="Memory of the device, 80GB or 40GiB, instead of this one's.",
 )
 @json_option
 def plan(
@@ -49,7 +49,7 @@ def plan(
     threads: int,
     processes: tuple[int, ...],
     operators: tuple[str, ...],
-    memory_gib: float | None,
+    memory: str | None,
     as_json: bool,
 ) -> None:
     """Show a plan's workloads: how many, which fit in memory, which are measured already, how long the rest takes.
@@ -77,7 +77,7 @@ def plan(
         threads=threads,
         processes=processes,
         operators=operators,
-        memory_bytes=int(memory_gib * 2**30) if memory_gib else 0,
+        memory_bytes=0 if memory is None else parse_size(memory, name="memory"),
     )
     document = found.to_dict()
     if as_json:

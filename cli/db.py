@@ -20,9 +20,11 @@ from kernelcast.store import (
     check_database,
     merge_databases,
 )
+from kernelcast.store.doubtful import DoubtfulSamples, doubtful_samples
 from kernelcast.store.migrations import SCHEMA_VERSION
 
 FORMAT = "kernelcast.database/1"
+CHECK_FORMAT = "kernelcast.check/1"
 
 
 @click.group()
@@ -93,20 +95,37 @@ def info(database_path: Path, as_json: bool, max_size_bytes: int) -> None:
 
 @db.command(short_help="Verify a database, one finding a line.")
 @database_argument
+@json_option
 @max_size_option
-def check(database_path: Path, max_size_bytes: int) -> int:
+def check(database_path: Path, as_json: bool, max_size_bytes: int) -> int:
     """Verify a database: version, tables and views, SQLite's own check, and every row against its id.
 
-    Prints a line per finding and ends with exit status 1 where there is one. The file is only read.
+    Prints a line per finding and ends with exit status 1 where there is one. The file is only read. Samples that
+    cannot be right (faster than their hardware, or far from all others) are counted: they are no finding.
 
     \b
     kernelcast db check theirs.db
     """
     findings = check_database(database_path, max_size_bytes=max_size_bytes)
+    doubtful: list[DoubtfulSamples] = []
+    if not findings:
+        with Database.open(database_path, read_only=True, max_size_bytes=max_size_bytes) as database:
+            doubtful = doubtful_samples(database)
+    if as_json:
+        document = {
+            "format": CHECK_FORMAT,
+            "database": str(database_path),
+            "findings": findings,
+            "doubtful": [one.to_dict() for one in doubtful],
+        }
+        click.echo(json.dumps(document, indent=2))
+        return 1 if findings else 0
     for finding in findings:
         click.echo(f"{database_path}: {finding}")
     if not findings:
         click.echo(f"{database_path}: sound")
+    for one in doubtful:
+        click.echo(f"{database_path}: {one}")
     return 1 if findings else 0
 
 

@@ -17,6 +17,7 @@ from kernelcast.collector.plans.plan import load_plan
 from kernelcast.demo.config import DemoConfig
 from kernelcast.demo.loop import THREADS, Comparison, predict_layouts, store_comparisons, train_layouts
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.store import Database
 from kernelcast.train.fit import train_bundle
 
@@ -120,8 +121,8 @@ def _show_components(comparison: Comparison) -> None:
         )
     click.echo(f"\n{comparison.label}: components, measured in traced steps (quiet)")
     click.echo(text_table(("component", "predicted", "measured", "error"), rows, indent="  "))
-    for warning in comparison.estimate.warnings:
-        click.echo(f"  note: {warning}")
+    for line in warning_lines(comparison.estimate.doubts, hint="predict --json has each"):
+        click.echo(f"  note: {line}")
 
 
 def _show_steps(comparisons: list[Comparison]) -> None:

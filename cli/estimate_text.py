@@ -6,11 +6,11 @@ from itertools import groupby
 from kernelcast.cli.tables import seconds, seconds_precisely, text_table
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.answers.fabric_notes import FabricUse
-from kernelcast.runtime.views.formatting import gibibytes, measured, rate
+from kernelcast.runtime.estimate.doubts import warning_lines
+from kernelcast.runtime.views.formatting import amount, gibibytes, measured, percent, rate
 from kernelcast.runtime.views.step_breakdown import operator_totals
 
 TOP_OPERATORS = 12
-SHOWN_WARNINGS = 8
 
 
 def render(estimate: Estimate) -> str:
@@ -22,8 +22,8 @@ def render(estimate: Estimate) -> str:
         f"Memory per device, {_room(estimate)}\n" + _memory(estimate),
         "Operators that take most of a step, summed over the stages\n" + _operators(estimate),
     ]
-    if estimate.warnings:
-        sections.append(_warnings(estimate))
+    if warnings := warning_lines(estimate.doubts):
+        sections.append("\n".join(f"warning: {line}" for line in warnings))
     return "\n\n".join(sections)
 
 
@@ -47,6 +47,7 @@ def headline(estimate: Estimate) -> str:
     return "\n".join(
         (
             *lines,
+            f"compute   {_utilisation(estimate)}",
             f"timeline  {estimate.timeline}, {layout.schedule}; stages wait {estimate.bubble_share:.1%} "
             "of the pipeline's time",
             f"model     {model.name}: {model.layers} layers, hidden {model.hidden_size}, "
@@ -62,6 +63,18 @@ def headline(estimate: Estimate) -> str:
             *([] if source.collectives is None else [f"fabric    {_fabric(source.collectives)}"]),
             *([] if calibration is None else [f"calibration  {calibration.summary}"]),
         )
+    )
+
+
+def _utilisation(estimate: Estimate) -> str:
+    """What the model computes per second and device, against the device's peak."""
+    rate_text, peak = f"{amount(estimate.flops_per_s_per_device, 'FLOP/s')} per device", estimate.peak
+    if peak is None or estimate.mfu is None:
+        return f"{rate_text}; the peak of the device is not known"
+    recomputes = estimate.parallelism.recompute != "none"
+    return (
+        f"{rate_text}, MFU {percent(estimate.mfu)}{f', HFU {percent(estimate.hfu)}' if recomputes else ''} "
+        f"of {amount(peak.flops_per_s, 'FLOP/s')} ({peak.device}, {peak.dtype})"
     )
 
 
@@ -150,11 +163,3 @@ def _operators(estimate: Estimate) -> str:
     ]
     headers = ("operator", "role", "direction", "calls", "mean time", "device time", "share")
     return text_table(headers, rows, indent="  ")
-
-
-def _warnings(estimate: Estimate) -> str:
-    lines = [f"warning: {warning}" for warning in estimate.warnings[:SHOWN_WARNINGS]]
-    hidden = len(estimate.warnings) - len(lines)
-    if hidden:
-        lines.append(f"warning: {hidden} more (--json has all)")
-    return "\n".join(lines)

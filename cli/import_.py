@@ -11,6 +11,7 @@ import click
 from kernelcast.cli.options import database_option
 from kernelcast.cli.tables import text_table
 from kernelcast.store import Database
+from kernelcast.store.doubts import doubts_text
 from kernelcast.store.importers import (
     Description,
     Imported,
@@ -178,6 +179,8 @@ def _store(parsed: Parsed, options: dict[str, Any]) -> None:
         click.echo(f"skipped: {problem}", err=True)
     if (more := len(parsed.problems) - _SHOWN_PROBLEMS) > 0:
         click.echo(f"skipped: {more:,} more malformed lines", err=True)
+    if doubts := doubts_text(imported.doubts, parsed.sample_count):
+        click.echo(f"doubtful: {doubts} (view doubtful_sample says why)")
     there = f", {imported.already_there:,} already there" if imported.already_there else ""
     malformed = f", {len(parsed.problems):,} malformed lines skipped" if parsed.problems else ""
     click.echo(
@@ -200,6 +203,7 @@ def _document(parsed: Parsed, imported: Imported, counts: dict[tuple[str, ...], 
         "files": parsed.files,
         "added": imported.added,
         "already_there": imported.already_there,
+        "doubtful": dict(imported.doubts),
         "samples": [
             {**dict(zip(_COUNTED, key, strict=True)), "count": count} for key, count in counts.items()
         ],

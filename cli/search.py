@@ -19,15 +19,15 @@ from kernelcast.cli.sizes import in_gib, parse_size
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
+from kernelcast.runtime.estimate.doubts import LEAST_SHARE, warning_lines
 from kernelcast.runtime.request.fields import DEGREES, REQUEST, SEARCH, option_name
 from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.search import Answer, Question, SearchResult, search
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, read_question
 from kernelcast.runtime.search.result import SEARCH_FORMAT
 from kernelcast.runtime.search.sweep import Report
-from kernelcast.runtime.views.formatting import rate
+from kernelcast.runtime.views.formatting import percent, rate, three_digits
 
-SHOWN_WARNINGS = 8
 _LONG_S = 3.0
 
 _SEQUENCE = {"off": (False,), "on": (True,), "both": (False, True)}
@@ -159,8 +159,8 @@ def render(result: SearchResult, *, pareto: bool) -> str:
 
 
 _HEADERS = (
-    "", "step", "tokens/s/device", "GiB", *DEGREES, "micro-batch", "schedule", "recompute", "ZeRO", "seq.",
-    "warnings",
+    "", "step", "tokens/s/device", "TFLOP/s/device", "MFU", "GiB", *DEGREES, "micro-batch", "schedule",
+    "recompute", "ZeRO", "seq.", "warnings",
 )  # fmt: skip
 
 
@@ -173,6 +173,8 @@ def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
                 str(rank),
                 seconds_precisely(answer.step_time_s),
                 rate(answer.tokens_per_s_per_gpu),
+                three_digits(answer.estimate.flops_per_s_per_device / 1e12),
+                percent(answer.estimate.mfu),
                 in_gib(answer.memory_bytes),
                 *(str(getattr(one, name)) for name in DEGREES),
                 f"{one.micro_batch} × {one.micro_batches}",
@@ -180,7 +182,9 @@ def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
                 one.recompute,
                 str(one.zero),
                 "yes" if one.sequence_parallel else "no",
-                str(len(answer.estimate.warnings) or ""),
+                percent(answer.estimate.doubtful_share)
+                if answer.estimate.doubtful_share >= LEAST_SHARE
+                else "",
             ]
         )
     return rows
@@ -203,8 +207,5 @@ def _notes(result: SearchResult) -> list[str]:
     calibration = None if best is None else best.estimate.provenance.calibration
     if calibration is not None:
         notes.append(f"calibration: {calibration.summary}")
-    warnings = () if best is None else best.estimate.warnings
-    notes += [f"warning: best layout: {warning}" for warning in warnings[:SHOWN_WARNINGS]]
-    if len(warnings) > SHOWN_WARNINGS:
-        notes.append(f"warning: {len(warnings) - SHOWN_WARNINGS} more (--json has all)")
-    return notes
+    lines = [] if best is None else warning_lines(best.estimate.doubts)
+    return [*notes, *(f"warning: best layout: {line}" for line in lines)]

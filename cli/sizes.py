@@ -5,9 +5,10 @@ import re
 from kernelcast.runtime.errors import UsageError
 
 _UNITS = {
-    "": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12,
-    "kib": 2**10, "mib": 2**20, "gib": 2**30, "tib": 2**40,
+    "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40,
 }  # fmt: skip
+_BYTES_OF = {unit.lower(): size_bytes for unit, size_bytes in _UNITS.items()}
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)")
 
 
@@ -15,10 +16,15 @@ def parse_size(text: str, *, name: str) -> int:
     """Bytes of a size with a unit, decimal (GB = 10⁹) or binary (GiB = 2³⁰), in upper or lower case.
 
     Raises:
-        UsageError: it is no size, or less than one byte; the message contains `name`.
+        UsageError: it is no size, has no unit, or is less than one byte; the message contains `name`.
     """
     match = _SIZE.fullmatch(text.strip())
-    factor = None if match is None else _UNITS.get(match[2].lower())
+    if match is not None and not match[2]:
+        units = ", ".join(_UNITS)
+        raise UsageError(
+            f"{name} is {text!r:.80} without a unit, expected one of {units}, as in {match[1]}GB"
+        )
+    factor = None if match is None else _BYTES_OF.get(match[2].lower())
     size_bytes = 0 if match is None or factor is None else int(float(match[1]) * factor)
     if size_bytes < 1:
         raise UsageError(f"{name} is {text!r:.80}, expected a size such as 80GB or 40GiB")

@@ -11,6 +11,7 @@ from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.views.formatting import amount, percent
+from kernelcast.store.doubts import doubts_text
 from kernelcast.train.dataset import STATISTICS
 from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED, Trained, open_measurements, train_bundle
 from kernelcast.train.report.figures import TrainingFigures, figures
@@ -27,9 +28,8 @@ from kernelcast.train.report.table import columns
 @click.option(
     "--statistic",
     type=click.Choice(STATISTICS),
-    default="quiet",
-    show_default=True,
-    help="Which time of the repetitions: 10th percentile, or the paper's mean of the middle five.",
+    help="Which time of the repetitions: 10th percentile, or the paper's mean of the middle five.  "
+    "[default: quiet, where all samples have repetitions]",
 )
 @click.option("--dtype", default="", help="Which dtype, where several were measured.")
 @id_option("hardware", "Start of a hardware id, where the database holds several.")
@@ -74,7 +74,7 @@ from kernelcast.train.report.table import columns
 def train(
     database_path: Path,
     output: Path,
-    statistic: str,
+    statistic: str | None,
     dtype: str,
     hardware: str,
     software: str,
@@ -103,7 +103,7 @@ def train(
         trained = train_bundle(
             database,
             output,
-            statistic=statistic,
+            statistic=statistic or "",
             dtype=dtype,
             hardware=hardware,
             software=software,
@@ -139,13 +139,32 @@ def _show(found: TrainingFigures) -> None:
     table = columns(found)
     cells = zip(*([cell.text for cell in column.cells] for column in table), strict=True)
     click.echo(text_table([column.heading for column in table], list(cells)))
-    for skipped in found.trained.skipped:
+    show_doubts(found)
+    taken = sum(operator.selected is None for operator in found.operators)
+    click.echo(
+        f"{found.trained.path}: {len(found.operators)} regressors{f' ({taken} taken over)' if taken else ''}, "
+        f"{amount(found.size_bytes, 'B')}, mean validation error {percent(found.mean_validation_error)}"
+    )
+
+
+def show_doubts(found: TrainingFigures) -> None:
+    """Print what a training left out and found doubtful, and mean errors beside that of the operators."""
+    trained = found.trained
+    for skipped in trained.skipped:
         click.echo(f"left out: {skipped.operator} ({skipped.direction}): {skipped.reason}")
+    if trained.without_quiet:
+        click.echo(
+            f"statistic: {trained.manifest.statistic}, as {trained.without_quiet:,} of {trained.samples:,} samples "
+            "have no repetitions"
+        )
+    if doubts := doubts_text(trained.doubts, trained.samples):
+        click.echo(f"doubtful: {doubts}")
     for note in found.notes:
         click.echo(f"note: {note.operator} ({note.direction}): {note.text}")
     if outliers := [len(operator.outliers) for operator in found.operators if operator.outliers]:
         click.echo(
-            f"outliers: {sum(outliers):,} of {found.rows:,} rows, in {len(outliers)} regressors (--json names them)"
+            f"rows that a regressor does not follow: {sum(outliers):,} of {found.rows:,}, in {len(outliers)} "
+            "regressors (--json names them)"
         )
     for name, value in (
         ("mean error of collectives", found.mean_collective_error),
@@ -155,11 +174,6 @@ def _show(found: TrainingFigures) -> None:
     ):
         if value is not None:
             click.echo(f"{name}: {percent(value)}")
-    taken = sum(operator.selected is None for operator in found.operators)
-    click.echo(
-        f"{found.trained.path}: {len(found.operators)} regressors{f' ({taken} taken over)' if taken else ''}, "
-        f"{amount(found.size_bytes, 'B')}, mean validation error {percent(found.mean_validation_error)}"
-    )
 
 
 def _page_writer(directory: Path) -> Callable[[TrainingFigures], Path]:

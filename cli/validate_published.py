@@ -8,7 +8,9 @@ import click
 from kernelcast.cli.options import json_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.train import show_doubts
 from kernelcast.runtime.bundle.file import read_bundle
+from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED
 from kernelcast.validate.comparison import ComparedRun
 from kernelcast.validate.published import Published, published_runs, validate_published
@@ -112,6 +114,7 @@ def _show(found: Published) -> None:
             seconds(run.run.measured_s),
             seconds(run.closed_form.step_time_s),
             _percent(run.error),
+            _interval(run),
             seconds(run.simulated.step_time_s),
             _percent(run.simulated_error),
             _percent(run.run.published_error),
@@ -123,10 +126,22 @@ def _show(found: Published) -> None:
         _size(found.mean_abs_simulated_error),
         _size(found.mean_abs_published_error),
     )
-    rows.append(("mean of absolute errors", "", "", means[0], "", means[1], means[2]))
-    heads = ("model (pp-tp-dp)", "measured", "closed form", "error", "simulated", "error", "published error")
+    inside = [run.is_inside for run in found.runs if run.is_inside is not None]
+    held = f"{sum(inside)} of {len(inside)} inside" if inside else ""
+    rows.append(("mean of absolute errors", "", "", means[0], held, "", means[1], means[2]))
+    heads = (
+        "model (pp-tp-dp)",
+        "measured",
+        "closed form",
+        "error",
+        "90 % interval",
+        "simulated",
+        "error",
+        "published error",
+    )
     click.echo(text_table(heads, rows))
     click.echo(f"measured: {found.file.source}; no calibration")
+    show_doubts(found.training)
     trained = found.trained
     taken = f" ({found.taken_over} taken over)" if found.taken_over else ""
     click.echo(
@@ -152,13 +167,18 @@ def _show_components(run: ComparedRun) -> None:
     click.echo(f"\n{run.run.label}")
     heads = ("component", "predicted", "measured", "error", "published error")
     click.echo(text_table(heads, rows, indent="  "))
-    for warning in run.closed_form.warnings:
-        click.echo(f"  note: {warning}")
+    for line in warning_lines(run.closed_form.doubts):
+        click.echo(f"  note: {line}")
     if run.implied_step_s is not None:
         click.echo(
             f"  ≈ implied by the published errors and the authors' regressors, refitted; these add up to "
             f"{seconds(run.implied_step_s)}, measured {seconds(run.run.measured_s)}"
         )
+
+
+def _interval(run: ComparedRun) -> str:
+    interval_s = run.closed_form.interval_s
+    return "-" if interval_s is None else " to ".join(map(seconds, interval_s))
 
 
 def _percent(error: float | None) -> str:

@@ -20,6 +20,7 @@ from kernelcast.collector.interrupts import terminations_interrupt
 from kernelcast.collector.machine.probe import probe, resolve_device
 from kernelcast.collector.machine.probe_cpu import available_cores
 from kernelcast.runtime import Estimator
+from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.store import Database
 from kernelcast.validate.run import RunOptions, predict_jobs, validate_run
 from kernelcast.validate.run_config import RunConfig
@@ -162,8 +163,8 @@ def _show_components(job: ComparedJob) -> None:
     ]
     click.echo(f"\n{_title(job)}")
     click.echo(text_table(("component", "predicted", "measured", "error"), rows, indent="  "))
-    for warning in job.simulated.warnings:
-        click.echo(f"  note: {warning}")
+    for line in warning_lines(job.simulated.doubts):
+        click.echo(f"  note: {line}")
 
 
 def _show_operators(job: ComparedJob) -> None:

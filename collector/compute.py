@@ -20,6 +20,7 @@ from kernelcast.collector.plans.plan import Plan, compute_points
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Operator
 from kernelcast.store import Database, PointKey, Run, Sample, Status, utc_now
+from kernelcast.store.doubts import flagged
 
 Again: TypeAlias = Literal["no", "all", "flagged"]
 """What is measured once more of what a database already holds."""
@@ -128,7 +129,7 @@ def collect_compute(
         ):
             for point in todo:
                 with interrupts_held():
-                    samples = measurer.measure(point, run_id)
+                    samples = flagged(measurer.measure(point, run_id), keys.compute, None)
                     database.add_samples(samples)
                 collected.count(samples)
                 done += 1

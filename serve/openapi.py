@@ -22,7 +22,7 @@ _PROBLEMS: Mapping[str, str] = {
 def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[str, Any]:
     """The description of a server of this version that knows these models by name."""
     paths = {
-        "/predict": _post("Predict a training step.", "PredictRequest", _answer(ESTIMATE_FORMAT)),
+        "/predict": _post("Predict a training step.", "PredictRequest", _answer(ESTIMATE_FORMAT, _ESTIMATE)),
         "/search": _post("Find the fastest layouts.", "SearchRequest", _answer(SEARCH_FORMAT)),
         "/walltime": _walltime(),
         "/health": _get("Whether the server answers, and with which bundle.", JSON, _HEALTH),
@@ -81,12 +81,25 @@ def _object(fields: Mapping[str, Schema], *required: str) -> Schema:
     }
 
 
-def _answer(form: str) -> Schema:
+_ESTIMATE: Mapping[str, Schema] = {
+    "step_time_s": {"type": "number", "description": "The predicted step."},
+    "tokens_per_s": {"type": "number"},
+    "model_flops": {"type": "number", "description": "Of a step of the whole job, without recomputation."},
+    "tflops_per_device": {"type": "number", "description": "model_flops per second and device, 1e12."},
+    "mfu": {"type": ["number", "null"], "description": "Share of the peak; null where that is unknown."},
+    "hfu": {"type": ["number", "null"], "description": "As mfu, with what is computed again."},
+    "peak": {"type": ["object", "null"], "description": "device, dtype, flops_per_s and their source."},
+}
+"""What a client looks at first; docs/json.md has all keys."""
+
+
+def _answer(form: str, fields: Mapping[str, Schema] | None = None) -> Schema:
+    known = fields or {}
     return {
         "type": "object",
         "description": f"{form} (docs/json.md)",
-        "properties": {"format": {"const": form}},
-        "required": ["format"],
+        "properties": {"format": {"const": form}, **known},
+        "required": ["format", *known],
     }
 
 

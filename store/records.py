@@ -167,7 +167,7 @@ class Sample:
         """
         ordered = sorted(repetitions, key=lambda repetition: repetition.index)
         durations_us = [repetition.time_us for repetition in ordered]
-        flops, moved_bytes = _cost(operator, direction, dtype, vector)
+        flops, moved_bytes = _cost(operator, direction, dtype, vector, details.get("variant", ""))
         return cls(
             operator=operator,
             direction=direction,
@@ -240,7 +240,9 @@ def _whole_numbers(vector: Sequence[float]) -> tuple[int, ...]:
     return whole
 
 
-def _cost(name: str, direction: Direction, dtype: str, vector: Sequence[int]) -> tuple[float, float]:
+def _cost(
+    name: str, direction: Direction, dtype: str, vector: Sequence[int], variant: str
+) -> tuple[float, float]:
     """FLOPs and bytes moved of one execution."""
     row = operator(name)
     if direction not in row.costs:
@@ -248,4 +250,4 @@ def _cost(name: str, direction: Direction, dtype: str, vector: Sequence[int]) ->
     if dtype not in ELEMENT_BYTES:
         raise UsageError(f"{name}: found dtype {dtype!r}, expected one of {', '.join(ELEMENT_BYTES)}")
     direction = Direction(direction)
-    return row.flops(direction, vector), row.moved_bytes(direction, vector, ELEMENT_BYTES[dtype])
+    return row.flops(direction, vector, variant), row.moved_bytes(direction, vector, ELEMENT_BYTES[dtype])

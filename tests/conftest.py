@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime.bundle.file import Manifest, RegressorEntry, write_bundle
-from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
 
@@ -71,14 +71,20 @@ def regressor(key: Key, model: bytes, *, largest: float = 1e12) -> RegressorEntr
     )
 
 
-def manifest(entries: Sequence[RegressorEntry], *, fabric: Sequence[FabricFingerprint] = ()) -> Manifest:
+def manifest(
+    entries: Sequence[RegressorEntry],
+    *,
+    fabric: Sequence[FabricFingerprint] = (),
+    compute: Sequence[ComputeFingerprint] = (),
+    dtype: str = "float32",
+) -> Manifest:
     """A manifest for `entries`."""
     return Manifest(
         kernelcast_version="0.1.0",
         created_at="2026-01-01T00:00:00+00:00",
-        dtype="float32",
+        dtype=dtype,
         statistic="quiet",
-        compute=(),
+        compute=tuple(compute),
         fabric=tuple(fabric),
         software=(),
         dataset_digest="0123456789abcdef",
@@ -102,6 +108,8 @@ def make_bundle(tmp_path: Path) -> Callable[..., Path]:
         *,
         without: Sequence[str | Key] = (),
         fabric: Sequence[FabricFingerprint] = (),
+        compute: Sequence[ComputeFingerprint] = (),
+        dtype: str = "float32",
         largest: float = 1e12,
         name: str = "test.kcast",
     ) -> Path:
@@ -123,7 +131,7 @@ def make_bundle(tmp_path: Path) -> Callable[..., Path]:
                 entries.append(entry)
                 models[entry.file] = model
         path = tmp_path / name
-        write_bundle(path, manifest(entries, fabric=fabric), models)
+        write_bundle(path, manifest(entries, fabric=fabric, compute=compute, dtype=dtype), models)
         return path
 
     return make

@@ -1,24 +1,25 @@
 """`train`: one regressor per operator, direction and level of processes per node, all of them in one bundle."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.bundle.file import Bundle, write_bundle
+from kernelcast.runtime.bundle.file import Bundle, check_writable, write_bundle
 from kernelcast.runtime.bundle.fingerprint import DESCRIBED, FabricFingerprint
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest, RegressorEntry
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
 from kernelcast.store.database_file import check_file, read_header
+from kernelcast.store.doubts import count_doubts
 from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.train.dataset import STATISTICS, Table, tables
 from kernelcast.train.fit_table import FitTask, Fitted, fit_table, table_digest
 from kernelcast.train.levels import base_of
 from kernelcast.train.notes import Note, constant_times, notes_on
 from kernelcast.train.scope import Scope
-from kernelcast.train.screening import Skipped, screen
+from kernelcast.train.screening import Skipped, screen, statistic_of_all
 from kernelcast.train.selection import FEWEST_ROWS, Selected
 from kernelcast.train.workers import available_cores, each
 
@@ -34,8 +35,9 @@ _FEWEST_PARALLEL_TABLES = 24
 class Trained:
     """What was written: the manifest's entries, what was left out, and the bundle's digest.
 
+    `without_quiet` counts samples without a quiet time.
     `selections` hold the rows of the regressors that were fitted, and their held-out predictions; `notes` are on rows
-    that are doubtful.
+    that are doubtful, `doubts` counts those that cannot be right, of `samples`.
     """
 
     path: Path
@@ -44,13 +46,16 @@ class Trained:
     digest: str
     selections: tuple[Selected, ...] = ()
     notes: tuple[Note, ...] = ()
+    doubts: Mapping[str, int] = field(default_factory=lambda: count_doubts([]))
+    samples: int = 0
+    without_quiet: int = 0
 
 
 def train_bundle(
     database: Database,
     output: Path,
     *,
-    statistic: str = "quiet",
+    statistic: str = "",
     dtype: str = "",
     hardware: str = "",
     software: str = "",
@@ -63,6 +68,7 @@ def train_bundle(
 ) -> Trained:
     """Fit, export and bundle. `dtype` and the fingerprint id prefixes choose where the database holds several.
 
+    Without `statistic`, it is the quiet one where every sample has it, else the one that all of them have.
     Samples of real runs' `traces` train only where asked for.
 
     Same rows and seed, same bytes: the bundle is dated by its newest measurement. An output that is there already is
@@ -82,7 +88,14 @@ def train_bundle(
     scope = Scope.choose(
         database, dtype=dtype, hardware=hardware, software=software, fabric=fabric, traces=traces
     )
-    screened = screen(scope.samples, statistic=statistic, where=str(database.path))
+    statistic = statistic or statistic_of_all(scope.samples)
+    screened = screen(
+        scope.samples,
+        statistic=statistic,
+        where=str(database.path),
+        compute=scope.compute[0],
+        fabric=scope.fabric[0] if scope.fabric else None,
+    )
     found = tables(screened.rows, statistic=statistic)
     unfit = {table.key: reason for table in found if (reason := _why_unfit(table))}
     enough = [table for table in found if table.key not in unfit]
@@ -96,6 +109,9 @@ def train_bundle(
     tasks = [
         FitTask(table=t, base=base_of(t, enough), scope=apart, statistic=statistic, seed=seed) for t in enough
     ]
+    # Errors are recorded in it at the end: minutes later is too late to find that it cannot be written.
+    with Database.open(database.path) as writable:
+        writable.check_writable()
     fitted = _fit_all(tasks, earlier, jobs or _worthwhile_jobs(enough), on_progress)
     keys = {table.key for table in enough}
     used = [
@@ -128,6 +144,9 @@ def train_bundle(
         notes=notes_on(screened.rows, enough),
         skipped=tuple(skipped),
         digest=digest,
+        doubts=screened.doubts,
+        samples=len(scope.samples),
+        without_quiet=sum(sample.quiet_us is None for sample in scope.samples),
     )
 
 
@@ -191,7 +210,7 @@ def _described(database: Database, scope: Scope) -> tuple[FabricFingerprint, ...
 
 def _check(database: Database, output: Path, statistic: str, seed: int, jobs: int) -> None:
     """What can be known to fail before the long work."""
-    if statistic not in STATISTICS:
+    if statistic and statistic not in STATISTICS:
         raise UsageError(f"statistic is {statistic!r}, expected {' or '.join(STATISTICS)}")
     if not 0 <= seed <= LARGEST_SEED:
         raise UsageError(f"seed is {seed}, expected 0 to {LARGEST_SEED}")
@@ -203,6 +222,7 @@ def _check(database: Database, output: Path, statistic: str, seed: int, jobs: in
         raise DataError(f"bundle {output}: cannot be written (it is a folder)")
     if output.exists() and output.samefile(database.path):
         raise UsageError(f"bundle {output}: is the database, expected another file")
+    check_writable(output, f"bundle {output}")
 
 
 def _why_unfit(table: Table) -> str:

@@ -1,13 +1,15 @@
 """Which samples may train a regressor. What may not is left out by name, never in silence."""
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import inf, prod
 
 from kernelcast.runtime import DataError
-from kernelcast.runtime.bundle.fingerprint import canonical_json
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, canonical_json
 from kernelcast.runtime.operators import OPERATORS, Direction, Operator
 from kernelcast.store import SampleRow
+from kernelcast.store.doubts import NEVER_TRAIN, Doubt, count_doubts, find_doubts
 from kernelcast.train.dataset import Row
 
 # Products of a workload's features are float32 in the trees and in ONNX, which ends at 3e38.
@@ -34,25 +36,47 @@ class Skipped:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screened:
-    """Samples that train, each with its `rows` entry, and what was left out."""
+    """Samples that train, each with its `rows` entry, and what was left out; `doubts` as of `count_doubts`."""
 
     samples: tuple[SampleRow, ...]
     rows: tuple[Row, ...]
     skipped: tuple[Skipped, ...]
+    doubts: Mapping[str, int]
 
 
-def screen(samples: Sequence[SampleRow], *, statistic: str, where: str) -> Screened:
+def statistic_of_all(samples: Sequence[SampleRow]) -> str:
+    """The statistic that every sample has: a quiet time takes repetitions, which imports rarely hold."""
+    return "quiet" if all(sample.quiet_us is not None for sample in samples) else "middle_five"
+
+
+def screen(
+    samples: Sequence[SampleRow],
+    *,
+    statistic: str,
+    where: str,
+    compute: ComputeFingerprint | None = None,
+    fabric: FabricFingerprint | None = None,
+) -> Screened:
     """Sort samples with a time into rows, and those that cannot train into reasons.
+
+    They are of one device, `compute`, and one `fabric`. What cannot be right (doubts.py) does not train, whether it
+    was flagged when it was stored or not.
 
     Raises:
         DataError: a sample has no such statistic (a quiet time takes repetitions, which an import may not know).
     """
+    doubts = _doubts(samples, compute, fabric)
     grouped: dict[tuple[str, Direction], list[SampleRow]] = {}
     for sample in samples:
         grouped.setdefault((sample.operator, sample.direction), []).append(sample)
     kept: list[tuple[SampleRow, Row]] = []
     skipped: list[Skipped] = []
-    for (operator, direction), group in sorted(grouped.items()):
+    for (operator, direction), measured in sorted(grouped.items()):
+        group = [sample for sample in measured if sample.sample_id not in doubts]
+        for reason in _why_doubted(measured, doubts):
+            skipped.append(Skipped(operator=operator, direction=direction, reason=reason))
+        if not group:
+            continue
         group, unused = _as_called(operator, group)
         if unused:
             skipped.append(Skipped(operator=operator, direction=direction, reason=unused))
@@ -76,7 +100,32 @@ def screen(samples: Sequence[SampleRow], *, statistic: str, where: str) -> Scree
         samples=tuple(sample for sample, _ in kept),
         rows=tuple(row for _, row in kept),
         skipped=tuple(skipped),
+        doubts=count_doubts([doubt] for doubt in doubts.values()),
     )
+
+
+def _doubts(
+    samples: Sequence[SampleRow], compute: ComputeFingerprint | None, fabric: FabricFingerprint | None
+) -> dict[str, Doubt]:
+    """What is wrong with samples, by their ids: as stored, else as it is found now."""
+    found = {
+        samples[position].sample_id: doubt
+        for position, doubt in find_doubts(samples, compute, fabric).items()
+    }
+    stored = {s.sample_id: doubt for s in samples for doubt in s.flags if doubt[0] in NEVER_TRAIN}
+    return found | stored
+
+
+def _why_doubted(measured: Sequence[SampleRow], doubts: Mapping[str, Doubt]) -> list[str]:
+    """A reason for each kind of doubt, with the first sample's as an example."""
+    found = [(sample, doubts[sample.sample_id]) for sample in measured if sample.sample_id in doubts]
+    counts = Counter(flag for _, (flag, _) in found)
+    reasons = []
+    for flag, count in sorted(counts.items()):
+        example, detail = next((sample, detail) for sample, (kind, detail) in found if kind == flag)
+        vector = ", ".join(map(str, example.vector))
+        reasons.append(f"{count:,} of {len(measured):,} samples, flagged {flag} ([{vector}]: {detail})")
+    return reasons
 
 
 def _as_called(operator: str, group: list[SampleRow]) -> tuple[list[SampleRow], str]:

@@ -62,6 +62,12 @@ class ComparedRun:
         return self.simulated.step_time_s / self.run.measured_s - 1
 
     @property
+    def is_inside(self) -> bool | None:
+        """Whether the measured step lies within the closed form's 90 % interval; None without one."""
+        interval_s = self.closed_form.interval_s
+        return None if interval_s is None else interval_s[0] <= self.run.measured_s <= interval_s[1]
+
+    @property
     def implied_step_s(self) -> float | None:
         """The step that the implied components add up to by the closed form: how far they can be trusted."""
         implied, layout = self.implied_s, self.run.parallelism
@@ -100,6 +106,7 @@ class ComparedRun:
             "measured_s": self.run.measured_s,
             "predicted_s": self.closed_form.step_time_s,
             "interval_s": list(interval_s) if interval_s else None,
+            "is_inside": self.is_inside,
             "error": self.error,
             "simulated_s": self.simulated.step_time_s,
             "simulated_error": self.simulated_error,

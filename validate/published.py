@@ -19,7 +19,7 @@ from kernelcast.store.importers import (
     store_parsed,
 )
 from kernelcast.train.fit import DEFAULT_SEED, Trained, train_bundle
-from kernelcast.train.report.figures import figures
+from kernelcast.train.report.figures import TrainingFigures, figures
 from kernelcast.validate.comparison import ComparedRun, compare_runs, mean_absolute
 from kernelcast.validate.implied import AuthorsRegressors
 from kernelcast.validate.runs import RunsFile
@@ -27,7 +27,7 @@ from kernelcast.validate.runs import RunsFile
 FORMAT = "kernelcast.published_validation/2"
 STATISTIC = "middle_five"
 """The only statistic in the authors' data."""
-SITES = ("perlmutter",)
+SITES = ("perlmutter", "vista")
 """Sites whose published steps ship with kernelcast, as runs files in this folder."""
 
 Progress = Callable[[int, int, str], None]
@@ -57,9 +57,14 @@ class Published:
         return mean_absolute([run.run.published_error for run in self.runs])
 
     @property
+    def training(self) -> TrainingFigures:
+        """What was trained, left out and found doubtful."""
+        return figures(self.trained)
+
+    @property
     def mean_validation_error(self) -> float | None:
         """Mean error of the regressors on held-out rows, as `kernelcast train` prints it."""
-        return figures(self.trained).mean_validation_error
+        return self.training.mean_validation_error
 
     @property
     def taken_over(self) -> int:
@@ -82,6 +87,7 @@ class Published:
             "regressors": len(manifest.regressors),
             "taken_over": self.taken_over,
             "mean_validation_error": self.mean_validation_error,
+            "training": self.training.to_dict(),
             "provenance": {
                 "bundle_digest": self.trained.digest,
                 "dataset_digest": manifest.dataset_digest,

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.answers.fabric_choice import find_fabric as fabric_of
-from kernelcast.runtime.answers.sources import LeftOutWarning
 from kernelcast.runtime.errors import shown
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.models import BUILT_IN, load_model
@@ -272,7 +272,5 @@ def _warnings(found: Walltime, estimate: Estimate, asked_s: float | None) -> lis
     if calibration is not None and calibration.reason.startswith("fitted for"):
         lines.append(f"the bundle's calibration is not applied: it was {calibration.reason}")
     # What the bundle never holds is no matter of this job.
-    beyond = [warning for warning in estimate.warnings if not isinstance(warning, LeftOutWarning)]
-    if beyond:
-        lines.append(f"the prediction goes beyond what was measured in {len(beyond)} place(s): {beyond[0]}")
-    return lines
+    doubts = (one for one in estimate.doubts if one.has_influence and one.cause is not Cause.LEFT_OUT)
+    return [*lines, *(f"the prediction is less certain, {doubt.line}" for doubt in doubts)]

@@ -28,6 +28,7 @@ from kernelcast.collector.plans.plan import Plan, planned_operators
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import Direction, Operator
 from kernelcast.store import Database, PointKey, Repetition, Run, Sample, utc_now
+from kernelcast.store.doubts import flagged
 
 TIMEOUT_S = 300.0
 """How long a process waits for the others."""
@@ -257,6 +258,7 @@ class _Recorder:
                 flags=flags,
             )
         self._database.add_run(run, self._keys.compute, self._keys.fabric, self._keys.software)
+        [sample] = flagged([sample], self._keys.compute, self._keys.fabric)
         self._database.add_samples([sample])
         return sample
 

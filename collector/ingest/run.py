@@ -30,6 +30,7 @@ from kernelcast.store import (
     TracedRun,
     UnrecognisedKernels,
 )
+from kernelcast.store.doubts import flagged
 
 COMMAND = "ingest"
 _PROFILER = "PyTorch profiler"
@@ -204,7 +205,7 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[TracedRun, list[Ingest
         ),
         site=site,
     )
-    ingested = [_ingested(file, run.id) for file in job]
+    ingested = [_ingested(file, run.id, fabric) for file in job]
     traced = TracedRun(
         run=run,
         compute=first.compute,
@@ -216,7 +217,7 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[TracedRun, list[Ingest
     return traced, ingested
 
 
-def _ingested(file: _File, run_id: str) -> Ingested:
+def _ingested(file: _File, run_id: str, fabric: FabricFingerprint | None) -> Ingested:
     trace = replace(file.trace, run_id=run_id)
     trace_id = trace.id
     unrecognised = tuple(
@@ -227,9 +228,13 @@ def _ingested(file: _File, run_id: str) -> Ingested:
         path=file.path,
         is_new=True,
         trace=trace,
-        samples=tuple(
-            _sample(kind, occurrences, run_id, trace.measured_at)
-            for kind, occurrences in file.extracted.points.items()
+        samples=flagged(
+            [
+                _sample(kind, occurrences, run_id, trace.measured_at)
+                for kind, occurrences in file.extracted.points.items()
+            ],
+            file.compute,
+            fabric,
         ),
         unrecognised=unrecognised,
         device=file.compute.description,

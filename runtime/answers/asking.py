@@ -1,11 +1,11 @@
 """Times of operator calls: every regressor is asked once for all of them, and what was doubtful is collected."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kernelcast.runtime.answers.beyond_range import widened
+from kernelcast.runtime.answers.beyond_range import added_half_width, widened
 from kernelcast.runtime.answers.concurrency import ConcurrencyWarning
 from kernelcast.runtime.answers.fabric_notes import DescribedWarning, DevicesPerNodeWarning, ExtendedWarning
 from kernelcast.runtime.answers.predictor import Answer, Predictor
@@ -44,20 +44,26 @@ class OperatorTimes:
     """Time, low and high end of the 90 % interval, in µs, of every distinct question; wider beyond the trained range.
 
     `sources` names the regressor that answered. Operators that are left out of the sum are not among the answers.
-    `problems` names what the bundle has no answer to; those answers are NaN.
+    `concerned` are the warnings, each with the questions whose answers it makes doubtful. `problems` names what the
+    bundle has no answer to; those answers are NaN.
     """
 
     answers: dict[Question, Answer] = field(default_factory=dict)
     sources: dict[Question, Key] = field(default_factory=dict)
-    warnings: list[Warnings] = field(default_factory=list)
+    concerned: dict[Warnings, set[Question]] = field(default_factory=dict)
     problems: dict[Key, str] = field(default_factory=dict)
 
     def add(self, other: "OperatorTimes") -> None:
         """Take further answers in."""
         self.answers.update(other.answers)
         self.sources.update(other.sources)
-        self.warnings.extend(other.warnings)
+        for warning, questions in other.concerned.items():
+            self.doubt(warning, questions)
         self.problems.update(other.problems)
+
+    def doubt(self, warning: Warnings, questions: Iterable[Question]) -> None:
+        """Warn of the answers to `questions`."""
+        self.concerned.setdefault(warning, set()).update(questions)
 
 
 def question(call: Call) -> Question:
@@ -90,17 +96,15 @@ def ask(
         source = source_of(key, entries)
         if source is None:
             found.problems[key] = f"bundle {predictor.bundle.path} has no regressor for {key[0]} ({key[1]})"
-            found.answers.update(
-                ((key, vector, role), _UNKNOWN) for vector, roles in vectors.items() for role in roles
-            )
+            found.answers.update((one, _UNKNOWN) for one in _questions(key, vectors))
             continue
         if source.is_substitute:
-            found.warnings.append(SubstituteWarning(source=source))
+            found.doubt(SubstituteWarning(source=source), _questions(key, vectors))
         asked.setdefault(source.answered_by, []).append((source, vectors))
     for answered_by, wanted in asked.items():
         _ask_one(predictor, answered_by, wanted, found, calibration, with_warnings=with_warnings)
     if missing:
-        found.warnings.append(LeftOutWarning(operators=tuple(sorted(missing))))
+        found.doubt(LeftOutWarning(operators=tuple(sorted(missing))), ())
     return found
 
 
@@ -123,17 +127,30 @@ def _ask_one(
     distinct = list(dict.fromkeys(vector for *_, vector, _ in sent))
     times = _answers(predictor, answered_by, distinct, found)
     if with_warnings:
-        if any(vector != own for source, own, _, vector, _ in sent if not (source.alike or source.gathered)):
-            found.warnings.append(EqualFeaturesWarning(key=answered_by, features=entry.equal_features))
+        for source, own, roles, vector, _ in sent:
+            if vector != own and not (source.alike or source.gathered):
+                equal = EqualFeaturesWarning(key=answered_by, features=entry.equal_features)
+                found.doubt(equal, _questions(source.key, {own: roles}))
         if beyond := predictor.range_warnings(*answered_by, distinct):
-            found.warnings.extend(beyond)
-            times = {vector: widened(entry, vector, answer) for vector, answer in times.items()}
+            asking: dict[tuple[float, ...], set[Question]] = {}
+            for source, own, roles, vector, _ in sent:
+                asking.setdefault(vector, set()).update(_questions(source.key, {own: roles}))
+            for warning, vectors in beyond.items():
+                found.doubt(warning, {one for vector in vectors for one in asking[vector]})
     for source, own, roles, vector, factor in sent:
         factor *= factor_of(calibration, source.key[0])
-        time_us, low_us, high_us = times[vector]
         for role in roles:
+            answer = times[vector]
+            if with_warnings:
+                added = added_half_width(entry, vector, "" if source.is_foreign else role)
+                answer = widened(answer, added + source.log_half_width)
+            time_us, low_us, high_us = answer
             found.answers[source.key, own, role] = (factor * time_us, factor * low_us, factor * high_us)
             found.sources[source.key, own, role] = answered_by
+
+
+def _questions(key: Key, vectors: Mapping[Vector, Iterable[str]]) -> Iterator[Question]:
+    return ((key, vector, role) for vector, roles in vectors.items() for role in roles)
 
 
 def _answers(

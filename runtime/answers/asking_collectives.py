@@ -116,7 +116,9 @@ def _measured(
         for one in questions
     }
     answered = ask(source.predictor, asked.values(), calibration=calibration, with_warnings=with_warnings)
-    found = OperatorTimes(warnings=answered.warnings, problems=answered.problems)
+    found = OperatorTimes(problems=answered.problems)
+    for warning, questions_of in answered.concerned.items():
+        found.doubt(warning, (one for one, scaled in asked.items() if scaled in questions_of))
     for one, scaled in asked.items():
         found.answers[one] = _capped(collectives, one, answered.answers[scaled])
         if scaled in answered.sources:
@@ -167,13 +169,22 @@ def _warn(
     found: OperatorTimes,
 ) -> None:
     source = collectives.source
-    alone = [key[0] for key in described if source.entry_of(key) is None and key not in found.problems]
+    alone = [key for key in described if source.entry_of(key) is None and key not in found.problems]
     if alone:
-        found.warnings.append(DescribedWarning(operators=tuple(sorted(alone)), fabric=source.name))
+        warning = DescribedWarning(operators=tuple(sorted(key[0] for key in alone)), fabric=source.name)
+        found.doubt(
+            warning, (one for key in alone for sizes in described[key].values() for one in _all(sizes))
+        )
     for key, layouts in described.items():
         entry = source.entry_of(key)
-        if entry is not None:
-            found.warnings.extend(
-                ExtendedWarning(operator=key[0], asked=one, measured=entry.layouts, fabric=source.name)
-                for one in layouts
+        if entry is None:
+            continue
+        for layout, sizes in layouts.items():
+            extended = ExtendedWarning(
+                operator=key[0], asked=layout, measured=entry.layouts, fabric=source.name
             )
+            found.doubt(extended, _all(sizes))
+
+
+def _all(sizes: dict[float, list[Question]]) -> list[Question]:
+    return [one for questions in sizes.values() for one in questions]

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 
@@ -11,6 +12,9 @@ from kernelcast.runtime.request.layout import Cluster, Parallelism
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConcurrencyWarning:
     """A step keeps `asked` processes of a node busy, and operators were measured with fewer processes only."""
+
+    cause: ClassVar[Cause] = Cause.EXTRAPOLATED
+    topic: ClassVar[str] = "processes of a node"
 
     asked: int
     measured: tuple[int, ...]
@@ -22,9 +26,20 @@ class ConcurrencyWarning:
             f"more slow each other down (kernelcast collect compute --procs-per-node {self.asked})"
         )
 
+    @property
+    def severity(self) -> float:
+        """How many times the most processes that were measured."""
+        return self.asked / max(self.measured)
+
+    @property
+    def brief(self) -> str:
+        """A clause for a line."""
+        return f"{self.asked} processes of a node compute at once, measured with at most {max(self.measured)}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {
+            "cause": self.cause.value,
             "kind": "concurrency",
             "asked": self.asked,
             "measured": list(self.measured),

@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.bundle.regressor_entry import Layout
 
 
@@ -26,15 +27,25 @@ class FabricUse:
 class DescribedWarning:
     """Collectives were computed from a description, and not measured."""
 
+    cause: ClassVar[Cause] = Cause.DESCRIBED
+    topic: ClassVar[str] = "fabric"
+    severity: ClassVar[float] = 1.0
+
     operators: tuple[str, ...]
     fabric: str
 
     def __str__(self) -> str:
         return f"{', '.join(self.operators)}: computed from the description of fabric {self.fabric}, not measured"
 
+    @property
+    def brief(self) -> str:
+        """A clause for a line."""
+        return f"{', '.join(self.operators)} by the description of fabric {self.fabric}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {
+            "cause": self.cause.value,
             "kind": "described",
             "operators": list(self.operators),
             "fabric": self.fabric,
@@ -45,6 +56,8 @@ class DescribedWarning:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendedWarning:
     """A collective's layout was never measured: its measured layouts were extended by a description."""
+
+    cause: ClassVar[Cause] = Cause.EXTRAPOLATED
 
     operator: str
     asked: Layout
@@ -59,9 +72,25 @@ class ExtendedWarning:
             f"extended from {known} by the description of fabric {self.fabric}"
         )
 
+    @property
+    def topic(self) -> str:
+        """What it is about; of several warnings about one thing the most severe is shown."""
+        return f"{self.operator} layout"
+
+    @property
+    def severity(self) -> float:
+        """Processes of the layout."""
+        return float(self.asked[0] * self.asked[1])
+
+    @property
+    def brief(self) -> str:
+        """A clause for a line about several operators."""
+        return f"{self.operator} on {self.asked[0]} × {self.asked[1]}, extended by fabric {self.fabric}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values; layouts are [nodes, devices per node]."""
         return {
+            "cause": self.cause.value,
             "kind": "extended",
             "operator": self.operator,
             "feature": "layout",
@@ -76,6 +105,10 @@ class ExtendedWarning:
 class DevicesPerNodeWarning:
     """The step was laid out on nodes of another size than those that `of` has."""
 
+    cause: ClassVar[Cause] = Cause.EXTRAPOLATED
+    topic: ClassVar[str] = "devices per node"
+    severity: ClassVar[float] = 1.0
+
     used: int
     source: str
     of: str
@@ -85,9 +118,15 @@ class DevicesPerNodeWarning:
         known = ", ".join(map(str, self.known))
         return f"{self.used} devices per node ({self.source}), but {self.of} has nodes of {known}"
 
+    @property
+    def brief(self) -> str:
+        """A clause for a line."""
+        return str(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return {
+            "cause": self.cause.value,
             "kind": "devices_per_node",
             "used": self.used,
             "source": self.source,

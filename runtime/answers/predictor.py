@@ -130,8 +130,8 @@ class Predictor:
 
     def range_warnings(
         self, operator: str, direction: Direction, vectors: Sequence[Vector]
-    ) -> tuple[RangeWarning, ...]:
-        """One warning per feature and value outside the training range, and per layout never measured."""
+    ) -> dict[RangeWarning, tuple[Vector, ...]]:
+        """A warning per feature and value outside the training range and per layout never measured, with vectors."""
         return out_of_range(self._entry(operator, direction), vectors)
 
     def _entry(self, operator: str, direction: Direction) -> RegressorEntry:

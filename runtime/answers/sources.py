@@ -3,18 +3,28 @@
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
+from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.operators import OPERATORS, Key, Operator, Vector
+from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, OperatorClass, Vector
+
+# 90 % of what substitutes were off by where the operator itself was measured too (docs/trust.md, Substitutes).
+PART_LOG_HALF_WIDTH = math.log(1.1)
+OTHER_PASS_LOG_HALF_WIDTH = math.log(2.0)
+ALIKE_LOG_HALF_WIDTH = math.log(2.0)
+COLLECTIVE_LOG_HALF_WIDTH = math.log(1.5)
+
+_OTHER_PASS = {Direction.FORWARD: Direction.BACKWARD, Direction.BACKWARD: Direction.FORWARD}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
     """`key` is answered by the regressor `answered_by`, whose time is multiplied by `factor`.
 
-    `gathered` and `alike` are those of the operator's `Substitute`; With `is_part`, the key is a part of a sum (a
-    linear's gradients) and `answered_by` is that sum.
+    `gathered` and `alike` are those of the operator's `Substitute`. With `is_part`, the key is a part of a sum (a
+    linear's gradients) and `answered_by` is that sum. With `is_other_pass`, the operator's other pass answers, times
+    the ratio of what both compute, or move where memory bounds it.
     """
 
     key: Key
@@ -23,11 +33,28 @@ class Source:
     gathered: bool = False
     alike: bool = False
     is_part: bool = False
+    is_other_pass: bool = False
 
     @property
     def is_substitute(self) -> bool:
         """Whether another regressor than the operator's own answers."""
         return self.answered_by != self.key
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another operator answers, whose roles are others."""
+        return self.answered_by[0] != self.key[0]
+
+    @property
+    def log_half_width(self) -> float:
+        """What a substitute adds to the half-width of log(time)."""
+        if not self.is_substitute:
+            return 0.0
+        if self.is_part:
+            return PART_LOG_HALF_WIDTH
+        if self.is_other_pass:
+            return OTHER_PASS_LOG_HALF_WIDTH
+        return ALIKE_LOG_HALF_WIDTH if self.alike else COLLECTIVE_LOG_HALF_WIDTH
 
     def asked(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:
         """The workload that `answered_by`, with this `entry`, is asked for, and by what its time is multiplied."""
@@ -36,10 +63,20 @@ class Source:
             vector = (entries * nodes * gpus_per_node, nodes, gpus_per_node)
         if self.alike:
             return self._moving_alike(vector, entry)
+        if self.is_other_pass:
+            return vector, self.factor * self._ratio(vector)
         if entry.equal_features:
             own, partner = (list(entry.features).index(name) for name in entry.equal_features)
             vector = (*vector[:own], vector[partner], *vector[own + 1 :])
         return vector, self.factor
+
+    def _ratio(self, vector: Vector) -> float:
+        """Work of the key's direction over that of the direction that answers."""
+        (name, direction), (_, other) = self.key, self.answered_by
+        row = OPERATORS[name]
+        if row.operator_class is OperatorClass.COMPUTE:
+            return row.flops(direction, vector) / row.flops(other, vector)
+        return row.moved_bytes(direction, vector, 1) / row.moved_bytes(other, vector, 1)
 
     def _moving_alike(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:
         """A workload inside the trained range that moves about as much, and the factor for the rest."""
@@ -60,15 +97,18 @@ def source_of(key: Key, entries: Collection[Key]) -> Source | None:
         if direction in parts and (name, whole) in entries:
             return Source(key=key, answered_by=(name, whole), factor=1 / len(parts), is_part=True)
     found = row.substitute
-    if found is None or (found.operator, direction) not in entries:
-        return None
-    return Source(
-        key=key,
-        answered_by=(found.operator, direction),
-        factor=found.factor,
-        gathered=found.gathered,
-        alike=found.alike,
-    )
+    if found is not None and (found.operator, direction) in entries:
+        return Source(
+            key=key,
+            answered_by=(found.operator, direction),
+            factor=found.factor,
+            gathered=found.gathered,
+            alike=found.alike,
+        )
+    other = _OTHER_PASS.get(direction, direction)
+    if other in row.costs and (name, other) in entries:
+        return Source(key=key, answered_by=(name, other), is_other_pass=True)
+    return None
 
 
 def is_answered(row: Operator, entries: Collection[Key]) -> bool:
@@ -89,6 +129,9 @@ def _within(ranges: Sequence[tuple[float, float]], elements: float) -> Vector:
 class SubstituteWarning:
     """An operator that the bundle lacks was answered by another."""
 
+    cause: ClassVar[Cause] = Cause.SUBSTITUTED
+    severity: ClassVar[float] = 1.0
+
     source: Source
 
     def __str__(self) -> str:
@@ -97,13 +140,30 @@ class SubstituteWarning:
         share = "" if source.factor == 1 else "half of "
         if source.is_part:
             return f"{name} ({direction}): not in the bundle, answered by {share}{by} ({by_direction})"
+        if source.is_other_pass:
+            return f"{name} ({direction}): not in the bundle, answered by {by_direction} times the ratio of their work"
         size = "moving as much memory" if source.alike else "of the same size"
         return f"{name} ({direction}): not in the bundle, answered by {share}{by} {size}"
+
+    @property
+    def topic(self) -> str:
+        """What it is about; of several warnings about one thing one is shown."""
+        return self.source.key[0]
+
+    @property
+    def brief(self) -> str:
+        """A clause for a line about several operators."""
+        name, by = self.source.key[0], self.source.answered_by[0]
+        share = "" if self.source.factor == 1 else "half of "
+        if self.source.is_other_pass:
+            return f"{name} ({self.source.key[1]}) by its other pass"
+        return f"{name} by {share}{'the sum of its gradients' if self.source.is_part else by}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         name, direction = self.source.key
         return {
+            "cause": self.cause.value,
             "operator": name,
             "direction": direction.value,
             "kind": "substitute",
@@ -117,19 +177,40 @@ class SubstituteWarning:
 class LeftOutWarning:
     """Operators of the step that the bundle lacks and the sum therefore does not contain."""
 
+    cause: ClassVar[Cause] = Cause.LEFT_OUT
+    severity: ClassVar[float] = 1.0
+
     operators: tuple[str, ...]
 
     def __str__(self) -> str:
         return f"not in the bundle: {', '.join(self.operators)}: left out of the sum"
 
+    @property
+    def topic(self) -> str:
+        """What it is about."""
+        return ", ".join(self.operators)
+
+    @property
+    def brief(self) -> str:
+        """A clause for a line."""
+        return f"{', '.join(self.operators)}, not in the bundle"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {"kind": "left_out", "operators": list(self.operators), "message": str(self)}
+        return {
+            "cause": self.cause.value,
+            "kind": "left_out",
+            "operators": list(self.operators),
+            "message": str(self),
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EqualFeaturesWarning:
     """A workload was asked as if two features were equal, as they are in everything that was measured."""
+
+    cause: ClassVar[Cause] = Cause.SUBSTITUTED
+    severity: ClassVar[float] = 1.0
 
     key: Key
     features: tuple[str, ...]
@@ -138,10 +219,21 @@ class EqualFeaturesWarning:
         (name, direction), (own, partner) = self.key, self.features
         return f"{name} ({direction}): measured only with {own} = {partner}, so it is predicted for {own} = {partner}"
 
+    @property
+    def topic(self) -> str:
+        """What it is about; of several warnings about one thing one is shown."""
+        return f"{self.key[0]} {self.features[0]}"
+
+    @property
+    def brief(self) -> str:
+        """A clause for a line about several operators."""
+        return f"{self.key[0]} as if {self.features[0]} = {self.features[1]}"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         name, direction = self.key
         return {
+            "cause": self.cause.value,
             "kind": "equal_features",
             "operator": name,
             "direction": direction.value,

@@ -86,11 +86,16 @@ class FieldReader:
 
     def pairs(self, name: str) -> tuple[tuple[float, float], ...]:
         """A list of [minimum, maximum]."""
-        values = self.items(name)
-        for pair in values:
-            if type(pair) is not list or len(pair) != 2 or not all(type(v) in (int, float) for v in pair):
-                raise DataError(f"{self._where}: {name} holds {pair!r:.80}, expected [minimum, maximum]")
-        return tuple((_as_float(low), _as_float(high)) for low, high in values)
+        return tuple(self._as_pair(name, pair) for pair in self.items(name))
+
+    def pair(self, name: str) -> tuple[float, float]:
+        """[minimum, maximum]."""
+        return self._as_pair(name, self._values[name])
+
+    def _as_pair(self, name: str, pair: object) -> tuple[float, float]:
+        if type(pair) is not list or len(pair) != 2 or not all(type(v) in (int, float) for v in pair):
+            raise DataError(f"{self._where}: {name} holds {pair!r:.80}, expected [minimum, maximum]")
+        return _as_float(pair[0]), _as_float(pair[1])
 
     def numbers(self, name: str) -> tuple[float, ...]:
         """A list of numbers."""

@@ -127,6 +127,20 @@ def write_file(target: Path, content: bytes, name: str) -> None:
         raise DataError(f"{name}: cannot be written ({error.strerror})") from error
 
 
+def check_writable(target: Path, name: str) -> None:
+    """Check that `write_file` can put a file there: long work should not end in a refusal.
+
+    Raises:
+        DataError: it cannot; the message begins with `name`.
+    """
+    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
+    try:
+        partial.touch(exist_ok=False)
+        partial.unlink()
+    except OSError as error:
+        raise DataError(f"{name}: cannot be written ({error.strerror})") from error
+
+
 def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     """Read a bundle and verify all of it: every byte of the file is accounted for.
 

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_word, require
 from kernelcast.runtime.bundle.interval import Interval
+from kernelcast.runtime.bundle.widening import Widening
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
 
@@ -15,6 +16,7 @@ STATISTICS = ("quiet", "middle_five")
 """How repetitions were condensed into one time: 10th percentile, or the paper's mean of the middle five."""
 
 MOST_PROCESSES = 1 << 16
+_OPTIONAL = ("elements_range", "widening")
 
 Layout = tuple[int, int]
 """Nodes, GPUs per node."""
@@ -41,7 +43,8 @@ class RegressorEntry:
     `role_errors` are validation errors by the operator's roles it was measured in, `equal_features` the two features
     that all its measurements have equal (see `Operator.equal_unless_measured`), empty where they differ.
     `table_digest` is that of the workloads and times it was fitted on, `recipe_digest` that of everything else that
-    decides the file: seed, code and libraries.
+    decides the file: seed, code and libraries. `elements_range` is that of an elementwise operator's number of
+    elements, None for every other and where it is not recorded; manifest.json then has no such field.
 
     Raises:
         DataError: a value is outside what is allowed, or differs from the operator table.
@@ -71,6 +74,8 @@ class RegressorEntry:
     role_errors: Mapping[str, float] = field(default_factory=dict)
     equal_features: tuple[str, ...] = ()
     processes_per_node: int = 1
+    elements_range: tuple[float, float] | None = None
+    widening: Widening | None = None
 
     def __post_init__(self) -> None:
         where = f"regressor {self.operator} ({self.direction})"
@@ -113,6 +118,16 @@ class RegressorEntry:
             "training_range",
             self.training_range,
             "one finite [minimum, maximum] per feature",
+        )
+
+        elements = self.elements_range
+        require(
+            elements is None
+            or (known.is_elementwise and all(map(math.isfinite, elements)) and elements[0] <= elements[1]),
+            where,
+            "elements_range",
+            elements,
+            "a finite [minimum, maximum] of an elementwise operator",
         )
 
     def _check_errors(self, where: str) -> None:
@@ -184,6 +199,8 @@ class RegressorEntry:
         role_errors: Mapping[str, float] | None = None,
         equal_features: tuple[str, ...] = (),
         processes_per_node: int = 1,
+        elements_range: tuple[float, float] | None = None,
+        widening: Widening | None = None,
     ) -> Self:
         """Entry for the ONNX file `model`; features, units, file name, digest and size follow by themselves.
 
@@ -219,6 +236,8 @@ class RegressorEntry:
             role_errors=dict(role_errors or {}),
             equal_features=equal_features,
             processes_per_node=processes_per_node,
+            elements_range=elements_range,
+            widening=widening,
         )
 
     @property
@@ -247,6 +266,13 @@ class RegressorEntry:
         values["layouts"] = [list(layout) for layout in self.layouts]
         values["role_errors"] = dict(self.role_errors)
         values["equal_features"] = list(self.equal_features)
+        if self.elements_range is not None:
+            values["elements_range"] = list(self.elements_range)
+        if self.widening is not None:
+            values["widening"] = self.widening.to_dict()
+        for name in _OPTIONAL:
+            if values[name] is None:
+                del values[name]
         return values
 
     @classmethod
@@ -256,7 +282,8 @@ class RegressorEntry:
         Raises:
             DataError: a field is missing, unknown, ill-typed or out of bounds.
         """
-        names = [f.name for f in fields(cls)]
+        given = {name for name in _OPTIONAL if isinstance(values, dict) and name in values}
+        names = [f.name for f in fields(cls) if f.name in given or f.name not in _OPTIONAL]
         read = FieldReader("regressor", values, names)
         direction = read.text("direction")
         if direction not in set(Direction):
@@ -288,6 +315,8 @@ class RegressorEntry:
             role_errors=read.settings("role_errors"),  # type: ignore[arg-type]  # checked when it is made
             equal_features=tuple(read.texts("equal_features")),
             processes_per_node=read.integer("processes_per_node"),
+            elements_range=read.pair("elements_range") if "elements_range" in given else None,
+            widening=Widening.from_dict(read.value("widening")) if "widening" in given else None,
         )
 
 

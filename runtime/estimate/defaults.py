@@ -3,7 +3,9 @@
 from kernelcast.runtime.answers.fabric_choice import FabricBundle, FabricChoice
 from kernelcast.runtime.bundle.described_fabric import measured_fabrics
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.devices import device_named
 
 
 def usual_gpus_per_node(bundle: Bundle) -> int | None:
@@ -36,6 +38,16 @@ def chosen_gpus_per_node(fabric: FabricChoice | None) -> int | None:
 
 
 def usual_gpu_memory_bytes(bundle: Bundle) -> int | None:
-    """Memory of the smallest GPU that was measured; None where no size is known. A CPU has that of a whole machine."""
-    devices = [device for device in bundle.manifest.compute if device.kind != "cpu"]
-    return min((device.memory_gib << 30 for device in devices if device.memory_gib), default=None)
+    """Memory of the smallest GPU that was measured; None where no size is known. A CPU has that of a whole machine.
+
+    The size is the one that the driver reported, at most that of the device table: some names and files count the
+    memory of a CPU too (`GH200 120GB`).
+    """
+    sizes = (_own_memory_bytes(one) for one in bundle.manifest.compute if one.kind != "cpu")
+    return min((size for size in sizes if size), default=None)
+
+
+def _own_memory_bytes(fingerprint: ComputeFingerprint) -> int | None:
+    known = device_named(fingerprint.device_name)
+    sizes = [fingerprint.memory_gib << 30, known.memory_bytes if known else 0]
+    return min((size for size in sizes if size), default=None)

@@ -8,13 +8,16 @@ from kernelcast.runtime.answers.asking import Question, Warnings, question
 from kernelcast.runtime.answers.fabric_notes import FabricUse
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.bundle.calibration import CalibrationUse
+from kernelcast.runtime.estimate.doubts import Doubt, grouped, share_of
+from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops
+from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.calls import Component
+from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
 from kernelcast.runtime.step.decomposition import Decomposition
 from kernelcast.runtime.step.layers.sizes import padded_vocabulary
 
@@ -158,8 +161,9 @@ class Estimate:
     `bubble_share` the part of the pipeline's time in which the average stage waits. `cluster_source` is where the
     devices per node come from: "asked", "fabric", "bundle", or "one node" where the bundle has no fabric and the whole
     job is assumed to lie on one node. `processes_per_node` compute at once on the fullest node; `answered_with` are the
-    measured numbers of processes per node that its operators' times come from. `parts`, `answers` and `durations` (one
-    configuration) are what it was added up from.
+    measured numbers of processes per node that its operators' times come from. `peak` is the rate that utilisation
+    refers to, None where it is unknown. `concerned` are the warnings, each with the questions that it is about.
+    `parts`, `answers` and `durations` (one configuration) are what it was added up from.
     """
 
     step_time_s: float
@@ -170,7 +174,7 @@ class Estimate:
     components: Components
     stages: tuple[StageEstimate, ...]
     memory: Memory
-    warnings: tuple[Warnings, ...]
+    concerned: Mapping[Warnings, frozenset[Question]] = field(repr=False)
     model: ModelConfig
     parallelism: Parallelism
     cluster: Cluster
@@ -179,6 +183,7 @@ class Estimate:
     answered_with: tuple[int, ...]
     bucket_entries: int
     provenance: Provenance
+    peak: Peak | None
     parts: Decomposition = field(repr=False)
     answers: Mapping[Question, Answer] = field(repr=False)
     durations: Durations = field(repr=False, compare=False)
@@ -192,6 +197,63 @@ class Estimate:
     def padded_vocabulary_size(self) -> int:
         """Rows of the vocabulary as it is trained (eq. 1, 2)."""
         return int(padded_vocabulary(self.model.vocabulary_size, self.parallelism.tp))
+
+    @property
+    def warnings(self) -> tuple[Warnings, ...]:
+        """Everything that makes the estimate doubtful, one by one; `doubts` are groups of them."""
+        return tuple(self.concerned)
+
+    @property
+    def doubts(self) -> tuple[Doubt, ...]:
+        """The warnings grouped by cause, each with the share of the step that it concerns; new at each access."""
+        return grouped(self.concerned, self.times_s())
+
+    @property
+    def doubtful_share(self) -> float:
+        """Share of the operators' time that any warning concerns, 0 to 1."""
+        return share_of(frozenset().union(*self.concerned.values()), self.times_s()) or 0.0
+
+    def times_s(self) -> dict[Question, float]:
+        """Time of the calls that ask each question, in a step, over all stages."""
+        times_s: dict[Question, float] = {}
+        for row in self._rows():
+            asked = (row.operator, row.direction), row.vector, row.role
+            repeats = 1 if row.component in ONCE_PER_UPDATE else self.parallelism.micro_batches
+            times_s[asked] = times_s.get(asked, 0.0) + repeats * row.total_s
+        return times_s
+
+    def warning_values(self) -> dict[str, Any]:
+        """Plain values of all warnings, one by one with their share, and of their groups."""
+        times_s = self.times_s()
+        return {
+            "warnings": [
+                {**warning.to_dict(), "share": share_of(questions, times_s)}
+                for warning, questions in self.concerned.items()
+            ],
+            "warning_groups": [doubt.to_dict() for doubt in grouped(self.concerned, times_s)],
+        }
+
+    @property
+    def model_flops(self) -> float:
+        """FLOPs of the model in this step of the whole job, without recomputation (utilisation.py)."""
+        return model_flops(self.parts)
+
+    @property
+    def flops_per_s_per_device(self) -> float:
+        """`model_flops` per second and device."""
+        return self.model_flops / (self.step_time_s * self.parallelism.world_size)
+
+    @property
+    def mfu(self) -> float | None:
+        """Model FLOPs utilisation: the share of the devices' peak that the model uses; None without a peak."""
+        return None if self.peak is None else self.flops_per_s_per_device / self.peak.flops_per_s
+
+    @property
+    def hfu(self) -> float | None:
+        """Hardware FLOPs utilisation: as `mfu`, with what is computed again; None without a peak."""
+        if self.mfu is None:
+            return None
+        return self.mfu * hardware_flops(self.parts) / self.model_flops
 
     @property
     def operators(self) -> tuple[OperatorRow, ...]:
@@ -229,6 +291,11 @@ class Estimate:
             "timeline": self.timeline,
             "bubble_share": self.bubble_share,
             "tokens_per_s": self.tokens_per_s,
+            "model_flops": self.model_flops,
+            "tflops_per_device": self.flops_per_s_per_device / 1e12,
+            "mfu": self.mfu,
+            "hfu": self.hfu,
+            "peak": None if self.peak is None else self.peak.to_dict(),
             "components": self.components.to_dict(),
             "layer_counts": list(self.layer_counts),
             "stages": [{**asdict(stage), "update_s": stage.update_s} for stage in self.stages],
@@ -243,7 +310,7 @@ class Estimate:
                 ],
             },
             "operators": [_row_values(row) for row in self._rows()],
-            "warnings": [warning.to_dict() for warning in self.warnings],
+            **self.warning_values(),
             "model": {**asdict(self.model), "padded_vocabulary_size": self.padded_vocabulary_size},
             "parallelism": {
                 **asdict(self.parallelism),

@@ -3,19 +3,15 @@
 import os
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Self, get_args
 
-from kernelcast.runtime.answers.asking import Warnings, question
+from kernelcast.runtime.answers.asking import OperatorTimes, Question, Warnings, question
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, CollectiveSource, collective_source
-from kernelcast.runtime.answers.concurrency import (
-    ConcurrencyWarning,
-    concurrency_warning,
-    processes_on_a_node,
-)
+from kernelcast.runtime.answers.concurrency import concurrency_warning, processes_on_a_node
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.answers.fabric_notes import DevicesPerNodeWarning, devices_per_node_warnings
 from kernelcast.runtime.answers.predictor import MAX_REMEMBERED, Predictor
@@ -33,6 +29,7 @@ from kernelcast.runtime.estimate.defaults import (
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.estimate import Components, Estimate, Memory, Provenance, StageEstimate
 from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.estimate.utilisation import peak_of
 from kernelcast.runtime.memory import on_cpu, stage_memory
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
@@ -72,6 +69,7 @@ class Estimator:
         self.predictor = Predictor(bundle, remembered=remembered_answers, calibrated=calibrated)
         self._most_remembered = remembered
         self._provenance = {kind: _provenance(bundle, kind, calibrated) for kind in get_args(TimelineKind)}
+        self._peak = peak_of(bundle)
         self._levels = bundle.levels
         self._lock = threading.Lock()
         self._remembered: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
@@ -180,10 +178,8 @@ class Estimator:
             components=components_of(parts, step, lambda call: answers.asked.answers[question(call)][0]),
             stages=tuple(_stages(parts, step)),
             memory=_memory(self.bundle, model, parallelism, gpu_memory_bytes),
-            warnings=(
-                *self._concurrency(processes),
-                *self._devices_per_node(used, source, over),
-                *_said(answers.asked.warnings, parts),
+            concerned=MappingProxyType(
+                self._concerned(answers.asked, parts, processes, self._devices_per_node(used, source, over))
             ),
             model=model,
             parallelism=parallelism,
@@ -192,6 +188,7 @@ class Estimator:
             processes_per_node=processes,
             answered_with=self._answered_with(processes, answers.asked.sources.values()),
             bucket_entries=bucket_entries,
+            peak=self._peak,
             provenance=self._provenance[timeline]
             if over is None
             else replace(self._provenance[timeline], collectives=over.use),
@@ -200,9 +197,25 @@ class Estimator:
             durations=_first(step.durations),
         )
 
-    def _concurrency(self, processes: int) -> tuple[ConcurrencyWarning, ...]:
-        found = concurrency_warning(self.bundle.manifest.compute, self._levels, processes)
-        return () if found is None else (found,)
+    def _concerned(
+        self,
+        asked: OperatorTimes,
+        parts: Decomposition,
+        processes: int,
+        nodes: Iterable[DevicesPerNodeWarning],
+    ) -> dict[Warnings, frozenset[Question]]:
+        """Warnings of the step, each with the questions that it concerns."""
+        collectives = frozenset(one for one in asked.answers if OPERATORS[one[0][0]].is_collective)
+        found: dict[Warnings, frozenset[Question]] = dict.fromkeys(nodes, collectives)
+        crowded = concurrency_warning(self.bundle.manifest.compute, self._levels, processes)
+        if crowded is not None:
+            found[crowded] = frozenset(asked.answers) - collectives
+        for warning, questions in asked.concerned.items():
+            # That a sum answers for its parts changes nothing unless they are split.
+            is_part = isinstance(warning, SubstituteWarning) and warning.source.is_part
+            if parts.is_split or not is_part:
+                found[warning] = frozenset(questions)
+        return found
 
     def _answered_with(self, processes: int, sources: Iterable[Key]) -> tuple[int, ...]:
         """Levels of the regressors that answered, rising; a bundle of one level has no choice."""
@@ -242,14 +255,6 @@ def _check_types(model: object, parallelism: object, cluster: object) -> None:
     for name, value, kind in expected:
         if not isinstance(value, kind) and not (name == "cluster" and value is None):
             raise UsageError(f"{name} is {shown(value)}, expected a {kind.__name__}")
-
-
-def _said(warnings: Iterable[Warnings], parts: Decomposition) -> Iterator[Warnings]:
-    """Warnings that concern the step: that a sum answers for its parts changes nothing unless they are split."""
-    for warning in warnings:
-        is_part = isinstance(warning, SubstituteWarning) and warning.source.is_part
-        if parts.is_split or not is_part:
-            yield warning
 
 
 def components_of(parts: Decomposition, step: Configurations, time_us: Callable[[Call], float]) -> Components:

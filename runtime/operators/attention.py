@@ -17,6 +17,9 @@ _SCORES = {"b": "samples", "heads": "heads", "l_query": "tokens", "l_key": "toke
 # Where no grouped queries were measured, they are asked as if every query head had keys and values of its own.
 _GROUPED = ("kv_heads", "heads")
 
+WITHOUT_MASK = "without mask"
+"""Variant of an attention whose every query sees every key: twice the FLOPs of a causal one."""
+
 FLASH_ATTENTION = Operator(
     name="flash_attention",
     title="fused causal attention; each key-value head serves an equal group of query heads",
@@ -32,6 +35,7 @@ FLASH_ATTENTION = Operator(
         ),
     },
     roles=only_role("Flash Attention", "fused causal attention"),
+    variant_flops={WITHOUT_MASK: 2.0},
     equal_unless_measured=_GROUPED,
 )
 
@@ -48,6 +52,7 @@ ROPE = Operator(
         ),
     ),
     roles=only_role("RoPE", "rotary position embedding of queries and keys"),
+    is_elementwise=True,
     equal_unless_measured=_GROUPED,
 )
 
@@ -58,6 +63,7 @@ CAUSAL_MASK_FILL = elementwise(
     _SCORES,
     forward=(0, 2),
     backward=(0, 2),
+    least=(0.5, 0.5),  # in place, the masked half alone
 )
 
 SOFTMAX = elementwise(
@@ -71,6 +77,7 @@ FUSED_CAUSAL_SOFTMAX = elementwise(
     {"batch_heads": "heads", "l_query": "tokens", "l_key": "tokens"},
     forward=(6, 2),
     backward=(5, 3),
+    least=(1.5, 1.5),  # nothing of the masked half is read
 )
 
 QKV_SPLIT = elementwise(

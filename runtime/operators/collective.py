@@ -12,6 +12,7 @@ from kernelcast.runtime.operators.operator import (
     OperatorClass,
     Role,
     Substitute,
+    Wire,
     cost,
     roles,
 )
@@ -26,6 +27,7 @@ def _collective(
     called_as: Mapping[str, Role],
     *,
     ring_passes: tuple[float, float, float],
+    wire: Wire,
     is_divided: bool = False,
     is_in_place: bool = False,
     is_on_request: bool = False,
@@ -39,6 +41,7 @@ def _collective(
         costs={Direction.ONCE: cost(elements=elements)},
         roles=called_as,
         ring_passes=ring_passes,
+        wire=wire,
         is_divided=is_divided,
         is_in_place=is_in_place,
         is_on_request=is_on_request,
@@ -57,6 +60,8 @@ ALL_REDUCE = _collective(
         ("data", "DP_All-reduce", "gradients summed across the data-parallel group"),
     ),
     ring_passes=(2, 0, -2),
+    # Reduced by the switches, everything is still sent once and received once.
+    wire=lambda nodes, gpus: (float(gpus > 1), float(nodes > 1)),
     is_in_place=True,
 )
 
@@ -69,6 +74,8 @@ ALL_GATHER = _collective(
         ("data", "DP_All-gather", "updated parameters gathered across the data-parallel group"),
     ),
     ring_passes=(-1, 1, 0),
+    # Shards of other nodes may come in once each, and by the device's own card.
+    wire=lambda nodes, gpus: (gpus - 1, (nodes - 1) * gpus),
     substitute=Substitute(operator="all_reduce", factor=0.5, gathered=True),
 )
 
@@ -81,6 +88,8 @@ REDUCE_SCATTER = _collective(
         ("data", "DP_Reduce-scatter", "gradients summed and split across the data-parallel group"),
     ),
     ring_passes=(1, 0, -1),
+    # A node may reduce before it sends.
+    wire=lambda nodes, gpus: ((gpus - 1) / (nodes * gpus), (nodes - 1) / nodes),
     is_divided=True,
     substitute=Substitute(operator="all_reduce", factor=0.5),
 )
@@ -91,6 +100,7 @@ ALL_TO_ALL = _collective(
     "2 entries",
     roles(("expert", "", "tokens sent to their experts across the expert-parallel group")),
     ring_passes=(1, 0, -1),
+    wire=lambda nodes, gpus: ((gpus - 1) / (nodes * gpus), gpus * (nodes - 1) / nodes),
     is_divided=True,
     is_on_request=True,
 )
@@ -101,4 +111,5 @@ POINT_TO_POINT = _collective(
     "1 entries",
     roles(("pipeline", "PP_P2P", "activations or their gradients sent to the neighbouring stage")),
     ring_passes=(1, 0, 0),
+    wire=lambda nodes, gpus: (float(nodes == 1), float(nodes > 1)),
 )

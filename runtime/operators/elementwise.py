@@ -24,9 +24,12 @@ def elementwise(
     *,
     forward: tuple[float, float] | None,
     backward: tuple[float, float],
+    least: tuple[float | None, float | None] = (None, None),
     is_optional: bool = False,
 ) -> Operator:
     """Memory-bound row whose (FLOPs, elements) per direction are multiples of the product of its features.
+
+    `least` are the multiples of the elements that no kernel can do without, forward and backward, where they are fewer.
 
     With `forward` None, the forward pass runs no kernel. An optional one is answered by a residual addition that
     moves as much: both wait for memory, and imported data rarely has the one and always the other.
@@ -38,11 +41,19 @@ def elementwise(
         operator_class=OperatorClass.MEMORY,
         features=features,
         costs={
-            direction: cost(flops=f"{multiples[0]} {product}", elements=f"{multiples[1]} {product}")
-            for direction, multiples in ((Direction.FORWARD, forward), (Direction.BACKWARD, backward))
+            direction: cost(
+                flops=f"{multiples[0]} {product}",
+                elements=f"{multiples[1]} {product}",
+                least=f"{multiples[1] if fewest is None else fewest} {product}",
+            )
+            for direction, multiples, fewest in (
+                (Direction.FORWARD, forward, least[0]),
+                (Direction.BACKWARD, backward, least[1]),
+            )
             if multiples is not None
         },
         roles=only_role(paper_name, title),
+        is_elementwise=True,
         is_optional=is_optional,
         substitute=Substitute(operator="residual_add", alike=True) if is_optional else None,
     )
@@ -55,8 +66,14 @@ EMBEDDING = Operator(
     features={"tokens": "tokens", "vocabulary": "rows", "d": "elements"},
     # The dense gradient is zero-filled, scattered into, and added to the accumulated one.
     costs={
-        Direction.FORWARD: cost(elements="2 tokens d"),
-        Direction.BACKWARD: cost(flops="1 tokens d + 1 vocabulary d", elements="3 tokens d + 4 vocabulary d"),
+        Direction.FORWARD: cost(
+            elements="2 tokens d", least="1 tokens d"
+        ),  # the same row may be read from a cache
+        Direction.BACKWARD: cost(
+            flops="1 tokens d + 1 vocabulary d",
+            elements="3 tokens d + 4 vocabulary d",
+            least="1 vocabulary d",
+        ),
     },
     roles=only_role("Embedding", "vocabulary-parallel token embedding"),
 )
@@ -68,6 +85,7 @@ LAYER_NORM = elementwise(
     _HIDDEN,
     forward=(8, 2),
     backward=(14, 4),
+    least=(None, 3),
 )
 
 RMS_NORM = elementwise(
@@ -77,6 +95,7 @@ RMS_NORM = elementwise(
     _HIDDEN,
     forward=(4, 2),
     backward=(10, 4),
+    least=(None, 3),
 )
 
 GELU = elementwise("gelu", "Glue", "GeLU activation", _WIDTH, forward=(8, 2), backward=(13, 3))
@@ -116,6 +135,7 @@ EMBEDDING_MASK = elementwise(
     _ROWS,
     forward=(0, 2),
     backward=(0, 2),
+    least=(0, 0),
     is_optional=True,
 )
 
@@ -126,4 +146,5 @@ CROSS_ENTROPY = elementwise(
     {"b": "samples", "l": "tokens", "vocabulary": "columns"},
     forward=(5, 3),
     backward=(3, 3),
+    least=(1, 2),
 )

@@ -11,8 +11,12 @@ GEMM = Operator(
     costs={
         Direction.FORWARD: cost(flops="2 m k n", elements="1 m k + 1 k n + 1 m n"),
         Direction.INPUT_GRADIENT: cost(flops="2 m k n", elements="1 m k + 1 k n + 1 m n"),
-        Direction.WEIGHT_GRADIENT: cost(flops="2 m k n", elements="1 m k + 3 k n + 1 m n"),
-        Direction.BACKWARD: cost(flops="4 m k n", elements="2 m k + 4 k n + 2 m n"),
+        Direction.WEIGHT_GRADIENT: cost(
+            flops="2 m k n", elements="1 m k + 3 k n + 1 m n", least="1 m k + 1 k n + 1 m n"
+        ),
+        Direction.BACKWARD: cost(
+            flops="4 m k n", elements="2 m k + 4 k n + 2 m n", least="2 m k + 2 k n + 1 m n"
+        ),
     },
     sums={Direction.BACKWARD: (Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT)},
     roles=roles(
@@ -32,7 +36,11 @@ BATCHED_GEMM = Operator(
     features={"batch": "heads", "m": "rows", "k": "columns in", "n": "columns out"},
     costs={
         Direction.FORWARD: cost(flops="2 batch m k n", elements="1 batch m k + 1 batch k n + 1 batch m n"),
-        Direction.BACKWARD: cost(flops="4 batch m k n", elements="2 batch m k + 2 batch k n + 2 batch m n"),
+        Direction.BACKWARD: cost(
+            flops="4 batch m k n",
+            elements="2 batch m k + 2 batch k n + 2 batch m n",
+            least="2 batch m k + 2 batch k n + 1 batch m n",
+        ),
     },
     roles=roles(
         ("attention_scores", "QK^T", "attention scores, queries × keys"),

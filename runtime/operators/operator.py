@@ -1,6 +1,6 @@
 """What the table says about an operator: its workload vector, its costs, and the roles in which a step calls it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from math import prod
@@ -59,15 +59,19 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """FLOPs and elements read or written by one call, as sums of monomials in the workload features."""
+    """FLOPs and elements read or written by one call, as sums of monomials in the workload features.
+
+    `least_elements` are those that any kernel has to read or write, however it is written.
+    """
 
     flops: tuple[Term, ...]
     elements: tuple[Term, ...]
+    least_elements: tuple[Term, ...]
 
 
-def cost(*, flops: str = "", elements: str) -> Cost:
-    """A cost from texts such as `"2 m k n + 3 m"`; an empty text is zero."""
-    return Cost(_terms(flops), _terms(elements))
+def cost(*, flops: str = "", elements: str, least: str | None = None) -> Cost:
+    """A cost from texts such as `"2 m k n + 3 m"`; an empty text is zero, `least` by default `elements`."""
+    return Cost(_terms(flops), _terms(elements), _terms(elements if least is None else least))
 
 
 def _terms(text: str) -> tuple[Term, ...]:
@@ -104,6 +108,11 @@ class Substitute:
     gathered: bool = False
 
 
+Wire = Callable[[int, int], tuple[float, float]]
+"""Of nodes and devices per node: multiples of the entries that a device has to send or receive over its own link, and a
+node over all its network cards, in the busier direction and by the best algorithm (in-network reduction, multicast)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
     """One row of the table: one kernel law. `features` are ordered: they are the columns of a regressor.
@@ -119,7 +128,10 @@ class Operator:
       `ring_passes[0] + ring_passes[1] · p + ring_passes[2] / p` (NVIDIA nccl-tests, PERFORMANCE.md).
     - `is_divided`: a collective whose entries are split between the processes, an equal part for each; `is_in_place`:
       one that frameworks call with the same buffer for input and output.
+    - `wire`: what a collective has to send at least.
+    - `is_elementwise`: its time depends on its number of elements, whatever their shape.
     - `is_on_request`: no step calls it yet; measured where it is asked for by name.
+    - `variant_flops`: multiples of the FLOPs by the variant that was measured, such as attention without a mask.
     """
 
     name: str
@@ -136,7 +148,10 @@ class Operator:
     ring_passes: tuple[float, float, float] | None = field(default=None, repr=False)
     is_divided: bool = False
     is_in_place: bool = False
+    is_elementwise: bool = False
     is_on_request: bool = False
+    wire: Wire | None = field(default=None, repr=False)
+    variant_flops: Mapping[str, float] = field(default_factory=dict, repr=False)
     directions: tuple[Direction, ...] = field(init=False, repr=False)
     forward: tuple[Direction, ...] = field(init=False, repr=False)
     backward: tuple[Direction, ...] = field(init=False, repr=False)
@@ -152,13 +167,24 @@ class Operator:
         """Whether processes exchange data in it; its last two features are nodes and GPUs per node."""
         return self.operator_class is OperatorClass.COMMUNICATION
 
-    def flops(self, direction: Direction, vector: Sequence[float]) -> float:
-        """Floating-point operations of one call at a workload vector."""
-        return evaluate(self.costs[direction].flops, self.named(vector))
+    def flops(self, direction: Direction, vector: Sequence[float], variant: str = "") -> float:
+        """Floating-point operations of one call at a workload vector, called in the way that `variant` says."""
+        return self.variant_flops.get(variant, 1.0) * evaluate(
+            self.costs[direction].flops, self.named(vector)
+        )
 
     def moved_bytes(self, direction: Direction, vector: Sequence[float], element_bytes: int) -> float:
         """Bytes read plus written by one call (for collectives: the bytes one process puts in), at a vector."""
         return element_bytes * evaluate(self.costs[direction].elements, self.named(vector))
+
+    def least_bytes(self, direction: Direction, vector: Sequence[float], element_bytes: int) -> float:
+        """Bytes that any kernel has to read or write at a workload vector."""
+        return element_bytes * evaluate(self.costs[direction].least_elements, self.named(vector))
+
+    def elements(self, vector: Sequence[float]) -> float:
+        """Elements of one tensor of an elementwise operator: what it moves in either direction are multiples of it."""
+        terms = next(iter(self.costs.values())).elements
+        return evaluate(terms, self.named(vector)) / terms[0].coefficient
 
     def named(self, vector: Sequence[float]) -> dict[str, float]:
         """The entries of a workload vector by feature.

@@ -19,13 +19,15 @@ ADAM = Operator(
 )
 
 
-def _on_gradients(name: str, title: str, *, flops: str = "", elements: str) -> Operator:
+def _on_gradients(
+    name: str, title: str, *, flops: str = "", elements: str, least: str | None = None
+) -> Operator:
     return Operator(
         name=name,
         title=title,
         operator_class=OperatorClass.OPTIMIZER,
         features={"parameters": "elements"},
-        costs={Direction.ONCE: cost(flops=flops, elements=elements)},
+        costs={Direction.ONCE: cost(flops=flops, elements=elements, least=least)},
         roles=only_role("", title),
         per_update=True,
         is_optional=True,
@@ -42,4 +44,5 @@ GRADIENT_CLIP = _on_gradients(
     "L2 norm of a stage's gradients, which are then scaled",
     flops="3 parameters",
     elements="3 parameters",
+    least="1 parameters",  # scaled only where the norm is too large
 )

@@ -44,8 +44,10 @@ class Answer:
             "interval_s": None if interval is None else list(interval),
             "tokens_per_s": self.estimate.tokens_per_s,
             "tokens_per_s_per_gpu": self.tokens_per_s_per_gpu,
+            "tflops_per_device": self.estimate.flops_per_s_per_device / 1e12,
+            "mfu": self.estimate.mfu,
             "memory_bytes": self.memory_bytes,
-            "warnings": [warning.to_dict() for warning in self.estimate.warnings],
+            **self.estimate.warning_values(),
         }
 
 
@@ -127,6 +129,9 @@ class SearchResult:
             "best": None if self.best is None else self.best.to_dict(),
             "top": [answer.to_dict() for answer in self.top],
             "provenance": None if self.best is None else self.best.estimate.provenance.to_dict(),
+            "peak": None
+            if self.best is None or self.best.estimate.peak is None
+            else self.best.estimate.peak.to_dict(),
             "front": [answer.to_dict() for answer in self.front],
             "smallest": None if self.smallest is None else self.smallest.to_dict(),
             "asked": {

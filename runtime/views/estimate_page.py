@@ -8,6 +8,7 @@ from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline import StepTimeline
 from kernelcast.runtime.step.parameters import total_parameters
 from kernelcast.runtime.views.formatting import (
+    amount,
     counted,
     gibibytes,
     measured,
@@ -15,7 +16,7 @@ from kernelcast.runtime.views.formatting import (
     rate,
     seconds,
 )
-from kernelcast.runtime.views.markup import Markup, element, joined
+from kernelcast.runtime.views.markup import Markup, element
 from kernelcast.runtime.views.memory_picture import PARTS, memory_picture
 from kernelcast.runtime.views.output_file import write_pieces
 from kernelcast.runtime.views.page import (
@@ -89,6 +90,12 @@ def _tiles(estimate: Estimate) -> Iterator[Markup]:
     devices = estimate.parallelism.world_size
     per_device = f"{rate(estimate.tokens_per_s / devices)} per device"
     yield tile("tokens per second", rate(estimate.tokens_per_s), per_device)
+    rate_text, peak = f"{amount(estimate.flops_per_s_per_device, 'FLOP/s')} per device", estimate.peak
+    if peak is None:
+        yield tile("model FLOPs utilisation", "–", f"{rate_text}; peak not known")
+    else:
+        of_peak = f"{rate_text} of {amount(peak.flops_per_s, 'FLOP/s')}"
+        yield tile("model FLOPs utilisation", percent(estimate.mfu), of_peak)
     nodes = f"{estimate.cluster.gpus_per_node:,} per node ({estimate.cluster_source})"
     yield tile("devices", f"{devices:,}", nodes)
     yield tile("pipeline bubble", percent(estimate.bubble_share), "of the time until the last pass ends")
@@ -104,7 +111,7 @@ def _tiles(estimate: Estimate) -> Iterator[Markup]:
 
 def _sections(estimate: Estimate) -> Iterator[Markup]:
     if estimate.warnings:
-        yield _warnings(estimate)
+        yield from _warnings(estimate)
     timeline: StepTimeline | None = None
     too_long = ""
     try:
@@ -118,12 +125,13 @@ def _sections(estimate: Estimate) -> Iterator[Markup]:
     yield _operators(estimate)
 
 
-def _warnings(estimate: Estimate) -> Markup:
-    listed = [str(warning) for warning in estimate.warnings]
-    body = bullets(*listed)
-    if len(listed) > 6:
-        body = joined((bullets(*listed[:5]), details(f"{len(listed) - 5} more", bullets(*listed[5:]))))
-    return element("section", element("h2", "Warnings"), body, class_="warnings")
+def _warnings(estimate: Estimate) -> Iterator[Markup]:
+    """Groups by cause, and every warning that matters under them; none where no group does."""
+    groups = [doubt for doubt in estimate.doubts if doubt.has_influence]
+    if groups:
+        each = [str(warning) for doubt in groups for warning in doubt.warnings]
+        body = (bullets(*(doubt.line for doubt in groups)), details("Each warning", bullets(*each)))
+        yield element("section", element("h2", "Warnings"), *body, class_="warnings")
 
 
 def _question(estimate: Estimate) -> Markup:
@@ -141,6 +149,11 @@ def _question(estimate: Estimate) -> Markup:
         "bundle": f"{Path(source.bundle).name}: {source.statistic} times, {source.dtype}, "
         f"{measured(source.created_at)}",
     }
+    if estimate.peak is not None:
+        peak = estimate.peak
+        asked["peak of a device"] = (
+            f"{amount(peak.flops_per_s, 'FLOP/s')} in {peak.dtype}, {peak.device} ({peak.source})"
+        )
     if source.calibration is not None:
         asked["calibration"] = source.calibration.summary
     return section("The question", facts(asked))

@@ -13,6 +13,7 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.hardware import devices
 from kernelcast.store.importers.text_file import read_text_file
 from kernelcast.store.runs import Run, Source
 
@@ -156,9 +157,14 @@ class Description:
 
 
 def device_named(name: str) -> Fields:
-    """Fields of `[hardware]` that a device's own name states: itself, and its memory (`80GB`)."""
-    memory = re.search(r"\b(\d+)GB\b", name)
-    return {"device_name": name, **({"memory_gib": int(memory[1])} if memory else {})}
+    """Fields of `[hardware]` that a device's own name states: itself, and its memory (`80GB`).
+
+    The memory of a device in the device table is the table's: `GH200 120GB` counts the memory of its CPU.
+    """
+    memory, known = re.search(r"\b(\d+)GB\b", name), devices.device_named(name)
+    if memory is None:
+        return {"device_name": name}
+    return {"device_name": name, "memory_gib": known.memory_bytes >> 30 if known else int(memory[1])}
 
 
 def read_description(path: Path) -> Description:

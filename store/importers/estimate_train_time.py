@@ -44,9 +44,13 @@ _WHAT = "a file of estimate-train-time"
 _SITES = MappingProxyType(
     {
         "Perlmutter": Description(
-            fabric={"gpus_per_node": 4, "links": ("NVLink 3",), "nics": ("Slingshot",)},
+            fabric={"gpus_per_node": 4, "links": ("NVLink 3",), "nics": ("200 Gb/s Slingshot 11 ×4",)},
             source={"licence": "MIT", "reference": "arXiv 2509.22832", "site": "Perlmutter"},
-        )
+        ),
+        "Vista": Description(
+            fabric={"gpus_per_node": 1, "nics": ("400 Gb/s InfiniBand NDR ×1",)},
+            source={"licence": "MIT", "reference": "arXiv 2509.22832", "site": "Vista"},
+        ),
     }
 )
 
@@ -182,6 +186,7 @@ def _sample(
         vector,
         run_id=run_id,
         role=function.role,
+        variant=function.variant,
         time_us=cells.positive(column),
         statistic=MIDDLE_FIVE_OF_TEN,
         repetition_count=PAPER_REPETITIONS,

@@ -1,8 +1,9 @@
 """What a reader found: samples made of others' values, and how they enter a database, all in one transaction."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Unpack
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
@@ -10,6 +11,7 @@ from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import Direction, Operator
 from kernelcast.store.connection import transaction
 from kernelcast.store.database import Database
+from kernelcast.store.doubts import count_doubts, flagged
 from kernelcast.store.importers.text_file import Malformed, Problem
 from kernelcast.store.records import ELEMENT_BYTES, Repetition, Sample, SampleDetails
 from kernelcast.store.runs import Run
@@ -137,7 +139,7 @@ def imported_sample(
             time_us=time_us,
             statistic=statistic,
             repetition_count=repetition_count,
-            flops=operator.flops(direction, vector),
+            flops=operator.flops(direction, vector, details.get("variant", "")),
             moved_bytes=operator.moved_bytes(direction, vector, ELEMENT_BYTES[dtype]),
             **details,  # type: ignore[arg-type]
         )
@@ -147,21 +149,42 @@ def imported_sample(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Imported:
-    """How many samples were new, and how many the database held already."""
+    """How many samples were new, how many the database held already, and how many are doubtful (`count_doubts`)."""
 
     added: int
     already_there: int
+    doubts: Mapping[str, int]
 
 
 def store_parsed(database: Database, parsed: Parsed) -> Imported:
     """Store every batch in one transaction: all of it or nothing. Repeating it adds nothing.
 
+    Samples that cannot be right are flagged (doubts.py).
+
     Raises:
         DataError: the database cannot be written.
     """
     added = 0
+    batches = _flagged(parsed.batches)
     with reported(database.path), transaction(database.connection):
-        for batch in parsed.batches:
+        for batch in batches:
             write_run(database.connection, batch.run, batch.compute, batch.fabric, batch.software)
             added += write_samples(database.connection, batch.samples)
-    return Imported(added=added, already_there=parsed.sample_count - added)
+    doubts = count_doubts(sample.flags for batch in batches for sample in batch.samples)
+    return Imported(added=added, already_there=parsed.sample_count - added, doubts=doubts)
+
+
+def _flagged(batches: Sequence[Batch]) -> list[Batch]:
+    """Batches with doubtful samples flagged; those of one device and fabric are looked at together."""
+    together: dict[tuple[ComputeFingerprint, FabricFingerprint | None], list[int]] = {}
+    for number, batch in enumerate(batches):
+        together.setdefault((batch.compute, batch.fabric), []).append(number)
+    found = list(batches)
+    for (compute, fabric), numbers in together.items():
+        samples = iter(
+            flagged([sample for number in numbers for sample in batches[number].samples], compute, fabric)
+        )
+        for number in numbers:
+            own = tuple(islice(samples, len(batches[number].samples)))
+            found[number] = replace(batches[number], samples=own)
+    return found

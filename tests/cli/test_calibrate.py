@@ -140,7 +140,7 @@ def test_one_configuration_four_times_proves_nothing_either(make_bundle: Make, t
     assert set(document["left_out_by_parameters"].values()) == {None}
 
 
-def test_what_predictions_are_in_doubt_about_is_said_once(make_bundle: Make, tmp_path: Path) -> None:
+def test_what_makes_predictions_doubtful_is_noted_once(make_bundle: Make, tmp_path: Path) -> None:
     # Widths of 64 are above 60 in every step, sizes that a layout decides in some.
     bundle = make_bundle(largest=60.0)
     runs = runs_file(bundle, tmp_path, [1.1] * 6)
@@ -150,19 +150,17 @@ def test_what_predictions_are_in_doubt_about_is_said_once(make_bundle: Make, tmp
     assert [one["label"] for one in document["runs"]] == [
         one["label"] for one in document["calibration"]["runs"]
     ]
-    warnings = [one["warnings"] for one in document["runs"]]
-    distinct = list(dict.fromkeys(warning for one in warnings for warning in one))
-    assert len(notes) == 9
-    assert notes[-1] == f"  note: {len(distinct) - 8} more (--json has all)"
-    for note, warning in zip(notes[:-1], distinct[:8], strict=True):
-        count = sum(warning in one for one in warnings)
-        assert note == f"  note: {'' if count == 6 else f'{count} of 6 steps: '}{warning}"
+    assert all(one["warnings"] for one in document["runs"])
+    [note] = notes
+    assert note.startswith("  note: extrapolated: gemm up to ")
     # With one step there is no need to name it; of several, the only one is named.
     alone = runs_file(bundle, tmp_path, [1.1], name="one.toml")
-    assert f"  note: {distinct[0]}\n" in run("--bundle", bundle, "--runs", alone).output
-    few = make_bundle(largest=5e4, name="few.kcast")
+    assert "\n  note: extrapolated: " in run("--bundle", bundle, "--runs", alone).output
+    few = make_bundle({"gradient_clip": 500.0}, largest=2.5e5, name="few.kcast")
     text = run("--bundle", few, "--runs", runs_file(few, tmp_path, [1.1] * 2)).output
-    assert "\n  note: tiny (1-1-1): gradient_clip (once): parameters = 316416 is outside the training" in text
+    assert (
+        "\n  note: tiny (1-1-1): extrapolated: gradient_clip up to 1.27× beyond measured parameters (" in text
+    )
     assert "note:" not in run("--bundle", make_bundle(), "--runs", runs).output
 
 

@@ -52,7 +52,7 @@ def test_what_is_measured_already(tmp_path: Path) -> None:
 
 
 def test_memory_that_is_too_small() -> None:
-    document = json.loads(invoke("plan", *TWO, "--memory", "0.000001", "--json").stdout)
+    document = json.loads(invoke("plan", *TWO, "--memory", "1073B", "--json").stdout)
     assert document["memory_bytes"] == 1073
     assert all(o["fitting"] == o["to_measure"] == o["seconds"] == 0 for o in document["operators"])
 

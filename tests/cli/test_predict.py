@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -65,6 +66,24 @@ def test_readable(make_bundle: Make, model_file: Path) -> None:
     assert "  Stage_Bwd_Max  680.0 µs" in lines
     assert "      1       1       1,912  140.0 µs  285.0 µs      0.0 µs  5.0 µs" in lines
     assert not [line for line in lines if line != line.rstrip() or line.startswith("warning")]
+
+
+def test_utilisation(make_bundle: Make, model_file: Path) -> None:
+    compute = [ComputeFingerprint(kind="cuda", device_name="NVIDIA H100 80GB HBM3")]
+    bundle = make_bundle(compute=compute, dtype="bfloat16")
+    [line] = [one for one in run(bundle, model_file).output.splitlines() if one.startswith("compute ")]
+    assert re.fullmatch(
+        r"compute   [\d.]+ MFLOP/s per device, MFU 0\.0 % of 989 TFLOP/s \(NVIDIA H100 SXM5 80 GB, bfloat16\)",
+        line,
+    )
+    assert ", HFU 0.0 % of 989" in run(bundle, model_file, "--recompute", "full").output
+    assert "FLOP/s per device; the peak of the device is not known" in run(make_bundle(), model_file).output
+
+
+def test_memory_without_a_unit_is_refused(make_bundle: Make, model_file: Path) -> None:
+    error = run(make_bundle(), model_file, "--gpu-memory", "80").exception
+    assert isinstance(error, UsageError)
+    assert str(error).startswith("gpu_memory is '80' without a unit, expected one of B, kB, MB, GB, ")
 
 
 def test_json(make_bundle: Make, model_file: Path) -> None:
@@ -302,12 +321,15 @@ def test_any_command_line_gives_an_estimate_or_one_line(
         assert "Error: " in result.output
 
 
-def test_warnings_are_shown_and_counted(make_bundle: Make, model_file: Path) -> None:
+def test_warnings_are_shown_by_cause(make_bundle: Make, model_file: Path) -> None:
     lines = run(make_bundle(largest=1), model_file).output.splitlines()
     warnings = [line for line in lines if line.startswith("warning: ")]
-    assert warnings[0] == "warning: embedding (forward): tokens = 4 is outside the training range, 1 to 1"
-    assert len(warnings) == 9
-    assert warnings[-1].endswith(" more (--json has all)")
+    assert re.fullmatch(
+        r"warning: extrapolated: gemm up to 128× beyond measured n; .*; \d+ more \([\d.]+ % of the step\)",
+        warnings[0],
+    )
+    assert len(warnings) == 2
+    assert re.fullmatch(r"warning: \d\d warnings in all \(--json has each warning\)", warnings[1])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """`kernelcast search`: what it prints, as text and as JSON, over a Dask cluster too, and how it fails."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -16,7 +17,7 @@ from kernelcast.cli.main import main
 from kernelcast.cli.search import search_
 from kernelcast.cli.sizes import in_gib, parse_size
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS
 
 Make = Callable[..., Path]
@@ -84,7 +85,7 @@ def test_json(bundle: Path, model_file: Path) -> None:
     assert values["format"] == "kernelcast.search/2"
     assert set(values) == {
         "format", "seconds", "layouts", "out_of_memory", "unanswered", "evaluated", "simulated", "pruned",
-        "invalid", "problems", "best", "top", "front", "smallest", "asked", "provenance",
+        "invalid", "problems", "best", "top", "front", "smallest", "asked", "provenance", "peak",
     }  # fmt: skip
     assert values["layouts"] == values["out_of_memory"] + values["evaluated"]
     assert values["evaluated"] == values["simulated"] + values["pruned"]
@@ -92,8 +93,8 @@ def test_json(bundle: Path, model_file: Path) -> None:
     assert values["best"] == values["top"][0]
     assert len(values["top"]) == 5
     assert set(values["best"]) == {
-        "parallelism", "step_time_s", "interval_s", "tokens_per_s", "tokens_per_s_per_gpu", "memory_bytes",
-        "warnings",
+        "parallelism", "step_time_s", "interval_s", "tokens_per_s", "tokens_per_s_per_gpu",
+        "tflops_per_device", "mfu", "memory_bytes", "warnings", "warning_groups",
     }  # fmt: skip
     assert values["best"]["parallelism"]["world_size"] == 8
     low, high = values["best"]["interval_s"]
@@ -226,25 +227,51 @@ def test_operators_that_the_bundle_lacks(make_bundle: Make, model_file: Path) ->
     assert "no regressor for gelu (forward)" in str(result.exception)
 
 
+def test_utilisation_is_listed(make_bundle: Make, model_file: Path) -> None:
+    compute = [ComputeFingerprint(kind="cuda", device_name="NVIDIA A100-SXM4-80GB")]
+    bundle = make_bundle(compute=compute, dtype="bfloat16")
+    result = run(bundle, model_file)
+    headers, _, first = result.output.splitlines()[2:5]
+    assert re.search("TFLOP/s/device +MFU ", headers)
+    assert re.search(r"\d %", first)
+    values = json.loads(run(bundle, model_file, "--json").output)
+    best = values["best"]
+    assert values["peak"]["flops_per_s"] == 312e12
+    assert best["mfu"] == pytest.approx(best["tflops_per_device"] / 312)
+    unknown = json.loads(run(make_bundle(), model_file, "--json").output)
+    assert (unknown["peak"], unknown["best"]["mfu"]) == (None, None)
+
+
 def test_out_of_range_is_flagged(make_bundle: Make, model_file: Path) -> None:
     result = run(make_bundle(largest=10), model_file)
-    assert "outside the training range" in result.output
-    assert "warning: best layout: " in result.output
-    assert "more (--json has all)" in result.output
+    assert "warning: best layout: extrapolated: gemm up to " in result.output
+    assert "warnings in all (--json has each warning)" in result.output
+    # The column says how much of the step they concern.
+    assert re.search(r"\d % *$", result.output.splitlines()[4])
 
 
 @pytest.mark.parametrize(
     ("text", "size"),
-    [("80GB", 80 * 10**9), ("40GiB", 40 * 2**30), ("1.5 tb", 15 * 10**11), ("7", 7), ("2mib", 2**21)],
+    [("80GB", 80 * 10**9), ("40GiB", 40 * 2**30), ("1.5 tb", 15 * 10**11), ("7B", 7), ("2mib", 2**21)],
 )
 def test_sizes(text: str, size: int) -> None:
     assert parse_size(text, name="gpu_memory") == size
 
 
-@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0", "0.1B", "80 apples", "1e3GB", "٣GB"])
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "0GB", "0.1B", "80 apples", "1e3GB", "٣GB"])
 def test_sizes_that_are_none(text: str) -> None:
     with pytest.raises(UsageError, match=r"^gpu_memory is '.*', expected a size such as 80GB or 40GiB$"):
         parse_size(text, name="gpu_memory")
+
+
+@pytest.mark.parametrize("text", ["80", "0", "1.5", " 7 "])
+def test_sizes_without_a_unit_are_refused_with_the_units_that_exist(text: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse_size(text, name="gpu_memory")
+    assert str(caught.value) == (
+        f"gpu_memory is {text!r} without a unit, expected one of "
+        f"B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, as in {text.strip()}GB"
+    )
 
 
 def test_gibibytes() -> None:

@@ -178,6 +178,10 @@ class TrainingFigures:
                 {"operator": s.operator, "direction": s.direction.value, "reason": s.reason}
                 for s in self.trained.skipped
             ],
+            "statistic": self.trained.manifest.statistic,
+            "without_quiet": self.trained.without_quiet,
+            "samples": self.trained.samples,
+            "doubtful": dict(self.trained.doubts),
             "notes": [
                 {"operator": n.operator, "direction": n.direction.value, "text": n.text} for n in self.notes
             ],

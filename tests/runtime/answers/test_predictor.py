@@ -78,10 +78,13 @@ def test_many_threads_get_the_same_answers(make_bundle: Make, linear_model: Mode
 
 def test_workloads_outside_the_training_range_are_named(make_bundle: Make) -> None:
     asked = predictor(make_bundle(largest=100))
-    warnings = asked.range_warnings(GELU, FORWARD, [(1, 100, 100), (0, 100, 5120), (7, 7, 5120)])
+    found = asked.range_warnings(GELU, FORWARD, [(1, 100, 100), (0, 100, 5120), (7, 7, 5120)])
+    warnings = list(found)
+    assert list(found.values()) == [((0, 100, 5120),), ((0, 100, 5120), (7, 7, 5120))]
     assert [(w.feature, w.asked) for w in warnings] == [("b", 0), ("width", 5120)]
     assert str(warnings[1]) == "gelu (forward): width = 5120 is outside the training range, 1 to 100"
     assert warnings[1].to_dict() == {
+        "cause": "extrapolated",
         "operator": "gelu",
         "direction": "forward",
         "feature": "width",
@@ -173,14 +176,15 @@ def test_layouts_never_measured_are_named(
     entry = replace(regressor(key, model, largest=100), layouts=((1, 4), (2, 2)))
     write_bundle(tmp_path / "a.kcast", manifest([entry]), {entry.file: model})
     asked = predictor(tmp_path / "a.kcast")
-    assert asked.range_warnings(*key, [(10, 1, 4), (10, 2, 2)]) == ()
+    assert asked.range_warnings(*key, [(10, 1, 4), (10, 2, 2)]) == {}
     # Each number alone is within its range; together they were never measured.
-    warnings = asked.range_warnings(*key, [(10, 1, 2), (20, 1, 2), (10, 2, 4)])
+    warnings = list(asked.range_warnings(*key, [(10, 1, 2), (20, 1, 2), (10, 2, 4)]))
     assert [str(warning) for warning in warnings] == [
         "all_reduce (once): layout 1 × 2 (nodes × devices per node) was never measured, only 1 × 4, 2 × 2",
         "all_reduce (once): layout 2 × 4 (nodes × devices per node) was never measured, only 1 × 4, 2 × 2",
     ]
     assert warnings[0].to_dict() == {
+        "cause": "extrapolated",
         "operator": "all_reduce",
         "direction": "once",
         "feature": "layout",

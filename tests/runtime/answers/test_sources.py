@@ -126,6 +126,7 @@ def test_half_an_all_reduce_stands_in(make_bundle: Make, linear_model: Callable[
     ]
     [warning] = [one for one in estimate.warnings if str(one).startswith("reduce")]
     assert warning.to_dict() == {
+        "cause": "substituted",
         "operator": "reduce_scatter",
         "direction": "once",
         "kind": "substitute",
@@ -157,7 +158,7 @@ def test_questions_without_an_answer_are_problems_and_others_are_answered(make_b
     assert found.problems == {("gelu", F): f"bundle {path} has no regressor for gelu (forward)"}
     assert found.answers[known] == (10, 5, 20)
     assert all(time_us != time_us for time_us in found.answers[unknown])  # NaN
-    assert (found.sources, found.warnings) == ({known: ("rope", F)}, [])
+    assert (found.sources, found.concerned) == ({known: ("rope", F)}, {})
 
 
 def test_roles_share_an_answer_and_each_has_it(make_bundle: Make) -> None:
@@ -194,6 +195,7 @@ def test_warnings_of_elementwise_substitutes(make_bundle: Make) -> None:
     assert len(found) == len(set(found)) == 5
     [warning] = [w for w in estimate.warnings if str(w).startswith("qkv_split")]
     assert warning.to_dict() == {
+        "cause": "substituted",
         "operator": "qkv_split",
         "direction": "backward",
         "kind": "substitute",
@@ -261,6 +263,7 @@ def test_grouped_queries_are_asked_as_equal_heads_where_only_those_were_measured
         one for one in estimate.warnings if isinstance(one, EqualFeaturesWarning) and one.key == ("rope", F)
     ]
     assert warning.to_dict() == {
+        "cause": "substituted",
         "kind": "equal_features",
         "operator": "rope",
         "direction": "forward",

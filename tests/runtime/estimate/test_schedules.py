@@ -123,6 +123,7 @@ def test_zero_bubble_takes_halves_where_only_the_sum_was_measured(make_bundle: M
         for part in ("input", "weight")
     ]
     assert split.warnings[0].to_dict() == {
+        "cause": "substituted",
         "operator": "gemm",
         "direction": "input_gradient",
         "kind": "substitute",

@@ -241,7 +241,7 @@ def test_warnings_come_with_every_answer(make_bundle: Callable[..., Path]) -> No
     space = Space(model=TINY, gpus=(2,), global_batch=2, gpus_per_node=2)
     result = search(estimator, Question(space=space))
     assert result.best is not None
-    assert result.best.to_dict()["warnings"] == [w.to_dict() for w in result.best.estimate.warnings]
+    assert result.best.to_dict()["warnings"] == result.best.estimate.to_dict()["warnings"]
     assert all(one.estimate.warnings for one in (*result.top, *result.front))
 
 

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, KernelcastError, ModelConfig, Parallelism
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.views.estimate_page import page, write_page
 from kernelcast.runtime.views.simulated_step import simulated_step
 from kernelcast.runtime.views.step_breakdown import step_shares
@@ -30,6 +31,14 @@ def ask(bundle: Path, *, model: dict[str, Any] | None = None, **question: Any) -
         cluster=Cluster(gpus_per_node=4),
         **asked,
     )
+
+
+def test_utilisation_and_its_peak(make_bundle: Make) -> None:
+    compute = [ComputeFingerprint(kind="cuda", device_name="NVIDIA A100-SXM4-80GB")]
+    text = said(parsed(page(ask(make_bundle(compute=compute, dtype="bfloat16")))))
+    assert "FLOP/s per device of 312 TFLOP/s" in text
+    assert "NVIDIA A100 SXM4 80 GB (NVIDIA A100 datasheet (June 2021))" in text
+    assert "FLOP/s per device; peak not known" in said(parsed(page(ask(make_bundle()))))
 
 
 def parsed(text: str) -> ElementTree.Element:

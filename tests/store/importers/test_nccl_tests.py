@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
 from kernelcast.store import Database
 from kernelcast.store.importers import Description, read_nccl_tests, store_parsed
+from kernelcast.store.importers.description import device_named
 
 HEAD = """# nccl-tests version 2.17.8 nccl-headers=22902 nccl-library=22902
 # Collective test starting: {collective}_perf
@@ -235,3 +236,8 @@ def test_bandwidth_agrees_with_what_the_logs_print(real: Path) -> None:
         sample = largest[operator]
         assert sample.time_us is not None
         assert 300 < 8 * sample.vector[0] * share / sample.time_us / 1e3 < 500  # GB/s
+
+
+def test_a_device_name_that_counts_a_cpus_memory_gives_the_gpus() -> None:
+    assert device_named("NVIDIA GH200 480GB") == {"device_name": "NVIDIA GH200 480GB", "memory_gib": 96}
+    assert device_named("NVIDIA H200") == {"device_name": "NVIDIA H200"}

@@ -1,0 +1,109 @@
+"""Warnings as people read them: grouped by cause, with the share of the step that each group concerns."""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kernelcast.runtime.answers.asking import Question, Warnings
+from kernelcast.runtime.answers.causes import Cause
+
+LEAST_SHARE = 0.001
+"""What concerns a smaller share of the operators' time has no influence; it is not shown, and stays in JSON."""
+MOST_LINES = 6
+"""Lines of warnings in a text, the hint at the others included."""
+_MOST_TOPICS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doubt:
+    """All warnings of one cause, and in one sentence what they are about.
+
+    `share` is the time of the concerned calls over that of all operators, summed over the stages; None of what is
+    left out of the sum. `has_influence` says whether it is worth a reader's time.
+    """
+
+    cause: Cause
+    summary: str
+    share: float | None
+    has_influence: bool
+    warnings: tuple[Warnings, ...]
+
+    @property
+    def line(self) -> str:
+        """For readers: `extrapolated: gemm up to 2.4× beyond measured n (12.0 % of the step)`."""
+        share = "" if self.share is None else f" ({100 * self.share:.1f} % of the step)"
+        return f"{self.cause.in_words}: {self.summary}{share}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; `warnings` is their number."""
+        return {
+            "cause": self.cause.value,
+            "summary": self.summary,
+            "share": self.share,
+            "has_influence": self.has_influence,
+            "warnings": len(self.warnings),
+        }
+
+
+def share_of(questions: Collection[Question], times_s: Mapping[Question, float]) -> float | None:
+    """Part of the time that goes to some questions, 0 to 1; None without any."""
+    whole_s = sum(times_s.values())
+    if not questions or whole_s <= 0:
+        return None
+    return min(1.0, sum(times_s.get(one, 0.0) for one in questions) / whole_s)
+
+
+def grouped(
+    concerned: Mapping[Warnings, Collection[Question]], times_s: Mapping[Question, float]
+) -> tuple[Doubt, ...]:
+    """Warnings by cause, the gravest cause first. `concerned` are the questions that each is about."""
+    return tuple(
+        _doubt(cause, own, concerned, times_s)
+        for cause in Cause
+        if (own := [warning for warning in concerned if warning.cause is cause])
+    )
+
+
+def warning_lines(doubts: Sequence[Doubt], *, hint: str = "--json has each warning") -> list[str]:
+    """What is shown of some doubts, at most `MOST_LINES`; the last says where the warnings are that it leaves out."""
+    lines = [doubt.line for doubt in doubts if doubt.has_influence][: MOST_LINES - 1]
+    count = sum(len(doubt.warnings) for doubt in doubts if doubt.has_influence)
+    return [*lines, f"{count} warnings in all ({hint})"] if count > len(lines) else lines
+
+
+def _doubt(
+    cause: Cause,
+    warnings: Sequence[Warnings],
+    concerned: Mapping[Warnings, Collection[Question]],
+    times_s: Mapping[Question, float],
+) -> Doubt:
+    share = _share(warnings, concerned, times_s)
+    topics: dict[str, list[Warnings]] = {}
+    for warning in warnings:
+        topics.setdefault(warning.topic, []).append(warning)
+    shares = {topic: _share(own, concerned, times_s) for topic, own in topics.items()}
+    # What is left out has no time; it comes first.
+    order = sorted(topics, key=lambda topic: -_or_all(shares[topic]))
+    shown = [topic for topic in order if _or_all(shares[topic]) >= LEAST_SHARE] or order
+    clauses = [max(topics[topic], key=lambda one: one.severity).brief for topic in shown[:_MOST_TOPICS]]
+    if len(shown) > _MOST_TOPICS:
+        clauses.append(f"{len(shown) - _MOST_TOPICS} more")
+    return Doubt(
+        cause=cause,
+        summary="; ".join(clauses),
+        share=share,
+        has_influence=_or_all(share) >= LEAST_SHARE,
+        warnings=tuple(warnings),
+    )
+
+
+def _share(
+    warnings: Iterable[Warnings],
+    concerned: Mapping[Warnings, Collection[Question]],
+    times_s: Mapping[Question, float],
+) -> float | None:
+    return share_of({one for warning in warnings for one in concerned[warning]}, times_s)
+
+
+def _or_all(share: float | None) -> float:
+    return 1.0 if share is None else share

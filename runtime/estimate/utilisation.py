@@ -1,0 +1,69 @@
+"""How well a step uses its devices: floating-point operations of the model, and the peak that they are compared with.
+
+The convention is that of arXiv 2204.02311, appendix B, on what the step computes:
+
+- matrix products and attention count, elementwise operators, optimizer and embedding do not;
+- the forward pass is counted by the operator table: flash attention with the causal half of the scores, unfused
+  attention with all of them, the vocabulary as it is padded, keys and values as often as they are computed;
+- the backward pass is twice the forward pass. Activations and scores that are computed again count as hardware's, not
+  as the model's.
+"""
+
+from collections.abc import Callable, Iterable
+
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.hardware.devices import device_named
+from kernelcast.runtime.hardware.peak import Peak
+from kernelcast.runtime.operators import OPERATORS, OperatorClass
+from kernelcast.runtime.step.calls import Call
+from kernelcast.runtime.step.decomposition import Block, Decomposition
+
+_FORWARD_AND_BACKWARD = 3
+
+
+def model_flops(parts: Decomposition) -> float:
+    """FLOPs of the model in one step of the whole job, forward and backward, without recomputation."""
+    return _FORWARD_AND_BACKWARD * _of_job(parts, lambda block: block.forward)
+
+
+def hardware_flops(parts: Decomposition) -> float:
+    """FLOPs of matrix products and attention that the job executes in one step, recomputation included."""
+    return _of_job(parts, lambda block: (*block.forward, *block.backward))
+
+
+def peak_of(bundle: Bundle) -> Peak | None:
+    """The peak of the devices that a bundle was measured on, in its element type.
+
+    None where a device is unknown or does not compute in that type, or where devices of several rates were measured.
+    """
+    found = {_published(device, bundle.manifest.dtype) for device in bundle.manifest.compute}
+    return found.pop() if len(found) == 1 else None
+
+
+def _published(fingerprint: ComputeFingerprint, dtype: str) -> Peak | None:
+    device = device_named(fingerprint.device_name)
+    rate = None if device is None else device.peak_flops_per_s(dtype)
+    if device is None or rate is None:
+        return None
+    return Peak(device=device.title, dtype=dtype, flops_per_s=rate, source=device.source)
+
+
+def _of_job(parts: Decomposition, calls_of: Callable[[Block], Iterable[Call]]) -> float:
+    """FLOPs of some calls of every block, over all micro-batches and devices."""
+    layout = parts.parallelism
+    one_device = (
+        _flops(calls_of(parts.first))
+        + parts.model.layers * _flops(calls_of(parts.layer))
+        + _flops(calls_of(parts.last))
+    )
+    # The stages share the layers; the devices of a stage all compute their part.
+    return one_device * layout.micro_batches * (layout.world_size // layout.pp)
+
+
+def _flops(calls: Iterable[Call]) -> float:
+    return sum(
+        one.count * row.flops(one.direction, one.shape)
+        for one in calls
+        if (row := OPERATORS[one.operator]).operator_class is OperatorClass.COMPUTE
+    )

@@ -1,0 +1,18 @@
+"""The rate of a device that its utilisation refers to."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Peak:
+    """Highest rate of matrix products of a device in an element type; `source` says who published or measured it."""
+
+    device: str
+    dtype: str
+    flops_per_s: float
+    source: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self)

@@ -1,0 +1,195 @@
+"""Measurements that cannot be right: faster than the hardware can be, or far from all others of their kind.
+
+They stay in the database, flagged, and train nothing.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
+from kernelcast.runtime.hardware.devices import device_named
+from kernelcast.runtime.hardware.limits import limits, node_bytes_per_s
+from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.store.records import ELEMENT_BYTES, Sample
+
+IMPOSSIBLE, OUTLIER = "impossible", "outlier"
+NEVER_TRAIN = frozenset({IMPOSSIBLE, OUTLIER})
+"""Flags of samples that no regressor is fitted on."""
+
+FAR = 10.0
+"""An outlier's time is off by more than this factor from what the other workloads of its operator suggest."""
+_SPREADS = 6.0
+"""... and by more than this many robust standard deviations of the others."""
+_FEWEST = 20
+_ROUNDS = 25
+_SMALLEST_ERROR = 1e-3
+
+_DECADE = 10.0
+_FLAT = 1.1
+_FEWEST_FLAT = 5
+
+Doubt = tuple[str, str]
+"""A flag and what was found, in one line."""
+_Array = NDArray[np.float64]
+
+
+class Timed(Protocol):
+    """What is looked at of a sample."""
+
+    @property
+    def operator(self) -> str: ...
+    @property
+    def direction(self) -> Direction: ...
+    @property
+    def dtype(self) -> str: ...
+    @property
+    def variant(self) -> str: ...
+    @property
+    def vector(self) -> tuple[int, ...]: ...
+    @property
+    def time_us(self) -> float | None: ...
+
+
+def find_doubts(
+    samples: Sequence[Timed], compute: ComputeFingerprint | None, fabric: FabricFingerprint | None
+) -> dict[int, Doubt]:
+    """Doubtful samples by their position, of samples of one device and fabric.
+
+    A time is *impossible* when it is shorter than a limit of the device or its links allows, or when five impossible
+    ones of ten times the work took as long: something else was timed then, whatever the size. It is an *outlier* when
+    it is off by more than `FAR` from a robust power law through the possible times of its operator, direction and
+    layout. Samples without a time are never doubtful.
+    """
+    device = device_named(compute.device_name) if compute is not None else None
+    cards = node_bytes_per_s(fabric.nics) if fabric is not None else None
+    found: dict[int, Doubt] = {}
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for position, sample in enumerate(samples):
+        if sample.time_us is None or sample.operator not in OPERATORS or sample.dtype not in ELEMENT_BYTES:
+            continue
+        op = OPERATORS[sample.operator]
+        if sample.direction not in op.costs:
+            continue
+        layout = sample.vector[-2:] if op.is_collective else ()
+        key = (sample.operator, sample.direction, sample.dtype, sample.variant, layout)
+        groups.setdefault(key, []).append(position)
+        for limit in limits(
+            op,
+            sample.direction,
+            sample.vector,
+            dtype=sample.dtype,
+            element_bytes=ELEMENT_BYTES[sample.dtype],
+            variant=sample.variant,
+            device=device,
+            node_bytes_per_s=cards,
+        ):
+            if why := limit.why_impossible(sample.time_us):
+                found[position] = (IMPOSSIBLE, why)
+    for positions in groups.values():
+        own = [samples[position] for position in positions]
+        work = np.array([_work(sample) for sample in own])
+        times_us = np.array([sample.time_us for sample in own], dtype=np.float64)
+        impossible = np.array([position in found for position in positions])
+        for row, why in _plateau(work, times_us, impossible):
+            found[positions[row]] = (IMPOSSIBLE, why)
+            impossible[row] = True
+        possible = np.flatnonzero(~impossible)
+        for row, why in _far(own, work, times_us, possible):
+            found[positions[row]] = (OUTLIER, why)
+    return found
+
+
+def flagged(
+    samples: Sequence[Sample], compute: ComputeFingerprint | None, fabric: FabricFingerprint | None
+) -> tuple[Sample, ...]:
+    """Samples of one device and fabric, the doubtful ones with a flag more."""
+    doubts = find_doubts(samples, compute, fabric)
+    return tuple(
+        replace(sample, flags=(*sample.flags, doubts[position]))
+        if position in doubts and doubts[position][0] not in dict(sample.flags)
+        else sample
+        for position, sample in enumerate(samples)
+    )
+
+
+def count_doubts(flags: Iterable[Sequence[Doubt]]) -> dict[str, int]:
+    """How many samples are impossible and how many are outliers, from the flags of every sample; none left out."""
+    counts = Counter(flag for of_sample in flags for flag, _ in of_sample)
+    return {flag: counts[flag] for flag in (IMPOSSIBLE, OUTLIER)}
+
+
+def doubts_text(counts: Mapping[str, int], samples: int) -> str:
+    """The counts in words: `3,742 impossible and 48 outliers of 86,845 samples: they train nothing`; else empty."""
+    impossible, outliers = counts[IMPOSSIBLE], counts[OUTLIER]
+    if not impossible and not outliers:
+        return ""
+    s = "" if outliers == 1 else "s"
+    return f"{impossible:,} impossible and {outliers:,} outlier{s} of {samples:,} samples: they train nothing"
+
+
+def _work(sample: Timed) -> float:
+    """What a time is expected to follow: FLOPs where there are matrix products, else elements moved."""
+    op = OPERATORS[sample.operator]
+    if op.is_collective:
+        return float(max(sample.vector[0], 1))
+    moved = op.moved_bytes(sample.direction, sample.vector, 1)
+    return max(op.flops(sample.direction, sample.vector), moved, 1.0)
+
+
+def _plateau(work: _Array, times_us: _Array, impossible: NDArray[np.bool_]) -> Iterator[tuple[int, str]]:
+    """Rows whose time is that of impossible rows with ten times the work."""
+    known = np.flatnonzero(impossible)
+    known = known[np.argsort(times_us[known])]
+    for row in np.flatnonzero(~impossible):
+        low, high = np.searchsorted(times_us[known], [times_us[row] / _FLAT, times_us[row] * _FLAT])
+        if high - low < _FEWEST_FLAT:
+            continue
+        larger = work[known[low:high]] / work[row]
+        if np.count_nonzero(larger >= _DECADE) >= _FEWEST_FLAT:
+            yield (
+                int(row),
+                (
+                    f"{times_us[row]:.6g} µs, as long as impossible ones of up to {larger.max():.3g} times the work"
+                ),
+            )
+
+
+def _far(
+    samples: Sequence[Timed], work: _Array, times_us: _Array, possible: NDArray[np.intp]
+) -> Iterator[tuple[int, str]]:
+    """Rows far from a power law in the features that is curved over the work."""
+    if len(possible) < _FEWEST:
+        return
+    logs = np.log(np.maximum(np.array([samples[row].vector for row in possible], dtype=np.float64), 1.0))
+    logs = logs[:, np.ptp(logs, axis=0) > 0]
+    size = np.log(work[possible])
+    size = (size - size.mean()) / max(float(size.std()), 1e-9)
+    straight = np.column_stack([np.ones(len(possible)), logs - logs.mean(axis=0)])
+    wanted = np.log(times_us[possible])
+    # A curve would bend to a cluster of wild times, so those are left out of it.
+    tame = np.abs(wanted - straight @ _least_deviations(straight, wanted)) <= 2 * np.log(FAR)
+    curved = np.column_stack([straight, size**2, size**3])
+    off = wanted - curved @ _least_deviations(curved[tame], wanted[tame])
+    spread = 1.4826 * float(np.median(np.abs(off - np.median(off))))
+    limit = max(np.log(FAR), _SPREADS * spread)
+    for row in np.flatnonzero(np.abs(off) > limit):
+        time_us = times_us[possible[row]]
+        usual_us = time_us / np.exp(off[row])
+        yield int(possible[row]), f"{time_us:.6g} µs, where the others suggest {usual_us:.4g} µs"
+
+
+def _least_deviations(columns: _Array, wanted: _Array) -> _Array:
+    """Coefficients [columns] with the least absolute deviations, by reweighted least squares."""
+    weights = np.ones(len(wanted))
+    solution: _Array = np.zeros(columns.shape[1])
+    for _ in range(_ROUNDS):
+        scaled = columns * weights[:, None]
+        normal = columns.T @ scaled + 1e-9 * np.eye(columns.shape[1])
+        solution = np.asarray(np.linalg.solve(normal, scaled.T @ wanted), dtype=np.float64)
+        weights = 1 / np.maximum(np.abs(wanted - columns @ solution), _SMALLEST_ERROR)
+    return solution

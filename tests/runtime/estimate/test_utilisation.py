@@ -1,0 +1,137 @@
+"""FLOPs of the model and utilisation: by hand, and the laws that hold for every layout."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.hardware.devices import device
+from kernelcast.runtime.operators import Direction
+
+Make = Callable[..., Path]
+TINY: dict[str, Any] = {
+    "name": "tiny",
+    "hidden_size": 64,
+    "sequence_length": 32,
+    "attention_heads": 4,
+    "layers": 4,
+    "vocabulary_size": 1000,
+}
+LAYOUT: dict[str, Any] = {"pp": 1, "tp": 1, "dp": 1, "micro_batch": 2, "micro_batches": 4}
+H100 = ComputeFingerprint(kind="cuda", device_name="NVIDIA H100 80GB HBM3", memory_gib=79)
+OLDER_H100 = ComputeFingerprint(kind="cuda", device_name="NVIDIA H100 80GB HBM3", power_limit_w=500)
+A100 = ComputeFingerprint(kind="cuda", device_name="NVIDIA A100-SXM4-80GB")
+V100 = ComputeFingerprint(kind="cuda", device_name="Tesla V100-SXM2-16GB")
+UNKNOWN = ComputeFingerprint(kind="cuda", device_name="Example GPU")
+
+
+def predict(bundle: Path, model: dict[str, Any] | None = None, **layout: Any) -> Estimate:
+    return Estimator.load(bundle).predict(
+        model=ModelConfig(**TINY | (model or {})),
+        parallelism=Parallelism(**LAYOUT | layout),
+        cluster=Cluster(gpus_per_node=8),
+        interval=False,
+    )
+
+
+@pytest.mark.parametrize("attention", ["flash", "unfused"])
+def test_by_hand(make_bundle: Make, attention: str) -> None:
+    found = predict(make_bundle(compute=[H100], dtype="bfloat16"), {"attention": attention})
+    tokens, d, length = 2 * 4 * 32, 64, 32
+    vocabulary = found.padded_vocabulary_size
+    # Two products of d columns with all keys; the causal half in flash attention.
+    scores = 4 * length * d / (2 if attention == "flash" else 1)
+    expected = 3 * tokens * (4 * (2 * 12 * d * d + scores) + 2 * d * vocabulary)
+    assert found.model_flops == pytest.approx(expected)
+    assert found.flops_per_s_per_device == pytest.approx(expected / found.step_time_s)
+    assert found.mfu == pytest.approx(expected / found.step_time_s / 989.4e12)
+    values = found.to_dict()
+    assert values["model_flops"] == found.model_flops
+    assert values["tflops_per_device"] == pytest.approx(found.flops_per_s_per_device / 1e12)
+    assert (values["mfu"], values["hfu"]) == (found.mfu, found.hfu)
+    assert values["peak"] == {
+        "device": "NVIDIA H100 SXM5 80 GB",
+        "dtype": "bfloat16",
+        "flops_per_s": 989.4e12,
+        "source": device("h100-sxm").source,
+    }
+
+
+@pytest.mark.parametrize(
+    ("devices", "dtype", "peak"),
+    [
+        ([H100], "float32", 66.9e12),
+        ([H100, OLDER_H100], "bfloat16", 989.4e12),
+        ([H100, A100], "bfloat16", None),
+        ([H100, UNKNOWN], "bfloat16", None),
+        ([V100], "bfloat16", None),
+        ([V100], "float16", 125e12),
+        ([], "float32", None),
+    ],
+)
+def test_the_peak_is_that_of_the_measured_device(
+    make_bundle: Make, devices: Sequence[ComputeFingerprint], dtype: str, peak: float | None
+) -> None:
+    found = predict(make_bundle(compute=devices, dtype=dtype))
+    assert (found.peak and found.peak.flops_per_s) == (peak and pytest.approx(peak))
+    if peak is None:
+        assert (found.mfu, found.hfu) == (None, None)
+        assert found.to_dict()["peak"] is None
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_what_is_computed_again_counts_as_the_hardwares_only(make_bundle: Make, recompute: str) -> None:
+    bundle = make_bundle(compute=[H100], dtype="bfloat16")
+    found = predict(bundle, {"attention": "unfused"}, recompute=recompute)
+    assert found.model_flops == predict(bundle, {"attention": "unfused"}).model_flops
+    assert found.mfu is not None
+    assert found.hfu is not None
+    if recompute == "none":
+        assert found.hfu == pytest.approx(found.mfu)
+    else:
+        assert found.hfu > found.mfu
+
+
+LAYOUTS = st.fixed_dictionaries(
+    {
+        "pp": st.sampled_from([1, 2, 4]),
+        "tp": st.sampled_from([1, 2, 4]),
+        "dp": st.sampled_from([1, 2]),
+        "micro_batch": st.integers(1, 3),
+        "micro_batches": st.integers(1, 4),
+        "recompute": st.sampled_from(["none", "selective", "full"]),
+        "zero": st.integers(0, 3),
+    }
+)
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(layout=LAYOUTS, attention=st.sampled_from(["flash", "unfused"]), factor=st.floats(1.5, 20))
+def test_laws(make_bundle: Make, layout: dict[str, Any], attention: str, factor: float) -> None:
+    model = {"attention": attention}
+    times = {"gemm": 10.0, "adam": 100.0}
+    found = predict(make_bundle(times, compute=[H100], dtype="bfloat16"), model, **layout)
+    assert found.mfu is not None
+    assert found.hfu is not None
+    assert 0 < found.mfu <= found.hfu * (1 + 1e-9)
+    # The whole job computes the model once per sample, however it is cut; only padding depends on tp.
+    one = predict(
+        make_bundle(times), model | {"vocabulary_size": found.padded_vocabulary_size}, micro_batch=1
+    )
+    samples = found.parallelism.samples_per_update / one.parallelism.samples_per_update
+    assert found.padded_vocabulary_size == one.padded_vocabulary_size
+    assert found.model_flops == pytest.approx(samples * one.model_flops)
+    # A step that takes longer uses its devices less, in proportion.
+    slow = predict(
+        make_bundle(times | {("gemm", Direction.FORWARD): 10 * factor}, compute=[H100], dtype="bfloat16"),
+        model,
+        **layout,
+    )
+    assert slow.mfu is not None
+    assert slow.step_time_s > found.step_time_s
+    assert slow.mfu * slow.step_time_s == pytest.approx(found.mfu * found.step_time_s)

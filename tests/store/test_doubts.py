@@ -1,0 +1,142 @@
+"""Measurements that cannot be right."""
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
+from kernelcast.runtime.operators import Direction, operator
+from kernelcast.store.doubts import FAR, IMPOSSIBLE, OUTLIER, count_doubts, doubts_text, find_doubts, flagged
+from kernelcast.store.records import Sample
+
+A100 = ComputeFingerprint(kind="cuda", device_name="NVIDIA A100-SXM4-80GB")
+GH200 = ComputeFingerprint(kind="cuda", device_name="NVIDIA GH200 120GB")
+UNKNOWN = ComputeFingerprint(kind="cuda", device_name="NVIDIA Z9")
+NDR = FabricFingerprint(backend="nccl", gpus_per_node=1, nics=("400 Gb/s InfiniBand NDR ×1",))
+
+
+def sample(name: str, direction: Direction, vector: tuple[int, ...], time_us: float, **more: str) -> Sample:
+    return Sample(
+        run_id="0" * 32,
+        operator=name,
+        direction=direction,
+        dtype="float16",
+        vector=vector,
+        time_us=time_us,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def adds(times_us: list[float]) -> list[Sample]:
+    """Residual additions of rising size, with these times."""
+    return [
+        sample("residual_add", Direction.FORWARD, (4, 1024, 512 * (row + 1)), time_us)
+        for row, time_us in enumerate(times_us)
+    ]
+
+
+def streaming_us(rows: int) -> list[float]:
+    """Times at half of an A100's memory bandwidth, with a launch."""
+    return [5 + 3 * 2 * 4 * 1024 * 512 * (row + 1) / 1e6 for row in range(rows)]
+
+
+def test_a_time_below_a_limit_is_impossible() -> None:
+    samples = [sample("gemm", Direction.FORWARD, (4096,) * 3, time_us) for time_us in (400, 500)]
+    assert {row: flag for row, (flag, _) in find_doubts(samples, A100, None).items()} == {0: IMPOSSIBLE}
+    assert not find_doubts(samples, UNKNOWN, None)
+
+
+def test_a_flat_time_is_impossible_where_its_large_end_is() -> None:
+    sizes = [1 << power for power in range(16, 31)]
+    flat = [sample("all_gather", Direction.ONCE, (size, 4, 1), 118 + size % 3) for size in sizes]
+    found = find_doubts(flat, GH200, NDR)
+    over = [row for row, (_, why) in found.items() if "of a node's network cards" in why]
+    alike = [row for row, (_, why) in found.items() if "as long as impossible ones" in why]
+    # 3 shards of 2 bytes in 118 µs at 50 GB/s are 1e6 entries; what is ten times smaller than five of them is flat.
+    assert over == [row for row, size in enumerate(sizes) if size > 1e6]
+    assert sorted(alike) == [row for row, size in enumerate(sizes) if size <= 1e6]
+
+
+def test_a_flat_time_that_is_possible_stays() -> None:
+    flat = [sample("all_gather", Direction.ONCE, (1 << power, 4, 1), 118) for power in range(6, 20)]
+    assert not find_doubts(flat, GH200, NDR)
+
+
+def test_a_time_far_from_the_others_is_an_outlier() -> None:
+    times_us = streaming_us(30)
+    times_us[7] *= 1000
+    times_us[20] *= 30
+    found = find_doubts(adds(times_us), A100, None)
+    assert {row: flag for row, (flag, _) in found.items()} == {7: OUTLIER, 20: OUTLIER}
+    assert found[20][1].endswith(" µs") or "others suggest" in found[20][1]
+
+
+def test_a_cluster_of_outliers_does_not_make_the_others_doubtful() -> None:
+    times_us = streaming_us(60)
+    times_us[10:20] = [time_us * 2000 for time_us in times_us[10:20]]
+    found = find_doubts(adds(times_us), A100, None)
+    assert sorted(found) == list(range(10, 20))
+
+
+def test_few_rows_have_no_outliers() -> None:
+    times_us = streaming_us(10)
+    times_us[3] *= 1000
+    assert not find_doubts(adds(times_us), A100, None)
+
+
+def test_layouts_are_compared_apart() -> None:
+    rows = [
+        sample("all_reduce", Direction.ONCE, (size, nodes, 1), latency + size / rate)
+        for nodes, latency, rate in ((1, 10, 1e5), (64, 1e5, 1e2))
+        for size in range(10**6, 10**7, 300_000)
+    ]
+    assert not find_doubts(rows, UNKNOWN, None)
+
+
+def test_flags_stay_and_are_counted() -> None:
+    impossible = sample("gemm", Direction.FORWARD, (4096,) * 3, 1)
+    noisy = replace(impossible, flags=(("unstable", "30 %"),))
+    fine = sample("gemm", Direction.FORWARD, (4096,) * 3, 600)
+    found = flagged([noisy, fine], A100, None)
+    assert [flag for flag, _ in found[0].flags] == [IMPOSSIBLE, "unstable"]
+    assert found[1] == fine
+    assert flagged(found, A100, None) == found
+    counts = count_doubts(one.flags for one in found)
+    assert counts == {IMPOSSIBLE: 1, OUTLIER: 0}
+    assert doubts_text(counts, 2) == "1 impossible and 0 outliers of 2 samples: they train nothing"
+    assert doubts_text(count_doubts([]), 2) == ""
+
+
+@given(
+    slower=st.lists(st.floats(0.6, 1.6), min_size=20, max_size=60),
+    m=st.integers(1, 64),
+    device=st.sampled_from([A100, GH200, UNKNOWN]),
+)
+def test_ordinary_products_are_never_doubtful(
+    slower: list[float], m: int, device: ComputeFingerprint
+) -> None:
+    row = operator("gemm")
+    vectors = [(128 * m, 128 * (1 + place), 256 * (1 + place % 7)) for place in range(len(slower))]
+    times_us = [
+        (
+            4
+            + row.flops(Direction.FORWARD, vector) / 150e6
+            + row.moved_bytes(Direction.FORWARD, vector, 2) / 1e6
+        )
+        * off
+        for vector, off in zip(vectors, slower, strict=True)
+    ]
+    samples = [
+        sample("gemm", Direction.FORWARD, vector, time_us)
+        for vector, time_us in zip(vectors, times_us, strict=True)
+    ]
+    assert not find_doubts(samples, device, None)
+
+
+@given(st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=80))
+def test_any_times_are_looked_at(times_us: list[float]) -> None:
+    for _, why in find_doubts(adds(times_us), A100, NDR).values():
+        assert why.isprintable()
+    assert np.log(FAR) > 0
