@@ -49,6 +49,7 @@ test-slurm: $(INSTALLED)
 	tests/integrations/slurm/run.sh $(BIN)/pytest
 
 docs: $(INSTALLED)
+	$(BIN)/python docs/generate_fabrics.py
 	$(BIN)/python docs/generate_sql.py
 	$(BIN)/python docs/generate_commands.py
 
@@ -81,7 +82,10 @@ validate-published: $(INSTALLED)
 FABRICS ?= ../shared/data
 
 validate-fabrics: $(INSTALLED)
-	@if [ -d "$(FABRICS)" ]; then $(BIN)/kernelcast validate fabrics "$(FABRICS)"; \
+	@mkdir -p $(VALIDATED)
+	@if [ -d "$(FABRICS)" ]; then set -e; $(BIN)/kernelcast validate fabrics "$(FABRICS)"; \
+	  $(BIN)/kernelcast validate fabrics "$(FABRICS)" --json > $(VALIDATED)/fabrics.json; \
+	  $(BIN)/python docs/generate_fabrics.py $(VALIDATED)/fabrics.json; \
 	else echo "$(FABRICS): no such folder, fabrics are not validated"; fi
 
 validate-run: $(INSTALLED)

@@ -5,6 +5,7 @@ from itertools import groupby
 
 from kernelcast.cli.tables import seconds, seconds_precisely, text_table
 from kernelcast.runtime import Estimate
+from kernelcast.runtime.answers.fabric_notes import FabricUse
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.views.formatting import amount, gibibytes, measured, percent, rate
 from kernelcast.runtime.views.step_breakdown import operator_totals
@@ -59,6 +60,7 @@ def headline(estimate: Estimate) -> str:
             f"layers    {layers}",
             f"bundle    {source.bundle} ({source.statistic} times, {source.dtype}, {measured(source.created_at)})",
             f"hardware  {hardware}",
+            *([] if source.collectives is None else [f"fabric    {_fabric(source.collectives)}"]),
             *([] if calibration is None else [f"calibration  {calibration.summary}"]),
         )
     )
@@ -74,6 +76,11 @@ def _utilisation(estimate: Estimate) -> str:
         f"{rate_text}, MFU {percent(estimate.mfu)}{f', HFU {percent(estimate.hfu)}' if recomputes else ''} "
         f"of {amount(peak.flops_per_s, 'FLOP/s')} ({peak.device}, {peak.dtype})"
     )
+
+
+def _fabric(used: FabricUse) -> str:
+    how = "described" if used.kind == "described" else f"measured rows of bundle {used.digest[:12]}"
+    return f"{used.description} ({how})"
 
 
 def _components(estimate: Estimate) -> str:

@@ -16,8 +16,10 @@ from kernelcast.runtime.bundle.fingerprint import DIGEST_HEX_DIGITS, canonical_j
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.bundle.manifest import RegressorEntry
 from kernelcast.train.dataset import Table
+from kernelcast.train.distances import widening_of
 from kernelcast.train.export import check_parity, to_onnx
 from kernelcast.train.intervals import calibrate
+from kernelcast.train.measured_range import MeasuredRange
 from kernelcast.train.scope import Scope
 from kernelcast.train.selection import Selected, select
 
@@ -78,6 +80,7 @@ def fit_table(task: FitTask) -> Fitted:
     candidate = selected.regressor.candidate
     calibrated = calibrate(table, selected.held_out_us, task.seed)
     interval, coverage = calibrated.interval, calibrated.coverage
+    measured = MeasuredRange.of(table)
     model = to_onnx(selected.regressor, interval, _properties(task, selected, interval, coverage))
     check_parity(model, selected.regressor, interval, table, task.seed)
     entry = RegressorEntry.for_model(
@@ -85,7 +88,7 @@ def fit_table(task: FitTask) -> Fitted:
         operator=table.operator,
         direction=table.direction,
         dtype=task.scope.dtype,
-        training_range=_training_range(table),
+        training_range=measured.training_range,
         algorithm=candidate.algorithm,
         form=candidate.form,
         hyperparameters=candidate.settings,
@@ -101,7 +104,8 @@ def fit_table(task: FitTask) -> Fitted:
         table_digest=table_digest(table),
         recipe_digest=task.recipe,
         processes_per_node=table.processes_per_node,
-        elements_range=_elements_range(table),
+        elements_range=measured.elements_range,
+        widening=widening_of(table, interval, selected.held_out_parts),
     )
     return Fitted(selected=selected, model=model, entry=entry)
 
@@ -120,19 +124,6 @@ def _equal_features(table: Table) -> tuple[str, ...]:
         return ()
     one, other = (table.workloads[:, list(table.law.features).index(name)] for name in pair)
     return pair if (one == other).all() else ()
-
-
-def _training_range(table: Table) -> list[tuple[float, float]]:
-    """[minimum, maximum] of each feature."""
-    return list(zip(table.workloads.min(axis=0).tolist(), table.workloads.max(axis=0).tolist(), strict=True))
-
-
-def _elements_range(table: Table) -> tuple[float, float] | None:
-    """[minimum, maximum] of an elementwise operator's number of elements; None for the others."""
-    if not table.law.is_elementwise:
-        return None
-    elements = [table.law.elements(workload) for workload in table.workloads.tolist()]
-    return min(elements), max(elements)
 
 
 def _properties(
@@ -156,7 +147,7 @@ def _properties(
         "software": software.description,
         "processes_per_node": str(table.processes_per_node),
         "rows": str(len(table)),
-        "training_range": canonical_json(_training_range(table)),
+        "training_range": canonical_json(MeasuredRange.of(table).training_range),
         "validation_error": canonical_json(selected.validation_error),
         "interval": canonical_json(interval.to_dict()),
         "interval_coverage": canonical_json(coverage),

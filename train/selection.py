@@ -10,6 +10,7 @@ from sklearn.model_selection import KFold
 
 from kernelcast.train.candidates import CANDIDATES, COLLECTIVE_CANDIDATES, applicable
 from kernelcast.train.dataset import Array, Table
+from kernelcast.train.distances import HeldOutPart, held_out_parts
 from kernelcast.train.levels import with_level_below
 from kernelcast.train.notes import outliers
 from kernelcast.train.regressor import Candidate, Regressor, fit
@@ -45,7 +46,8 @@ class Selected:
     was chosen without it. `validation_error` is the mean absolute relative error of those, `role_errors` the same per
     role, against the times measured in it. `extrapolation_error` is the winner's on the largest quarter of each
     feature, fitted without it, on average over the features; None where no feature has enough values. `outliers` are
-    numbers of rows that lie far outside the spread of the others, the farthest first.
+    numbers of rows that lie far outside the spread of the others, the farthest first; `held_out_parts` what the winner
+    is off by outside of what it was fitted on.
     """
 
     table: Table
@@ -55,6 +57,7 @@ class Selected:
     role_errors: Mapping[str, float] = field(default_factory=dict)
     extrapolation_error: float | None = None
     outliers: tuple[int, ...] = ()
+    held_out_parts: tuple[HeldOutPart, ...] = ()
 
 
 def select(table: Table, seed: int, base: Table | None = None) -> Selected:
@@ -91,6 +94,7 @@ def select(table: Table, seed: int, base: Table | None = None) -> Selected:
         },
         extrapolation_error=search.extrapolation_error(best, everything),
         outliers=outliers(table, held_out_us),
+        held_out_parts=held_out_parts(table, lambda rows: search.fit(best, rows)),
     )
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from kernelcast.runtime.answers.beyond_range import widened
+from kernelcast.runtime.answers.beyond_range import added_half_width, widened
 from kernelcast.runtime.answers.concurrency import ConcurrencyWarning
 from kernelcast.runtime.answers.fabric_notes import DescribedWarning, DevicesPerNodeWarning, ExtendedWarning
 from kernelcast.runtime.answers.predictor import Answer, Predictor
@@ -137,11 +137,14 @@ def _ask_one(
                 asking.setdefault(vector, set()).update(_questions(source.key, {own: roles}))
             for warning, vectors in beyond.items():
                 found.doubt(warning, {one for vector in vectors for one in asking[vector]})
-            times = {vector: widened(entry, vector, answer) for vector, answer in times.items()}
     for source, own, roles, vector, factor in sent:
         factor *= factor_of(calibration, source.key[0])
-        time_us, low_us, high_us = times[vector]
         for role in roles:
+            answer = times[vector]
+            if with_warnings:
+                added = added_half_width(entry, vector, "" if source.is_foreign else role)
+                answer = widened(answer, added + source.log_half_width)
+            time_us, low_us, high_us = answer
             found.answers[source.key, own, role] = (factor * time_us, factor * low_us, factor * high_us)
             found.sources[source.key, own, role] = answered_by
 

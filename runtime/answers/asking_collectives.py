@@ -8,8 +8,11 @@ from kernelcast.runtime.answers.collective_times import ELEMENT_BYTES, Collectiv
 from kernelcast.runtime.answers.fabric_notes import DescribedWarning, ExtendedWarning
 from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.bundle.calibration import Calibration, factor_of
+from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.regressor_entry import Layout
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.collectives import Setting, least_us
+from kernelcast.runtime.hardware.device_links import node_of
 from kernelcast.runtime.operators import OPERATORS, Key
 
 _UNKNOWN: Answer = (math.nan, math.nan, math.nan)
@@ -28,7 +31,9 @@ def ask_all(
     A calibration was fitted with the bundle's own fabric: it does not change times over another one.
     """
     if collectives is None:
-        return ask(predictor, questions, calibration=calibration, with_warnings=with_warnings)
+        found = ask(predictor, questions, calibration=calibration, with_warnings=with_warnings)
+        _cap_by_links(predictor.bundle, found)
+        return found
     over_fabric: list[Question] = []
     others: list[Question] = []
     for one in questions:
@@ -37,6 +42,36 @@ def ask_all(
     used = None if collectives.source.is_asked else calibration
     found.add(_over_fabric(collectives, over_fabric, used, with_warnings=with_warnings))
     return found
+
+
+def _cap_by_links(bundle: Bundle, found: OperatorTimes) -> None:
+    """Raise answers inside a node to what the links of the bundle's device allow, where the device is known."""
+    names = {one.device_name for one in bundle.manifest.compute if one.kind != "cpu"}
+    if len(names) != 1:
+        return
+    [name] = names
+    element_bytes = ELEMENT_BYTES.get(bundle.manifest.dtype)
+    by_node: dict[tuple[str, int], list[Question]] = {}
+    for one in found.answers:
+        (operator, _), vector, _ = one
+        if OPERATORS[operator].is_collective and vector[1] == 1 and vector[2] > 1:
+            by_node.setdefault((operator, int(vector[2])), []).append(one)
+    for (operator, devices), questions in by_node.items():
+        node = node_of(name, devices)
+        if node is None or element_bytes is None:
+            return
+        sizes = [element_bytes * one[1][0] for one in questions]
+        least_of = least_us(operator, sizes, Setting(fabric=node, nodes=1, gpus_per_node=devices))
+        for one, least in zip(questions, least_of.tolist(), strict=True):
+            found.answers[one] = at_least(found.answers[one], least)
+
+
+def at_least(answer: Answer, least_us: float) -> Answer:
+    """An answer whose time and interval are not below `least_us`; one that is not known stays so."""
+    if math.isnan(answer[0]):
+        return answer
+    time_us, low_us, high_us = (max(one, least_us) for one in answer)
+    return time_us, low_us, high_us
 
 
 def _over_fabric(
@@ -100,9 +135,7 @@ def _capped(collectives: Collectives, one: Question, answer: Answer) -> Answer:
         setting = source.setting((nodes, gpus), collectives.gpus_per_node)
     except UsageError:  # a layout that the description does not have, and that was measured all the same
         return answer
-    least = float(source.least_us(key, [entries], setting)[0])
-    time_us, low_us, high_us = answer
-    return max(time_us, least), max(low_us, least), max(high_us, least)
+    return at_least(answer, float(source.least_us(key, [entries], setting)[0]))
 
 
 def _describe(

@@ -1,29 +1,29 @@
-"""Intervals of answers beyond what was measured: wider, the farther out a regressor was asked.
+"""Intervals of answers outside of what was measured: wider, the farther out a regressor was asked.
 
-Intervals in a bundle are quantiles of errors inside the trained range, and do not hold outside of it. How
-much larger errors are outside is known from the rows that a training holds out at the large end
-(`extrapolation_error`). The error there is mostly that of a slope, and grows in log(time) in proportion to the
-distance's logarithm.
+Intervals in a bundle are quantiles of errors inside the trained range, and do not hold outside of it. How much larger
+errors are outside is known from the parts that a training holds out (`Widening`): the largest sizes, whole layouts,
+whole roles. The error there is mostly that of a slope, and grows in log(time) with the distance's logarithm.
 """
 
 import math
 
-from kernelcast.runtime.answers.ranges import exceeded, is_unmeasured_layout
+from kernelcast.runtime.answers.ranges import Measured, exceeded, is_unmeasured_layout
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.bundle.widening import PRIOR
 
-MOST_TIMES = 100.0
+MOST_TIMES = 1000.0
 """No interval is widened beyond this factor, up and down."""
 
 Answer = tuple[float, float, float]
 
 
-def doublings_beyond(entry: RegressorEntry, vector: tuple[float, ...]) -> float:
+def doublings_beyond(measured: Measured, vector: tuple[float, ...]) -> float:
     """How often the farthest feature is twice (or half) the nearer end of its trained range; 0 inside of it.
 
     The range of an elementwise operator is that of its number of elements.
     """
     farthest = 0.0
-    for one in exceeded(entry, vector):
+    for one in exceeded(measured, vector):
         if one.asked > one.maximum > 0:
             farthest = max(farthest, math.log2(one.asked / one.maximum))
         elif 0 < one.asked < one.minimum:
@@ -31,24 +31,31 @@ def doublings_beyond(entry: RegressorEntry, vector: tuple[float, ...]) -> float:
     return farthest
 
 
-def widened(entry: RegressorEntry, vector: tuple[float, ...], answer: Answer) -> Answer:
-    """`answer` (time, low, high) with low and high farther off where `vector` lies beyond the trained range.
+def layout_doublings(measured: Measured, vector: tuple[float, ...]) -> float:
+    """Doublings of nodes and of devices per node from the nearest measured layout; 0 of a measured one."""
+    if not is_unmeasured_layout(measured, vector):
+        return 0.0
+    nodes, gpus = (max(1.0, value) for value in vector[-2:])
+    return min(abs(math.log2(nodes / n)) + abs(math.log2(gpus / g)) for n, g in measured.layouts)
 
-    Their logarithmic distances from the time grow by the regressor's error beyond its range over that inside of it (at
-    least 1), and beyond one doubling in proportion to the doublings. A collective's interval for layouts that were
-    never measured is the widest of all, and stays.
-    """
-    if is_unmeasured_layout(entry, vector):  # its interval knows layouts that were not measured
+
+def added_half_width(entry: RegressorEntry, vector: tuple[float, ...], role: str) -> float:
+    """What the distance from the measured workloads adds to the half-width of log(time)."""
+    widening = entry.widening or PRIOR
+    added = widening.size_per_doubling * doublings_beyond(entry, vector)
+    added += widening.layout_per_doubling * layout_doublings(entry, vector)
+    if role and entry.role_errors and role not in entry.role_errors:
+        added += widening.new_role
+    return added
+
+
+def widened(answer: Answer, added: float) -> Answer:
+    """`answer` (time, low, high) with low and high farther off by a half-width of log(time)."""
+    if not added:
         return answer
-    doublings = doublings_beyond(entry, vector)
-    if not doublings:
-        return answer
-    inside, beyond = entry.validation_error, entry.extrapolation_error
-    growth = max(1.0, beyond / inside) if beyond is not None and inside > 0 else 1.0
-    growth *= max(1.0, doublings)
     time_us, low_us, high_us = answer
-    return time_us, time_us / _spread(time_us / low_us, growth), time_us * _spread(high_us / time_us, growth)
+    return time_us, time_us / _spread(time_us / low_us, added), time_us * _spread(high_us / time_us, added)
 
 
-def _spread(factor: float, growth: float) -> float:
-    return max(factor, math.exp(min(math.log(MOST_TIMES), growth * math.log(factor))))
+def _spread(factor: float, added: float) -> float:
+    return max(factor, math.exp(min(math.log(MOST_TIMES), math.log(factor) + added)))

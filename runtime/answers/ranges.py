@@ -7,7 +7,7 @@ other operator has a range per feature. A little beyond is no extrapolation (`TO
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.bundle.regressor_entry import Layout, RegressorEntry
@@ -132,7 +132,22 @@ class Exceeded:
     maximum: float
 
 
-def exceeded(entry: RegressorEntry, vector: Sequence[float]) -> Iterator[Exceeded]:
+class Measured(Protocol):
+    """What is known of the rows that a regressor was fitted on."""
+
+    @property
+    def operator(self) -> str: ...
+    @property
+    def features(self) -> tuple[str, ...]: ...
+    @property
+    def training_range(self) -> tuple[tuple[float, float], ...]: ...
+    @property
+    def elements_range(self) -> tuple[float, float] | None: ...
+    @property
+    def layouts(self) -> tuple[Layout, ...]: ...
+
+
+def exceeded(entry: Measured, vector: Sequence[float]) -> Iterator[Exceeded]:
     """What of a workload lies outside the trained range; layouts of collectives are another matter.
 
     Where a bundle does not record the range of elements, every feature of an elementwise operator counts.
@@ -149,7 +164,7 @@ def exceeded(entry: RegressorEntry, vector: Sequence[float]) -> Iterator[Exceede
             yield Exceeded(feature=feature, asked=value, minimum=low, maximum=high)
 
 
-def is_unmeasured_layout(entry: RegressorEntry, vector: Sequence[float]) -> bool:
+def is_unmeasured_layout(entry: Measured, vector: Sequence[float]) -> bool:
     """Whether a collective is asked for a layout that none of its samples has."""
     return bool(entry.layouts) and tuple(vector[-_LAYOUT_FEATURES:]) not in entry.layouts
 

@@ -9,6 +9,12 @@ from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, OperatorClass, Vector
 
+# 90 % of what substitutes were off by where the operator itself was measured too (docs/trust.md, Substitutes).
+PART_LOG_HALF_WIDTH = math.log(1.1)
+OTHER_PASS_LOG_HALF_WIDTH = math.log(2.0)
+ALIKE_LOG_HALF_WIDTH = math.log(2.0)
+COLLECTIVE_LOG_HALF_WIDTH = math.log(1.5)
+
 _OTHER_PASS = {Direction.FORWARD: Direction.BACKWARD, Direction.BACKWARD: Direction.FORWARD}
 
 
@@ -33,6 +39,22 @@ class Source:
     def is_substitute(self) -> bool:
         """Whether another regressor than the operator's own answers."""
         return self.answered_by != self.key
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another operator answers, whose roles are others."""
+        return self.answered_by[0] != self.key[0]
+
+    @property
+    def log_half_width(self) -> float:
+        """What a substitute adds to the half-width of log(time)."""
+        if not self.is_substitute:
+            return 0.0
+        if self.is_part:
+            return PART_LOG_HALF_WIDTH
+        if self.is_other_pass:
+            return OTHER_PASS_LOG_HALF_WIDTH
+        return ALIKE_LOG_HALF_WIDTH if self.alike else COLLECTIVE_LOG_HALF_WIDTH
 
     def asked(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:
         """The workload that `answered_by`, with this `entry`, is asked for, and by what its time is multiplied."""

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_word, require
 from kernelcast.runtime.bundle.interval import Interval
+from kernelcast.runtime.bundle.widening import Widening
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
 
@@ -15,6 +16,7 @@ STATISTICS = ("quiet", "middle_five")
 """How repetitions were condensed into one time: 10th percentile, or the paper's mean of the middle five."""
 
 MOST_PROCESSES = 1 << 16
+_OPTIONAL = ("elements_range", "widening")
 
 Layout = tuple[int, int]
 """Nodes, GPUs per node."""
@@ -73,6 +75,7 @@ class RegressorEntry:
     equal_features: tuple[str, ...] = ()
     processes_per_node: int = 1
     elements_range: tuple[float, float] | None = None
+    widening: Widening | None = None
 
     def __post_init__(self) -> None:
         where = f"regressor {self.operator} ({self.direction})"
@@ -197,6 +200,7 @@ class RegressorEntry:
         equal_features: tuple[str, ...] = (),
         processes_per_node: int = 1,
         elements_range: tuple[float, float] | None = None,
+        widening: Widening | None = None,
     ) -> Self:
         """Entry for the ONNX file `model`; features, units, file name, digest and size follow by themselves.
 
@@ -233,6 +237,7 @@ class RegressorEntry:
             equal_features=equal_features,
             processes_per_node=processes_per_node,
             elements_range=elements_range,
+            widening=widening,
         )
 
     @property
@@ -261,10 +266,13 @@ class RegressorEntry:
         values["layouts"] = [list(layout) for layout in self.layouts]
         values["role_errors"] = dict(self.role_errors)
         values["equal_features"] = list(self.equal_features)
-        if self.elements_range is None:
-            del values["elements_range"]
-        else:
+        if self.elements_range is not None:
             values["elements_range"] = list(self.elements_range)
+        if self.widening is not None:
+            values["widening"] = self.widening.to_dict()
+        for name in _OPTIONAL:
+            if values[name] is None:
+                del values[name]
         return values
 
     @classmethod
@@ -274,8 +282,8 @@ class RegressorEntry:
         Raises:
             DataError: a field is missing, unknown, ill-typed or out of bounds.
         """
-        has_elements = isinstance(values, dict) and "elements_range" in values
-        names = [f.name for f in fields(cls) if has_elements or f.name != "elements_range"]
+        given = {name for name in _OPTIONAL if isinstance(values, dict) and name in values}
+        names = [f.name for f in fields(cls) if f.name in given or f.name not in _OPTIONAL]
         read = FieldReader("regressor", values, names)
         direction = read.text("direction")
         if direction not in set(Direction):
@@ -307,7 +315,8 @@ class RegressorEntry:
             role_errors=read.settings("role_errors"),  # type: ignore[arg-type]  # checked when it is made
             equal_features=tuple(read.texts("equal_features")),
             processes_per_node=read.integer("processes_per_node"),
-            elements_range=read.pair("elements_range") if has_elements else None,
+            elements_range=read.pair("elements_range") if "elements_range" in given else None,
+            widening=Widening.from_dict(read.value("widening")) if "widening" in given else None,
         )
 
 

@@ -102,7 +102,7 @@ def explain_operator(estimate: Estimate, bundle: Bundle, name: str) -> tuple[Exp
     `name` is an operator's, one of its roles (`qkv`), or a role's name in the paper's Table I (`Linear1`).
 
     Raises:
-        UsageError: there is no such operator, or the step does not call it.
+        UsageError: there is no such operator, the step does not call it, or a fabric answered it.
     """
     calls: dict[Question, int] = {}
     everything_us = 0.0
@@ -141,8 +141,17 @@ def _explain(
     key, vector, role = asked
     entries = bundle.at(estimate.processes_per_node).entries
     source = source_of(key, entries)
+    entry = None if source is None else entries[source.answered_by]
+    fabric = estimate.provenance.collectives
+    if fabric is not None and OPERATORS[key[0]].is_collective:
+        of_bundle = fabric.digest == estimate.provenance.bundle_digest
+        if entry is None or not of_bundle or (entry.layouts and vector[-2:] not in entry.layouts):
+            raise UsageError(
+                f"operator {key[0]} was answered by fabric {fabric.name}, expected one that a regressor of the bundle "
+                f"answered (kernelcast fabric show {fabric.name})"
+            )
     assert source is not None  # it was answered
-    entry = entries[source.answered_by]
+    assert entry is not None
     source_vector, factor = source.asked(vector, entry)
     ranges = zip(OPERATORS[entry.operator].features.items(), source_vector, entry.training_range, strict=True)
     time_us, low_us, high_us = estimate.answers[asked]

@@ -88,6 +88,14 @@ class CorrectedFabric:
             default=None,
         )
 
+    def is_corrected(self, setting: Setting) -> bool:
+        """Whether rows say what each level that a group uses reaches."""
+        if self.nearest(setting.nodes, setting.gpus_per_node) is not None:
+            return True
+        kinds = {_kind(*one.layout) for one in self.rows}
+        inside = setting.inside is None or (False, True) in kinds
+        return inside and (setting.between is None or (True, False) in kinds)
+
     def time_us(self, message_bytes: ArrayLike, setting: Setting, *, quality: float = 0.0) -> Times:
         """Time in µs, float64 like `message_bytes`; see `collective_us`."""
         size = np.asarray(message_bytes, dtype=np.float64)

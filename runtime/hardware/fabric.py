@@ -20,7 +20,9 @@ BETWEEN_KINDS = ("InfiniBand", "RoCE", "Slingshot", "EFA", "Ethernet")
 TOPOLOGIES = ("rails", "switch")
 """Whether each card of a node reaches only the same card of other nodes, or every card."""
 MOST_DEVICES = 1024
-_MOST_BYTES_PER_S = 1e15
+_LEAST_BYTES_PER_S, _MOST_BYTES_PER_S = 1e3, 1e15
+_LEAST_EFFICIENCY = 1e-4
+_LONGEST_NAME, _LONGEST_SOURCE = 80, 1000
 _MOST_US = 1e6
 
 
@@ -33,9 +35,9 @@ class Efficiency:
     high: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.low <= self.usual <= self.high <= 1:
+        if not _LEAST_EFFICIENCY <= self.low <= self.usual <= self.high <= 1:
             found = f"{self.usual:g} ({self.low:g} to {self.high:g})"
-            raise DataError(f"efficiency is {found}, expected a number in (0, 1] within its range")
+            raise DataError(f"efficiency is {found}, expected 0.0001 to 1, and within its range")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,10 +109,12 @@ class Fabric:
     source: str = ""
 
     def __post_init__(self) -> None:
-        for field, text in (("name", self.name), ("source", self.source)):
-            _check(
-                text.isprintable() and (bool(text) or field == "source"), field, text, "a text on one line"
-            )
+        for field, text, longest in (
+            ("name", self.name, _LONGEST_NAME),
+            ("source", self.source, _LONGEST_SOURCE),
+        ):
+            holds = text.isprintable() and len(text) <= longest and (bool(text.strip()) or field == "source")
+            _check(holds, field, text, f"a text on one line of at most {longest} characters")
         devices = self.devices_per_node
         _check(1 <= devices <= MOST_DEVICES, "devices_per_node", devices, f"1 to {MOST_DEVICES}")
         _check(
@@ -133,8 +137,8 @@ class Fabric:
 
 def _check_level(where: str, bytes_per_s: float, latency_us: float, startup_us: float) -> None:
     rate = "gb_per_s" if where == "inside" else "gbit_per_s"
-    holds = 0 < bytes_per_s <= _MOST_BYTES_PER_S
-    _check(holds, f"{where}.{rate}", bytes_per_s, "a number above 0 and below 1e6")
+    holds = _LEAST_BYTES_PER_S <= bytes_per_s <= _MOST_BYTES_PER_S
+    _check(holds, f"{where}.{rate}", bytes_per_s, "a rate from 1 kB/s to 1e15 bytes per second")
     for name, value in (("latency_us", latency_us), ("startup_us", startup_us)):
         _check(0 <= value <= _MOST_US and math.isfinite(value), f"{where}.{name}", value, "0 to 1e6 µs")
 

@@ -312,7 +312,7 @@ class _Table:
         try:
             return Efficiency(usual=usual, low=low, high=high)
         except DataError:
-            expected = "a number in (0, 1] within its range"
+            expected = "0.0001 to 1, and within its range"
             raise self.refused(name, f"{usual:g} ({low:g} to {high:g})", expected) from None
 
 

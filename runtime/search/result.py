@@ -140,6 +140,7 @@ class SearchResult:
                 "gpus": list(space.gpus),
                 "global_batch": space.global_batch,
                 "gpus_per_node": space.gpus_per_node,
+                "fabric": None if self.question.fabric is None else self.question.fabric.name,
                 "gpu_memory_bytes": self.question.gpu_memory_bytes,
                 "timeline": self.question.timeline,
                 "rank_by": self.question.rank_by,

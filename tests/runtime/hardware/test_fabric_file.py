@@ -74,9 +74,9 @@ def test_what_is_not_given_is_as_usual_for_the_kind(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "to", "expected"),
     [
-        ("gb_per_s = 32", "gb_per_s = -1", "inside.gb_per_s is -1000000000.0, expected a number above 0"),
+        ("gb_per_s = 32", "gb_per_s = -1", "inside.gb_per_s is -1000000000.0, expected a rate"),
         ("gb_per_s = 32", 'gb_per_s = "32"', "inside.gb_per_s is '32', expected a number"),
-        ("gb_per_s = 32", "gb_per_s = nan", "inside.gb_per_s is nan, expected a number above 0"),
+        ("gb_per_s = 32", "gb_per_s = nan", "inside.gb_per_s is nan, expected a rate"),
         ("gb_per_s = 32", "gbps = 32", "field 'inside.gbps' is unknown, expected kind, "),
         ("gb_per_s = 32\n", "", "inside.gb_per_s is missing, expected a number"),
         ("gb_per_s = 32", f"gb_per_s = 1{'0' * 400}", "inside.gb_per_s is 1"),

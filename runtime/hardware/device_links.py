@@ -1,0 +1,35 @@
+"""The links of a device as a fabric: for what nothing can be faster than, where nobody described the fabric."""
+
+import re
+from functools import cache
+
+from kernelcast.runtime.hardware.devices import device_named
+from kernelcast.runtime.hardware.fabric import Efficiency, Fabric, Inside
+
+_FULL = Efficiency(usual=1.0, low=1.0, high=1.0)
+_NVLINK = re.compile(r"NVLink ([0-9]+)$")
+_FIRST_THAT_ADDS_UP = 4
+"""NVSwitches add up all-reduces from NVLink 4 on (NVLink SHARP; Hopper tuning guide)."""
+
+
+@cache
+def node_of(device_name: str, devices: int) -> Fabric | None:
+    """A node of `devices` at the full rate of the fastest links that the device table has; None where it has none.
+
+    It is a bound, not a prediction: PCIe cards may have a bridge, and links between all pairs are taken as a switch.
+    """
+    found = device_named(device_name)
+    if found is None or not found.links or devices < 2:
+        return None
+    link = found.links[0]
+    version = _NVLINK.match(link.kind)
+    adds_up = version is not None and int(version[1]) >= _FIRST_THAT_ADDS_UP
+    inside = Inside(
+        kind="NVSwitch",
+        bytes_per_s=link.bytes_per_s,
+        latency_us=0.0,
+        startup_us=0.0,
+        efficiency=_FULL,
+        in_switch=_FULL if adds_up else None,
+    )
+    return Fabric(name=f"links of {found.title}", devices_per_node=devices, inside=inside)
