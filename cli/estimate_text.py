@@ -40,9 +40,10 @@ def headline(estimate: Estimate) -> str:
     if estimate.interval_s is not None:
         low_s, high_s = estimate.interval_s
         calibrated = calibration is not None and calibration.applied
+        model_error = "the calibration leaves open" if calibrated else "sums get wrong"
         lines.append(
             f"interval  {seconds_precisely(low_s)} to {seconds_precisely(high_s)} "
-            f"(90 %, of the operators' errors{' and the calibration' if calibrated else ''})"
+            f"(90 %: the operators' errors, and what {model_error})"
         )
     return "\n".join(
         (

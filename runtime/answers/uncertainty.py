@@ -21,6 +21,9 @@ _SIMULATED_CHUNKS = 8192
 """Chunks of all draws together, beyond which a simulation gets fewer draws."""
 SEED = 20250922
 LOW, HIGH = 0.05, 0.95
+STEP_LOG_SPREAD = 0.080
+"""Standard deviation of log(measured step / sum of operators) where no step is known: root mean square of the errors
+that the method's authors published for their ten steps (arXiv 2509.22832; docs/trust.md, A step)."""
 _RESIDUAL: Key = ("calibration residual", Direction.ONCE)
 _SPREAD = 2 * NormalDist().inv_cdf(HIGH)
 """Standard deviations between the 5th and the 95th percentile of a normal distribution."""
@@ -60,11 +63,14 @@ def drawn_times(
     return found
 
 
-def unexplained(calibration: Calibration | None, draws: int) -> NDArray[np.float64] | float:
-    """Random factors of a whole step, float64 [draws]: what the measured steps kept after the correction; else 1."""
-    if calibration is None:
-        return 1.0
-    return np.exp(calibration.residual * _normal(_RESIDUAL, draws))
+def unexplained(calibration: Calibration | None, draws: int) -> NDArray[np.float64]:
+    """Random factors of a whole step, float64 [draws]: what sums of operators get wrong.
+
+    With a calibration, what the measured steps kept after the correction; else a prior, `STEP_LOG_SPREAD`.
+    """
+    spread = STEP_LOG_SPREAD if calibration is None else calibration.residual
+    factors: NDArray[np.float64] = np.exp(spread * _normal(_RESIDUAL, draws))
+    return factors
 
 
 def interval(time: float, drawn: Sequence[float] | NDArray[np.float64]) -> tuple[float, float]:

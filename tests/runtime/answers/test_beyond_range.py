@@ -1,5 +1,6 @@
 """Intervals beyond the trained range: untouched inside, wider the farther out, never turned round."""
 
+import json
 import math
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,74 +11,106 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Estimator, ModelConfig, Parallelism
-from kernelcast.runtime.answers.beyond_range import MOST_TIMES, doublings_beyond, widened
+from kernelcast.runtime.answers.beyond_range import (
+    MOST_TIMES,
+    added_half_width,
+    doublings_beyond,
+    layout_doublings,
+    widened,
+)
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.bundle.widening import PRIOR, HeldOut, Widening
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.operators import Direction, Key
 
 NORM, REDUCE = ("layer_norm", Direction.FORWARD), ("all_reduce", Direction.ONCE)
+GEMM = ("gemm", Direction.FORWARD)
 HALF_TO_TWICE = (8.0, 4.0, 16.0)
 Regressor = Callable[..., RegressorEntry]
+WIDENING = Widening(size_per_doubling=0.1, layout_per_doubling=0.5, new_role=0.3)
 
 
-def entry(regressor: Regressor, error: float = 0.1, beyond: float | None = 0.2) -> RegressorEntry:
-    return replace(regressor(NORM, b"model", largest=64), validation_error=error, extrapolation_error=beyond)
+def entry(regressor: Regressor, key: Key = NORM, widening: Widening | None = WIDENING) -> RegressorEntry:
+    return replace(regressor(key, b"model", largest=64), widening=widening)
 
 
 def test_inside_nothing_changes(regressor: Regressor) -> None:
-    assert widened(entry(regressor), (64, 1, 8), HALF_TO_TWICE) == HALF_TO_TWICE
+    assert added_half_width(entry(regressor), (64, 1, 8), "") == 0
+    assert widened(HALF_TO_TWICE, 0) == HALF_TO_TWICE
 
 
-@pytest.mark.parametrize(
-    ("error", "beyond", "largest", "squared"),
-    [
-        (0.1, 0.2, 128, 2),  # twice the error
-        (0.1, 0.2, 512, 6),  # and three doublings
-        (0.1, 0.05, 256, 2),  # never less than the interval inside
-        (0.0, 0.2, 256, 2),
-        (0.1, None, 256, 2),
-        (0.1, 0.2, 64 * 2**30, None),
-    ],
-)
-def test_widened_by_hand(
-    regressor: Regressor, error: float, beyond: float | None, largest: int, squared: int | None
-) -> None:
-    factor = MOST_TIMES if squared is None else 2.0**squared
-    time_us, low_us, high_us = widened(entry(regressor, error, beyond), (1, largest, 2), HALF_TO_TWICE)
-    assert (time_us, low_us, high_us) == (8, pytest.approx(8 / factor), pytest.approx(8 * factor))
+@pytest.mark.parametrize(("largest", "doublings"), [(128, 1), (256, 2), (1024, 4), (65, 0)])
+def test_every_doubling_adds_as_much(regressor: Regressor, largest: int, doublings: float) -> None:
+    assert added_half_width(entry(regressor), (1, largest, 2), "") == pytest.approx(0.1 * doublings)
+    # A bundle that has no record of distances is widened by a documented prior.
+    prior = added_half_width(entry(regressor, widening=None), (1, largest, 2), "")
+    assert prior == pytest.approx(PRIOR.size_per_doubling * doublings)
+
+
+def test_the_logarithm_of_the_interval_gets_wider_on_both_sides() -> None:
+    time_us, low_us, high_us = widened(HALF_TO_TWICE, math.log(3))
+    assert (time_us, low_us, high_us) == (8, pytest.approx(4 / 3), pytest.approx(48))
+    assert widened(HALF_TO_TWICE, 1e9) == (8, pytest.approx(8 / MOST_TIMES), pytest.approx(8 * MOST_TIMES))
 
 
 def test_below_the_range_too(regressor: Regressor) -> None:
     one = replace(entry(regressor), training_range=((32.0, 64.0),) * 3)
     assert doublings_beyond(one, (32, 8, 16)) == 2
-    assert widened(one, (32, 8, 16), HALF_TO_TWICE)[1] == pytest.approx(8 / 2**4)
+    assert added_half_width(one, (32, 8, 16), "") == pytest.approx(0.2)
 
 
-def test_layouts_never_measured_keep_their_interval(regressor: Regressor) -> None:
-    one = replace(regressor(REDUCE, b"model", largest=64), layouts=((1, 2), (2, 4)))
-    assert widened(one, (256, 2, 4), HALF_TO_TWICE)[1] == pytest.approx(2)
-    assert widened(one, (256, 128, 4), HALF_TO_TWICE) == HALF_TO_TWICE
+def test_layouts_are_as_far_as_the_nearest_measured_one(regressor: Regressor) -> None:
+    one = replace(entry(regressor, REDUCE), layouts=((1, 2), (2, 4)))
+    assert layout_doublings(one, (64, 2, 4)) == 0
+    assert layout_doublings(one, (64, 4, 4)) == 1
+    assert layout_doublings(one, (64, 1, 8)) == 2
+    assert added_half_width(one, (256, 16, 4), "data") == pytest.approx(0.1 * 2 + 0.5 * 3)
+
+
+def test_a_million_devices_from_two_are_a_guess(regressor: Regressor) -> None:
+    one = replace(entry(regressor, REDUCE, None), layouts=((1, 2),))
+    _, low_us, high_us = widened((1000, 990, 1010), added_half_width(one, (64, 1 << 17, 8), "data"))
+    assert low_us < 10
+    assert high_us > 100_000
+
+
+def test_a_role_that_was_not_measured_is_less_sure(regressor: Regressor) -> None:
+    one = replace(entry(regressor, GEMM), role_errors={"qkv": 0.1})
+    assert added_half_width(one, (1, 1, 1), "qkv") == 0
+    assert added_half_width(one, (1, 1, 1), "mlp_gate_up") == pytest.approx(0.3)
+    assert added_half_width(replace(one, role_errors={}), (1, 1, 1), "mlp_gate_up") == 0
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])  # makes nothing anew
 @given(
-    error=st.floats(0, 10),
-    beyond=st.none() | st.floats(0, 10),
     vector=st.tuples(*[st.integers(1, 2**40)] * 3),
     below=st.floats(1, 1e4),
     above=st.floats(1, 1e4),
+    sizes=st.floats(0, 10),
 )
 def test_an_interval_stays_one(
-    regressor: Regressor,
-    error: float,
-    beyond: float | None,
-    vector: tuple[int, ...],
-    below: float,
-    above: float,
+    regressor: Regressor, vector: tuple[int, ...], below: float, above: float, sizes: float
 ) -> None:
     answer = 3.0, 3.0 / below, 3.0 * above
-    time_us, low_us, high_us = widened(entry(regressor, error, beyond), vector, answer)
+    widening = replace(WIDENING, size_per_doubling=sizes)
+    added = added_half_width(entry(regressor, widening=widening), vector, "")
+    time_us, low_us, high_us = widened(answer, added)
     assert (time_us, low_us > 0, low_us <= answer[1]) == (3, True, True)
     assert answer[2] <= high_us < math.inf
+
+
+@given(sizes=st.floats(0, 1e3), layouts=st.floats(0, 1e3), role=st.floats(0, 1e3), inside=st.floats(0, 1))
+def test_a_widening_is_read_as_it_was_written(
+    sizes: float, layouts: float, role: float, inside: float
+) -> None:
+    held_out = (HeldOut(kind="size", doublings=math.inf, rows=3, inside=inside),)
+    one = Widening(size_per_doubling=sizes, layout_per_doubling=layouts, new_role=role, held_out=held_out)
+    assert Widening.from_dict(json.loads(json.dumps(one.to_dict()))) == one
+
+
+def test_a_widening_that_cannot_be_is_refused() -> None:
+    with pytest.raises(DataError, match=r"^widening: new_role is -1, expected a number, 0 or more$"):
+        replace(WIDENING, new_role=-1)
 
 
 def test_an_estimate_is_less_sure_beyond(make_bundle: Callable[..., Path]) -> None:
