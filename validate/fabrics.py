@@ -17,7 +17,7 @@ from kernelcast.runtime.hardware.fabric_file import fabric_named
 from kernelcast.validate.fabric_rows import Row, a100_all_reduces, h100_cluster
 
 FORMAT = "kernelcast.fabric_validation/1"
-OPERATORS = ("all_reduce", "all_gather", "reduce_scatter")
+OPERATORS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")
 A100_FABRIC, H100_FABRIC = "a100-nvswitch", "h100-3200g"
 MOST_DESCRIBED, MOST_EXTENDED, MOST_ACROSS = 0.15, 0.10, 0.20
 """Largest median errors that are accepted, of the three checks in the order of `FabricValidation`."""
@@ -210,10 +210,10 @@ def _across(operator: str, rows: Sequence[Row]) -> Across:
 
 
 def _level_us(operator: str, rows: MeasuredRows, whole_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A measured level at whole messages of `whole_bytes`: of one process per node, each of 8 rails has a part."""
+    """A measured level at whole messages of `whole_bytes`; a ring over one process per node is one of 8 rails."""
     processes = rows.nodes * rows.gpus_per_node
     known = rows.message_bytes * (processes if operator == "all_gather" else 1)
-    rails = 8 if rows.nodes > 1 else 1
+    rails = 8 if rows.nodes > 1 and operator != "all_to_all" else 1
     logs = np.interp(np.log(whole_bytes), np.log(known), np.log(rows.time_us / rails))
     found: NDArray[np.float64] = np.exp(logs)
     return found

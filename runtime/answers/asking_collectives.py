@@ -1,7 +1,7 @@
 """Questions about collectives where a fabric is known: which are answered by measured rows, which by a description."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
 from kernelcast.runtime.answers.collective_times import ELEMENT_BYTES, Collectives, scaled_entries
@@ -119,23 +119,31 @@ def _measured(
     found = OperatorTimes(problems=answered.problems)
     for warning, questions_of in answered.concerned.items():
         found.doubt(warning, (one for one, scaled in asked.items() if scaled in questions_of))
+    by_layout: dict[tuple[Key, Layout], list[Question]] = {}
     for one, scaled in asked.items():
-        found.answers[one] = _capped(collectives, one, answered.answers[scaled])
+        key, (_, nodes, gpus), _ = one
+        by_layout.setdefault((key, (nodes, gpus)), []).append(one)
         if scaled in answered.sources:
             found.sources[one] = answered.sources[scaled]
+    for (key, layout), own in by_layout.items():
+        least_us = _least_us(collectives, key, layout, [one[1][0] for one in own])
+        for one, least in zip(own, least_us, strict=True):
+            found.answers[one] = at_least(answered.answers[asked[one]], least)
     return found
 
 
-def _capped(collectives: Collectives, one: Question, answer: Answer) -> Answer:
+def _least_us(
+    collectives: Collectives, key: Key, layout: Layout, entries: Sequence[float]
+) -> Sequence[float]:
+    """What the wire allows; 0 where no description has the layout, which may have been measured all the same."""
     source = collectives.source
-    key, (entries, nodes, gpus), _ = one
-    if source.fabric is None:
-        return answer
     try:
-        setting = source.setting((nodes, gpus), collectives.gpus_per_node)
-    except UsageError:  # a layout that the description does not have, and that was measured all the same
-        return answer
-    return at_least(answer, float(source.least_us(key, [entries], setting)[0]))
+        if source.fabric is not None:
+            setting = source.setting(layout, collectives.gpus_per_node)
+            return list(map(float, source.least_us(key, entries, setting)))
+    except UsageError:
+        pass
+    return [0.0] * len(entries)
 
 
 def _describe(

@@ -189,16 +189,11 @@ def ring_bytes(operator: str, message_bytes: Times, processes: int) -> Times:
 
 def _node_bytes(operator: str, size: Times, setting: Setting) -> Times:
     """Bytes that leave a node under the best algorithm, which adds up or copies inside of nodes."""
-    nodes, gpus, between = setting.nodes, setting.gpus_per_node, setting.between
-    if operator == "all_reduce":
-        return size if between is not None and between.in_network else 2 * size * (nodes - 1) / nodes
-    if operator == "all_gather":
-        return size * gpus * (nodes - 1)
-    if operator == "reduce_scatter":
-        return size * (nodes - 1) / nodes
-    if operator == "all_to_all":
-        return size * gpus * (nodes - 1) / nodes
-    return size
+    wire, between = OPERATORS[operator].wire, setting.between
+    if wire is None or (operator == "all_reduce" and not (between is not None and between.in_network)):
+        return 2 * size * (setting.nodes - 1) / setting.nodes
+    _, over_cards = wire(setting.nodes, setting.gpus_per_node)
+    return over_cards * size
 
 
 def terms_of(operator: str, size: Times, setting: Setting, *, quality: float = 0.0) -> Iterator[Terms]:

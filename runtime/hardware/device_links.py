@@ -3,13 +3,19 @@
 import re
 from functools import cache
 
-from kernelcast.runtime.hardware.devices import device_named
+from kernelcast.runtime.hardware.devices import Link, device_named
 from kernelcast.runtime.hardware.fabric import Efficiency, Fabric, Inside
 
 _FULL = Efficiency(usual=1.0, low=1.0, high=1.0)
 _NVLINK = re.compile(r"NVLink ([0-9]+)$")
 _FIRST_THAT_ADDS_UP = 4
 """NVSwitches add up all-reduces from NVLink 4 on (NVLink SHARP; Hopper tuning guide)."""
+
+
+def adds_up(link: Link) -> bool:
+    """Whether the switches of a node with such links add up all-reduces themselves."""
+    version = _NVLINK.match(link.kind)
+    return version is not None and int(version[1]) >= _FIRST_THAT_ADDS_UP
 
 
 @cache
@@ -22,14 +28,12 @@ def node_of(device_name: str, devices: int) -> Fabric | None:
     if found is None or not found.links or devices < 2:
         return None
     link = found.links[0]
-    version = _NVLINK.match(link.kind)
-    adds_up = version is not None and int(version[1]) >= _FIRST_THAT_ADDS_UP
     inside = Inside(
         kind="NVSwitch",
         bytes_per_s=link.bytes_per_s,
         latency_us=0.0,
         startup_us=0.0,
         efficiency=_FULL,
-        in_switch=_FULL if adds_up else None,
+        in_switch=_FULL if adds_up(link) else None,
     )
     return Fabric(name=f"links of {found.title}", devices_per_node=devices, inside=inside)

@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from kernelcast.runtime.hardware.device_links import adds_up
 from kernelcast.runtime.hardware.devices import Device
 from kernelcast.runtime.operators import Direction, Operator
 
@@ -85,6 +86,8 @@ def _of_collective(
         return
     entries, nodes, gpus_per_node = vector
     over_link, over_cards = op.wire(int(nodes), int(gpus_per_node))
+    if op.name == "all_reduce" and nodes == 1 and device is not None and not any(map(adds_up, device.links)):
+        over_link *= 2 * (gpus_per_node - 1) / gpus_per_node  # nothing but the devices adds up
     if over_link > 0 and device is not None and device.links:
         link = device.links[0]
         what = f"a {device.title}'s {link.kind}"

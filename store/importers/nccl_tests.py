@@ -2,7 +2,7 @@
 
 nccl-tests calls `size` the larger of a process's two buffers and `count` the elements of the smaller one. So an
 all-gather's count is one process's shard, as in our all-gathers, and a reduce-scatter's is its output, while our
-reduce-scatters count their input.
+reduce-scatters count their input. An all-to-all's count is what goes to one process, ours is a process's whole input.
 """
 
 from collections import Counter
@@ -23,6 +23,7 @@ OPERATORS_OF: Mapping[str, str] = MappingProxyType(
         "all_reduce": "all_reduce",
         "all_gather": "all_gather",
         "reduce_scatter": "reduce_scatter",
+        "alltoall": "all_to_all",
         "sendrecv": "point_to_point",
     }
 )
@@ -44,7 +45,8 @@ _TYPES: Mapping[str, tuple[str, int]] = MappingProxyType(
         "uint64": ("", 8),
     }
 )
-_GATHERING = ("all_gather", "reduce_scatter")  # size is count × processes
+_GATHERING = ("all_gather", "reduce_scatter", "alltoall")  # size is count × processes
+_WHOLE = ("reduce_scatter", "alltoall")  # our entries are those of the larger buffer
 _ORDINARY_REDUCTIONS = ("", "sum", "none")
 
 
@@ -203,7 +205,7 @@ def _message(section: Section, row: LogRow, processes: int) -> tuple[int, str]:
         raise Malformed(
             f"size {row.size_bytes} does not fit count {row.count} of {row.type_name}, expected {larger}"
         )
-    return (larger if section.collective == "reduce_scatter" else smaller), dtype
+    return (larger if section.collective in _WHOLE else smaller), dtype
 
 
 def _variant(section: Section, row: LogRow, place: str, processes: int) -> str:

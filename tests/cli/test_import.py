@@ -26,10 +26,10 @@ def test_readable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     lines = out.splitlines()
     assert lines[0].split() == ["operator", "role", "direction", "dtype", "samples"]
     assert lines[2].split() == ["all_gather", "once", "float32", "2"]
-    assert "left out: 1 rows of alltoall: no operator for it" in lines
-    assert lines[-1] == f"{database}: 10 samples added from 1 file(s)"
+    assert "left out: 1 rows of empty messages" in lines
+    assert lines[-1] == f"{database}: 12 samples added from 1 file(s)"
     code, out, _ = run(capsys, "nccl-tests", MADE / "two_nodes.log", "--db", database)
-    assert out.splitlines()[-1] == f"{database}: 0 samples added from 1 file(s), 10 already there"
+    assert out.splitlines()[-1] == f"{database}: 0 samples added from 1 file(s), 12 already there"
 
 
 def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -258,3 +258,50 @@ def test_no_answer_names_a_path_of_the_server(server: Server, folder: Path, tmp_
     for body in bodies:
         for secret in (tmp_path, folder, Path(__file__).parent.parent.parent, os.getcwd()):
             assert str(secret).encode() not in body
+
+
+OURS = {
+    "name": "ours",
+    "devices_per_node": 8,
+    "inside": {"kind": "NVSwitch", "gb_per_s": 450},
+    "between": {"kind": "RoCE", "cards": 8, "gbit_per_s": 400},
+}
+
+
+@pytest.mark.parametrize("fabric", ["h100-3200g", OURS])
+def test_a_fabric_by_name_or_by_its_fields(bundle: Path, start: Start, fabric: Any) -> None:
+    server = start(bundle=bundle)
+    name = fabric if isinstance(fabric, str) else "ours"
+    asked = {"model": TINY, "micro_batch": 1, "micro_batches": 2, "dp": 16, "fabric": fabric}
+    estimate = server.post("/predict", asked).json
+    assert estimate["provenance"]["collectives"]["name"] == name
+    assert estimate["cluster"] == {"gpus_per_node": 8, "source": "fabric"}
+    found = server.post("/search", {"model": TINY, "gpus": 16, "global_batch": 16, "fabric": fabric}).json
+    assert found["provenance"]["collectives"]["name"] == name
+    job = server.post("/walltime", {**asked, "steps": 10}).json
+    assert job["provenance"]["collectives"]["name"] == name
+    assert job["step_time_s"] == estimate["step_time_s"]
+
+
+def test_requests_name_no_file_as_fabric(bundle: Path, start: Start) -> None:
+    server = start(bundle=bundle)
+    asked = {"model": TINY, "micro_batch": 1, "micro_batches": 2, "steps": 1}
+    for fabric in ("/etc/passwd", "ours.toml", "test.kcast", "nothing", 3, {"name": "x"}, {**OURS, "a": 1}):
+        for place in ("/predict", "/walltime"):
+            fields = {name: value for name, value in asked.items() if name != "steps" or place == "/walltime"}
+            reply = server.post(place, {**fields, "fabric": fabric})
+            assert reply.status == 422
+            assert "fabric" in reply.error
+
+
+def test_the_site_chooses_a_fabric(bundle: Path, start: Start, tmp_path: Path) -> None:
+    ours = (Path(__file__).parents[2] / "runtime/shipped/fabrics/h200-3200g.toml").read_text()
+    (tmp_path / "network.toml").write_text(ours.replace("h200-3200g", "site's own"))
+    (tmp_path / "site.toml").write_text('fabric = "network.toml"\n')
+    server = start(bundle=bundle, site=tmp_path / "site.toml")
+    asked = {"model": TINY, "micro_batch": 1, "micro_batches": 2, "dp": 16}
+    job = server.post("/walltime", {**asked, "steps": 10}).json
+    assert job["provenance"]["collectives"]["name"] == "site's own"
+    assert str(tmp_path) not in json.dumps(job)
+    by_name = server.post("/predict", {**asked, "fabric": "site's own"}).json
+    assert by_name["step_time_s"] == job["step_time_s"]

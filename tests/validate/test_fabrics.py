@@ -36,21 +36,26 @@ def test_eight_devices_from_two_and_four_are_within_10_percent(found: FabricVali
 
 
 def test_ten_nodes_of_eight_are_within_20_percent(found: FabricValidation) -> None:
-    assert [one.operator for one in found.across] == ["all_reduce", "all_gather", "reduce_scatter"]
+    assert [one.operator for one in found.across] == [
+        "all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_to_all",
+    ]
     for one in found.across:
         assert one.median_error <= 0.20, one.operator
         assert len(one.sizes) == 10
 
 
 def test_both_levels_predict_better_than_the_slower_one(found: FabricValidation) -> None:
-    for one in found.across:
+    for one in found.across[:3]:  # an all-to-all has but one level that matters
         assert all(abs(size.error) < abs(size.slower_level_us / size.measured_us - 1) for size in one.sizes)
 
 
 def test_command_prints_every_size(found: FabricValidation) -> None:
     printed = CliRunner().invoke(fabrics, [str(DATA)], catch_exceptions=False)
     assert printed.exit_code == 0
-    assert printed.output.count("16,384 MiB") == 3
+    assert printed.output.count("16,384 MiB") == 4
     as_json = CliRunner().invoke(fabrics, [str(DATA), "--json"], catch_exceptions=False)
     assert json.loads(as_json.output) == found.to_dict()
 

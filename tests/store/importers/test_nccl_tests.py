@@ -46,10 +46,13 @@ def test_entries_and_layouts_by_hand(made: Path) -> None:
         ("all_gather", "in-place"): [((256, 2, 1), 30.1)],
         ("reduce_scatter", "out-of-place"): [((512, 2, 1), 31.5)],
         ("reduce_scatter", "in-place"): [((512, 2, 1), 31.1)],
+        # 2048 bytes of each process, half of them for either.
+        ("all_to_all", "out-of-place"): [((512, 2, 1), 32.5)],
+        ("all_to_all", "in-place"): [((512, 2, 1), 32.1)],
         ("point_to_point", "out-of-place"): [((512, 2, 1), 12.5)],
         ("point_to_point", "in-place"): [((512, 2, 1), 12.1)],
     }
-    assert parsed.left_out == {"of alltoall: no operator for it": 1, "of empty messages": 1}
+    assert parsed.left_out == {"of empty messages": 1}
     batch = parsed.batches[0]
     assert (batch.compute.device_name, batch.compute.memory_gib) == ("Example GPU 40GB", 40)
     assert (batch.software.nccl, batch.software.torch) == ("2.29.2", "")
@@ -67,7 +70,7 @@ def test_importing_again_adds_nothing(made: Path, tmp_path: Path) -> None:
         first = store_parsed(database, read_nccl_tests([made / "two_nodes.log"]))
         again = store_parsed(database, read_nccl_tests([made / "two_nodes.log"]))
         rows = database.query("SELECT role, gigabytes_per_s FROM operator_time WHERE operator = 'all_reduce'")
-    assert (first.added, again.added, again.already_there) == (10, 0, 10)
+    assert (first.added, again.added, again.already_there) == (12, 0, 12)
     assert len(rows) == 4
     assert {row["role"] for row in rows} == {""}  # the same exchange, whichever group will call it
 
@@ -199,6 +202,13 @@ def test_whatever_stands_there_is_rows_or_one_line(
     assert "\n" not in message
 
 
+def test_tests_without_an_operator_are_counted(tmp_path: Path) -> None:
+    good = log(tmp_path)
+    (tmp_path / "other").mkdir()
+    other = log(tmp_path / "other", collective="broadcast")
+    assert read_nccl_tests([good, other]).left_out == {"of broadcast: no operator for it": 1}
+
+
 def test_the_published_logs(real: Path) -> None:
     paths = sorted((real / "nccl-tests").glob("*.log"))
     parsed = read_nccl_tests(paths, strict=True)
@@ -206,15 +216,15 @@ def test_the_published_logs(real: Path) -> None:
     for batch in parsed.batches:
         counts.update((s.operator, s.vector[1], s.vector[2]) for s in batch.samples)
     everywhere = [(1, 4), (1, 8), (10, 1), (10, 8)]
-    # Ten sizes, out-of-place and in-place; on two nodes sendrecv alone, three sizes.
+    # Ten sizes, out-of-place and in-place; on two nodes sendrecv and alltoall alone, three sizes.
     expected = {
         (operator, *layout): 20
-        for operator in ("all_reduce", "all_gather", "reduce_scatter", "point_to_point")
+        for operator in ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "point_to_point")
         for layout in everywhere
     }
-    expected |= {("point_to_point", 2, gpus): 6 for gpus in (1, 2, 4, 8)}
-    assert counts == expected
-    assert parsed.left_out == {"of alltoall: no operator for it": 52}
+    on_two = [(operator, 2, gpus) for operator in ("point_to_point", "all_to_all") for gpus in (1, 2, 4, 8)]
+    assert counts == expected | dict.fromkeys(on_two, 6)
+    assert parsed.left_out == {}
     assert parsed.files == 8
     batch = parsed.batches[0]
     assert batch.compute.device_name == "NVIDIA H100 80GB HBM3"
