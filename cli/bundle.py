@@ -72,6 +72,7 @@ def info(path: Path, as_json: bool) -> None:
         ("dataset digest", manifest.dataset_digest),
         ("kernelcast", manifest.kernelcast_version),
     ]
+    facts.extend(("peak", str(peak)) for peak in manifest.peaks)
     if manifest.calibration is not None:
         facts.append(("calibration", str(manifest.calibration)))
     width = max(len(name) for name, _ in facts)

@@ -97,7 +97,7 @@ def _render(explained: Explained) -> str:
     one = explained.explanation
     entry = one.entry
     beyond = "" if entry.extrapolation_error is None else f", {entry.extrapolation_error:.1%} beyond it"
-    coverage = entry.interval_coverage if all(feature.inside for feature in one.features) else None
+    coverage = entry.interval_coverage if one.inside else None
     covered = "" if coverage is None else f"; such intervals held {coverage:.0%} of held-out samples"
     lines = [
         f"{_called(one)} ({one.direction})",
@@ -130,9 +130,9 @@ def _render(explained: Explained) -> str:
             f"{feature.value:,}",
             f"{feature.minimum:,.0f}",
             f"{feature.maximum:,.0f}",
-            "yes" if feature.inside else "NO",
+            {True: "yes", False: "NO", None: "-"}[feature.inside],
         ]
-        for feature in one.features
+        for feature in (*one.features, *([one.elements] if one.elements else []))
     ]
     headers = ("feature", "unit", "asked", "trained from", "to", "inside")
     lines += ["", text_table(headers, rows, indent="  ")]

@@ -1,14 +1,17 @@
 """`kernelcast probe`."""
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import click
 
 from kernelcast.cli.options import device_option, threads_option
+from kernelcast.collector.machine.peaks import measure_peaks
 from kernelcast.collector.machine.probe import probe as probe_machine
 from kernelcast.collector.machine.probe import resolve_device
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.views.formatting import amount
 
 FORMAT = "kernelcast.fingerprints/1"
 
@@ -18,15 +21,17 @@ FORMAT = "kernelcast.fingerprints/1"
 @threads_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def probe(device: str, threads: int, as_json: bool) -> None:
-    """Show what decides speed here: the compute, fabric and software fingerprints.
+    """Show what decides speed here: the compute, fabric and software fingerprints, and peaks of the device.
 
-    They are the keys of everything that is measured. They contain no host name, user, serial or address.
+    Fingerprints are the keys of everything that is measured. They contain no host name, user, serial or address. Peaks
+    are measured, in a second or two; no fingerprint contains them.
 
     \b
     kernelcast probe
     kernelcast probe --json
     """
-    found = probe_machine(resolve_device(device), threads=threads)
+    where = resolve_device(device)
+    found, peaks = probe_machine(where, threads=threads), measure_peaks(where, threads=threads)
     parts: dict[str, ComputeFingerprint | FabricFingerprint | SoftwareFingerprint] = {
         "compute": found.compute,
         "fabric": found.fabric,
@@ -37,13 +42,16 @@ def probe(device: str, threads: int, as_json: bool) -> None:
             name: {"digest": part.digest, "description": part.description, "fields": part.to_dict()}
             for name, part in parts.items()
         }
-        click.echo(json.dumps({"format": FORMAT, **document}, indent=2))
+        click.echo(json.dumps({"format": FORMAT, **document, "peaks": asdict(peaks)}, indent=2))
         return
     for name, part in parts.items():
         click.echo(f"{name:9} {part.digest}  {part.description}")
         for field, value in part.to_dict().items():
             if value not in ("", 0, [], False):
                 click.echo(f"  {field:21} {_readable(value)}")
+
+    rates = ", ".join(f"{amount(rate, 'FLOP/s')} {dtype}" for dtype, rate in peaks.flops_per_s.items())
+    click.echo(f"measured  matrix products {rates}; copies {amount(peaks.memory_bytes_per_s, 'B/s')}")
 
 
 def _readable(value: Any) -> str:

@@ -182,12 +182,14 @@ def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
                 one.recompute,
                 str(one.zero),
                 "yes" if one.sequence_parallel else "no",
-                percent(answer.estimate.doubtful_share)
-                if answer.estimate.doubtful_share >= LEAST_SHARE
-                else "",
+                _doubtful(answer.estimate.doubtful_share),
             ]
         )
     return rows
+
+
+def _doubtful(share: float) -> str:
+    return percent(share) if share >= LEAST_SHARE else ""
 
 
 def _notes(result: SearchResult) -> list[str]:

@@ -1,7 +1,9 @@
 """`kernelcast train`."""
 
 import json
+import math
 from collections.abc import Callable
+from itertools import groupby
 from pathlib import Path
 
 import click
@@ -10,6 +12,7 @@ from kernelcast.cli.options import database_option, id_option, json_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.bundle.file import read_bundle
+from kernelcast.runtime.bundle.widening import HeldOut
 from kernelcast.runtime.views.formatting import amount, percent
 from kernelcast.store.doubts import doubts_text
 from kernelcast.train.dataset import STATISTICS
@@ -174,6 +177,19 @@ def show_doubts(found: TrainingFigures) -> None:
     ):
         if value is not None:
             click.echo(f"{name}: {percent(value)}")
+    for kind, of_kind in groupby(found.held_out, key=lambda one: one.kind):
+        parts = [_coverage(one) for one in of_kind]
+        click.echo(f"held-out {kind}s within their interval: {', '.join(parts)}")
+
+
+def _coverage(one: HeldOut) -> str:
+    """Such as `92 % of 1,234 rows up to 2 doublings outside`."""
+    share = f"{percent(one.inside)} of {one.rows:,} rows"
+    if one.kind == "role":
+        return share
+    if math.isinf(one.doublings):
+        return f"{share} farther outside"
+    return f"{share} up to {one.doublings:g} doubling{'s' if one.doublings > 1 else ''} outside"
 
 
 def _page_writer(directory: Path) -> Callable[[TrainingFigures], Path]:

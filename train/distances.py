@@ -20,8 +20,8 @@ from kernelcast.train.intervals import log_half_widths
 from kernelcast.train.measured_range import MeasuredRange
 from kernelcast.train.regressor import Regressor
 
-# Largest parts that are held out: a quarter and half of the rows.
-_LARGEST_SHARES = (0.25, 0.5)
+# Largest parts that are held out, as shares of the rows.
+_LARGEST_SHARES = (0.125, 0.25, 0.5, 0.75)
 _FEWEST_VALUES = 4
 _FEWEST_FITTED = 8
 _FEWEST_TESTED = 5
@@ -109,7 +109,11 @@ def _distance(kind: str, measured: MeasuredRange, vector: tuple[float, ...]) -> 
 
 
 def widening_of(table: Table, interval: Interval, parts: Sequence[HeldOutPart]) -> Widening:
-    """Half-widths per doubling that hold 90 % of the held-out rows, every part weighing the same; else `PRIOR`."""
+    """Half-widths per doubling that hold 90 % of the rows of every held-out part; `PRIOR` where there is none.
+
+    Rows of a part share its error, so the parts are what a new distance is compared with: with n of them, the largest
+    half-width is exceeded by one in n + 1 (split conformal prediction; Vovk et al., 2005).
+    """
     outside = {part.rows.tobytes(): _outside(table, interval, part) for part in parts}
     slopes: dict[str, float] = {}
     held_out: list[HeldOut] = []
@@ -140,15 +144,10 @@ def _outside(table: Table, interval: Interval, part: HeldOutPart) -> Array:
 
 
 def _slope(ratios: Sequence[Array], prior: float) -> float:
-    """The smallest half-width per doubling that holds 90 % of the rows, each part weighing the same; 0 or more."""
+    """The smallest half-width per doubling that holds 90 % of the rows of every part; 0 or more."""
     if not ratios:
         return prior
-    values = np.concatenate(ratios)
-    weights = np.concatenate([np.full(len(one), 1 / len(one)) for one in ratios])
-    order = np.argsort(values)
-    reached = np.cumsum(weights[order]) / weights.sum()
-    place = min(int(np.searchsorted(reached, LEVEL)), len(values) - 1)
-    return max(0.0, float(values[order][place]))
+    return max(0.0, *(float(np.quantile(one, LEVEL, method="higher")) for one in ratios))
 
 
 def _coverage(

@@ -18,6 +18,7 @@ from kernelcast.train.dataset import STATISTICS, Table, tables
 from kernelcast.train.fit_table import FitTask, Fitted, fit_table, table_digest
 from kernelcast.train.levels import base_of
 from kernelcast.train.notes import Note, constant_times, notes_on
+from kernelcast.train.peaks import measured_peaks
 from kernelcast.train.scope import Scope
 from kernelcast.train.screening import Skipped, screen, statistic_of_all
 from kernelcast.train.selection import FEWEST_ROWS, Selected
@@ -130,6 +131,7 @@ def train_bundle(
         dataset_digest=dataset_digest(used),
         seed=seed,
         regressors=tuple(one.entry for one in fitted),
+        peaks=measured_peaks(scope, found),
     )
     digest = write_bundle(output, manifest, {one.entry.file: one.model for one in fitted})
     try:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 from kernelcast.runtime.answers.beyond_range import added_half_width, widened
 from kernelcast.runtime.answers.concurrency import ConcurrencyWarning
 from kernelcast.runtime.answers.fabric_notes import DescribedWarning, DevicesPerNodeWarning, ExtendedWarning
+from kernelcast.runtime.answers.large_error import LARGE_ERROR, LargeErrorWarning
 from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.answers.ranges import RangeWarning
 from kernelcast.runtime.answers.sources import (
@@ -30,6 +31,7 @@ Warnings: TypeAlias = (
     | SubstituteWarning
     | EqualFeaturesWarning
     | ConcurrencyWarning
+    | LargeErrorWarning
     | LeftOutWarning
     | DescribedWarning
     | ExtendedWarning
@@ -131,6 +133,10 @@ def _ask_one(
             if vector != own and not (source.alike or source.gathered):
                 equal = EqualFeaturesWarning(key=answered_by, features=entry.equal_features)
                 found.doubt(equal, _questions(source.key, {own: roles}))
+        if entry.validation_error > LARGE_ERROR:
+            large = LargeErrorWarning(key=answered_by, error=entry.validation_error)
+            for source, own, roles, _, _ in sent:
+                found.doubt(large, _questions(source.key, {own: roles}))
         if beyond := predictor.range_warnings(*answered_by, distinct):
             asking: dict[tuple[float, ...], set[Question]] = {}
             for source, own, roles, vector, _ in sent:

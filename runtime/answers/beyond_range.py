@@ -11,6 +11,9 @@ from kernelcast.runtime.answers.ranges import Measured, exceeded, is_unmeasured_
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.bundle.widening import PRIOR
 
+OTHER_LINKS_LOG_HALF_WIDTH = math.log(10.0)
+"""Links inside a node are about ten times as fast as its network cards: 300 GB/s and 25 with A100, 450 and 50 with H100
+(shipped/devices.toml, shipped/fabrics)."""
 MOST_TIMES = 1000.0
 """No interval is widened beyond this factor, up and down."""
 
@@ -39,11 +42,20 @@ def layout_doublings(measured: Measured, vector: tuple[float, ...]) -> float:
     return min(abs(math.log2(nodes / n)) + abs(math.log2(gpus / g)) for n, g in measured.layouts)
 
 
+def is_over_other_links(measured: Measured, vector: tuple[float, ...]) -> bool:
+    """Whether a layout spans nodes and none that was measured does, or the reverse."""
+    if not is_unmeasured_layout(measured, vector):
+        return False
+    return (vector[-2] > 1) not in {nodes > 1 for nodes, _ in measured.layouts}
+
+
 def added_half_width(entry: RegressorEntry, vector: tuple[float, ...], role: str) -> float:
     """What the distance from the measured workloads adds to the half-width of log(time)."""
     widening = entry.widening or PRIOR
     added = widening.size_per_doubling * doublings_beyond(entry, vector)
     added += widening.layout_per_doubling * layout_doublings(entry, vector)
+    if is_over_other_links(entry, vector):
+        added += OTHER_LINKS_LOG_HALF_WIDTH
     if role and entry.role_errors and role not in entry.role_errors:
         added += widening.new_role
     return added

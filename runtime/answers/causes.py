@@ -11,7 +11,7 @@ class Cause(StrEnum):
     SUBSTITUTED = "substituted"  # answered by measurements of something else
     DESCRIBED = "described"  # computed from a description of links, not measured
     TRANSFERRED = "transferred"  # measured on other hardware
-    DOUBTFUL = "doubtful"  # measurements that contradict limits of the hardware, or each other
+    DOUBTFUL = "doubtful"  # a regressor that does not follow its measurements
 
     @property
     def in_words(self) -> str:

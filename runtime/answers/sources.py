@@ -9,11 +9,11 @@ from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, OperatorClass, Vector
 
-# 90 % of what substitutes were off by where the operator itself was measured too (docs/trust.md, Substitutes).
+# What 90 % of substitutes are within, where the operator itself was measured too (docs/trust.md, Substitutes).
 PART_LOG_HALF_WIDTH = math.log(1.1)
-OTHER_PASS_LOG_HALF_WIDTH = math.log(2.0)
+OTHER_PASS_LOG_HALF_WIDTH = {OperatorClass.COMPUTE: math.log(1.5), OperatorClass.MEMORY: math.log(3.0)}
 ALIKE_LOG_HALF_WIDTH = math.log(2.0)
-COLLECTIVE_LOG_HALF_WIDTH = math.log(1.5)
+COLLECTIVE_LOG_HALF_WIDTH = math.log(1.3)
 
 _OTHER_PASS = {Direction.FORWARD: Direction.BACKWARD, Direction.BACKWARD: Direction.FORWARD}
 
@@ -53,7 +53,7 @@ class Source:
         if self.is_part:
             return PART_LOG_HALF_WIDTH
         if self.is_other_pass:
-            return OTHER_PASS_LOG_HALF_WIDTH
+            return OTHER_PASS_LOG_HALF_WIDTH[OPERATORS[self.key[0]].operator_class]
         return ALIKE_LOG_HALF_WIDTH if self.alike else COLLECTIVE_LOG_HALF_WIDTH
 
     def asked(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:

@@ -122,6 +122,8 @@ def _settings(a: Manifest, b: Manifest) -> Sequence[SettingDifference]:
         # Equal words may leave out what differs.
         detail = " (differs in detail)" if in_words[0] == in_words[1] else ""
         found.append(SettingDifference(name="calibration", a=in_words[0] + detail, b=in_words[1] + detail))
+    if a.peaks != b.peaks:
+        found.append(SettingDifference(name="peaks", a=_peaks(a), b=_peaks(b)))
     for name in _FINGERPRINTS:
         of_a, of_b = ({f.digest: f.description for f in getattr(manifest, name)} for manifest in (a, b))
         if of_a.keys() != of_b.keys():
@@ -131,6 +133,10 @@ def _settings(a: Manifest, b: Manifest) -> Sequence[SettingDifference]:
 
 def _calibration(manifest: Manifest) -> str:
     return "none" if manifest.calibration is None else str(manifest.calibration)
+
+
+def _peaks(manifest: Manifest) -> str:
+    return "; ".join(map(str, manifest.peaks)) or "none"
 
 
 def _words(described: Mapping[str, str], other: Mapping[str, str]) -> str:

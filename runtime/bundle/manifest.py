@@ -5,6 +5,7 @@ features differ from this version's table is a `DataError` that names it.
 """
 
 import json
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from types import GenericAlias
@@ -15,11 +16,13 @@ from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_momen
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS, RegressorEntry, model_file
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.operators import Key
 
 __all__ = ["FORMAT", "STATISTICS", "UNKNOWN_MOMENT", "Key", "Manifest", "RegressorEntry", "model_file"]
 
 FORMAT = "kernelcast.bundle/3"
+_OPTIONAL = ("calibration", "peaks")
 
 UNKNOWN_MOMENT = "1970-01-01T00:00:00.000Z"
 """`created_at` where no measurement has a time."""
@@ -31,7 +34,8 @@ _Fingerprint = TypeVar("_Fingerprint", ComputeFingerprint, FabricFingerprint, So
 class Manifest:
     """Everything that a bundle holds but its models. `created_at` is ISO 8601 with a time zone:
     the moment of the newest measurement, so that the same measurements give the same bytes. `calibration` is None
-    where no measured steps corrected the bundle; manifest.json then has no such field.
+    where no measured steps corrected the bundle; manifest.json then has no such field. `peaks` are those of devices
+    whose peak is measured, not published (CPUs), by the description in `compute`; without any it has no such field.
 
     Raises:
         DataError: a value is outside what is allowed, two regressors answer the same thing, or statistics are
@@ -49,6 +53,7 @@ class Manifest:
     seed: int
     regressors: tuple[RegressorEntry, ...]
     calibration: Calibration | None = None
+    peaks: tuple[Peak, ...] = ()
 
     def __post_init__(self) -> None:
         where = "manifest"
@@ -56,6 +61,11 @@ class Manifest:
         require(self.statistic in STATISTICS, where, "statistic", self.statistic, " or ".join(STATISTICS))
         require(is_word(self.dtype), where, "dtype", self.dtype, "a name such as float32")
         require(is_hex(self.dataset_digest), where, "dataset_digest", self.dataset_digest, "hex digits")
+        devices = {fingerprint.description for fingerprint in self.compute}
+        for peak in self.peaks:
+            rate = peak.flops_per_s
+            require(peak.device in devices, where, "peaks", peak.device, "devices that compute describes")
+            require(math.isfinite(rate) and rate > 0, where, "peaks", rate, "a rate above 0")
         seen: set[tuple[Key, int]] = set()
         for entry in self.regressors:
             level = entry.key, entry.processes_per_node
@@ -89,6 +99,7 @@ class Manifest:
                 for entry in sorted(self.regressors, key=lambda e: (e.key, e.processes_per_node))
             ],
             **({} if self.calibration is None else {"calibration": self.calibration.to_dict()}),
+            **({"peaks": [peak.to_dict() for peak in self.peaks]} if self.peaks else {}),
         }
 
     @classmethod
@@ -103,9 +114,9 @@ class Manifest:
                 f"manifest: format is {values.get('format')!r:.80}, expected {FORMAT!r}; "
                 "make the bundle again from its database: kernelcast train --db DATABASE -o BUNDLE"
             )
-        names = ["format", *(f.name for f in fields(cls) if f.name != "calibration")]
-        calibrated = isinstance(values, dict) and "calibration" in values
-        read = FieldReader("manifest", values, [*names, "calibration"] if calibrated else names)
+        there = [name for name in _OPTIONAL if isinstance(values, dict) and name in values]
+        names = ["format", *(f.name for f in fields(cls) if f.name not in _OPTIONAL), *there]
+        read = FieldReader("manifest", values, names)
         return cls(
             kernelcast_version=read.text("kernelcast_version"),
             created_at=read.text("created_at"),
@@ -117,13 +128,24 @@ class Manifest:
             dataset_digest=read.text("dataset_digest"),
             seed=read.integer("seed"),
             regressors=tuple(RegressorEntry.from_dict(entry) for entry in read.items("regressors")),
-            calibration=Calibration.from_dict(read.value("calibration")) if calibrated else None,
+            calibration=Calibration.from_dict(read.value("calibration")) if "calibration" in there else None,
+            peaks=tuple(map(_peak, read.items("peaks"))) if "peaks" in there else (),
         )
 
     def to_json(self) -> bytes:
         """The one text of this manifest: equal manifests give equal bytes."""
         text = json.dumps(self.to_dict(), indent=2, sort_keys=True, ensure_ascii=True, allow_nan=False)
         return text.encode() + b"\n"
+
+
+def _peak(values: object) -> Peak:
+    read = FieldReader("manifest peaks", values, [f.name for f in fields(Peak)])
+    return Peak(
+        device=read.text("device"),
+        dtype=read.text("dtype"),
+        flops_per_s=read.number("flops_per_s"),
+        source=read.text("source"),
+    )
 
 
 def _described(fingerprints: Sequence[_Fingerprint]) -> list[dict[str, Any]]:

@@ -1,6 +1,7 @@
 """How much wider an interval gets outside of what was measured, as held-out distances showed."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
@@ -53,15 +54,7 @@ class Widening:
             "size_per_doubling": self.size_per_doubling,
             "layout_per_doubling": self.layout_per_doubling,
             "new_role": self.new_role,
-            "held_out": [
-                {
-                    "kind": one.kind,
-                    "doublings": one.doublings if math.isfinite(one.doublings) else None,
-                    "rows": one.rows,
-                    "inside": one.inside,
-                }
-                for one in self.held_out
-            ],
+            "held_out": held_out_values(self.held_out),
         }
 
     @classmethod
@@ -78,6 +71,19 @@ class Widening:
             new_role=read.number("new_role"),
             held_out=tuple(_held_out(one) for one in read.items("held_out")),
         )
+
+
+def held_out_values(held_out: Sequence[HeldOut]) -> list[dict[str, Any]]:
+    """Plain values; an infinite distance is null."""
+    return [
+        {
+            "kind": one.kind,
+            "doublings": one.doublings if math.isfinite(one.doublings) else None,
+            "rows": one.rows,
+            "inside": one.inside,
+        }
+        for one in held_out
+    ]
 
 
 def _held_out(values: object) -> HeldOut:

@@ -85,7 +85,7 @@ def _doubt(
     # What is left out has no time; it comes first.
     order = sorted(topics, key=lambda topic: -_or_all(shares[topic]))
     shown = [topic for topic in order if _or_all(shares[topic]) >= LEAST_SHARE] or order
-    clauses = [max(topics[topic], key=lambda one: one.severity).brief for topic in shown[:_MOST_TOPICS]]
+    clauses = [_worst(topics[topic], concerned, times_s).brief for topic in shown[:_MOST_TOPICS]]
     if len(shown) > _MOST_TOPICS:
         clauses.append(f"{len(shown) - _MOST_TOPICS} more")
     return Doubt(
@@ -95,6 +95,16 @@ def _doubt(
         has_influence=_or_all(share) >= LEAST_SHARE,
         warnings=tuple(warnings),
     )
+
+
+def _worst(
+    warnings: Sequence[Warnings],
+    concerned: Mapping[Warnings, Collection[Question]],
+    times_s: Mapping[Question, float],
+) -> Warnings:
+    """The most severe of one topic, among those with influence where there are such."""
+    with_influence = [one for one in warnings if _or_all(_share([one], concerned, times_s)) >= LEAST_SHARE]
+    return max(with_influence or warnings, key=lambda one: one.severity)
 
 
 def _share(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kernelcast.runtime.answers.asking import Question, question
+from kernelcast.runtime.answers.ranges import ELEMENTS, exceeded
 from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
@@ -16,18 +17,18 @@ from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AskedFeature:
-    """One entry of a workload vector, and the range that the regressor was trained on."""
+    """One entry of a workload vector, and the range that the regressor was trained on.
+
+    `inside` says whether the value lies in the range, give or take the tolerance of warnings; None of the features of
+    an elementwise operator, whose number of elements decides.
+    """
 
     name: str
     unit: str
     value: int
     minimum: float
     maximum: float
-
-    @property
-    def inside(self) -> bool:
-        """Whether the value lies in the range."""
-        return self.minimum <= self.value <= self.maximum
+    inside: bool | None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
@@ -44,10 +45,10 @@ class AskedFeature:
 class Explanation:
     """One question that a step asked about an operator, and the answer.
 
-    `entry` is the regressor that answered, for `features`; it differs from `operator` where a substitute did,
-    whose time was multiplied by `factor`. `calibration_factor` is the calibration's for its class, which the times
-    contain; 1 without one. `calls` are those of one step, summed over the stages; `share` is
-    their part in the time of all devices' work.
+    `entry` is the regressor that answered, for `features` and, of an elementwise operator, `elements`; it differs from
+    `operator` where a substitute did, whose time was multiplied by `factor`. `calibration_factor` is the calibration's
+    for its class, which the times contain; 1 without one. `calls` are those of one step, summed over the stages;
+    `share` is their part in the time of all devices' work.
     """
 
     operator: str
@@ -55,6 +56,7 @@ class Explanation:
     direction: Direction
     vector: tuple[int, ...]
     features: tuple[AskedFeature, ...]
+    elements: AskedFeature | None
     entry: RegressorEntry
     factor: float
     calibration_factor: float
@@ -65,6 +67,12 @@ class Explanation:
     total_s: float
     share: float
 
+    @property
+    def inside(self) -> bool:
+        """Whether everything asked lies in the trained range."""
+        asked = [*self.features, *([self.elements] if self.elements else [])]
+        return all(one.inside is not False for one in asked)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, see docs/json.md."""
         entry = self.entry
@@ -74,6 +82,7 @@ class Explanation:
             "direction": self.direction.value,
             "vector": list(self.vector),
             "features": [feature.to_dict() for feature in self.features],
+            "elements": None if self.elements is None else self.elements.to_dict(),
             "time_us": self.time_us,
             "interval_us": [self.low_us, self.high_us],
             "calibration_factor": self.calibration_factor,
@@ -154,6 +163,7 @@ def _explain(
     assert entry is not None
     source_vector, factor = source.asked(vector, entry)
     ranges = zip(OPERATORS[entry.operator].features.items(), source_vector, entry.training_range, strict=True)
+    outside = {one.feature for one in exceeded(entry, source_vector)}
     time_us, low_us, high_us = estimate.answers[asked]
     calibration = estimate.provenance.calibration
     return Explanation(
@@ -162,8 +172,25 @@ def _explain(
         direction=key[1],
         vector=vector,
         features=tuple(
-            AskedFeature(name=feature, unit=unit, value=value, minimum=low, maximum=high)
+            AskedFeature(
+                name=feature,
+                unit=unit,
+                value=value,
+                minimum=low,
+                maximum=high,
+                inside=feature not in outside if entry.elements_range is None else None,
+            )
             for (feature, unit), value, (low, high) in ranges
+        ),
+        elements=None
+        if entry.elements_range is None
+        else AskedFeature(
+            name=ELEMENTS,
+            unit="elements",
+            value=round(OPERATORS[entry.operator].elements(source_vector)),
+            minimum=entry.elements_range[0],
+            maximum=entry.elements_range[1],
+            inside=ELEMENTS not in outside,
         ),
         entry=entry,
         factor=factor,

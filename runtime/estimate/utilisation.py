@@ -35,9 +35,14 @@ def hardware_flops(parts: Decomposition) -> float:
 def peak_of(bundle: Bundle) -> Peak | None:
     """The peak of the devices that a bundle was measured on, in its element type.
 
-    None where a device is unknown or does not compute in that type, or where devices of several rates were measured.
+    That of a CPU is measured. None where a device is unknown or does not compute in that type, or where devices of
+    several rates were measured.
     """
-    found = {_published(device, bundle.manifest.dtype) for device in bundle.manifest.compute}
+    manifest = bundle.manifest
+    measured = {peak.device: peak for peak in manifest.peaks if peak.dtype == manifest.dtype}
+    found = {
+        _published(device, manifest.dtype) or measured.get(device.description) for device in manifest.compute
+    }
     return found.pop() if len(found) == 1 else None
 
 

@@ -13,6 +13,9 @@ class Peak:
     flops_per_s: float
     source: str
 
+    def __str__(self) -> str:
+        return f"{self.flops_per_s / 1e9:.4g} GFLOP/s in {self.dtype} ({self.source})"
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         return asdict(self)

@@ -10,7 +10,6 @@ from kernelcast.cli.main import main
     [
         ["ingest", "trace.json", "--db", "x.db", "--max-size-gib"],
         ["db", "merge", "a.db", "--into", "b.db", "--max-size-gib"],
-        ["collect", "plan", "--memory"],
         ["collect", "comm", "--procs", "2", "--db", "x.db", "--timeout"],
         ["validate", "run", "--bundle", "x.kcast", "--db", "x.db", "--timeout"],
     ],

@@ -1,6 +1,7 @@
 """`kernelcast probe`: readable, as JSON, and the same both ways."""
 
 import json
+import re
 
 import pytest
 from click.testing import CliRunner
@@ -20,7 +21,7 @@ def invoke(*arguments: str) -> str:
 
 def test_json_holds_fingerprints_that_read_back() -> None:
     document = json.loads(invoke("--json"))
-    assert list(document) == ["format", *KINDS]
+    assert list(document) == ["format", *KINDS, "peaks"]
     assert document["format"] == "kernelcast.fingerprints/1"
     for name, kind in KINDS.items():
         part = document[name]
@@ -28,16 +29,26 @@ def test_json_holds_fingerprints_that_read_back() -> None:
         fingerprint = kind.from_dict(part["fields"])
         assert fingerprint.digest == part["digest"]
         assert fingerprint.description == part["description"]
-    assert invoke("--json") == invoke("--json")
+    again = json.loads(invoke("--json"))
+    peaks = document.pop("peaks")
+    assert set(peaks["flops_per_s"]) == set(again.pop("peaks")["flops_per_s"]) == {"float32", "bfloat16"}
+    assert all(1e7 < rate < 1e15 for rate in peaks["flops_per_s"].values())
+    assert 1e7 < peaks["memory_bytes_per_s"] < 1e13
+    # Fingerprints do not depend on what was measured.
+    assert document == again
 
 
 def test_readable_says_the_same() -> None:
     document, text = json.loads(invoke("--json")), invoke()
     lines = text.splitlines()
     heads = [line for line in lines if not line.startswith(" ")]
-    assert heads == [
+    assert heads[:-1] == [
         f"{name:9} {document[name]['digest']}  {document[name]['description']}" for name in KINDS
     ]
+    assert re.fullmatch(
+        r"measured  matrix products [\d.]+ .?FLOP/s float32, [\d.]+ .?FLOP/s bfloat16; copies [\d.]+ .?B/s",
+        heads[-1],
+    )
     fields = {line.split()[0]: line.split(maxsplit=1)[1] for line in lines if line.startswith("  ")}
     assert fields["device_name"] == document["compute"]["fields"]["device_name"]
     assert fields["caches"] == ", ".join(document["compute"]["fields"]["caches"])

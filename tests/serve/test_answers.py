@@ -234,6 +234,15 @@ def test_the_description_knows_every_field(server: Server) -> None:
         assert known.split("known are ")[1].split(", ") == list(schemas[name]["properties"])
 
 
+def test_the_description_names_what_a_prediction_answers_first(server: Server) -> None:
+    paths = server.get("/openapi.json").json["paths"]
+    content = paths["/predict"]["post"]["responses"]["200"]["content"]["application/json"]["schema"]
+    asked = {"model": "llama-2-7b", "micro_batch": 1, "micro_batches": 1}
+    answer = server.post("/predict", asked).json
+    assert {"mfu", "tflops_per_device", "peak"} <= set(content["properties"]) <= set(answer)
+    assert set(content["required"]) == set(content["properties"])
+
+
 def test_no_answer_names_a_path_of_the_server(server: Server, folder: Path, tmp_path: Path) -> None:
     asked = {"model": "llama-2-7b", "micro_batch": 1, "micro_batches": 1, "steps": 1}
     bodies = [server.get(path).body for path in ("/health", "/metrics", "/openapi.json", "/no/such/path")]

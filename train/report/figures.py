@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.bundle.widening import KINDS, HeldOut, held_out_values
 from kernelcast.runtime.operators import OPERATORS, role_name
 from kernelcast.train.dataset import Array
 from kernelcast.train.fit import Trained
@@ -96,6 +97,7 @@ class OperatorFigures:
             "rows": entry.rows,
             "error": entry.validation_error,
             "coverage": entry.interval_coverage,
+            "widening": entry.widening.to_dict() if entry.widening else None,
             "extrapolation_error": entry.extrapolation_error,
             "size_bytes": entry.size_bytes,
             "algorithm": entry.algorithm,
@@ -150,6 +152,25 @@ class TrainingFigures:
         measured = [(c, o.entry.rows) for o in self.operators if (c := o.entry.interval_coverage) is not None]
         return sum(c * rows for c, rows in measured) / sum(rows for _, rows in measured) if measured else None
 
+    @property
+    def held_out(self) -> tuple[HeldOut, ...]:
+        """Coverage of held-out sizes, layouts and roles by distance, over all rows of all regressors."""
+        found: dict[tuple[str, float], list[tuple[int, float]]] = {}
+        for operator in self.operators:
+            for one in operator.entry.widening.held_out if operator.entry.widening else ():
+                found.setdefault((one.kind, one.doublings), []).append((one.rows, one.rows * one.inside))
+        return tuple(
+            HeldOut(
+                kind=kind,
+                doublings=doublings,
+                rows=(rows := sum(count for count, _ in own)),
+                inside=min(1.0, sum(inside for _, inside in own) / rows),
+            )
+            for (kind, doublings), own in sorted(
+                found.items(), key=lambda one: (KINDS.index(one[0][0]), one[0][1])
+            )
+        )
+
     def _counted(self) -> Sequence[OperatorFigures]:
         return [o for o in self.operators if not o.is_collective] or self.operators
 
@@ -190,6 +211,7 @@ class TrainingFigures:
             "mean_validation_error": self.mean_validation_error,
             "mean_collective_error": self.mean_collective_error,
             "mean_coverage": self.mean_coverage,
+            "held_out": held_out_values(self.held_out),
             "mean_reference_error": self.mean_reference_error,
             "mean_extrapolation_error": self.mean_extrapolation_error,
             "operators": [operator.to_dict() for operator in self.operators],

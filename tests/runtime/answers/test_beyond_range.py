@@ -67,6 +67,14 @@ def test_layouts_are_as_far_as_the_nearest_measured_one(regressor: Regressor) ->
     assert added_half_width(one, (256, 16, 4), "data") == pytest.approx(0.1 * 2 + 0.5 * 3)
 
 
+def test_links_that_were_not_measured_are_another_matter(regressor: Regressor) -> None:
+    one = replace(entry(regressor, REDUCE), layouts=((1, 2), (1, 4)))
+    assert added_half_width(one, (64, 1, 8), "data") == pytest.approx(0.5)
+    assert added_half_width(one, (64, 2, 4), "data") == pytest.approx(0.5 + math.log(10))
+    both = replace(one, layouts=((1, 2), (1, 4), (2, 1)))
+    assert added_half_width(both, (64, 2, 4), "data") == pytest.approx(0.5)
+
+
 def test_a_million_devices_from_two_are_a_guess(regressor: Regressor) -> None:
     one = replace(entry(regressor, REDUCE, None), layouts=((1, 2),))
     _, low_us, high_us = widened((1000, 990, 1010), added_half_width(one, (64, 1 << 17, 8), "data"))

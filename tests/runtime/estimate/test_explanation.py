@@ -2,11 +2,13 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.estimate.explanation import Explanation, explain_operator
 from kernelcast.runtime.operators import Direction
 
@@ -51,6 +53,25 @@ def test_by_hand(make_bundle: Make) -> None:
     assert to_input.share == to_weights.share == pytest.approx(120 / 4360)
     assert forward.entry.algorithm == "linear"
     json.dumps(forward.to_dict(), allow_nan=False)
+
+
+def test_elements_decide_whether_an_elementwise_operator_is_inside(make_bundle: Make, tmp_path: Path) -> None:
+    read = read_bundle(make_bundle(largest=20))
+    entries = tuple(
+        replace(entry, elements_range=(1.0, 64.0)) if entry.operator in ("gelu", "softmax") else entry
+        for entry in read.manifest.regressors
+    )
+    path = tmp_path / "elements.kcast"
+    write_bundle(path, replace(read.manifest, regressors=entries), read.files)
+    one = explained(path, "gelu")[0]
+    # 1 · 4 tokens of 32 columns.
+    assert one.elements is not None
+    assert (one.elements.name, one.elements.value, one.elements.maximum, one.elements.inside) == (
+        "elements", 128, 64, False,
+    )  # fmt: skip
+    assert {feature.inside for feature in one.features} == {None}
+    assert not one.inside
+    assert explained(path, "layer_norm")[0].elements is None
 
 
 def test_recomputed_passes_count(make_bundle: Make) -> None:

@@ -1,6 +1,7 @@
 """FLOPs of the model and utilisation: by hand, and the laws that hold for every layout."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism
+from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism
+from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.hardware.devices import device
+from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.operators import Direction
 
 Make = Callable[..., Path]
@@ -82,6 +85,30 @@ def test_the_peak_is_that_of_the_measured_device(
     if peak is None:
         assert (found.mfu, found.hfu) == (None, None)
         assert found.to_dict()["peak"] is None
+
+
+def test_the_peak_of_a_cpu_is_measured(make_bundle: Make, tmp_path: Path) -> None:
+    cpu = ComputeFingerprint(kind="cpu", device_name="Example CPU", cores=4, threads=2)
+    read = read_bundle(make_bundle(compute=[cpu]))
+    assert predict(read.path).peak is None
+    peak = Peak(device=cpu.description, dtype="float32", flops_per_s=1e12, source="measured")
+    write_bundle(tmp_path / "cpu.kcast", replace(read.manifest, peaks=(peak,)), read.files)
+    found = predict(tmp_path / "cpu.kcast")
+    assert found.peak == peak
+    assert found.mfu == pytest.approx(found.flops_per_s_per_device / 1e12)
+    # A rate in another element type is not the one that is asked for.
+    other = replace(peak, dtype="bfloat16")
+    write_bundle(tmp_path / "other.kcast", replace(read.manifest, peaks=(other,)), read.files)
+    assert predict(tmp_path / "other.kcast").peak is None
+
+
+@pytest.mark.parametrize(("field", "value"), [("device", "Another CPU"), ("flops_per_s", -1.0)])
+def test_peaks_that_are_none_are_refused(make_bundle: Make, field: str, value: object) -> None:
+    cpu = ComputeFingerprint(kind="cpu", device_name="Example CPU", cores=4, threads=2)
+    read = read_bundle(make_bundle(compute=[cpu]))
+    peak = Peak(device=cpu.description, dtype="float32", flops_per_s=1e12, source="measured")
+    with pytest.raises(DataError, match=r"^manifest: peaks is "):
+        replace(read.manifest, peaks=(replace(peak, **{field: value}),))
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])

@@ -1,0 +1,111 @@
+"""How far off substitutes are: every operator of some bundles answered as if it had not been measured.
+
+`python benchmarks/bench_substitutes.py BUNDLE...` prints, per bundle, operator and direction, what would answer in its
+place and the quantiles of |log(substitute / own)| over its trained range; last, per kind of substitute, the quantile
+that the half-widths in runtime/answers/sources.py are made of. No network, no GPU, seconds.
+"""
+
+import math
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from random import Random
+
+from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.answers.sources import Source, source_of
+from kernelcast.runtime.bundle.file import Bundle, read_bundle
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.operators import Vector
+
+_WORKLOADS = 200
+_LEVEL = 0.9
+
+
+def main(paths: list[str]) -> None:
+    """Print the tables of some bundles."""
+    kinds: dict[str, list[float]] = defaultdict(list)
+    print(f"{'bundle':16} {'operator':34} {'answered by':40} {'kind':10} median  {_LEVEL:.0%}")
+    for path in paths:
+        bundle = read_bundle(path)
+        predictor = Predictor(bundle)
+        for key in sorted(bundle.entries):
+            for source in _substitutes(key, bundle):
+                errors = sorted(_errors(predictor, bundle, source))
+                if not errors:
+                    continue
+                kind = _kind(source)
+                kinds[kind].append(_quantile(errors, _LEVEL))
+                own, by = f"{key[0]} ({key[1]})", f"{source.answered_by[0]} ({source.answered_by[1]})"
+                print(
+                    f"{Path(path).stem:16.16} {own:34} {by:40} {kind:10} "
+                    f"{_times(_quantile(errors, 0.5)):>6} {_times(_quantile(errors, _LEVEL)):>5}"
+                )
+    print("\nOver operators and bundles, the median and the largest of those 90 %:")
+    for kind, found in sorted(kinds.items()):
+        print(
+            f"  {kind:10} {_times(_quantile(sorted(found), 0.5)):>6} {_times(max(found)):>6}  ({len(found)} cases)"
+        )
+
+
+def _substitutes(key: tuple[str, object], bundle: Bundle) -> Iterator[Source]:
+    """What would answer without the operator, and without this direction of it."""
+    name = key[0]
+    seen = set()
+    for left in (
+        {one for one in bundle.entries if one[0] != name},
+        {one for one in bundle.entries if one != key},
+    ):
+        source = source_of(key, left)  # type: ignore[arg-type]  # a key of the bundle
+        if source is not None and source.answered_by not in seen:
+            seen.add(source.answered_by)
+            yield source
+
+
+def _errors(predictor: Predictor, bundle: Bundle, source: Source) -> Iterator[float]:
+    own, other = bundle.entries[source.key], bundle.entries[source.answered_by]
+    for vector in _workloads(own):
+        asked, factor = source.asked(vector, other)
+        time_us = predictor.answers_of(*source.key, [vector])[vector][0]
+        instead_us = factor * predictor.answers_of(*source.answered_by, [asked])[asked][0]
+        yield abs(math.log(instead_us / time_us))
+
+
+def _workloads(entry: RegressorEntry) -> Iterator[Vector]:
+    """Random workloads of the trained range, even in the logarithm; collectives in their layouts."""
+    random = Random(f"{entry.operator} {entry.direction}")
+    sizes = entry.training_range[:-2] if entry.layouts else entry.training_range
+    features = list(entry.features)
+    for _ in range(_WORKLOADS):
+        vector = [
+            round(math.exp(random.uniform(math.log(max(low, 1)), math.log(max(high, 1)))))
+            for low, high in sizes
+        ]
+        if entry.layouts:
+            vector += random.choice(entry.layouts)
+        if entry.equal_features:
+            one, partner = (features.index(name) for name in entry.equal_features)
+            vector[one] = vector[partner]
+        yield tuple(vector)
+
+
+def _kind(source: Source) -> str:
+    if source.is_part:
+        return "part"
+    if source.is_other_pass:
+        return "other pass"
+    return "alike" if source.alike else "collective"
+
+
+def _quantile(ordered: list[float], share: float) -> float:
+    return ordered[min(int(share * len(ordered)), len(ordered) - 1)]
+
+
+def _times(log_error: float) -> str:
+    return f"{math.exp(log_error):.2f}×"
+
+
+if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit(__doc__)
+    main(sys.argv[1:])

@@ -1,0 +1,65 @@
+"""What a device reaches in a second or two of work: matrix products per element type, and copies of memory."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+_DTYPES = ("float32", "bfloat16")
+_SIDE = 2048
+_COPIED_BYTES = 1 << 28
+"""Far more than a cache."""
+_BUDGET_S = 0.5
+_LEAST_RUNS = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MeasuredPeaks:
+    """The best of some runs: FLOP/s of a square matrix product per element type, bytes read and written by a copy."""
+
+    flops_per_s: dict[str, float]
+    memory_bytes_per_s: float
+
+
+def measure_peaks(device: torch.device, *, threads: int) -> MeasuredPeaks:
+    """Measure with as many threads as one process computes with. Other work on the machine makes it slower.
+
+    On a CPU the number of threads is set for the measurement, and what it was after it.
+    """
+    before = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(threads)
+    try:
+        return MeasuredPeaks(
+            flops_per_s={name: _matmul_flops_per_s(getattr(torch, name), device) for name in _DTYPES},
+            memory_bytes_per_s=_copy_bytes_per_s(device),
+        )
+    finally:
+        torch.set_num_threads(before)
+
+
+def _matmul_flops_per_s(dtype: torch.dtype, device: torch.device) -> float:
+    a, b = (torch.randn(_SIDE, _SIDE, device=device).to(dtype) for _ in range(2))
+    out = torch.empty_like(a)
+    return 2 * _SIDE**3 / _shortest_s(lambda: torch.mm(a, b, out=out), device)
+
+
+def _copy_bytes_per_s(device: torch.device) -> float:
+    source = torch.zeros(_COPIED_BYTES, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    return 2 * _COPIED_BYTES / _shortest_s(lambda: target.copy_(source), device)
+
+
+def _shortest_s(work: Callable[[], object], device: torch.device) -> float:
+    """Shortest of several runs after one that warms up: at least three, then for half a second."""
+    times_s: list[float] = []
+    begin = None
+    while len(times_s) <= _LEAST_RUNS or time.perf_counter() - (begin or 0.0) < _BUDGET_S:
+        start = time.perf_counter()
+        work()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+        times_s.append(time.perf_counter() - start)
+        begin = begin or time.perf_counter()
+    return min(times_s[1:])
