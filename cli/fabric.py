@@ -12,6 +12,9 @@ VERBS = MappingProxyType(
         "show": Verb("fabric_show", "show", "", "Show a fabric, and times of collectives on it."),
         "new": Verb("fabric_new", "new", "", "Describe a fabric in a small TOML file."),
         "add": Verb("fabric_add", "add", "store", "Store a description in a database."),
+        "attach": Verb(
+            "fabric_attach", "attach", "", "Put a description into a bundle, without training again."
+        ),
     }
 )
 
@@ -29,4 +32,5 @@ def fabric() -> None:
     kernelcast fabric new ours --devices-per-node 8 --inside NVSwitch --inside-gb-per-s 450 --cards 8 \\
       --gbit-per-s 400 -o ours.toml
     kernelcast fabric add ours.toml --db bench.db
+    kernelcast fabric attach ours.toml --bundle h100.kcast -o h100-described.kcast
     """

@@ -7,6 +7,7 @@ A kept result is what the command printed, with the day, the machine, the comman
 """
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -59,13 +60,17 @@ def _published(result: dict[str, Any]) -> Iterator[str]:
     """Steps, then components, of `validate published --json`."""
     yield f"{result['site']} ({result['hardware']}); measured: {result['source']}."
     yield ""
-    heads = ("model (pp-tp-dp)", "measured", "closed form", "error", "simulated", "error", "published error")
+    heads = (
+        "model (pp-tp-dp)", "measured", "closed form", "error", "90 % interval", "simulated", "error",
+        "published error",
+    )  # fmt: skip
     rows = [
         (
             run["label"],
             f"{run['measured_s']:.3f} s",
             f"{run['predicted_s']:.3f} s",
             signed(run["error"]),
+            _interval_s(run),
             f"{run['simulated_s']:.3f} s",
             signed(run["simulated_error"]),
             signed(run["published_error"]),
@@ -77,6 +82,7 @@ def _published(result: dict[str, Any]) -> Iterator[str]:
         "",
         "",
         share(result["mean_abs_error"]),
+        f"{sum(bool(run['is_inside']) for run in result['runs'])} of {len(result['runs'])} inside",
         "",
         share(result["mean_abs_simulated_error"]),
         share(result["mean_abs_published_error"]),
@@ -87,6 +93,61 @@ def _published(result: dict[str, Any]) -> Iterator[str]:
         yield "Errors of components, closed form; in brackets the published prediction's:"
         yield ""
         yield from _components(result["runs"])
+    yield ""
+    yield from _doubts(result["training"])
+    yield ""
+
+
+def _doubts(training: dict[str, Any]) -> Iterator[str]:
+    """What a training left out, and how wide intervals are outside of what was measured."""
+    doubtful = training["doubtful"]
+    yield (
+        f"Of {training['samples']:,} samples {doubtful['impossible']:,} are impossible and {doubtful['outlier']:,} "
+        "outliers; they train nothing ([trust.md](trust.md)):"
+    )
+    yield ""
+    yield from (
+        f"- {one['operator']} ({one['direction']}): {one['reason']}"
+        for one in training["skipped"]
+        if "flagged" in one["reason"]
+    )
+    yield ""
+    yield (
+        f"Mean error of the operators {share(training['mean_validation_error'])}, of collectives "
+        f"{share(training['mean_collective_error'])}; held-out rows within their 90 % interval "
+        f"{share(training['mean_coverage'])}. Outside of what was fitted, by distance:"
+    )
+    yield ""
+    heads = ("held out", "distance, doublings", "rows", "within the interval")
+    rows = []
+    low = 0.0
+    for one in training["held_out"]:
+        low = low if one["kind"] == (rows[-1][0] if rows else "") else 0.0
+        high = one["doublings"]
+        distance = (
+            "–" if one["kind"] == "role" else f"above {low:g}" if high is None else f"{low:g} to {high:g}"
+        )
+        rows.append((one["kind"], distance, f"{one['rows']:,}", share(one["inside"])))
+        low = high or low
+    yield from table(heads, rows)
+    yield ""
+    yield "What a doubling adds to the interval, as a factor of the time; `role` is what a new role adds:"
+    yield ""
+    rows = [
+        (
+            f"{one['operator']} ({one['direction']})",
+            factor(one["widening"]["size_per_doubling"]),
+            factor(one["widening"]["layout_per_doubling"]) if one["layouts"] else "–",
+            factor(one["widening"]["new_role"]) if len(one["roles"]) > 1 else "–",
+        )
+        for one in training["operators"]
+    ]
+    yield from table(("operator", "size", "layout", "role"), rows)
+
+
+def _interval_s(run: dict[str, Any]) -> str:
+    low_s, high_s = run["interval_s"]
+    return f"{low_s:.2f} to {high_s:.2f} s, {'inside' if run['is_inside'] else 'outside'}"
 
 
 def _components(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -228,6 +289,11 @@ def signed(error: float | None) -> str:
     return "–" if error is None else f"{100 * error:+.2f} %"
 
 
+def factor(log_half_width: float) -> str:
+    """`1.05×`."""
+    return f"{math.exp(log_half_width):.2f}×"
+
+
 def share(error: float | None) -> str:
     """`1.23 %`, a dash where it is not known."""
     return "–" if error is None else f"{100 * error:.2f} %"
@@ -240,8 +306,12 @@ def keep(name: str, arguments: Sequence[str]) -> Path:
     result = json.loads(printed)
     for run in result.get("runs", []):
         run.pop("operators", None)  # thousands of lines, which the page does not show
-    if "bundle" in result:
-        result["bundle"] = Path(result["bundle"]).name
+    for document in (result, result.get("training", {})):
+        if "bundle" in document:
+            document["bundle"] = Path(document["bundle"]).name
+    for operator in result.get("training", {}).get("operators", []):
+        for long in ("outliers", "hyperparameters"):
+            operator.pop(long, None)
     # Folders of this machine say nothing to a reader.
     shown = [Path(word).name if "/" in word else word for word in arguments]
     kept = {

@@ -5,8 +5,11 @@ A fingerprint with the backend `described` holds the fields of a description (do
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 from kernelcast.runtime.bundle.fingerprint import DESCRIBED, FabricFingerprint
+from kernelcast.runtime.bundle.manifest import Manifest
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.hardware.fabric_file import fabric_from_lines, fabric_lines
 
@@ -35,6 +38,22 @@ def described_fabrics(fingerprints: Iterable[FabricFingerprint], *, where: str) 
         for one in fingerprints
         if one.backend == DESCRIBED
     )
+
+
+def with_description(manifest: Manifest, fabric: Fabric) -> Manifest:
+    """The manifest of a bundle whose fabric `fabric` describes, instead of what described it before.
+
+    Raises:
+        UsageError: the measured nodes have another number of devices.
+    """
+    measured = measured_fabrics(manifest.fabric)
+    sizes = sorted({one.gpus_per_node for one in measured})
+    if sizes and fabric.devices_per_node not in sizes:
+        known = ", ".join(map(str, sizes))
+        raise UsageError(
+            f"fabric {fabric.name} has nodes of {fabric.devices_per_node}, expected {known}, as the bundle was measured"
+        )
+    return replace(manifest, fabric=(*measured, fingerprint_of(fabric)))
 
 
 def measured_fabrics(fingerprints: Iterable[FabricFingerprint]) -> tuple[FabricFingerprint, ...]:

@@ -9,7 +9,9 @@ from click.testing import CliRunner, Result
 
 from kernelcast.cli.main import kernelcast
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.bundle.described_fabric import described_fabrics
+from kernelcast.runtime.bundle.described_fabric import described_fabrics, measured_fabrics
+from kernelcast.runtime.bundle.file import read_bundle
+from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.hardware.fabric_file import fabric_named, read_fabric, shipped_fabrics
 from kernelcast.store import Database, merge_databases
 
@@ -114,6 +116,25 @@ def test_a_description_survives_a_database_its_merge_and_its_export(folder: Path
         fabric_named("h100-3200g"),
         read_fabric("ours.toml"),
     }
+
+
+def test_a_description_is_attached_to_a_bundle_without_training(folder: Path, make_bundle: Make) -> None:
+    before = read_bundle(make_bundle(fabric=[FabricFingerprint(backend="nccl", gpus_per_node=8)]))
+    for name in ("a100-1600g", "h100-3200g"):
+        attached = run(f"fabric attach {name} --bundle test.kcast -o described.kcast")
+        assert attached.output.startswith(f"described.kcast: {name}: 8 devices per node")
+    after = read_bundle("described.kcast")
+    assert after.files == before.files
+    assert measured_fabrics(after.manifest.fabric) == before.manifest.fabric
+    assert described_fabrics(after.manifest.fabric, where="here") == (fabric_named("h100-3200g"),)
+    run("fabric attach a100-1600g --bundle described.kcast -o again.kcast")
+    again = read_bundle("again.kcast").manifest.fabric
+    assert described_fabrics(again, where="here") == (fabric_named("a100-1600g"),)
+    refused = run("fabric attach perlmutter --bundle test.kcast -o none.kcast").exception
+    assert str(refused) == "fabric perlmutter has nodes of 4, expected 8, as the bundle was measured"
+    assert not (folder / "none.kcast").exists()
+    shown = run("fabric show described.kcast --layout 1x8 --size 1GiB")
+    assert 'name = "h100-3200g"' in shown.output
 
 
 def test_commands_that_predict_take_a_fabric(make_bundle: Make) -> None:

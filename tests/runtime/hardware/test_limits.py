@@ -77,7 +77,8 @@ def test_a_collective_is_not_faster_than_the_cards_of_a_node(
 
 @pytest.mark.parametrize(
     ("name", "least_us"),
-    [("all_gather", 20_000), ("all_reduce", 6666), ("reduce_scatter", 5000), ("all_to_all", 5000)],
+    # An A100's switches do not add up: an all-reduce is a reduce-scatter and an all-gather.
+    [("all_gather", 20_000), ("all_reduce", 10_000), ("reduce_scatter", 5000), ("all_to_all", 5000)],
 )
 def test_a_collective_is_not_faster_than_a_device_s_link(name: str, least_us: float) -> None:
     assert not found(name, ONCE, (10**9, 1, 4), least_us + 1)
@@ -85,6 +86,7 @@ def test_a_collective_is_not_faster_than_a_device_s_link(name: str, least_us: fl
 
 
 def test_in_switch_reduction_is_possible() -> None:
+    assert found("all_reduce", ONCE, (10**9, 1, 8), 0.9 * 2e9 / 450e9 * 1e6, device=device("h100-sxm"))
     # 8.6 GB in 31,227 µs on an H100 node: a bus bandwidth of 481 GB/s over links of 450 GB/s.
     assert not found("all_reduce", ONCE, (8_589_934_592 // 2, 1, 8), 31_226.8, device=device("h100-sxm"))
 
