@@ -7,7 +7,12 @@ from typing import TypeAlias
 
 from kernelcast.runtime.answers.beyond_range import added_half_width, widened
 from kernelcast.runtime.answers.concurrency import ConcurrencyWarning
-from kernelcast.runtime.answers.fabric_notes import DescribedWarning, DevicesPerNodeWarning, ExtendedWarning
+from kernelcast.runtime.answers.fabric_notes import (
+    DescribedWarning,
+    DevicesPerNodeWarning,
+    ExtendedWarning,
+    TransferredWarning,
+)
 from kernelcast.runtime.answers.large_error import LARGE_ERROR, LargeErrorWarning
 from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.answers.ranges import RangeWarning
@@ -36,6 +41,7 @@ Warnings: TypeAlias = (
     | DescribedWarning
     | ExtendedWarning
     | DevicesPerNodeWarning
+    | TransferredWarning
 )
 
 _UNKNOWN: Answer = (math.nan, math.nan, math.nan)

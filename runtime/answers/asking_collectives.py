@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
 from kernelcast.runtime.answers.capping import at_least, cap_by_device, cap_by_links
 from kernelcast.runtime.answers.collective_times import Collectives, scaled_entries
-from kernelcast.runtime.answers.fabric_notes import DescribedWarning, ExtendedWarning
+from kernelcast.runtime.answers.fabric_notes import DescribedWarning, ExtendedWarning, TransferredWarning
 from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.bundle.calibration import Calibration, factor_of
 from kernelcast.runtime.bundle.regressor_entry import Layout
@@ -90,6 +90,9 @@ def _measured(
     found = OperatorTimes(problems=answered.problems)
     for warning, questions_of in answered.concerned.items():
         found.doubt(warning, (one for one, scaled in asked.items() if scaled in questions_of))
+    if with_warnings and source.is_asked:
+        names = tuple(sorted({one[0][0] for one in asked}))
+        found.doubt(TransferredWarning(operators=names, fabric=source.name), asked)
     by_layout: dict[tuple[Key, Layout], list[Question]] = {}
     for one, scaled in asked.items():
         key, (_, nodes, gpus), _ = one

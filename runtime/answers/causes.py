@@ -10,7 +10,7 @@ class Cause(StrEnum):
     EXTRAPOLATED = "extrapolated"  # asked beyond what was measured
     SUBSTITUTED = "substituted"  # answered by measurements of something else
     DESCRIBED = "described"  # computed from a description of links, not measured
-    TRANSFERRED = "transferred"  # measured on other hardware
+    TRANSFERRED = "transferred"  # measured on another cluster
     DOUBTFUL = "doubtful"  # a regressor that does not follow its measurements
 
     @property

@@ -54,6 +54,36 @@ class DescribedWarning:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TransferredWarning:
+    """Collectives were answered by another bundle's measurements, of another cluster."""
+
+    cause: ClassVar[Cause] = Cause.TRANSFERRED
+    topic: ClassVar[str] = "fabric"
+    severity: ClassVar[float] = 1.0
+
+    operators: tuple[str, ...]
+    fabric: str
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.operators)}: answered by the measurements of {self.fabric}"
+
+    @property
+    def brief(self) -> str:
+        """A clause for a line."""
+        return f"{', '.join(self.operators)} from {self.fabric}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "cause": self.cause.value,
+            "kind": "transferred",
+            "operators": list(self.operators),
+            "fabric": self.fabric,
+            "message": str(self),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExtendedWarning:
     """A collective's layout was never measured: its measured layouts were extended by a description."""
 

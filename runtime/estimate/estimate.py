@@ -216,10 +216,13 @@ class Estimate:
     def times_s(self) -> dict[Question, float]:
         """Time of the calls that ask each question, in a step, over all stages."""
         times_s: dict[Question, float] = {}
-        for row in self._rows():
-            asked = (row.operator, row.direction), row.vector, row.role
-            repeats = 1 if row.component in ONCE_PER_UPDATE else self.parallelism.micro_batches
-            times_s[asked] = times_s.get(asked, 0.0) + repeats * row.total_s
+        for stage in range(len(self.parts.stages)):
+            for component, call in self.parts.calls(stage):
+                asked = question(call)
+                if asked in self.answers:
+                    repeats = 1 if component in ONCE_PER_UPDATE else self.parallelism.micro_batches
+                    time_s = repeats * call.count * self.answers[asked][0] / _US_PER_S
+                    times_s[asked] = times_s.get(asked, 0.0) + time_s
         return times_s
 
     def warning_values(self) -> dict[str, Any]:

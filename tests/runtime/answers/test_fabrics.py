@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.answers.fabric_choice import FabricBundle, find_fabric
 from kernelcast.runtime.answers.fabric_notes import DescribedWarning, DevicesPerNodeWarning, ExtendedWarning
 from kernelcast.runtime.bundle.described_fabric import fingerprint_of
@@ -137,6 +138,10 @@ def test_another_bundle_answers_with_its_own_element_size(
         assert time_us == pytest.approx(2 * entries + 1, rel=1e-6)
     assert estimate.provenance.collectives is not None
     assert estimate.provenance.collectives.kind == "measured"
+    [transferred] = [doubt for doubt in estimate.doubts if doubt.cause is Cause.TRANSFERRED]
+    assert transferred.summary.endswith(f"all_reduce from {other}")
+    assert transferred.share is not None
+    assert transferred.warnings[0].to_dict()["kind"] == "transferred"
     assert estimate.provenance.collectives.digest == read_bundle(other).digest
 
 
