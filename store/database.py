@@ -102,15 +102,6 @@ class Database:
 
     # Writing
 
-    def check_writable(self) -> None:
-        """Check that rows can be added.
-
-        Raises:
-            DataError: the file is read-only, or another process holds it.
-        """
-        with self._transaction():
-            pass
-
     def add_run(
         self,
         run: Run,

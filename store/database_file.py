@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from kernelcast.runtime.bundle.file import check_writable as check_file_can_be_written
 from kernelcast.runtime.errors import DataError
 from kernelcast.store.migrations import APPLICATION_ID, SCHEMA_VERSION, create_schema
 from kernelcast.store.sqlite_errors import reported
@@ -29,6 +30,21 @@ class Header:
 
     application_id: int
     user_version: int
+
+
+def check_writable(path: Path) -> None:
+    """Check that a database can be written, without touching it: long work should not end in a refusal.
+
+    Raises:
+        DataError: the file is read-only, or its folder, where SQLite writes its log.
+    """
+    try:
+        path.open("r+b").close()
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be written ({error.strerror}), expected a database to add to"
+        ) from error
+    check_file_can_be_written(path, str(path))
 
 
 def read_header(path: Path) -> Header:

@@ -12,6 +12,7 @@ from kernelcast.runtime.bundle.fingerprint import DESCRIBED, FabricFingerprint
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest, RegressorEntry
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
 from kernelcast.store.database_file import check_file, read_header
+from kernelcast.store.database_file import check_writable as check_database_writable
 from kernelcast.store.doubts import count_doubts
 from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.train.dataset import STATISTICS, Table, tables
@@ -111,8 +112,7 @@ def train_bundle(
         FitTask(table=t, base=base_of(t, enough), scope=apart, statistic=statistic, seed=seed) for t in enough
     ]
     # Errors are recorded in it at the end: minutes later is too late to find that it cannot be written.
-    with Database.open(database.path) as writable:
-        writable.check_writable()
+    check_database_writable(database.path)
     fitted = _fit_all(tasks, earlier, jobs or _worthwhile_jobs(enough), on_progress)
     keys = {table.key for table in enough}
     used = [

@@ -1,6 +1,7 @@
 """`kernelcast train`: what it prints, as text, as JSON and as a page, and how it fails."""
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -214,10 +215,19 @@ def test_what_is_taken_over_is_said(database_path: Path) -> None:
 
 def test_the_statistic_is_a_choice(tmp_path: Path) -> None:
     database_path = measured(tmp_path / "bench.db", quiet=False)
-    result = run(database_path)
+    result = run(database_path, "--statistic", "quiet")
     assert isinstance(result.exception, DataError)
     assert "has no quiet time, expected one; train with --statistic middle_five" in str(result.exception)
     assert run(database_path, "--statistic", "middle_five").exit_code == 0
+    assert read_bundle(tmp_path / "here.kcast").manifest.statistic == "middle_five"
+
+
+def test_without_a_choice_it_is_the_one_that_all_samples_have(tmp_path: Path) -> None:
+    result = run(measured(tmp_path / "bench.db", quiet=False))
+    assert result.exit_code == 0
+    count = re.search(r"statistic: middle_five, as (\d+) of (\d+) samples have no repetitions", result.stdout)
+    assert count
+    assert count[1] == count[2]
     assert read_bundle(tmp_path / "here.kcast").manifest.statistic == "middle_five"
 
 

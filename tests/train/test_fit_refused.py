@@ -1,7 +1,9 @@
 """Every way in which `train_bundle` can fail: one line, and what was there stays as it was."""
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -82,8 +84,10 @@ def test_rows_without_a_quiet_time_say_what_to_do(database: Database, measure: M
         output,
         DataError,
         "of gelu has no quiet time, expected one; train with --statistic middle_five",
+        statistic="quiet",
     )
-    assert train_bundle(database, output, statistic="middle_five").manifest.statistic == "middle_five"
+    trained = train_bundle(database, output)
+    assert (trained.manifest.statistic, trained.without_quiet, trained.samples) == ("middle_five", 8, 8)
 
 
 def never(*_: object) -> None:
@@ -102,6 +106,42 @@ def test_an_output_that_cannot_be_written_is_seen_before_the_long_work(
     file = tmp_path / "file"
     file.write_text("not a folder")
     failing(database, file / "here.kcast", DataError, r"cannot be written \(no folder .*file\)$")
+    failing(database, Path("/proc/here.kcast"), DataError, r"^bundle /proc/here\.kcast: cannot be written \(")
+
+
+@contextmanager
+def nobody() -> Iterator[None]:
+    """Root may write what it likes: it becomes somebody else for a while."""
+    is_root = os.geteuid() == 0
+    if is_root:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+def test_a_database_that_cannot_be_written_is_seen_before_the_long_work(
+    database: Database, measure: Measure, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measure(database, "gelu", FORWARD, 8)
+    monkeypatch.setattr(training, "fit_table", never)
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o777)
+        path = folder / "theirs.db"
+        database.connection.execute("VACUUM INTO ?", [str(path)])
+        path.chmod(0o444)
+        with nobody(), open_measurements(path) as measurements:
+            output = folder / "here.kcast"
+            failing(
+                measurements,
+                output,
+                DataError,
+                r"theirs\.db: cannot be written \(Permission denied\), expected",
+            )
+            assert not output.exists()
 
 
 def test_the_database_is_never_overwritten(database: Database, measure: Measure, tmp_path: Path) -> None:
