@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.hardware.devices import device_named
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.hardware.limits import limits, node_bytes_per_s
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.store.records import ELEMENT_BYTES, Sample
+from kernelcast.store.records import Sample
 
 IMPOSSIBLE, OUTLIER = "impossible", "outlier"
 NEVER_TRAIN = frozenset({IMPOSSIBLE, OUTLIER})

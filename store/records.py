@@ -10,19 +10,12 @@ from enum import StrEnum
 from typing import Self, TypedDict, Unpack
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.operators import OPERATORS, Direction, operator
 from kernelcast.store.canonical import record_digest, rounded_ratio, rounded_us, utc_moment
 from kernelcast.store.statistics import middle_five_mean_us, quiet_us, spread
 
 MIDDLE_FIVE_OF_TEN = "middle five of ten"
-ELEMENT_BYTES = {
-    "float64": 8,
-    "float32": 4,
-    "float16": 2,
-    "bfloat16": 2,
-    "float8_e4m3fn": 1,
-    "float8_e5m2": 1,
-}
 
 
 class Status(StrEnum):

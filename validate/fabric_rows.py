@@ -4,8 +4,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError, UsageError, shown_path
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.store.importers import Description, Parsed, read_nccl_tests, read_vidur, read_vtrain
-from kernelcast.store.records import ELEMENT_BYTES
 
 Row = tuple[int, int, float, float]
 """Nodes, devices per node, bytes that one process puts in, time in µs."""

@@ -4,15 +4,14 @@ import math
 from collections.abc import Iterable, Sequence
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, ask
-from kernelcast.runtime.answers.collective_times import ELEMENT_BYTES, Collectives, scaled_entries
+from kernelcast.runtime.answers.capping import at_least, cap_by_device, cap_by_links
+from kernelcast.runtime.answers.collective_times import Collectives, scaled_entries
 from kernelcast.runtime.answers.fabric_notes import DescribedWarning, ExtendedWarning, TransferredWarning
 from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.bundle.calibration import Calibration, factor_of
-from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.regressor_entry import Layout
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.hardware.collectives import Setting, least_us
-from kernelcast.runtime.hardware.device_links import node_of
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.operators import OPERATORS, Key
 
 _UNKNOWN: Answer = (math.nan, math.nan, math.nan)
@@ -32,46 +31,18 @@ def ask_all(
     """
     if collectives is None:
         found = ask(predictor, questions, calibration=calibration, with_warnings=with_warnings)
-        _cap_by_links(predictor.bundle, found)
+        cap_by_device(predictor.bundle, found)
+        cap_by_links(predictor.bundle, found)
         return found
     over_fabric: list[Question] = []
     others: list[Question] = []
     for one in questions:
         (over_fabric if OPERATORS[one[0][0]].is_collective else others).append(one)
     found = ask(predictor, others, calibration=calibration, with_warnings=with_warnings)
+    cap_by_device(predictor.bundle, found)
     used = None if collectives.source.is_asked else calibration
     found.add(_over_fabric(collectives, over_fabric, used, with_warnings=with_warnings))
     return found
-
-
-def _cap_by_links(bundle: Bundle, found: OperatorTimes) -> None:
-    """Raise answers inside a node to what the links of the bundle's device allow, where the device is known."""
-    names = {one.device_name for one in bundle.manifest.compute if one.kind != "cpu"}
-    if len(names) != 1:
-        return
-    [name] = names
-    element_bytes = ELEMENT_BYTES.get(bundle.manifest.dtype)
-    by_node: dict[tuple[str, int], list[Question]] = {}
-    for one in found.answers:
-        (operator, _), vector, _ = one
-        if OPERATORS[operator].is_collective and vector[1] == 1 and vector[2] > 1:
-            by_node.setdefault((operator, int(vector[2])), []).append(one)
-    for (operator, devices), questions in by_node.items():
-        node = node_of(name, devices)
-        if node is None or element_bytes is None:
-            return
-        sizes = [element_bytes * one[1][0] for one in questions]
-        least_of = least_us(operator, sizes, Setting(fabric=node, nodes=1, gpus_per_node=devices))
-        for one, least in zip(questions, least_of.tolist(), strict=True):
-            found.answers[one] = at_least(found.answers[one], least)
-
-
-def at_least(answer: Answer, least_us: float) -> Answer:
-    """An answer whose time and interval are not below `least_us`; one that is not known stays so."""
-    if math.isnan(answer[0]):
-        return answer
-    time_us, low_us, high_us = (max(one, least_us) for one in answer)
-    return time_us, low_us, high_us
 
 
 def _over_fabric(

@@ -2,9 +2,8 @@
 
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -20,12 +19,10 @@ from kernelcast.runtime.bundle.regressor_entry import Layout, RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.collectives import Setting, least_us
 from kernelcast.runtime.hardware.correction import CorrectedFabric, MeasuredRows, corrected
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.operators import Key
 
-ELEMENT_BYTES: Mapping[str, int] = MappingProxyType(
-    {"float64": 8, "float32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1}
-)
 _SIZES = 12
 """Sizes at which measured layouts are looked at, from the smallest to the largest trained entries."""
 

@@ -12,12 +12,13 @@ from io import StringIO
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.operators import Direction, operator
 from kernelcast.store.importers.csv_table import CsvRow, CsvTable, positive, whole
 from kernelcast.store.importers.description import Description
 from kernelcast.store.importers.parsed import Batch, Parsed, imported_sample
 from kernelcast.store.importers.text_file import Malformed, Problems, TextFile, read_text_file
-from kernelcast.store.records import ELEMENT_BYTES, Sample
+from kernelcast.store.records import Sample
 
 _VTRAIN_HEADER = ["size(B)", "count", "type", "time(ns)", "busbw(GB/s)", "time(ns)", "busbw(GB/s)"]
 _VTRAIN_NAME = re.compile(r"AR_GPU([0-9]{1,4})\.csv")

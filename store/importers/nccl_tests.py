@@ -11,12 +11,13 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.operators import Direction, operator
 from kernelcast.store.importers.description import Description, device_named
 from kernelcast.store.importers.nccl_log import LogRow, Section, read_sections
 from kernelcast.store.importers.parsed import Batch, Parsed, imported_sample
 from kernelcast.store.importers.text_file import Malformed, Problems, TextFile, read_text_file
-from kernelcast.store.records import ELEMENT_BYTES, Sample
+from kernelcast.store.records import Sample
 
 OPERATORS_OF: Mapping[str, str] = MappingProxyType(
     {

@@ -8,12 +8,13 @@ from typing import Unpack
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.operators import Direction, Operator
 from kernelcast.store.connection import transaction
 from kernelcast.store.database import Database
 from kernelcast.store.doubts import count_doubts, flagged
 from kernelcast.store.importers.text_file import Malformed, Problem
-from kernelcast.store.records import ELEMENT_BYTES, Repetition, Sample, SampleDetails
+from kernelcast.store.records import Repetition, Sample, SampleDetails
 from kernelcast.store.runs import Run
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.write import write_run, write_samples

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.store.importers.raw_parameters import needed_symbols
-from kernelcast.store.records import ELEMENT_BYTES
 
 DOCS = Path(__file__).resolve().parents[3] / "docs" / "importing.md"
 

@@ -1,0 +1,61 @@
+"""Answers are not faster than the hardware can be: far outside of what was measured, a regressor may say so."""
+
+import math
+
+from kernelcast.runtime.answers.asking import OperatorTimes, Question
+from kernelcast.runtime.answers.predictor import Answer
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.hardware.collectives import Setting, least_us
+from kernelcast.runtime.hardware.device_links import node_of
+from kernelcast.runtime.hardware.devices import device_named
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
+from kernelcast.runtime.hardware.limits import limits
+from kernelcast.runtime.operators import OPERATORS
+
+
+def cap_by_device(bundle: Bundle, found: OperatorTimes) -> None:
+    """Raise answers to what the peaks of the bundle's device allow, where the device is known."""
+    device = device_named(name) if (name := _device_name(bundle)) else None
+    dtype = bundle.manifest.dtype
+    if device is None or dtype not in ELEMENT_BYTES:
+        return
+    for one, answer in found.answers.items():
+        (operator, direction), vector, _ = one
+        row = OPERATORS[operator]
+        if row.is_collective or math.isnan(answer[0]):
+            continue
+        known = limits(row, direction, vector, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype], device=device)
+        found.answers[one] = at_least(answer, max((limit.least_us for limit in known), default=0.0))
+
+
+def cap_by_links(bundle: Bundle, found: OperatorTimes) -> None:
+    """Raise answers inside a node to what the links of the bundle's device allow, where the device is known."""
+    name = _device_name(bundle)
+    element_bytes = ELEMENT_BYTES.get(bundle.manifest.dtype)
+    by_node: dict[tuple[str, int], list[Question]] = {}
+    for one in found.answers:
+        (operator, _), vector, _ = one
+        if OPERATORS[operator].is_collective and vector[1] == 1 and vector[2] > 1:
+            by_node.setdefault((operator, int(vector[2])), []).append(one)
+    for (operator, devices), questions in by_node.items():
+        node = node_of(name, devices) if name else None
+        if node is None or element_bytes is None:
+            return
+        sizes = [element_bytes * one[1][0] for one in questions]
+        least_of = least_us(operator, sizes, Setting(fabric=node, nodes=1, gpus_per_node=devices))
+        for one, least in zip(questions, least_of.tolist(), strict=True):
+            found.answers[one] = at_least(found.answers[one], least)
+
+
+def at_least(answer: Answer, least_us: float) -> Answer:
+    """An answer whose time and interval are not below `least_us`; one that is not known stays so."""
+    if math.isnan(answer[0]):
+        return answer
+    time_us, low_us, high_us = (max(one, least_us) for one in answer)
+    return time_us, low_us, high_us
+
+
+def _device_name(bundle: Bundle) -> str:
+    """The one GPU that the bundle was measured on; empty where there is none, or several kinds."""
+    names = {one.device_name for one in bundle.manifest.compute if one.kind != "cpu"}
+    return names.pop() if len(names) == 1 else ""

@@ -1,0 +1,35 @@
+"""Answers are not faster than the hardware can be."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernelcast.runtime.answers.asking_collectives import ask_all
+from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.bundle.file import read_bundle
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.operators import Direction
+
+Make = Callable[..., Path]
+GEMM = ("gemm", Direction.FORWARD)
+REDUCE = ("all_reduce", Direction.ONCE)
+A100 = ComputeFingerprint(kind="cuda", device_name="NVIDIA A100-SXM4-80GB", memory_gib=80)
+UNKNOWN = ComputeFingerprint(kind="cuda", device_name="NVIDIA Z9", memory_gib=80)
+
+
+def answered(path: Path, key: tuple[str, Direction], vector: tuple[int, ...]) -> tuple[float, float, float]:
+    found = ask_all(Predictor(read_bundle(path)), [(key, vector, "")])
+    return found.answers[key, vector, ""]
+
+
+def test_a_product_takes_as_long_as_the_device_needs(make_bundle: Make) -> None:
+    path = make_bundle({"gemm": 7.0}, compute=(A100,), dtype="float16", name="a100.kcast")
+    # 2 · 8192³ FLOPs at 312 TFLOP/s.
+    assert answered(path, GEMM, (8192, 8192, 8192))[:2] == pytest.approx((3524.1, 3524.1), rel=1e-4)
+    assert answered(path, GEMM, (8, 8, 8))[0] == pytest.approx(7.0)
+
+
+def test_of_an_unknown_device_nothing_is_known(make_bundle: Make) -> None:
+    path = make_bundle({"gemm": 7.0}, compute=(UNKNOWN,), dtype="float16", name="z9.kcast")
+    assert answered(path, GEMM, (8192, 8192, 8192))[0] == pytest.approx(7.0)
