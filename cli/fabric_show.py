@@ -13,7 +13,7 @@ from kernelcast.cli.tables import seconds, text_table
 from kernelcast.runtime.bundle.described_fabric import described_fabrics
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.errors import DataError, UsageError, shown
-from kernelcast.runtime.hardware.collectives import Setting, collective_us, least_us, ring_bytes
+from kernelcast.runtime.hardware.collectives import Setting, collective_us, least_us, ring_bytes, whole_bytes
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.hardware.fabric_file import (
     fabric_named,
@@ -73,7 +73,7 @@ def show(name: str, operators: tuple[str, ...], layouts: str, sizes: str, as_jso
     fabric = _found(name)
     messages = [parse_size(text, name="--size") for text in sizes.split(",")]
     asked = [_setting(fabric, text) for text in layouts.split(",")] if layouts else _usual(fabric)
-    wanted = operators or tuple(one for one in _OPERATORS if one != "point_to_point")
+    wanted = operators or _OPERATORS
     rows = [_row(one, setting, size) for one in wanted for setting in asked for size in messages]
     if as_json:
         click.echo(json.dumps({"format": FORMAT, "fabric": fabric_values(fabric), "times": rows}, indent=2))
@@ -125,8 +125,7 @@ def _usual(fabric: Fabric) -> list[Setting]:
 
 
 def _row(operator: str, setting: Setting, message_bytes: int) -> dict[str, Any]:
-    shards = setting.processes if operator == "all_gather" else 1
-    size = np.array([message_bytes / shards])
+    size = np.array([message_bytes / whole_bytes(operator, 1.0, setting.processes)])
     usual, high, low = (
         float(collective_us(operator, size, setting, quality=quality)[0]) for quality in (0.0, -1.0, 1.0)
     )

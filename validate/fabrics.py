@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.hardware.collectives import Setting, collective_us
+from kernelcast.runtime.hardware.collectives import Setting, collective, collective_us, whole_bytes
 from kernelcast.runtime.hardware.correction import MeasuredRows, corrected, rows_by_layout
 from kernelcast.runtime.hardware.fabric import Efficiency, Fabric
 from kernelcast.runtime.hardware.fabric_file import fabric_named
@@ -195,7 +195,7 @@ def _across(operator: str, rows: Sequence[Row]) -> Across:
     wanted = by_layout.pop((10, 8))
     known = list(by_layout.values())
     predicted_us = corrected(fabric, operator, known).time_us(wanted.message_bytes, _setting(fabric, wanted))
-    shards = 80 if operator == "all_gather" else 1
+    shards = whole_bytes(operator, 1.0, 80)
     levels_us = np.maximum(*(_level_us(operator, one, wanted.message_bytes * shards) for one in known))
     columns = (wanted.message_bytes * shards, wanted.time_us, predicted_us, levels_us)
     return Across(
@@ -209,12 +209,12 @@ def _across(operator: str, rows: Sequence[Row]) -> Across:
     )
 
 
-def _level_us(operator: str, rows: MeasuredRows, whole_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
-    """A measured level at whole messages of `whole_bytes`; a ring over one process per node is one of 8 rails."""
+def _level_us(operator: str, rows: MeasuredRows, message_bytes: NDArray[np.float64]) -> NDArray[np.float64]:
+    """A measured level at whole messages of `message_bytes`; a ring over one process per node is one of 8 rails."""
     processes = rows.nodes * rows.gpus_per_node
-    known = rows.message_bytes * (processes if operator == "all_gather" else 1)
-    rails = 8 if rows.nodes > 1 and operator != "all_to_all" else 1
-    logs = np.interp(np.log(whole_bytes), np.log(known), np.log(rows.time_us / rails))
+    known = whole_bytes(operator, rows.message_bytes, processes)
+    rails = 8 if rows.nodes > 1 and not collective(operator).is_pairwise else 1
+    logs = np.interp(np.log(message_bytes), np.log(known), np.log(rows.time_us / rails))
     found: NDArray[np.float64] = np.exp(logs)
     return found
 

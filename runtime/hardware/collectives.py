@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.fabric import Between, Efficiency, Fabric, Inside
-from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.operators import OPERATORS, Operator
 
 Times = NDArray[np.float64]
 
@@ -23,8 +23,10 @@ LAUNCH_US = 6.0
 """Before the first byte moves: launch of the kernel (smallest messages of NCCL 2.27 to 2.29 on A100 to B200)."""
 LOW_LATENCY_SHARE = 0.55
 """Rate of protocols that send a flag with every word, as a share of the reached rate; they need no start-up."""
-# Steps of a ring of p processes, as multiples of p - 1.
-_RING_STEPS = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+_ALL_REDUCE_ROUNDS = 2
+"""A ring of p processes takes p - 1 steps; an all-reduce is two of them, a reduce-scatter and an all-gather."""
+_MESSAGE = (1, 0, 0)
+"""Ring passes of a message between two."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,13 +165,13 @@ def least_us(operator: str, message_bytes: ArrayLike, setting: Setting) -> Times
     size = np.asarray(message_bytes, dtype=np.float64)
     fabric, inside, between = setting.fabric, setting.inside, setting.between
     volume = ring_bytes(operator, size, setting.processes)
-    is_reduce = operator == "all_reduce"
+    is_reduced = collective(operator).is_reduced
     once = np.minimum(size, volume)
     card_bytes_per_s = 0.0 if between is None else setting.most_cards * between.bytes_per_s
     device_bytes_per_s = card_bytes_per_s / setting.gpus_per_node
     if inside is not None:
         device_bytes_per_s += inside.group_bytes_per_s(setting.gpus_per_node, fabric.devices_per_node)
-    adds_up = is_reduce and (
+    adds_up = is_reduced and (
         (inside is not None and inside.in_switch is not None) or (between is not None and between.in_network)
     )
     least = (once if adds_up else volume) / device_bytes_per_s
@@ -180,19 +182,36 @@ def least_us(operator: str, message_bytes: ArrayLike, setting: Setting) -> Times
 
 def ring_bytes(operator: str, message_bytes: Times, processes: int) -> Times:
     """Bytes that each process of a ring sends (`Operator.ring_passes`)."""
-    passes = OPERATORS[operator].ring_passes if operator in OPERATORS else None
-    if passes is None:
-        raise UsageError(f"operator is {operator!r:.80}, expected a collective")
+    passes = collective(operator).ring_passes
+    assert passes is not None
     constant, linear, inverse = passes
     return message_bytes * (constant + linear * processes + inverse / processes)
 
 
+def collective(operator: str) -> Operator:
+    """The row of a collective.
+
+    Raises:
+        UsageError: there is none of this name.
+    """
+    row = OPERATORS.get(operator)
+    if row is None or not row.is_collective:
+        raise UsageError(f"operator is {operator!r:.80}, expected a collective")
+    return row
+
+
+def whole_bytes(operator: str, message_bytes: Times | float, processes: int) -> Times | float:
+    """Bytes of the whole message, where `message_bytes` are those that one process puts in."""
+    return message_bytes * (processes if collective(operator).is_sharded else 1)
+
+
 def _node_bytes(operator: str, size: Times, setting: Setting) -> Times:
     """Bytes that leave a node under the best algorithm, which adds up or copies inside of nodes."""
-    wire, between = OPERATORS[operator].wire, setting.between
-    if wire is None or (operator == "all_reduce" and not (between is not None and between.in_network)):
+    row, between = collective(operator), setting.between
+    assert row.wire is not None
+    if row.is_reduced and not (between is not None and between.in_network):
         return 2 * size * (setting.nodes - 1) / setting.nodes
-    _, over_cards = wire(setting.nodes, setting.gpus_per_node)
+    _, over_cards = row.wire(setting.nodes, setting.gpus_per_node)
     return over_cards * size
 
 
@@ -239,11 +258,12 @@ def _algorithms(operator: str, size: Times, setting: Setting, quality: float) ->
     inside = setting.inside
     share = 1.0 if inside is None else _at(inside.efficiency, quality)
     volume = ring_bytes(operator, size, p)
-    if operator == "point_to_point":
+    row = collective(operator)
+    if row.ring_passes == _MESSAGE:
         yield _Algorithm(1.0 * (n == 1), 1.0 * (n > 1), volume, volume, share)
         return
-    steps = _RING_STEPS[operator]
-    if operator == "all_to_all":
+    steps = _ALL_REDUCE_ROUNDS if row.is_reduced else 1
+    if row.is_pairwise:
         yield _direct(size, setting, share)
         return
     yield _Algorithm(
@@ -253,7 +273,7 @@ def _algorithms(operator: str, size: Times, setting: Setting, quality: float) ->
         between_bytes=volume,
         inside_share=share,
     )
-    if operator != "all_reduce":
+    if not row.is_reduced:
         return
     hops = 2 * math.ceil(math.log2(n)) if n > 1 else 0
     yield _Algorithm(2 * (g - 1), hops, 2 * size, 2 * size, share)

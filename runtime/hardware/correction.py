@@ -21,6 +21,7 @@ from kernelcast.runtime.hardware.collectives import (
     least_us,
     protocol_us,
     terms_of,
+    whole_bytes,
 )
 from kernelcast.runtime.hardware.fabric import Fabric
 
@@ -104,8 +105,8 @@ class CorrectedFabric:
         if nearest is None:
             return found
         # At the same whole message: an all-gather counts shards.
-        whole = size * _shards(self.operator, setting.processes)
-        known = nearest.message_bytes * _shards(self.operator, nearest.nodes * nearest.gpus_per_node)
+        whole = whole_bytes(self.operator, size, setting.processes)
+        known = whole_bytes(self.operator, nearest.message_bytes, nearest.nodes * nearest.gpus_per_node)
         residual = np.interp(np.log(np.maximum(whole, 1.0)), np.log(known), self._residuals[nearest.layout])
         return np.maximum(found * np.exp(residual), least_us(self.operator, size, setting))
 
@@ -170,7 +171,3 @@ def _is_allowed(fabric: Fabric, rows: MeasuredRows) -> bool:
 
 def _kind(nodes: int, gpus_per_node: int) -> tuple[bool, bool]:
     return nodes > 1, gpus_per_node > 1
-
-
-def _shards(operator: str, processes: int) -> int:
-    return processes if operator == "all_gather" else 1

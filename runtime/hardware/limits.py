@@ -86,7 +86,7 @@ def _of_collective(
         return
     entries, nodes, gpus_per_node = vector
     over_link, over_cards = op.wire(int(nodes), int(gpus_per_node))
-    if op.name == "all_reduce" and nodes == 1 and device is not None and not any(map(adds_up, device.links)):
+    if op.is_reduced and nodes == 1 and device is not None and not any(map(adds_up, device.links)):
         over_link *= 2 * (gpus_per_node - 1) / gpus_per_node  # nothing but the devices adds up
     if over_link > 0 and device is not None and device.links:
         link = device.links[0]

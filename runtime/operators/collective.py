@@ -30,6 +30,9 @@ def _collective(
     wire: Wire,
     is_divided: bool = False,
     is_in_place: bool = False,
+    is_reduced: bool = False,
+    is_pairwise: bool = False,
+    is_sharded: bool = False,
     is_on_request: bool = False,
     substitute: Substitute | None = None,
 ) -> Operator:
@@ -44,6 +47,9 @@ def _collective(
         wire=wire,
         is_divided=is_divided,
         is_in_place=is_in_place,
+        is_reduced=is_reduced,
+        is_pairwise=is_pairwise,
+        is_sharded=is_sharded,
         is_on_request=is_on_request,
         substitute=substitute,
     )
@@ -63,6 +69,7 @@ ALL_REDUCE = _collective(
     # Reduced by the switches, everything is still sent once and received once.
     wire=lambda nodes, gpus: (float(gpus > 1), float(nodes > 1)),
     is_in_place=True,
+    is_reduced=True,
 )
 
 ALL_GATHER = _collective(
@@ -76,6 +83,7 @@ ALL_GATHER = _collective(
     ring_passes=(-1, 1, 0),
     # Shards of other nodes may come in once each, and by the device's own card.
     wire=lambda nodes, gpus: (gpus - 1, (nodes - 1) * gpus),
+    is_sharded=True,
     substitute=Substitute(operator="all_reduce", factor=0.5, gathered=True),
 )
 
@@ -102,6 +110,7 @@ ALL_TO_ALL = _collective(
     ring_passes=(1, 0, -1),
     wire=lambda nodes, gpus: ((gpus - 1) / (nodes * gpus), gpus * (nodes - 1) / nodes),
     is_divided=True,
+    is_pairwise=True,
     is_on_request=True,
 )
 

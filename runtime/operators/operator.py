@@ -130,6 +130,8 @@ class Operator:
       one that frameworks call with the same buffer for input and output.
     - `wire`: what a collective has to send at least.
     - `is_elementwise`: its time depends on its number of elements, whatever their shape.
+    - `is_reduced`: a collective whose sum ends on every process, which switches can make; `is_pairwise`: one in which
+      every process sends to every other directly; `is_sharded`: one whose entries are one process's shard of the whole.
     - `is_on_request`: no step calls it yet; measured where it is asked for by name.
     - `variant_flops`: multiples of the FLOPs by the variant that was measured, such as attention without a mask.
     """
@@ -149,6 +151,9 @@ class Operator:
     is_divided: bool = False
     is_in_place: bool = False
     is_elementwise: bool = False
+    is_reduced: bool = False
+    is_pairwise: bool = False
+    is_sharded: bool = False
     is_on_request: bool = False
     wire: Wire | None = field(default=None, repr=False)
     variant_flops: Mapping[str, float] = field(default_factory=dict, repr=False)
