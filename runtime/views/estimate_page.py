@@ -149,6 +149,8 @@ def _question(estimate: Estimate) -> Markup:
         "bundle": f"{Path(source.bundle).name}: {source.statistic} times, {source.dtype}, "
         f"{measured(source.created_at)}",
     }
+    if source.collectives is not None:
+        asked["fabric"] = f"{source.collectives.description} ({source.collectives.kind})"
     if estimate.peak is not None:
         peak = estimate.peak
         asked["peak of a device"] = (
