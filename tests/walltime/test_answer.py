@@ -142,7 +142,8 @@ def test_a_layout_that_does_not_fit_is_told(ask: Ask) -> None:
 def test_what_is_missing_says_where_it_may_stand(ask: Ask, field: str) -> None:
     with pytest.raises(UsageError) as raised:
         ask(without=f"{field} =")
-    what = {"steps": "neither steps nor tokens is given"}.get(field, f"{field} is not given")
+    either = {"steps": "neither steps nor tokens is given", "bundle": "neither bundle nor hardware is given"}
+    what = either.get(field, f"{field} is not given")
     option = "--" + field.replace("_", "-")
     places = f"{field}=… in a #KERNELCAST line of the batch script, or {field} in kernelcast.toml or "
     assert str(raised.value).startswith(f"{what}, expected {option}, {places}")

@@ -88,7 +88,7 @@ def test_accepts(name: str, value: object, expected: object) -> None:
         ("bundle", 3, "bundle is 3"),
         ("bundle", "a\0b", "bundle is "),
         ("model", "x" * 5_000, "model is "),
-        ("colour", "red", "field 'colour' is unknown, known are bundle, model, "),
+        ("colour", "red", "field 'colour' is unknown, known are bundle, hardware, model, "),
     ],
 )
 def test_refuses(name: str, value: object, message: str) -> None:
