@@ -1,4 +1,4 @@
-"""Matrix products: one law for every linear, one for the batched products of unfused attention, and those of experts."""
+"""Matrix products: one law for every linear, one for batches in unfused attention, and those of experts."""
 
 from kernelcast.runtime.operators.operator import Direction, Operator, OperatorClass, cost, only_role, roles
 
