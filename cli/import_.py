@@ -1,4 +1,4 @@
-"""`kernelcast import`: csv, estimate-train-time, nccl-tests, vtrain and vidur."""
+"""`kernelcast import`: a command per format of docs/importing.md."""
 
 import json
 from collections import Counter
@@ -16,6 +16,7 @@ from kernelcast.store.importers import (
     Description,
     Imported,
     Parsed,
+    read_aiconfigurator,
     read_csv_files,
     read_description,
     read_estimate_train_time,
@@ -70,6 +71,11 @@ def _importing(command: F) -> F:
         "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
     )
     return paths(command)
+
+
+_commit_option = click.option(
+    "--commit", default="", help="Commit of the repository that the files are from; kept with its address."
+)
 
 
 @click.group(name="import")
@@ -151,6 +157,27 @@ def vidur(paths: tuple[Path, ...], **options: Any) -> None:
       --gpus-per-node 8
     """
     _store(read_vidur(paths, described=_described(options), strict=options["strict"]), options)
+
+
+@import_.command()
+@_importing
+@_commit_option
+@click.option(
+    "--kernel",
+    "kernels",
+    multiple=True,
+    help="Only rows that this kernel_source measured, and collectives; repeatable.",
+)
+def aiconfigurator(paths: tuple[Path, ...], commit: str, kernels: tuple[str, ...], **options: Any) -> None:
+    """Import aiconfigurator's tables of GEMM, context attention, MoE and NCCL: Parquet files, or folders of them.
+
+    \b
+    kernelcast import aiconfigurator systems/data/h100_sxm --db h100.db --commit 095f58a51
+    """
+    parsed = read_aiconfigurator(
+        paths, described=_described(options), commit=commit, kernels=kernels, strict=options["strict"]
+    )
+    _store(parsed, options)
 
 
 def _described(options: dict[str, Any]) -> Description:

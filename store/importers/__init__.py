@@ -1,9 +1,10 @@
-"""Others' measurements into a database: a generic CSV, the method's authors' data, nccl-tests, vTrain, Vidur.
+"""Others' measurements into a database: a generic CSV, and the files of projects that publish theirs.
 
 A reader turns files into `Parsed` (records, malformed lines, counts of what was left out), without a database;
 `store_parsed` stores all of it in one transaction. docs/importing.md describes the formats.
 """
 
+from kernelcast.store.importers.aiconfigurator import read_aiconfigurator
 from kernelcast.store.importers.all_reduce_tables import read_vidur, read_vtrain
 from kernelcast.store.importers.description import Description, read_description
 from kernelcast.store.importers.estimate_train_time import read_estimate_train_time
@@ -21,6 +22,7 @@ __all__ = [
     "Parsed",
     "Problem",
     "PublishedError",
+    "read_aiconfigurator",
     "read_csv_files",
     "read_description",
     "read_estimate_train_time",
