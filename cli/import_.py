@@ -21,6 +21,7 @@ from kernelcast.store.importers import (
     read_description,
     read_estimate_train_time,
     read_nccl_tests,
+    read_simumax,
     read_vidur,
     read_vtrain,
     store_parsed,
@@ -51,6 +52,12 @@ _DESCRIBING = (
     click.option("--licence", help="Licence of the data, SPDX where possible."),
     click.option("--reference", help="Where it was published: an address or a citation."),
     click.option("--site", help="Who measured, stored as free text."),
+    click.option(
+        "--variant",
+        "variants",
+        multiple=True,
+        help="Of operators measured in several ways, keep only this one (column variant); repeatable.",
+    ),
     click.option("--strict", is_flag=True, help="Import nothing where a line is malformed."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON."),
 )
@@ -162,21 +169,28 @@ def vidur(paths: tuple[Path, ...], **options: Any) -> None:
 @import_.command()
 @_importing
 @_commit_option
-@click.option(
-    "--kernel",
-    "kernels",
-    multiple=True,
-    help="Only rows that this kernel_source measured, and collectives; repeatable.",
-)
-def aiconfigurator(paths: tuple[Path, ...], commit: str, kernels: tuple[str, ...], **options: Any) -> None:
+def aiconfigurator(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
     """Import aiconfigurator's tables of GEMM, context attention, MoE and NCCL: Parquet files, or folders of them.
 
     \b
     kernelcast import aiconfigurator systems/data/h100_sxm --db h100.db --commit 095f58a51
     """
     parsed = read_aiconfigurator(
-        paths, described=_described(options), commit=commit, kernels=kernels, strict=options["strict"]
+        paths, described=_described(options), commit=commit, strict=options["strict"]
     )
+    _store(parsed, options)
+
+
+@import_.command()
+@_importing
+@_commit_option
+def simumax(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
+    """Import SimuMax's systems: linears, grouped products and attention, forward and backward.
+
+    \b
+    kernelcast import simumax configs/system/b200_bf16_ceperm.json --db b200.db --commit 4dcaae51
+    """
+    parsed = read_simumax(paths, described=_described(options), commit=commit, strict=options["strict"])
     _store(parsed, options)
 
 
@@ -192,6 +206,8 @@ def _described(options: dict[str, Any]) -> Description:
 
 
 def _store(parsed: Parsed, options: dict[str, Any]) -> None:
+    if options["variants"]:
+        parsed.keep_variants(options["variants"])
     with Database.open(options["database_path"], create=True) as database:
         imported = store_parsed(database, parsed)
     counts = _counts(parsed)

@@ -12,6 +12,7 @@ from kernelcast.store.importers.generic_csv import CSV_FORMAT, read_csv_files
 from kernelcast.store.importers.nccl_tests import read_nccl_tests
 from kernelcast.store.importers.parsed import Batch, Imported, Parsed, store_parsed
 from kernelcast.store.importers.published_errors import PublishedError, read_published_errors
+from kernelcast.store.importers.simumax import read_simumax
 from kernelcast.store.importers.text_file import Problem
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "read_estimate_train_time",
     "read_nccl_tests",
     "read_published_errors",
+    "read_simumax",
     "read_vidur",
     "read_vtrain",
     "store_parsed",

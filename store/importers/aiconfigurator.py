@@ -49,10 +49,9 @@ def read_aiconfigurator(
     *,
     described: Description | None = None,
     commit: str = "",
-    kernels: Sequence[str] = (),
     strict: bool = False,
 ) -> Parsed:
-    """Read files, and the `*.parquet` of folders. `kernels` limits attention and products to those `kernel_source`s.
+    """Read files, and the `*.parquet` of folders.
 
     Devices per node are the most that a collective of all files used, unless `described` says otherwise.
 
@@ -64,7 +63,7 @@ def read_aiconfigurator(
     description = (described or Description()).over(REPOSITORIES["aiconfigurator"].described(commit))
     problems = Problems(strict=strict)
     parsed = Parsed()
-    read = [(table, _rows(table, kernels, problems, parsed.left_out)) for table in _tables(paths, problems)]
+    read = [(table, _rows(table, problems, parsed.left_out)) for table in _tables(paths, problems)]
     parsed.files = len(read)
     processes = [
         row.measured.vector[-1]
@@ -105,15 +104,13 @@ def _table(path: Path) -> ParquetTable:
     return table
 
 
-def _rows(
-    table: ParquetTable, kernels: Sequence[str], problems: Problems, left_out: Counter[str]
-) -> list[_Row]:
+def _rows(table: ParquetTable, problems: Problems, left_out: Counter[str]) -> list[_Row]:
     """The usable rows of the newest version of each key, in the file's order."""
     columns = (*COMMON_COLUMNS, *(name for one in TABLES.values() for name in (*one.columns, *one.optional)))
     found: list[_Row] = []
     for cells in table.rows(columns):
         try:
-            found.append(_row(table, cells, kernels))
+            found.append(_row(table, cells))
         except LeftOut as error:
             left_out[str(error)] += 1
         except Malformed as error:
@@ -129,7 +126,7 @@ def _rows(
     return kept
 
 
-def _row(table: ParquetTable, cells: CsvRow, kernels: Sequence[str]) -> _Row:
+def _row(table: ParquetTable, cells: CsvRow) -> _Row:
     op_name = cells.text("op_name")
     if op_name not in TABLES:
         raise LeftOut(f"of {op_name:.60}: no operator for it")
@@ -137,9 +134,6 @@ def _row(table: ParquetTable, cells: CsvRow, kernels: Sequence[str]) -> _Row:
     if missing := table.missing(kind.columns):
         raise Malformed(f"no column {missing!r}, which rows of {op_name} have")
     measured = kind.read(cells)
-    kernel = cells.text("kernel_source")
-    if kernels and kernel not in kernels and not OPERATORS[measured.operator].is_collective:
-        raise LeftOut(f"of {measured.operator} by {kernel:.60}: not of the chosen kernels")
     return _Row(
         line=cells.line,
         device=cells.text("device"),

@@ -160,12 +160,21 @@ def test_the_newest_version_of_a_key_counts_and_its_repetitions_stay(tmp_path: P
     assert parsed.batches[0].run.conditions["framework_versions"] == ["0.9.2", "0.10.0"]
 
 
-def test_chosen_kernels(tmp_path: Path) -> None:
-    rows = [ATTENTION, ATTENTION | {"kernel_source": "triton"}]
+def test_one_of_several_kernels_is_kept(tmp_path: Path) -> None:
+    rows = [
+        ATTENTION,
+        ATTENTION | {"kernel_source": "triton"},
+        ATTENTION | {"kernel_source": "triton", "isl": 8},
+    ]
     paths = [write(tmp_path / "a.parquet", *rows), write(tmp_path / "b.parquet", NCCL)]
-    parsed = read_aiconfigurator(paths, kernels=["triton"])
-    assert [variant for _, _, variant, _, _ in samples(parsed)] == ["triton", "out-of-place"]
-    assert parsed.left_out == {"of flash_attention by vllm_flash_attn: not of the chosen kernels": 1}
+    parsed = read_aiconfigurator(paths)
+    parsed.keep_variants(["triton"])
+    assert [variant for _, _, variant, _, _ in samples(parsed)] == ["triton", "triton", "out-of-place"]
+    assert parsed.left_out == {"of flash_attention measured vllm_flash_attn: not of the chosen variants": 1}
+    with pytest.raises(
+        UsageError, match=r"^variant: nothing was measured 'cudnn', found out-of-place; triton$"
+    ):
+        parsed.keep_variants(["cudnn"])
 
 
 @pytest.mark.parametrize(
