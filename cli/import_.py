@@ -20,6 +20,7 @@ from kernelcast.store.importers import (
     read_csv_files,
     read_description,
     read_estimate_train_time,
+    read_liger,
     read_nccl_tests,
     read_simumax,
     read_vidur,
@@ -191,6 +192,19 @@ def simumax(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
     kernelcast import simumax configs/system/b200_bf16_ceperm.json --db b200.db --commit 4dcaae51
     """
     parsed = read_simumax(paths, described=_described(options), commit=commit, strict=options["strict"])
+    _store(parsed, options)
+
+
+@import_.command()
+@_importing
+@_commit_option
+def liger(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
+    """Import Liger-Kernel's benchmarks of norms, RoPE, SwiGLU, losses and embeddings, forward and backward.
+
+    \b
+    kernelcast import liger benchmark/data/all_benchmark_data.csv --db liger.db --variant liger
+    """
+    parsed = read_liger(paths, described=_described(options), commit=commit, strict=options["strict"])
     _store(parsed, options)
 
 

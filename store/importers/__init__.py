@@ -9,6 +9,7 @@ from kernelcast.store.importers.all_reduce_tables import read_vidur, read_vtrain
 from kernelcast.store.importers.description import Description, read_description
 from kernelcast.store.importers.estimate_train_time import read_estimate_train_time
 from kernelcast.store.importers.generic_csv import CSV_FORMAT, read_csv_files
+from kernelcast.store.importers.liger import read_liger
 from kernelcast.store.importers.nccl_tests import read_nccl_tests
 from kernelcast.store.importers.parsed import Batch, Imported, Parsed, store_parsed
 from kernelcast.store.importers.published_errors import PublishedError, read_published_errors
@@ -27,6 +28,7 @@ __all__ = [
     "read_csv_files",
     "read_description",
     "read_estimate_train_time",
+    "read_liger",
     "read_nccl_tests",
     "read_published_errors",
     "read_simumax",
