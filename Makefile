@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-fabrics validate-run validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo clean
+.PHONY: demo test validate validate-published validate-fabrics validate-run validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo datasets clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -100,6 +100,10 @@ validate-run: $(INSTALLED)
 
 validate-page: $(INSTALLED)
 	$(BIN)/python docs/generate_validation.py
+
+# Bundles that ship, from the tables in datasets/: ten minutes each.
+datasets: $(INSTALLED)
+	$(BIN)/python datasets/build.py
 
 bench-train: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_train.py "$(PUBLISHED)" $(BENCH_TRAIN)

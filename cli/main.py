@@ -30,6 +30,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "import": Verb("import_", "import_", "store", "Import others' measurements into a database."),
         "ingest": Verb("ingest", "ingest", "collector", "Add profiler traces of real runs to a database."),
         "db": Verb("db", "db", "store", "Look into, verify, merge, compare and share databases."),
+        "hardware": Verb("hardware", "hardware", "", "List the hardware whose measurements ship."),
         "fabric": Verb("fabric", "fabric", "", "Describe what connects devices, and show collectives on it."),
         "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
         "calibrate": Verb("calibrate", "calibrate", "", "Correct a bundle by a few measured steps."),

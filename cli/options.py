@@ -12,6 +12,7 @@ from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import Field, option_name
 from kernelcast.runtime.request.kinds import FLAG, Kind
 from kernelcast.runtime.request.models import BUILT_IN
+from kernelcast.runtime.shipped.hardware import hardware_named, shipped_hardware
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -96,7 +97,34 @@ def help_of(field: Field) -> str:
     return f"{field.help}  [default: {default}]" if default and field.kind is not FLAG else field.help
 
 
-bundle_option = click.option("--bundle", required=True, metavar="FILE", help="Bundle of regressors (.kcast).")
+_bundle_file = click.option("--bundle", metavar="FILE", help="Bundle of regressors (.kcast).")
+_hardware_name = click.option(
+    "--hardware",
+    metavar="NAME",
+    help="Or hardware whose measurements ship (kernelcast hardware).",
+    shell_complete=lambda context, parameter, begun: [
+        one for one in shipped_hardware() if one.startswith(begun)
+    ],
+)
+
+
+def bundle_option(function: F) -> F:
+    """Make `--bundle FILE` and `--hardware NAME`; `chosen_bundle` takes the one that is given."""
+    return _bundle_file(_hardware_name(function))
+
+
+def chosen_bundle(bundle: str | None, hardware: str | None) -> str:
+    """Path of the bundle that is meant.
+
+    Raises:
+        UsageError: neither or both are given, or nothing ships for the hardware.
+    """
+    if (bundle is None) == (hardware is None):
+        given = "neither" if bundle is None else "both"
+        raise UsageError(f"{given} of --bundle and --hardware given, expected one of them")
+    return str(hardware_named(hardware).bundle) if hardware is not None else str(bundle)
+
+
 model_option = click.option(
     "--model",
     "model_name",

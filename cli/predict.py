@@ -9,7 +9,13 @@ import click
 from kernelcast.cli.estimate_files import EstimateFiles
 from kernelcast.cli.estimate_text import headline, render
 from kernelcast.cli.explain import explain, render_explanations
-from kernelcast.cli.options import bundle_option, field_options, model_option, no_calibration_option
+from kernelcast.cli.options import (
+    bundle_option,
+    chosen_bundle,
+    field_options,
+    model_option,
+    no_calibration_option,
+)
 from kernelcast.cli.sizes import parse_size
 from kernelcast.runtime import Estimator, UsageError, load_model
 from kernelcast.runtime.answers.fabric_choice import find_fabric
@@ -38,7 +44,8 @@ from kernelcast.runtime.request.reading import read_request
 @click.option("--json", "as_json", is_flag=True, help=f"Print the estimate as JSON ({ESTIMATE_FORMAT}).")
 def predict(
     *,
-    bundle: str,
+    bundle: str | None,
+    hardware: str | None,
     model_name: str,
     gpu_memory: str | None,
     no_calibration: bool,
@@ -53,7 +60,9 @@ def predict(
 
     \b
     kernelcast predict --bundle here.kcast --model gpt.toml --pp 2 --micro-batch 4 --micro-batches 8
+    kernelcast predict --hardware a100-sxm --model llama-2-7b --tp 4 --dp 16 --micro-batch 1 --global-batch 256
     """
+    path = chosen_bundle(bundle, hardware)
     # Checked before the bundle is read: what was asked for is the cheaper thing to get wrong.
     given = {name: value for name, value in fields.items() if value is not None}
     if gpu_memory is not None:
@@ -64,7 +73,7 @@ def predict(
         raise UsageError("--db is given without --explain, expected both")
     files = EstimateFiles(trace=trace, html=html)
     model = load_model(model_name, sequence_length=fields["sequence_length"])
-    estimator = Estimator.load(bundle, calibrated=not no_calibration)
+    estimator = Estimator.load(path, calibrated=not no_calibration)
     estimate = estimator.predict(model=model, fabric=fabric, **asked)
     files.write(estimate)
     explanations = (

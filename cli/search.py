@@ -11,6 +11,7 @@ from kernelcast.cli.options import (
     F,
     RenamedOption,
     bundle_option,
+    chosen_bundle,
     field_options,
     model_option,
     no_calibration_option,
@@ -70,7 +71,8 @@ def _limit_options(function: F) -> F:
 @click.option("--dask", "scheduler", metavar="ADDRESS", help="Share the work over a Dask cluster's workers.")
 def search_(
     *,
-    bundle: str,
+    bundle: str | None,
+    hardware: str | None,
     model_name: str,
     sequence_length: int | None,
     gpu_memory: str | None,
@@ -85,6 +87,7 @@ def search_(
     \b
     kernelcast search --bundle here.kcast --model llama-2-7b --gpus 64 --global-batch 512
     """
+    path = chosen_bundle(bundle, hardware)
     given = {name: value for name, value in options.items() if value is not None}
     if gpu_memory is not None:
         given["gpu_memory_bytes"] = None if gpu_memory == "any" else parse_size(gpu_memory, name="gpu_memory")
@@ -92,14 +95,14 @@ def search_(
         given["sequence_parallel"] = _SEQUENCE[given["sequence_parallel"]]
     fabric = find_fabric(given.pop("fabric")) if "fabric" in given else None
     model = load_model(model_name, sequence_length=sequence_length)
-    estimator = Estimator.load(bundle, calibrated=not no_calibration)
+    estimator = Estimator.load(path, calibrated=not no_calibration)
     question = read_question(given, model=model, bundle=estimator.bundle, fabric=fabric)
     with ExitStack() as stack:
         report = _late_progress(stack)
         if scheduler is None:
             result = search(estimator, question, report=report)
         else:
-            result = _on_dask(scheduler, bundle, estimator, question, report)
+            result = _on_dask(scheduler, path, estimator, question, report)
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2))
     if result.best is None:

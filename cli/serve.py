@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import bundle_option, no_calibration_option
+from kernelcast.cli.options import bundle_option, chosen_bundle, no_calibration_option
 from kernelcast.runtime import UsageError
 from kernelcast.serve import Limits, Listener, Warm, run, tcp_listener, unix_listener
 from kernelcast.serve.limits import usual_workers
@@ -81,7 +81,8 @@ def _time_limit(_context: click.Context, _parameter: click.Parameter, value: flo
 @no_calibration_option
 def serve(
     *,
-    bundle: str,
+    bundle: str | None,
+    hardware: str | None,
     socket_path: str | None,
     listen: str | None,
     allow_remote: bool,
@@ -110,7 +111,8 @@ def serve(
         max_search_layouts=max_search,
         time_s=time_limit,
     )
-    warm = Warm.load(Path(bundle), os.environ, calibrated=not no_calibration)
+    path = Path(chosen_bundle(bundle, hardware))
+    warm = Warm.load(path, os.environ, calibrated=not no_calibration)
     for problem in warm.problems:
         click.echo(f"kernelcast: warning: {problem}", err=True)
     listener = _listener(socket_path, listen, socket_mode, allow_remote)
@@ -120,7 +122,7 @@ def serve(
             err=True,
         )
     run(
-        Path(bundle),
+        path,
         warm,
         listener,
         limits,

@@ -27,8 +27,8 @@ _FEWEST_FITTED = 8
 _FEWEST_TESTED = 5
 # Distances of the table of coverage, in doublings.
 _DISTANCES = (1.0, 2.0, 3.0, math.inf)
-# A row just outside says nothing about a slope.
-_NEAREST = 0.25
+# Rows nearer than this many doublings say nothing about a slope.
+_NEAREST = 0.5
 _LARGEST_LOG_ERROR = math.log(1e6)
 
 _Mask = npt.NDArray[np.bool_]
@@ -61,7 +61,8 @@ def held_out_parts(
         doublings = np.array(
             [_distance(kind, measured, tuple(row)) for row in table.workloads[rows].tolist()]
         )
-        rows, doublings = rows[doublings > 0], doublings[doublings > 0]
+        far = doublings >= _NEAREST
+        rows, doublings = rows[far], doublings[far]
         if len(rows) < _FEWEST_TESTED:
             continue
         predicted_us = fit(fitted).predict_us(table.workloads[rows])
@@ -139,7 +140,7 @@ def widening_of(table: Table, interval: Interval, parts: Sequence[HeldOutPart]) 
 def _outside(table: Table, interval: Interval, part: HeldOutPart) -> Array:
     """By how much more than the half-width inside each row is off, per doubling, [rows]."""
     widths = log_half_widths(interval, table.workloads[part.rows])
-    ratios: Array = (part.off - widths) / np.maximum(part.doublings, _NEAREST)
+    ratios: Array = (part.off - widths) / part.doublings
     return ratios
 
 

@@ -15,6 +15,7 @@ from kernelcast.runtime.errors import shown
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.models import BUILT_IN, load_model
 from kernelcast.runtime.request.reading import read_request
+from kernelcast.runtime.shipped.hardware import hardware_named
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
 from kernelcast.walltime.durations import fits_slurm, format_slurm, format_time
@@ -151,7 +152,7 @@ def answer(
         if given.gpus_per_node is not None:
             # The job's allocation takes precedence over a file about nodes in general.
             asked["cluster"] = Cluster(gpus_per_node=given.gpus_per_node)
-    bundle = settings.text("bundle") or ""
+    bundle = _bundle(settings)
     with settings.blamed():
         estimate = load(bundle).predict(model=model, fabric=fabric, **asked)
         found = walltime(
@@ -177,7 +178,7 @@ def answer(
 
 def _check_complete(settings: Settings) -> None:
     for name, other in (
-        ("bundle", ""),
+        ("bundle", "hardware"),
         ("model", ""),
         ("micro_batch", ""),
         ("micro_batches", "global_batch"),
@@ -211,6 +212,12 @@ def _model(settings: Settings) -> ModelConfig:
             f"model is {shown(name)}, expected the path of a .toml or .json file, or one of {known}"
         )
     return load_model(wanted, sequence_length=settings.whole("sequence_length"))
+
+
+def _bundle(settings: Settings) -> str:
+    """The bundle's path, or that of the hardware that is named."""
+    hardware = settings.text("hardware")
+    return str(hardware_named(hardware).bundle) if hardware is not None else settings.text("bundle") or ""
 
 
 def _fabric(settings: Settings) -> FabricChoice | None:

@@ -50,6 +50,7 @@ _CONTINUES = "From a failure to the next step, or from a job's end to its contin
 # fmt: off
 FIELDS = table(
     Field("bundle", text("a file's path"), "Bundle of regressors (.kcast)."),
+    Field("hardware", text("a name of `kernelcast hardware`"), "Or hardware whose measurements ship."),
     Field("model", text("a model's name or a file's path"), "Model: its name, or its file."),
     *REQUEST.values(),
     Field("steps", _STEPS, "Steps (updates) that the job runs."),

@@ -12,7 +12,7 @@ from kernelcast.runtime.request.kinds import Value
 from kernelcast.walltime.fields import FIELDS, JOB_FIELDS, PATHS, SITE_ONLY
 
 # Pairs of fields of which one determines the other.
-_EITHER = (("steps", "tokens"), ("micro_batches", "global_batch"))
+_EITHER = (("bundle", "hardware"), ("steps", "tokens"), ("micro_batches", "global_batch"))
 _SUFFIXES = {"model": (".toml", ".json"), "fabric": (".toml", ".kcast")}
 _NOW = {old: field.name for field in FIELDS.values() for old in field.old}
 

@@ -21,7 +21,7 @@ from kernelcast.runtime.hardware.collectives import Setting, least_us
 from kernelcast.runtime.hardware.correction import CorrectedFabric, MeasuredRows, corrected
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.hardware.fabric import Fabric
-from kernelcast.runtime.operators import Key
+from kernelcast.runtime.operators import OPERATORS, Key
 
 _SIZES = 12
 """Sizes at which measured layouts are looked at, from the smallest to the largest trained entries."""
@@ -76,6 +76,8 @@ class CollectiveSource:
     def use(self) -> FabricUse:
         """What an answer's provenance says about it."""
         bundle = None if self.predictor is None else self.predictor.bundle
+        if bundle is not None and not any(OPERATORS[name].is_collective for name, _ in bundle.entries):
+            bundle = None
         fabric = self.fabric
         measured = "" if bundle is None else "; ".join(one.description for one in bundle.manifest.fabric)
         return FabricUse(

@@ -26,13 +26,14 @@ def elementwise(
     backward: tuple[float, float],
     least: tuple[float | None, float | None] = (None, None),
     is_optional: bool = False,
+    alike: str = "residual_add",
 ) -> Operator:
     """Memory-bound row whose (FLOPs, elements) per direction are multiples of the product of its features.
 
     `least` are the multiples of the elements that no kernel can do without, forward and backward, where they are fewer.
 
-    With `forward` None, the forward pass runs no kernel. An optional one is answered by a residual addition that
-    moves as much: both wait for memory, and imported data rarely has the one and always the other.
+    With `forward` None, the forward pass runs no kernel. An optional one that a bundle lacks is answered by `alike`
+    that moves as much: both wait for memory, and imported data rarely has the one and always the other.
     """
     product = " ".join(features)
     return Operator(
@@ -55,7 +56,7 @@ def elementwise(
         roles=only_role(paper_name, title),
         is_elementwise=True,
         is_optional=is_optional,
-        substitute=Substitute(operator="residual_add", alike=True) if is_optional else None,
+        substitute=Substitute(operator=alike, alike=True) if is_optional or alike != "residual_add" else None,
     )
 
 
@@ -107,6 +108,7 @@ SWIGLU = elementwise(
     _WIDTH,
     forward=(6, 3),
     backward=(10, 5),
+    alike="gelu",
 )
 
 RESIDUAL_ADD = elementwise(

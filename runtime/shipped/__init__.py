@@ -10,3 +10,9 @@ DEVICES = Path(__file__).resolve().parent / "devices.toml"
 
 FABRICS = Path(__file__).resolve().parent / "fabrics"
 """A TOML file per described fabric, with its source."""
+
+HARDWARE = Path(__file__).resolve().parent / "hardware.toml"
+"""Hardware whose operators ship, with its usual fabric."""
+
+BUNDLES = Path(__file__).resolve().parent / "bundles"
+"""Those bundles; `make datasets` makes them from datasets/."""

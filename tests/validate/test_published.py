@@ -73,7 +73,7 @@ def test_a_site_is_imported_trained_on_and_its_steps_predicted(
 
 
 def test_the_steps_that_ship_are_those_of_the_paper() -> None:
-    assert SITES == ("perlmutter",)
+    assert SITES == ("perlmutter", "vista")
     file = published_runs(Path("Perlmutter"), "")
     assert file.digest == published_runs(Path(), "perlmutter").digest
     assert file.digest == published_runs(Path(), "Perlmutter").digest
@@ -95,9 +95,20 @@ def test_the_steps_that_ship_are_those_of_the_paper() -> None:
         assert len(run.published_components) == 9
 
 
+def test_the_second_site_ran_the_same_on_one_device_a_node() -> None:
+    first, second = (published_runs(Path(), name).runs for name in SITES)
+    for one, other in zip(first, second, strict=True):
+        assert one.label == other.label
+        assert one.parallelism == other.parallelism
+        assert other.cluster is not None
+        assert other.cluster.gpus_per_node == 1
+    assert [run.measured_s for run in second] == [7.13, 7.48, 6.39, 6.76, 5.04]
+    assert [run.published_error for run in second] == [-0.0915, -0.1516, -0.0841, -0.0902, -0.0518]
+
+
 def test_a_site_whose_steps_are_not_known_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"no measured steps are known for .* expected one of perlmutter, or --runs"
+        UsageError, match=r"no measured steps are known for .* expected one of perlmutter, vista, or --runs"
     ):
         published_runs(tmp_path, "")
     with pytest.raises(DataError, match="no such file, expected measured steps"):

@@ -118,7 +118,9 @@ def test_every_picture_has_words(shown: str) -> None:
 
 def test_all_text_is_escaped(trained: Trained) -> None:
     manifest = replace(
-        trained.manifest, compute=(ComputeFingerprint(kind="cpu", device_name=HOSTILE, cores=2, threads=1),)
+        trained.manifest,
+        compute=(ComputeFingerprint(kind="cpu", device_name=HOSTILE, cores=2, threads=1),),
+        peaks=(),
     )
     skipped = Skipped(operator=HOSTILE, direction=trained.manifest.regressors[0].direction, reason=HOSTILE)
     hostile = replace(
