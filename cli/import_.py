@@ -171,7 +171,7 @@ def vidur(paths: tuple[Path, ...], **options: Any) -> None:
 @_importing
 @_commit_option
 def aiconfigurator(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
-    """Import aiconfigurator's tables of GEMM, context attention, MoE and NCCL: Parquet files, or folders of them.
+    """Import aiconfigurator's GEMM, context attention, MoE and NCCL: Parquet files or folders.
 
     \b
     kernelcast import aiconfigurator systems/data/h100_sxm --db h100.db --commit 095f58a51
@@ -199,7 +199,7 @@ def simumax(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
 @_importing
 @_commit_option
 def liger(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
-    """Import Liger-Kernel's benchmarks of norms, RoPE, SwiGLU, losses and embeddings, forward and backward.
+    """Import Liger-Kernel's benchmarks of norms, RoPE, SwiGLU, losses and embeddings.
 
     \b
     kernelcast import liger benchmark/data/all_benchmark_data.csv --db liger.db --variant liger
