@@ -1,4 +1,4 @@
-"""`kernelcast import`: csv, estimate-train-time, nccl-tests, vtrain and vidur."""
+"""`kernelcast import`: a command per format of docs/importing.md."""
 
 import json
 from collections import Counter
@@ -16,10 +16,13 @@ from kernelcast.store.importers import (
     Description,
     Imported,
     Parsed,
+    read_aiconfigurator,
     read_csv_files,
     read_description,
     read_estimate_train_time,
+    read_liger,
     read_nccl_tests,
+    read_simumax,
     read_vidur,
     read_vtrain,
     store_parsed,
@@ -50,6 +53,12 @@ _DESCRIBING = (
     click.option("--licence", help="Licence of the data, SPDX where possible."),
     click.option("--reference", help="Where it was published: an address or a citation."),
     click.option("--site", help="Who measured, stored as free text."),
+    click.option(
+        "--variant",
+        "variants",
+        multiple=True,
+        help="Of operators measured in several ways, keep only this one (column variant); repeatable.",
+    ),
     click.option("--strict", is_flag=True, help="Import nothing where a line is malformed."),
     click.option("--json", "as_json", is_flag=True, help="Print JSON."),
 )
@@ -70,6 +79,11 @@ def _importing(command: F) -> F:
         "paths", nargs=-1, required=True, metavar="PATH...", type=click.Path(path_type=Path)
     )
     return paths(command)
+
+
+_commit_option = click.option(
+    "--commit", default="", help="Commit of the repository that the files are from; kept with its address."
+)
 
 
 @click.group(name="import")
@@ -153,6 +167,47 @@ def vidur(paths: tuple[Path, ...], **options: Any) -> None:
     _store(read_vidur(paths, described=_described(options), strict=options["strict"]), options)
 
 
+@import_.command()
+@_importing
+@_commit_option
+def aiconfigurator(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
+    """Import aiconfigurator's GEMM, context attention, MoE and NCCL: Parquet files or folders.
+
+    \b
+    kernelcast import aiconfigurator systems/data/h100_sxm --db h100.db --commit 095f58a51
+    """
+    parsed = read_aiconfigurator(
+        paths, described=_described(options), commit=commit, strict=options["strict"]
+    )
+    _store(parsed, options)
+
+
+@import_.command()
+@_importing
+@_commit_option
+def simumax(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
+    """Import SimuMax's systems: linears, grouped products and attention, forward and backward.
+
+    \b
+    kernelcast import simumax configs/system/b200_bf16_ceperm.json --db b200.db --commit 4dcaae51
+    """
+    parsed = read_simumax(paths, described=_described(options), commit=commit, strict=options["strict"])
+    _store(parsed, options)
+
+
+@import_.command()
+@_importing
+@_commit_option
+def liger(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
+    """Import Liger-Kernel's benchmarks of norms, RoPE, SwiGLU, losses and embeddings.
+
+    \b
+    kernelcast import liger benchmark/data/all_benchmark_data.csv --db liger.db --variant liger
+    """
+    parsed = read_liger(paths, described=_described(options), commit=commit, strict=options["strict"])
+    _store(parsed, options)
+
+
 def _described(options: dict[str, Any]) -> Description:
     """The options, over the fields of the file of --describe."""
     stated = Description(
@@ -165,6 +220,8 @@ def _described(options: dict[str, Any]) -> Description:
 
 
 def _store(parsed: Parsed, options: dict[str, Any]) -> None:
+    if options["variants"]:
+        parsed.keep_variants(options["variants"])
     with Database.open(options["database_path"], create=True) as database:
         imported = store_parsed(database, parsed)
     counts = _counts(parsed)

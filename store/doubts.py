@@ -64,12 +64,14 @@ def find_doubts(
     A time is *impossible* when it is shorter than a limit of the device or its links allows, or when five impossible
     ones of ten times the work took as long: something else was timed then, whatever the size. It is an *outlier* when
     it is off by more than `FAR` from a robust power law through the possible times of its operator, direction and
-    layout. Samples without a time are never doubtful.
+    layout. A slow one within `FAR` of a limit of the device, such as a thin product of a large weight, is none. Samples
+    without a time are never doubtful.
     """
     device = device_named(compute.device_name) if compute is not None else None
     cards = node_bytes_per_s(fabric.nics) if fabric is not None else None
     found: dict[int, Doubt] = {}
     groups: dict[tuple[object, ...], list[int]] = {}
+    least_us = np.zeros(len(samples))
     for position, sample in enumerate(samples):
         if sample.time_us is None or sample.operator not in OPERATORS or sample.dtype not in ELEMENT_BYTES:
             continue
@@ -89,6 +91,7 @@ def find_doubts(
             device=device,
             node_bytes_per_s=cards,
         ):
+            least_us[position] = max(least_us[position], limit.least_us)
             if why := limit.why_impossible(sample.time_us):
                 found[position] = (IMPOSSIBLE, why)
     for positions in groups.values():
@@ -100,7 +103,7 @@ def find_doubts(
             found[positions[row]] = (IMPOSSIBLE, why)
             impossible[row] = True
         possible = np.flatnonzero(~impossible)
-        for row, why in _far(own, work, times_us, possible):
+        for row, why in _far(own, work, times_us, possible, FAR * least_us[positions]):
             found[positions[row]] = (OUTLIER, why)
     return found
 
@@ -161,9 +164,13 @@ def _plateau(work: _Array, times_us: _Array, impossible: NDArray[np.bool_]) -> I
 
 
 def _far(
-    samples: Sequence[Timed], work: _Array, times_us: _Array, possible: NDArray[np.intp]
+    samples: Sequence[Timed],
+    work: _Array,
+    times_us: _Array,
+    possible: NDArray[np.intp],
+    explained_us: _Array,
 ) -> Iterator[tuple[int, str]]:
-    """Rows far from a power law in the features that is curved over the work."""
+    """Rows far from a power law in the features that is curved over the work; slow ones only beyond `explained_us`."""
     if len(possible) < _FEWEST:
         return
     logs = np.log(np.maximum(np.array([samples[row].vector for row in possible], dtype=np.float64), 1.0))
@@ -180,6 +187,8 @@ def _far(
     limit = max(np.log(FAR), _SPREADS * spread)
     for row in np.flatnonzero(np.abs(off) > limit):
         time_us = times_us[possible[row]]
+        if off[row] > 0 and time_us <= explained_us[possible[row]]:
+            continue
         usual_us = time_us / np.exp(off[row])
         yield int(possible[row]), f"{time_us:.6g} µs, where the others suggest {usual_us:.4g} µs"
 

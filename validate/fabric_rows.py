@@ -3,9 +3,16 @@
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from kernelcast.runtime.errors import DataError, UsageError, shown_path
+from kernelcast.runtime.errors import DataError, shown_path
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
-from kernelcast.store.importers import Description, Parsed, read_nccl_tests, read_vidur, read_vtrain
+from kernelcast.store.importers import (
+    Description,
+    Parsed,
+    read_aiconfigurator,
+    read_nccl_tests,
+    read_vidur,
+    read_vtrain,
+)
 
 Row = tuple[int, int, float, float]
 """Nodes, devices per node, bytes that one process puts in, time in µs."""
@@ -28,7 +35,7 @@ def a100_all_reduces(data: Path) -> Mapping[str, tuple[Row, ...]]:
     return {
         "vtrain": tuple(_rows(vtrain, "all_reduce")),
         "vidur": tuple(_rows(vidur, "all_reduce")),
-        "aiconfigurator": tuple(row for path in parquet for row in _aiconfigurator(path, "all_reduce")),
+        "aiconfigurator": tuple(_rows(read_aiconfigurator(parquet), "all_reduce")),
     }
 
 
@@ -49,25 +56,6 @@ def _rows(parsed: Parsed, operator: str) -> Iterable[Row]:
             if sample.operator == operator and sample.time_us is not None:
                 entries, nodes, gpus = sample.vector
                 yield nodes, gpus, float(entries * ELEMENT_BYTES[sample.dtype]), sample.time_us
-
-
-def _aiconfigurator(path: Path, operator: str) -> Iterable[Row]:
-    """NCCL's rows: `message_size` in elements of half, `latency` in ms, processes of one node."""
-    try:
-        from pyarrow import ArrowException, parquet
-    except ImportError as error:
-        raise UsageError("pyarrow is not installed: pip install 'kernelcast[parquet]'") from error
-    try:
-        rows = parquet.read_table(path).to_pylist()
-        return [
-            (1, row["num_gpus"], 2.0 * row["message_size"], 1e3 * row["latency"])
-            for row in rows
-            if row["op_name"] == operator and row["nccl_dtype"] == "half"
-        ]
-    except (OSError, ArrowException, KeyError, TypeError) as error:
-        raise DataError(
-            f"{shown_path(path)}: is not aiconfigurator's table of NCCL ({error!r:.80})"
-        ) from error
 
 
 def _files(folder: Path, pattern: str) -> list[Path]:

@@ -77,11 +77,13 @@ def planned_operators(
     Raises:
         UsageError: a named operator is unknown, of the other kind or not of the plan, or the plan has none of the kind.
     """
-    kind = [op for op in OPERATORS.values() if op.is_collective == collectives]
+    kind = [op for op in OPERATORS.values() if op.is_collective == collectives and _is_collected(op.name)]
     if unknown := sorted(set(operators) - {op.name for op in kind}):
         known = ", ".join(op.name for op in kind)
         raise UsageError(f"operator {unknown[0]!r} {_why_not(unknown[0])}; expected one of {known}")
     chosen = [op for op in kind if op.name in plan.operators]
+    if not collectives and (imported := [name for name in plan.operators if not _is_collected(name)]):
+        raise UsageError(f"plan {plan.name}: operator {imported[0]} {_why_not(imported[0])}")
     if not chosen and plan.operators and not collectives:
         raise UsageError(f"plan {plan.name}: its operators are collectives, which `collect comm` measures")
     if not chosen:
@@ -95,11 +97,17 @@ def planned_operators(
     return [op for op in chosen if not operators or op.name in operators]
 
 
+def _is_collected(name: str) -> bool:
+    return OPERATORS[name].is_collective or bool(columns_of(name))
+
+
 def _why_not(name: str) -> str:
     if name not in OPERATORS:
         return f"is unknown{present_name(name)}"
     if OPERATORS[name].is_collective:
         return "is a collective, which `collect comm` measures"
+    if not _is_collected(name):
+        return "is called by no layer yet, and imported only"
     return "is no collective, `collect compute` measures it"
 
 

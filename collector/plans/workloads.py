@@ -92,12 +92,13 @@ def _sources() -> Mapping[Column, Sequence[_Source]]:
     for op in OPERATORS.values():
         if op.name not in called:
             alike = [own for (name, _), own in found.items() if OPERATORS[name].features == op.features]
-            found[op.name, ""] = {shape: source for own in alike for shape, source in own.items()}
+            if alike:
+                found[op.name, ""] = {shape: source for own in alike for shape, source in own.items()}
     return {column: tuple(dict.fromkeys(own.values())) for column, own in found.items()}
 
 
 def columns_of(operator: str) -> list[Column]:
-    """The operator in every role in which models call it."""
+    """The operator in every role in which models call it; none of one that is only imported yet."""
     return [column for column in _sources() if column[0] == operator]
 
 

@@ -1,6 +1,6 @@
-"""Matrix products: one law for every linear, one for the batched products of unfused attention."""
+"""Matrix products: one law for every linear, one for batches in unfused attention, and those of experts."""
 
-from kernelcast.runtime.operators.operator import Direction, Operator, OperatorClass, cost, roles
+from kernelcast.runtime.operators.operator import Direction, Operator, OperatorClass, cost, only_role, roles
 
 GEMM = Operator(
     name="gemm",
@@ -46,4 +46,54 @@ BATCHED_GEMM = Operator(
         ("attention_scores", "QK^T", "attention scores, queries × keys"),
         ("attention_values", "·V", "attention weights × values"),
     ),
+)
+
+GROUPED_GEMM = Operator(
+    name="grouped_gemm",
+    title="a matrix product [m, k] × [k, n] per group, each with a weight of its own, in one call",
+    operator_class=OperatorClass.COMPUTE,
+    # Groups of unequal sizes count with their mean: how uneven they are is no feature.
+    features={"groups": "experts", "m": "rows of each group", "k": "columns in", "n": "columns out"},
+    costs={
+        Direction.FORWARD: cost(
+            flops="2 groups m k n", elements="1 groups m k + 1 groups k n + 1 groups m n"
+        ),
+        Direction.INPUT_GRADIENT: cost(
+            flops="2 groups m k n", elements="1 groups m k + 1 groups k n + 1 groups m n"
+        ),
+        # Added to what is there, as a linear's.
+        Direction.WEIGHT_GRADIENT: cost(
+            flops="2 groups m k n",
+            elements="1 groups m k + 3 groups k n + 1 groups m n",
+            least="1 groups m k + 1 groups k n + 1 groups m n",
+        ),
+    },
+    roles=only_role("", "linear of the experts that a device holds"),
+    is_on_request=True,
+)
+
+MOE = Operator(
+    name="moe",
+    title="experts of a layer as one call: their gated MLPs on rows sent to them, summed per token; without the router",
+    operator_class=OperatorClass.COMPUTE,
+    # `rows` are pairs of a token and an expert of this device, tokens · experts per token where it holds all of them;
+    # `width` is what one expert has on this device. How unevenly rows are spread is no feature.
+    features={
+        "tokens": "tokens",
+        "rows": "rows of all experts",
+        "d": "elements",
+        "width": "elements",
+        "experts": "experts",
+    },
+    # Gate and up as one product of 2 · width columns, SwiGLU, down; the rows of a token are then summed. Some experts
+    # may get no row, so that only the weights of one are certain to be read.
+    costs={
+        Direction.FORWARD: cost(
+            flops="6 rows d width",
+            elements="2 tokens d + 3 experts d width + 6 rows width + 2 rows d",
+            least="1 tokens d + 3 d width",
+        ),
+    },
+    roles=only_role("", "experts of a layer as inference frameworks run them"),
+    is_on_request=True,
 )

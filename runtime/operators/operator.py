@@ -132,7 +132,7 @@ class Operator:
     - `is_elementwise`: its time depends on its number of elements, whatever their shape.
     - `is_reduced`: a collective whose sum ends on every process, which switches can make; `is_pairwise`: one in which
       every process sends to every other directly; `is_sharded`: one whose entries are one process's shard of the whole.
-    - `is_on_request`: no step calls it yet; measured where it is asked for by name.
+    - `is_on_request`: no step calls it yet; measured where it is asked for by name, if it has a bench.
     - `variant_flops`: multiples of the FLOPs by the variant that was measured, such as attention without a mask.
     """
 

@@ -1,16 +1,19 @@
-"""Others' measurements into a database: a generic CSV, the method's authors' data, nccl-tests, vTrain, Vidur.
+"""Others' measurements into a database: a generic CSV, and the files of projects that publish theirs.
 
 A reader turns files into `Parsed` (records, malformed lines, counts of what was left out), without a database;
 `store_parsed` stores all of it in one transaction. docs/importing.md describes the formats.
 """
 
+from kernelcast.store.importers.aiconfigurator import read_aiconfigurator
 from kernelcast.store.importers.all_reduce_tables import read_vidur, read_vtrain
 from kernelcast.store.importers.description import Description, read_description
 from kernelcast.store.importers.estimate_train_time import read_estimate_train_time
 from kernelcast.store.importers.generic_csv import CSV_FORMAT, read_csv_files
+from kernelcast.store.importers.liger import read_liger
 from kernelcast.store.importers.nccl_tests import read_nccl_tests
 from kernelcast.store.importers.parsed import Batch, Imported, Parsed, store_parsed
 from kernelcast.store.importers.published_errors import PublishedError, read_published_errors
+from kernelcast.store.importers.simumax import read_simumax
 from kernelcast.store.importers.text_file import Problem
 
 __all__ = [
@@ -21,11 +24,14 @@ __all__ = [
     "Parsed",
     "Problem",
     "PublishedError",
+    "read_aiconfigurator",
     "read_csv_files",
     "read_description",
     "read_estimate_train_time",
+    "read_liger",
     "read_nccl_tests",
     "read_published_errors",
+    "read_simumax",
     "read_vidur",
     "read_vtrain",
     "store_parsed",

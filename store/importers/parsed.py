@@ -60,6 +60,34 @@ class Parsed:
                 f"{name}: more than {MAX_SAMPLES:,} samples, the limit for one import; import in parts"
             )
 
+    def keep_variants(self, names: Sequence[str]) -> None:
+        """Of operators (per direction and dtype) measured in one of the ways `names`, keep no other way.
+
+        Raises:
+            UsageError: nothing was measured in one of these ways; names those that were.
+        """
+        groups: dict[tuple[str, Direction, str], set[str]] = {}
+        for batch in self.batches:
+            for s in batch.samples:
+                groups.setdefault((s.operator, s.direction, s.dtype), set()).add(s.variant)
+        found = {variant for own in groups.values() for variant in own}
+        if missing := [name for name in names if name not in found]:
+            known = "; ".join(sorted(filter(None, found))) or "none"
+            raise UsageError(f"variant: nothing was measured {missing[0]!r:.60}, found {known}")
+        kept = []
+        for batch in self.batches:
+            chosen = []
+            for sample in batch.samples:
+                ways = groups[sample.operator, sample.direction, sample.dtype]
+                if sample.variant in names or ways.isdisjoint(names):
+                    chosen.append(sample)
+                else:
+                    way = sample.variant or "in no named way"
+                    self.left_out[f"of {sample.operator} measured {way}: not of the chosen variants"] += 1
+            if chosen:
+                kept.append(replace(batch, samples=tuple(chosen)))
+        self.batches = kept
+
     @property
     def sample_count(self) -> int:
         """Samples in all batches."""

@@ -31,7 +31,7 @@ def read_text_file(path: Path, *, limit: int = MAX_FILE_BYTES) -> TextFile:
     Raises:
         DataError: missing, not a file, unreadable, empty, larger than `limit` bytes, or not text.
     """
-    content = _content(path, limit)
+    content = read_content(path, limit)
     if not content.strip():
         raise DataError(f"{path}: is empty, expected measurements")
     if b"\0" in content:
@@ -44,7 +44,12 @@ def read_text_file(path: Path, *, limit: int = MAX_FILE_BYTES) -> TextFile:
     return TextFile(path=path, text=text, digest=hashlib.sha256(content).hexdigest())
 
 
-def _content(path: Path, limit: int) -> bytes:
+def read_content(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
+    """All bytes of a regular file.
+
+    Raises:
+        DataError: missing, not a file, unreadable, or larger than `limit` bytes.
+    """
     try:
         if not path.exists():
             raise DataError(f"{path}: no such file")

@@ -85,9 +85,30 @@ def test_malformed_lines_are_shown_at_the_end(tmp_path: Path, capsys: pytest.Cap
     assert not (tmp_path / "b.db").exists()
 
 
+def test_one_variant_of_several_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ("nccl-tests", MADE / "two_nodes.log", "--db", tmp_path / "a.db")
+    code, out, _ = run(capsys, *arguments, "--variant", "in-place")
+    assert code == 0
+    assert (
+        "left out: 1 rows of all_gather measured out-of-place: not of the chosen variants" in out.splitlines()
+    )
+    with Database.open(tmp_path / "a.db", read_only=True) as database:
+        found = {(s.operator, s.variant) for s in database.read_samples()}
+    assert ("all_gather", "in-place") in found
+    assert not any(variant == "out-of-place" for _, variant in found)
+    code, out, err = run(capsys, *arguments, "--variant", "by-mail")
+    assert (code, out) == (2, "")
+    assert "variant: nothing was measured 'by-mail', found in-place; " in err
+
+
 @pytest.mark.parametrize(
     ("arguments", "code", "message"),
     [
+        (("aiconfigurator", str(MADE / "times.csv")), 1, "times.csv: is not a Parquet file"),
+        (("aiconfigurator", "none.parquet"), 1, "none.parquet: no such file"),
+        (("simumax", str(MADE / "times.csv")), 1, "times.csv: is not JSON"),
+        (("liger", str(MADE / "times.csv")), 1, "is not a table of Liger-Kernel"),
+        (("liger", "a.csv", "--commit", "main"), 2, "commit: found 'main', expected 7 to 40 hex"),
         (("csv", "none.csv", "--device-name", "x"), 1, "none.csv: no such file"),
         (("nccl-tests", "none.log"), 1, "none.log: no such file"),
         (("estimate-train-time", "none"), 1, "none: no such folder"),
@@ -112,7 +133,7 @@ def test_what_goes_wrong_is_one_line(
 
 def test_help_shows_an_example_of_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert VERBS["import"].extra == "store"
-    for name in ("csv", "estimate-train-time", "nccl-tests"):
+    for name in ("csv", "estimate-train-time", "nccl-tests", "aiconfigurator", "simumax", "liger"):
         code, out, _ = run(capsys, name, "--help")
         assert code == 0
         assert f"kernelcast import {name} " in out

@@ -15,7 +15,7 @@ from kernelcast.collector.communication.collectives import COLLECTIVES
 from kernelcast.collector.plans.workloads import columns_of
 from kernelcast.runtime.operators import OPERATORS, Direction
 
-ALONE = [op.name for op in OPERATORS.values() if not op.is_collective]
+ALONE = [op.name for op in OPERATORS.values() if not (op.is_collective or op.is_on_request)]
 COLUMNS = [column for name in ALONE for column in columns_of(name)]
 RUNNABLE = [column for column in COLUMNS if column[0] != "fused_causal_softmax"]
 Asked = Callable[..., Point]

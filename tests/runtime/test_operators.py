@@ -20,6 +20,11 @@ INPUT, WEIGHT = Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT
         ("gemm", FORWARD, (8192, 6144, 4608), 463_856_467_968, 50_331_648 + 28_311_552 + 37_748_736),
         ("batched_gemm", FORWARD, (2, 3, 5, 7), 420, 30 + 70 + 42),
         ("batched_gemm", BACKWARD, (2, 3, 5, 7), 840, 60 + 140 + 84),
+        ("grouped_gemm", FORWARD, (2, 3, 5, 7), 420, 30 + 70 + 42),
+        ("grouped_gemm", INPUT, (2, 3, 5, 7), 420, 30 + 70 + 42),
+        ("grouped_gemm", WEIGHT, (2, 3, 5, 7), 420, 30 + 3 * 70 + 42),
+        # 4 tokens to 2 of 3 experts each: three products of 8 rows; input and sum, weights, 2 + 1 widths both ways.
+        ("moe", FORWARD, (4, 8, 5, 7, 3), 6 * 8 * 5 * 7, 2 * 20 + 3 * 3 * 35 + 6 * 56 + 2 * 40),
         ("flash_attention", FORWARD, (2, 3, 5, 5, 7), 2 * 2 * 9 * 5 * 7, 4 * 210),
         ("flash_attention", BACKWARD, (2, 3, 5, 5, 7), 5 * 2 * 9 * 5 * 7, 8 * 210),
         # One key-value head for four: every query head attends, keys and values are fewer.
@@ -52,6 +57,12 @@ def test_adam_in_fp32_moves_28_bytes_per_parameter() -> None:
     # Parameter, gradient and two moments are read, all but the gradient written; layers move nothing.
     for layers in (0, 1, 12):
         assert operator("adam").moved_bytes(ONCE, (1000, layers), 4) == 28_000
+
+
+def test_the_least_bytes_of_experts_are_those_of_one() -> None:
+    assert operator("moe").least_bytes(FORWARD, (4, 8, 5, 7, 3), 2) == 2 * (20 + 3 * 35)
+    assert operator("grouped_gemm").least_bytes(WEIGHT, (2, 3, 5, 7), 2) == 2 * (30 + 70 + 42)
+    assert all(operator(name).is_on_request for name in ("grouped_gemm", "moe"))
 
 
 def test_unknown_operators_and_wrong_vectors_are_named() -> None:
@@ -138,6 +149,7 @@ def test_one_law_serves_every_role() -> None:
         ("adam", "last_stage", "Optimizer"),
         ("rope", "", "RoPE"),
         ("bias_add", "", "bias_add"),
+        ("grouped_gemm", "", "grouped_gemm"),
         ("gemm", "", "gemm"),
         ("gemm", "router", "gemm (router)"),
         ("all_to_all", "expert", "all_to_all (expert)"),

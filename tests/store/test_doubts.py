@@ -48,6 +48,20 @@ def test_a_time_below_a_limit_is_impossible() -> None:
     assert not find_doubts(samples, UNKNOWN, None)
 
 
+def test_thin_products_near_the_memory_bound_are_no_outliers() -> None:
+    def products(thin_us: float) -> list[Sample]:
+        sizes = (1024, 2048, 4096)
+        thick = [(m, k, n) for m in sizes for k in sizes for n in sizes]
+        own = [sample("gemm", Direction.FORWARD, (m, k, n), 2 * m * k * n / 250e6) for m, k, n in thick]
+        # 5.4 GB of weights for one row take 2.6 ms to read, as long as some 650 GFLOP.
+        return [*own, sample("gemm", Direction.FORWARD, (1, 51200, 52224), thin_us)]
+
+    assert not find_doubts(products(3_000), A100, None)
+    assert [flag for flag, _ in find_doubts(products(60_000), A100, None).values()] == [OUTLIER]
+    # Nothing is known of this device's memory.
+    assert [flag for flag, _ in find_doubts(products(3_000), UNKNOWN, None).values()] == [OUTLIER]
+
+
 def test_a_flat_time_is_impossible_where_its_large_end_is() -> None:
     sizes = [1 << power for power in range(16, 31)]
     flat = [sample("all_gather", Direction.ONCE, (size, 4, 1), 118 + size % 3) for size in sizes]

@@ -71,5 +71,5 @@ def test_what_is_no_parquet_file_is_named(tmp_path: Path) -> None:
     table = tmp_path / "aiconfigurator" / "a100_sxm" / "comm" / "nccl" / "1" / "nccl_perf.parquet"
     table.parent.mkdir(parents=True)
     table.write_text("nothing")
-    with pytest.raises(DataError, match=r"nccl_perf\.parquet: is not aiconfigurator's table of NCCL"):
+    with pytest.raises(DataError, match=r"nccl_perf\.parquet: is not a Parquet file"):
         validate_fabrics(tmp_path)

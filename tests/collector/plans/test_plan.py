@@ -25,7 +25,7 @@ from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.runtime.operators.elementwise import elementwise
 
-COMPUTE = [op.name for op in OPERATORS.values() if not op.is_collective]
+COMPUTE = [op.name for op in OPERATORS.values() if not (op.is_collective or op.is_on_request)]
 COLUMNS = [column for name in COMPUTE for column in columns_of(name)]
 
 
@@ -255,6 +255,14 @@ class TestThePaperPlan:
     def test_nothing_else(self, paper: Plan) -> None:
         assert paper.entries("reduce_scatter", processes=2, element_bytes=2) == []
         assert len(compute_points(paper, ("gelu", "layer_norm"))) == 810 + 234
+
+
+def test_what_is_imported_only_is_refused_by_name(plan: Plan) -> None:
+    assert {"grouped_gemm", "moe"}.isdisjoint(op.name for op in planned_operators(plan))
+    with pytest.raises(UsageError, match=r"^operator 'moe' is called by no layer yet, and imported only; "):
+        planned_operators(plan, ("moe",))
+    with pytest.raises(UsageError, match=r": operator grouped_gemm is called by no layer yet, and imported"):
+        planned_operators(replace(plan, operators=("gelu", "grouped_gemm")))
 
 
 @pytest.mark.parametrize(

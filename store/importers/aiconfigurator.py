@@ -1,0 +1,215 @@
+"""Operators of inference frameworks that aiconfigurator publishes (Parquet): one file, or a folder of them.
+
+aiconfigurator_tables.py says what rows mean. A file holds one framework and device, sometimes several versions of the
+framework: of rows with the same key the newest version counts.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.operators import OPERATORS
+from kernelcast.store.importers.aiconfigurator_tables import COMMON_COLUMNS, TABLES, LeftOut, Measured
+from kernelcast.store.importers.csv_table import CsvRow
+from kernelcast.store.importers.description import Description, device_named
+from kernelcast.store.importers.parquet_table import ParquetTable, read_parquet
+from kernelcast.store.importers.parsed import Batch, Parsed, imported_sample
+from kernelcast.store.importers.repositories import REPOSITORIES
+from kernelcast.store.importers.text_file import Malformed, Problems
+from kernelcast.store.records import Sample
+
+BURST = "burst"
+"""Flag of times from so few repetitions that a step may run at lower clocks. It does not stop training."""
+_WHAT = "a table of aiconfigurator"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A usable row of a file."""
+
+    line: int
+    device: str
+    framework: str
+    version: str
+    measured: Measured
+    time_us: float
+    power: str
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        one = self.measured
+        return self.device, self.framework, one.operator, one.dtype, one.vector, one.variant
+
+
+def read_aiconfigurator(
+    paths: Sequence[Path],
+    *,
+    described: Description | None = None,
+    commit: str = "",
+    strict: bool = False,
+) -> Parsed:
+    """Read files, and the `*.parquet` of folders.
+
+    Devices per node are the most that a collective of all files used, unless `described` says otherwise.
+
+    Raises:
+        DataError: a file is no such table (in a folder it is a malformed line instead), no row is usable, or, when
+            `strict`, a malformed line.
+        UsageError: pyarrow is not installed, or `commit` is no commit.
+    """
+    description = (described or Description()).over(REPOSITORIES["aiconfigurator"].described(commit))
+    problems = Problems(strict=strict)
+    parsed = Parsed()
+    read = [(table, _rows(table, problems, parsed.left_out)) for table in _tables(paths, problems)]
+    parsed.files = len(read)
+    processes = [
+        row.measured.vector[-1]
+        for _, rows in read
+        for row in rows
+        if OPERATORS[row.measured.operator].is_collective
+    ]
+    if processes:
+        description = description.over(Description(fabric={"gpus_per_node": max(processes)}))
+    for table, rows in read:
+        for batch in _batches(table, rows, description, problems):
+            parsed.add(batch)
+    parsed.problems = problems.found
+    parsed.check_something(", ".join(map(str, paths)))
+    return parsed
+
+
+def _tables(paths: Sequence[Path], problems: Problems) -> Iterator[ParquetTable]:
+    for path in paths:
+        if not path.is_dir():
+            yield _table(path)
+            continue
+        files = sorted(path.rglob("*.parquet"))
+        if not files:
+            raise DataError(f"{path}: no Parquet file in it, expected {_WHAT}")
+        for file in files:
+            try:
+                yield _table(file)
+            except DataError as error:
+                problems.add(file, 1, str(error).removeprefix(f"{file}: "))
+
+
+def _table(path: Path) -> ParquetTable:
+    table = read_parquet(path)
+    if missing := table.missing(COMMON_COLUMNS):
+        found = ", ".join(table.columns)
+        raise DataError(f"{path}: is not {_WHAT}: no column {missing!r}; found {found!r:.120}")
+    return table
+
+
+def _rows(table: ParquetTable, problems: Problems, left_out: Counter[str]) -> list[_Row]:
+    """The usable rows of the newest version of each key, in the file's order."""
+    columns = (*COMMON_COLUMNS, *(name for one in TABLES.values() for name in (*one.columns, *one.optional)))
+    found: list[_Row] = []
+    for cells in table.rows(columns):
+        try:
+            found.append(_row(table, cells))
+        except LeftOut as error:
+            left_out[str(error)] += 1
+        except Malformed as error:
+            problems.add(table.path, cells.line, error)
+    newest: dict[tuple[object, ...], str] = {}
+    for row in found:
+        known = newest.setdefault(row.key, row.version)
+        if _version(row.version) > _version(known):
+            newest[row.key] = row.version
+    kept = [row for row in found if row.version == newest[row.key]]
+    if older := len(found) - len(kept):
+        left_out["of an older version of the framework, measured again with a newer one"] += older
+    return kept
+
+
+def _row(table: ParquetTable, cells: CsvRow) -> _Row:
+    op_name = cells.text("op_name")
+    if op_name not in TABLES:
+        raise LeftOut(f"of {op_name:.60}: no operator for it")
+    kind = TABLES[op_name]
+    if missing := table.missing(kind.columns):
+        raise Malformed(f"no column {missing!r}, which rows of {op_name} have")
+    measured = kind.read(cells)
+    return _Row(
+        line=cells.line,
+        device=cells.text("device"),
+        framework=cells.text("framework"),
+        version=cells.text("version"),
+        measured=measured,
+        time_us=cells.positive("latency") * 1e3,
+        power=_power(cells),
+    )
+
+
+def _power(cells: CsvRow) -> str:
+    """Mean power of the repetitions and its limit, where a row has them."""
+    if "power" not in cells.cells:
+        return ""
+    limit = f" of {cells.positive('power_limit'):g}" if "power_limit" in cells.cells else ""
+    return f", at {cells.positive('power'):.4g}{limit} W"
+
+
+def _version(text: str) -> tuple[tuple[int, int, str], ...]:
+    """Versions in order: of equal numbers `rc1` comes before the version itself, and `post1` after it."""
+    parts = re.findall(r"\d+|[a-z]+", text.lower())
+    numbers = ((2, int(part), "") if part.isdigit() else (int(part == "post"), 0, part) for part in parts)
+    return (*numbers, (0, 1, ""))
+
+
+def _batches(
+    table: ParquetTable, rows: Sequence[_Row], description: Description, problems: Problems
+) -> Iterator[Batch]:
+    """One batch per device, framework and kind: NCCL is its own software, whatever framework is named."""
+    groups: dict[tuple[str, str, bool], list[_Row]] = {}
+    for row in rows:
+        is_collective = OPERATORS[row.measured.operator].is_collective
+        groups.setdefault((row.device, row.framework, is_collective), []).append(row)
+    for (device, framework, is_collective), own in groups.items():
+        versions = sorted({row.version for row in own}, key=_version)
+        if is_collective:
+            stated = Description(
+                hardware=device_named(device),
+                software={"nccl": versions[-1]},
+                conditions={"benchmark": "nccl-tests"},
+            )
+        else:
+            stated = Description(
+                hardware=device_named(device),
+                conditions={"framework": framework, "framework_versions": versions},
+            )
+        whole = description.over(stated)
+        fabric = whole.network() if is_collective else None
+        run = whole.run(
+            command="import aiconfigurator", file_name=table.name, file_digest=table.digest, fabric=fabric
+        )
+        yield Batch(
+            run=run,
+            compute=whole.compute(),
+            fabric=fabric,
+            software=whole.versions(),
+            samples=list(_samples(table, own, run.id, problems)),
+        )
+
+
+def _samples(table: ParquetTable, rows: Sequence[_Row], run_id: str, problems: Problems) -> Iterator[Sample]:
+    for row in rows:
+        one = row.measured
+        try:
+            yield imported_sample(
+                OPERATORS[one.operator],
+                one.direction,
+                one.dtype,
+                one.vector,
+                run_id=run_id,
+                time_us=row.time_us,
+                statistic=f"mean of {one.repetitions}",
+                repetition_count=one.repetitions,
+                variant=one.variant,
+                flags=((BURST, one.burst + row.power),) if one.burst else (),
+            )
+        except Malformed as error:
+            problems.add(table.path, row.line, error)

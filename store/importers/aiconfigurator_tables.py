@@ -1,0 +1,211 @@
+"""Rows of aiconfigurator's tables as workloads of our operators: GEMM, context attention, NCCL, MoE.
+
+Tables are told apart by `op_name`; `latency` is in ms. Source: ai-dynamo/aiconfigurator, collector/.
+
+- GEMM: [m, k] × [k, n] forward. `fp8` scales per tensor or row, `fp8_block` per block of 128 × 128; some frameworks'
+  times hold the quantization of the activations.
+- Context attention: the prefill of a whole sequence (`step` 0), causal, with keys and values in a paged cache.
+- NCCL: nccl-tests with one process for all GPUs of a node, out of place. `message_size` is the elements of nccl-tests'
+  `size`, the larger of a process's two buffers (collector/network/collect_nccl.py). The data agree: as one process's
+  part, all-gathers of 8 GPUs would receive 1,640 to 4,940 GB/s over links of 300 to 900.
+- MoE: `fused_experts` with the routing given. `tokens` are those of the whole expert-parallel group, of which a device
+  computes the pairs with its experts: with balanced routing, tokens · topk / ep.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from kernelcast.runtime.operators import Direction
+from kernelcast.store.importers.csv_table import CsvRow
+from kernelcast.store.importers.text_file import Malformed
+
+COMMON_COLUMNS = ("framework", "version", "device", "op_name", "kernel_source", "latency")
+BLOCK_SCALED = "block-scaled"
+_BURST = "6 replays of a CUDA graph after 3 warm-ups"
+_BURST_OF_ROUTINGS = "1 replay of 5 routings after 1 warm-up"
+_NCCL_LARGEST_OF_100 = 16 * 2**20
+
+
+class LeftOut(Exception):
+    """A well-formed row that has no place here; the message is the reason, as in "3 rows of nvfp4: …"."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """What a row measured. `burst` says how few repetitions there were; empty where there were many."""
+
+    operator: str
+    direction: Direction
+    dtype: str
+    vector: tuple[int, ...]
+    variant: str
+    repetitions: int
+    burst: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """A kind of table: its columns beside `COMMON_COLUMNS`, those that not every version has, and a row's meaning."""
+
+    columns: tuple[str, ...]
+    read: Callable[[CsvRow], Measured]
+    optional: tuple[str, ...] = ()
+
+
+_FLOATS = MappingProxyType(
+    {"bfloat16": "bfloat16", "float16": "float16", "fp8": "float8_e4m3fn", "fp8_block": "float8_e4m3fn"}
+)
+
+
+def _dtype(name: str) -> str:
+    try:
+        return _FLOATS[name]
+    except KeyError:
+        raise LeftOut(f"of {name:.40}: a precision that no operator here has") from None
+
+
+def _variant(row: CsvRow, dtype: str, *more: str) -> str:
+    scaled = (BLOCK_SCALED,) if dtype == "fp8_block" else ()
+    return ", ".join((*scaled, row.text("kernel_source"), *more))
+
+
+def _gemm(row: CsvRow) -> Measured:
+    dtype = row.text("gemm_dtype")
+    return Measured(
+        operator="gemm",
+        direction=Direction.FORWARD,
+        dtype=_dtype(dtype),
+        vector=(row.whole("m"), row.whole("k"), row.whole("n")),
+        variant=_variant(row, dtype),
+        repetitions=6,
+        burst=_BURST,
+    )
+
+
+def _attention(row: CsvRow) -> Measured:
+    dtype, cache = row.text("attn_dtype"), row.text("kv_cache_dtype")
+    if cache not in ("bfloat16", "float16"):
+        raise LeftOut(f"of attention with a cache in {cache:.40}: training keeps none")
+    if dtype not in ("bfloat16", "float16"):
+        raise LeftOut(f"of attention in {dtype:.40}: training computes it in 16 bits")
+    if row.cells.get("window_size", "0") not in ("0", "0.0"):
+        raise LeftOut("of attention in a sliding window: no operator for it")
+    if row.cells.get("step", "0") not in ("0", "0.0"):
+        raise LeftOut("of attention that goes on from a cache: no operator for it")
+    heads, kv_heads = row.whole("num_heads"), row.whole("num_key_value_heads")
+    if heads % kv_heads:
+        raise Malformed(f"num_heads: found {heads}, expected a multiple of num_key_value_heads {kv_heads}")
+    return Measured(
+        operator="flash_attention",
+        direction=Direction.FORWARD,
+        dtype=dtype,
+        vector=(row.whole("batch_size"), row.whole("isl"), heads, kv_heads, row.whole("head_dim")),
+        variant=_variant(row, dtype),
+        repetitions=6,
+        burst=_BURST,
+    )
+
+
+_COLLECTIVES = MappingProxyType(
+    {
+        "all_reduce": "all_reduce",
+        "all_gather": "all_gather",
+        "reduce_scatter": "reduce_scatter",
+        "alltoall": "all_to_all",
+    }
+)
+
+
+def _nccl(row: CsvRow) -> Measured:
+    dtype, processes = row.text("nccl_dtype"), row.whole("num_gpus")
+    if dtype not in ("half", "bfloat16"):
+        raise LeftOut(f"of NCCL in {dtype:.40}: in-switch sums differ by type, and training sends floats")
+    if processes == 1:
+        raise LeftOut("of one process alone")
+    entries, operator = row.whole("message_size"), _COLLECTIVES[row.text("op_name")]
+    if operator == "all_gather":
+        entries, rest = divmod(entries, processes)
+        if rest or not entries:
+            raise Malformed(
+                f"message_size: found {row.text('message_size')}, expected a multiple of num_gpus"
+            )
+    size_bytes = 2 * row.whole("message_size")
+    return Measured(
+        operator=operator,
+        direction=Direction.ONCE,
+        dtype={"half": "float16"}.get(dtype, dtype),
+        vector=(entries, 1, processes),
+        variant="out-of-place",
+        repetitions=100 if size_bytes <= _NCCL_LARGEST_OF_100 else 60,
+    )
+
+
+def _moe(row: CsvRow) -> Measured:
+    dtype, distribution = row.text("moe_dtype"), row.text("distribution")
+    element_type = _dtype(dtype)
+    tensor_parallel, expert_parallel = row.whole("moe_tp_size"), row.whole("moe_ep_size")
+    tokens, experts, width = row.whole("num_tokens"), row.whole("num_experts"), row.whole("inter_size")
+    for name, value, by, divisor in (
+        ("inter_size", width, "moe_tp_size", tensor_parallel),
+        ("num_experts", experts, "moe_ep_size", expert_parallel),
+    ):
+        if value % divisor:
+            raise Malformed(f"{name}: found {value}, expected a multiple of {by} {divisor}")
+    is_even = distribution == "balanced"
+    if not is_even and expert_parallel > 1:
+        raise LeftOut("of unevenly routed experts on several devices: the measured one's rows are not stated")
+    return Measured(
+        operator="moe",
+        direction=Direction.FORWARD,
+        dtype=element_type,
+        vector=(
+            tokens,
+            -(-tokens * row.whole("topk") // expert_parallel),
+            row.whole("hidden_size"),
+            width // tensor_parallel,
+            experts // expert_parallel,
+        ),
+        variant=_variant(row, dtype, *(() if is_even else (distribution.replace("_", " "),))),
+        repetitions=6 if is_even else 1,
+        burst=_BURST if is_even else _BURST_OF_ROUTINGS,
+    )
+
+
+_NCCL = Table(columns=("nccl_dtype", "num_gpus", "message_size"), read=_nccl)
+
+TABLES: Mapping[str, Table] = MappingProxyType(
+    {
+        "gemm": Table(columns=("gemm_dtype", "m", "n", "k"), read=_gemm, optional=("power", "power_limit")),
+        "context_attention": Table(
+            columns=(
+                "batch_size",
+                "isl",
+                "num_heads",
+                "num_key_value_heads",
+                "head_dim",
+                "attn_dtype",
+                "kv_cache_dtype",
+            ),
+            read=_attention,
+            optional=("step", "window_size", "power", "power_limit"),
+        ),
+        "moe": Table(
+            columns=(
+                "moe_dtype",
+                "num_tokens",
+                "hidden_size",
+                "inter_size",
+                "topk",
+                "num_experts",
+                "moe_tp_size",
+                "moe_ep_size",
+                "distribution",
+            ),
+            read=_moe,
+            optional=("power", "power_limit"),
+        ),
+        **dict.fromkeys(_COLLECTIVES, _NCCL),
+    }
+)
+"""Tables by `op_name`."""

@@ -1,0 +1,279 @@
+"""Small kernels that Liger-Kernel publishes (CSV, benchmark/data/all_benchmark_data.csv), forward and backward.
+
+Times are medians of Triton's do_bench in ms, with the cache emptied before each; sizes are `x_value` and those of the
+JSON in `extra_benchmark_config_str`. `kernel_provider` (liger, torch, huggingface, …) becomes the variant. What the
+benchmarks run (benchmark/scripts) decides what a row is:
+
+- Where only `forward` and `full` were measured, backward is their difference, and flagged (`DIFFERENCE`): without CUDA
+  graphs, a full pass of less than about 0.3 ms is mostly the host's launches.
+- `cross_entropy` is in float32, `megatron_…` in bfloat16: their configurations do not say so. Liger's forward pass of
+  the loss computes the gradient too.
+- Passes backward of `megatron_…` hold the forward pass and a sum, those of `embedding` the drawing of random gradients.
+- `swiglu` and `geglu` are whole MLPs with their linears, unlike `megatron_swiglu`.
+"""
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from kernelcast.runtime.operators import OPERATORS, Direction, Vector
+from kernelcast.store.importers.csv_table import CsvRow, CsvTable, whole
+from kernelcast.store.importers.description import Description, device_named
+from kernelcast.store.importers.parsed import Batch, Parsed, checked_dtype, imported_sample
+from kernelcast.store.importers.repositories import REPOSITORIES
+from kernelcast.store.importers.text_file import Malformed, Problems, TextFile, read_text_file
+from kernelcast.store.records import Sample
+
+DIFFERENCE = "difference"
+"""Flag of a backward pass that is a full pass less the forward one. It does not stop training."""
+
+_COLUMNS = (
+    "kernel_name",
+    "kernel_provider",
+    "kernel_operation_mode",
+    "metric_name",
+    "metric_unit",
+    "x_name",
+    "x_value",
+    "y_value_50",
+    "extra_benchmark_config_str",
+    "gpu_name",
+    "liger_version",
+)
+_MODES = ("forward", "backward", "full")
+_STATISTIC = "median of several"
+
+
+class _Sizes:
+    """Sizes of a row: `x_value` under the name `x_name`, and its configuration."""
+
+    def __init__(self, row: CsvRow) -> None:
+        try:
+            stated = json.loads(row.text("extra_benchmark_config_str"))
+        except (ValueError, RecursionError) as error:
+            raise Malformed(f"extra_benchmark_config_str: is not JSON ({error!s:.60})") from error
+        if not isinstance(stated, dict):
+            raise Malformed("extra_benchmark_config_str: is no JSON object")
+        self._texts: dict[str, str] = {
+            name: str(value) for name, value in stated.items() if value is not None
+        } | {row.text("x_name"): row.text("x_value")}
+
+    def __call__(self, *names: str) -> int:
+        """The size by the first of its names that is there."""
+        for name in names:
+            if name in self._texts:
+                return whole(self._texts[name], name)
+        raise Malformed(f"size {names[0]} is in neither x_name nor extra_benchmark_config_str")
+
+    def has(self, name: str) -> bool:
+        """Whether a size is stated."""
+        return name in self._texts
+
+    def dtype(self, otherwise: str) -> str:
+        """The element type by torch's name."""
+        return checked_dtype(self._texts.get("dtype", otherwise).removeprefix("torch."))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kernel:
+    """What a benchmark runs. `why_forward_only`: why its backward pass is left out; `dtype` where rows state none."""
+
+    operator: str
+    vector: Callable[[_Sizes], Vector]
+    dtype: str = ""
+    why_forward_only: str = ""
+
+
+def _tokens(sizes: _Sizes) -> tuple[int, int]:
+    return (sizes("B"), sizes("T")) if sizes.has("B") else (1, sizes("BT", "M"))
+
+
+def _rope(sizes: _Sizes) -> Vector:
+    heads, hidden = sizes("num_q_heads"), sizes("H", "hidden_size")
+    if hidden % heads:
+        raise Malformed(f"hidden size: found {hidden}, expected a multiple of num_q_heads {heads}")
+    return 1, sizes("T", "seq_len"), heads, sizes("num_kv_heads"), hidden // heads
+
+
+def _embedding(sizes: _Sizes) -> Vector:
+    b, length = _tokens(sizes)
+    return b * length, sizes("V", "vocab_size"), sizes("D", "hidden_size")
+
+
+_WITH_FORWARD = "holds the forward pass and a sum"
+_KERNELS: Mapping[str, _Kernel] = MappingProxyType(
+    {
+        "layer_norm": _Kernel(operator="layer_norm", vector=lambda s: (*_tokens(s), s("N", "hidden_size"))),
+        "rms_norm": _Kernel(operator="rms_norm", vector=lambda s: (*_tokens(s), s("H", "hidden_size"))),
+        "megatron_rms_norm": _Kernel(
+            operator="rms_norm",
+            vector=lambda s: (s("B"), s("S"), s("H")),
+            dtype="bfloat16",
+            why_forward_only=_WITH_FORWARD,
+        ),
+        "megatron_swiglu": _Kernel(
+            operator="swiglu",
+            vector=lambda s: (s("B"), s("S"), s("ffn_local")),
+            dtype="bfloat16",
+            why_forward_only=_WITH_FORWARD,
+        ),
+        "rope": _Kernel(operator="rope", vector=_rope),
+        "cross_entropy": _Kernel(
+            operator="cross_entropy",
+            vector=lambda s: (*_tokens(s), s("V", "vocab_size")),
+            dtype="float32",
+        ),
+        "embedding": _Kernel(
+            operator="embedding", vector=_embedding, why_forward_only="holds the drawing of random gradients"
+        ),
+        "fused_moe": _Kernel(
+            operator="moe",
+            vector=lambda s: (s("T"), s("T") * s("K"), s("H"), s("intermediate_dim"), s("E")),
+            why_forward_only="has no direction here",
+        ),
+    }
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A time of one workload and mode."""
+
+    line: int
+    kernel: str
+    provider: str
+    mode: str
+    dtype: str
+    vector: Vector
+    time_us: float
+
+
+def read_liger(
+    paths: Sequence[Path], *, described: Description | None = None, commit: str = "", strict: bool = False
+) -> Parsed:
+    """Read tables of benchmarks; the device is each row's own.
+
+    Raises:
+        DataError: a file is no such table, no row is usable, or, when `strict`, a malformed row.
+        UsageError: `commit` is no commit.
+    """
+    known = (described or Description()).over(REPOSITORIES["liger"].described(commit))
+    problems = Problems(strict=strict)
+    parsed = Parsed(files=len(paths))
+    for path in paths:
+        file = read_text_file(path)
+        for (device, version), rows in _rows(file, problems, parsed.left_out).items():
+            conditions: dict[str, Any] = {"benchmark": "Liger-Kernel", "liger_version": version}
+            description = known.over(Description(hardware=device_named(device), conditions=conditions))
+            run = description.run(
+                command="import liger", file_name=file.name, file_digest=file.digest, fabric=None
+            )
+            parsed.add(
+                Batch(
+                    run=run,
+                    compute=description.compute(),
+                    fabric=None,
+                    software=description.versions(),
+                    samples=list(_samples(file, rows, run.id, problems, parsed.left_out)),
+                )
+            )
+    parsed.problems = problems.found
+    parsed.check_something(", ".join(map(str, paths)))
+    return parsed
+
+
+def _rows(file: TextFile, problems: Problems, left_out: "Counter[str]") -> dict[tuple[str, str], list[_Row]]:
+    """Rows of known kernels by device and version."""
+    table = CsvTable(file)
+    table.require(_COLUMNS, "a table of Liger-Kernel")
+    found: dict[tuple[str, str], list[_Row]] = {}
+    for cells in table.rows(problems):
+        try:
+            if reason := _why_left_out(cells):
+                left_out[reason] += 1
+                continue
+            own = found.setdefault((cells.text("gpu_name"), cells.text("liger_version")), [])
+            own.append(_row(cells))
+        except Malformed as error:
+            problems.add(file.path, cells.line, error)
+    return {key: rows for key, rows in found.items() if rows}
+
+
+def _why_left_out(cells: CsvRow) -> str:
+    kernel, provider = cells.text("kernel_name"), cells.text("kernel_provider")
+    if cells.text("metric_name") != "speed":
+        return f"of {cells.text('metric_name'):.40}: no time"
+    if kernel in ("swiglu", "geglu"):
+        return f"of {kernel}: a whole MLP with its linears"
+    if kernel not in _KERNELS:
+        return f"of {kernel:.60}: no operator for it"
+    if (kernel, provider) == ("fused_moe", "huggingface"):
+        return "of fused_moe by huggingface: a loop over the experts, not one call"
+    if cells.text("x_name") == "model_config":
+        return f"of {kernel}: swept over models, whose sizes are not in the row"
+    if (why := _KERNELS[kernel].why_forward_only) and cells.text("kernel_operation_mode") != "forward":
+        return f"of {kernel} other than forward: {why}"
+    return ""
+
+
+def _row(cells: CsvRow) -> _Row:
+    kernel, mode, unit = (
+        cells.text("kernel_name"),
+        cells.text("kernel_operation_mode"),
+        cells.text("metric_unit"),
+    )
+    if unit != "ms":
+        raise Malformed(f"metric_unit: found {unit!r:.20}, expected 'ms'")
+    if mode not in _MODES:
+        raise Malformed(f"kernel_operation_mode: found {mode!r:.20}, expected one of {', '.join(_MODES)}")
+    sizes, known = _Sizes(cells), _KERNELS[kernel]
+    return _Row(
+        line=cells.line,
+        kernel=kernel,
+        provider=cells.text("kernel_provider"),
+        mode=mode,
+        dtype=sizes.dtype(known.dtype),
+        vector=known.vector(sizes),
+        time_us=cells.positive("y_value_50") * 1e3,
+    )
+
+
+def _samples(
+    file: TextFile, rows: Sequence[_Row], run_id: str, problems: Problems, left_out: "Counter[str]"
+) -> Iterator[Sample]:
+    points: dict[_Row, dict[str, list[_Row]]] = {}
+    for row in rows:
+        key = replace(row, line=0, mode="", time_us=0.0)
+        points.setdefault(key, {}).setdefault(row.mode, []).append(row)
+    for modes in points.values():
+        measured: list[tuple[_Row, tuple[tuple[str, str], ...]]]
+        measured = [(row, ()) for mode in ("forward", "backward") for row in modes.get(mode, ())]
+        for full in modes.get("full", ()):
+            if "backward" in modes:
+                left_out["of full passes: backward was measured alone"] += 1
+            elif "forward" not in modes:
+                left_out["of full passes without a forward one"] += 1
+            elif (time_us := full.time_us - modes["forward"][-1].time_us) <= 0:
+                left_out["of full passes shorter than the forward one"] += 1
+            else:
+                detail = f"{full.time_us:.6g} µs of a full pass less {full.time_us - time_us:.6g} µs forward"
+                measured.append((replace(full, mode="backward", time_us=time_us), ((DIFFERENCE, detail),)))
+        for row, flags in measured:
+            try:
+                yield imported_sample(
+                    OPERATORS[_KERNELS[row.kernel].operator],
+                    Direction(row.mode),
+                    row.dtype,
+                    row.vector,
+                    run_id=run_id,
+                    time_us=row.time_us,
+                    statistic=_STATISTIC,
+                    variant=row.provider,
+                    flags=flags,
+                )
+            except Malformed as error:
+                problems.add(file.path, row.line, error)

@@ -1,0 +1,272 @@
+"""Operators that SimuMax publishes per system (JSON, configs/system): efficiencies by shape, as times.
+
+`accelerator.op.NAME.accurate_efficient_factor` maps a shape to FLOPs / (time · peak), with the peak of the file's
+`tflops`. FLOPs by the convention of the source (simu_tools/efficency_test):
+
+- `matmul`: 2 · b · m · k · n. Samples of b share the weight, so that their rows count together.
+- `group_matmul`: 2 · ng · M · N · K, M rows for each of ng experts.
+- `sdp_fwd`, `sdp_bwd`: causal attention counted *without* its mask, 2 and 5 · batch · seq_len² · heads · (qk_head_dim +
+  v_head_dim): twice ours. Efficiencies above 1 are therefore possible.
+
+A linear's three products are keyed by what they multiply; here they have the vector [m, k, n] of the forward product:
+
+| layout | product | m, k, n of the key |
+|---|---|---|
+| TN | forward | m, k, n |
+| NN | input gradient [m, n] × [n, k] | m, n, k |
+| NT | weight gradient [n, m] × [m, k] | n, m, k |
+
+Times are those of kernels called back to back in TransformerEngine, backward passes without the forward one.
+"""
+
+import json
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.store.importers.csv_table import CsvRow
+from kernelcast.store.importers.description import Description, device_named
+from kernelcast.store.importers.parsed import Batch, Parsed, imported_sample
+from kernelcast.store.importers.repositories import REPOSITORIES
+from kernelcast.store.importers.text_file import Malformed, Problems, TextFile, read_text_file
+from kernelcast.store.records import Sample
+
+_WHAT = "a system of SimuMax"
+# Names of systems begin with their device's; the driver calls it as on the right.
+_DEVICES = MappingProxyType({"a100_pcie": "NVIDIA A100 80GB PCIe", "b200": "NVIDIA B200"})
+_UNEQUAL_HEADS = "of attention whose keys and values have unequal heads: no operator for it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Measured:
+    """What a key names, and its FLOPs as the source counts them."""
+
+    operator: str
+    direction: Direction
+    vector: tuple[int, ...]
+    variant: str
+    flops: float
+
+
+class _LeftOut(Exception):
+    """A well-formed entry that has no place here; the message is the reason."""
+
+
+def read_simumax(
+    paths: Sequence[Path], *, described: Description | None = None, commit: str = "", strict: bool = False
+) -> Parsed:
+    """Read system files. The device follows from `sys_name` where it is known.
+
+    Raises:
+        DataError: a file is no such system, no entry is usable, or, when `strict`, a malformed entry.
+        UsageError: the device is unknown, or `commit` is no commit.
+    """
+    known = REPOSITORIES["simumax"].described(commit)
+    problems = Problems(strict=strict)
+    parsed = Parsed(files=len(paths))
+    for path in paths:
+        file = read_text_file(path)
+        system = _system(file)
+        description = (described or Description()).over(known).over(_described_by_name(system["sys_name"]))
+        run = description.run(
+            command="import simumax", file_name=file.name, file_digest=file.digest, fabric=None
+        )
+        _count_fits(system, parsed.left_out)
+        parsed.add(
+            Batch(
+                run=run,
+                compute=description.compute(),
+                fabric=None,
+                software=description.versions(),
+                samples=list(_samples(file, system["accelerator"]["op"], run.id, problems, parsed.left_out)),
+            )
+        )
+    parsed.problems = problems.found
+    parsed.check_something(", ".join(map(str, paths)))
+    return parsed
+
+
+def _system(file: TextFile) -> dict[str, Any]:
+    try:
+        system = json.loads(file.text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{file.path}: is not JSON ({error!s:.100})") from error
+    accelerator = system.get("accelerator") if isinstance(system, dict) else None
+    operators = accelerator.get("op") if isinstance(accelerator, dict) else None
+    if not isinstance(operators, dict) or not isinstance(system.get("sys_name"), str):
+        found = ", ".join(map(str, system)) if isinstance(system, dict) else type(system).__name__
+        raise DataError(
+            f"{file.path}: is not {_WHAT}: found {found!r:.100}, expected sys_name and accelerator.op"
+        )
+    return dict(system)
+
+
+def _described_by_name(name: str) -> Description:
+    device = next((device for start, device in _DEVICES.items() if name.lower().startswith(start)), None)
+    return Description(hardware=device_named(device) if device else {}, conditions={"benchmark": "SimuMax"})
+
+
+def _count_fits(system: Mapping[str, Any], left_out: Counter[str]) -> None:
+    """Collectives and memory-bound operators have an efficiency and a latency, fitted to rows not published."""
+    networks = system.get("networks")
+    for network in networks.values() if isinstance(networks, dict) else ():
+        operators = network.get("op") if isinstance(network, dict) else None
+        fitted = [one for one in operators.values() if "efficient_factor" in one] if operators else []
+        left_out["of collectives: fits of efficiency and latency, not measured times"] += len(fitted)
+    bandwidth = system["accelerator"].get("bandwidth")
+    count = len(bandwidth) if isinstance(bandwidth, dict) else 0
+    left_out["of memory-bound operators: fits of efficiency and latency, not measured times"] += count
+    for reason in [reason for reason, count in left_out.items() if not count]:
+        del left_out[reason]
+
+
+def _samples(
+    file: TextFile, operators: Mapping[str, Any], run_id: str, problems: Problems, left_out: Counter[str]
+) -> Iterator[Sample]:
+    for name, table in operators.items():
+        factors = table.get("accurate_efficient_factor", {}) if isinstance(table, dict) else None
+        if not isinstance(factors, dict):
+            problems.add(file.path, _line(file, name, ""), f"{name}: found no table of efficiencies")
+            continue
+        if not factors:
+            left_out[f"of {name:.40}: a default efficiency, not measured times"] += 1
+        elif name not in _KINDS:
+            left_out[f"of {name:.40}: no operator for it"] += len(factors)
+            continue
+        for key, factor in factors.items():
+            try:
+                yield _sample(name, key, factor, table.get("tflops"), run_id)
+            except _LeftOut as error:
+                left_out[str(error)] += 1
+            except Malformed as error:
+                problems.add(file.path, _line(file, name, key), f"{key}: {error}")
+
+
+def _sample(name: str, key: str, factor: object, tflops: object, run_id: str) -> Sample:
+    kind = _KINDS[name]
+    cells = CsvRow(line=1, cells=dict(_cell(part) for part in key.split(",")))
+    if factor == 0:
+        raise _LeftOut(f"of {name} with efficiency 0: not measured")
+    measured = kind.read(cells)
+    rate = _positive(factor, "efficiency") * _positive(tflops, f"tflops of {name}") * 1e6
+    return imported_sample(
+        OPERATORS[measured.operator],
+        measured.direction,
+        kind.dtype,
+        measured.vector,
+        run_id=run_id,
+        time_us=measured.flops / rate,
+        statistic="mean or median of several",
+        variant=measured.variant,
+    )
+
+
+def _cell(part: str) -> tuple[str, str]:
+    name, equals, value = part.strip().partition("=")
+    if not equals:
+        raise Malformed(f"found {part.strip()!r:.40}, expected NAME=VALUE")
+    return name, value
+
+
+def _positive(value: object, name: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+        raise Malformed(f"{name}: found {value!r:.40}, expected a number above 0")
+    return float(value)
+
+
+def _line(file: TextFile, name: str, key: str) -> int:
+    start = max(file.text.find(f'"{name}"'), 0)
+    return file.text.count("\n", 0, max(file.text.find(f'"{key}', start), start)) + 1
+
+
+def _gradients(dtype: str, accumulates: str) -> str:
+    """What a weight gradient is added to."""
+    return f"{dtype} gradients" if accumulates == "True" else f"{dtype} gradients, overwritten"
+
+
+def _matmul(row: CsvRow) -> _Measured:
+    b, m, k, n = (row.whole(name) for name in ("b", "m", "k", "n"))
+    layout, variant = row.text("layout"), ""
+    if layout == "TN":
+        direction, vector = Direction.FORWARD, (b * m, k, n)
+    elif layout == "NN":
+        direction, vector = Direction.INPUT_GRADIENT, (b * m, n, k)
+    elif layout == "NT":
+        direction, vector = Direction.WEIGHT_GRADIENT, (b * k, n, m)
+        variant = _gradients(row.text("out_dtype"), row.text("accumulate"))
+    else:
+        raise Malformed(f"layout: found {layout!r:.20}, expected TN, NN or NT")
+    return _Measured(
+        operator="gemm", direction=direction, vector=vector, variant=variant, flops=2.0 * b * m * k * n
+    )
+
+
+_STAGES = MappingProxyType(
+    {
+        "fwd": Direction.FORWARD,
+        "bwd_grad_act": Direction.INPUT_GRADIENT,
+        "bwd_grad_w": Direction.WEIGHT_GRADIENT,
+    }
+)
+
+
+def _group_matmul(row: CsvRow) -> _Measured:
+    groups, m, k, n = (row.whole(name) for name in ("ng", "M", "K", "N"))
+    stage = row.text("stage")
+    if stage not in _STAGES:
+        raise Malformed(f"stage: found {stage!r:.20}, expected one of {', '.join(_STAGES)}")
+    direction, variant = _STAGES[stage], ""
+    if direction is Direction.WEIGHT_GRADIENT:
+        variant = _gradients(row.text("main_grad_dtype"), row.text("accumulate"))
+    return _Measured(
+        operator="grouped_gemm",
+        direction=direction,
+        vector=(groups, m, k, n),
+        variant=variant,
+        flops=2.0 * groups * m * k * n,
+    )
+
+
+def _attention(direction: Direction, products: int) -> Callable[[CsvRow], _Measured]:
+    def read(row: CsvRow) -> _Measured:
+        batch, length, size = row.whole("batch"), row.whole("seq_len"), row.whole("qk_head_dim")
+        heads, kv_heads = row.whole("head_num"), row.whole("kv_head_num")
+        if row.whole("v_head_dim") != size:
+            raise _LeftOut(_UNEQUAL_HEADS)
+        if heads % kv_heads:
+            raise Malformed(f"head_num: found {heads}, expected a multiple of kv_head_num {kv_heads}")
+        return _Measured(
+            operator="flash_attention",
+            direction=direction,
+            vector=(batch, length, heads, kv_heads, size),
+            variant="strided QKV" if row.cells.get("qkv_contiguous") == "False" else "contiguous QKV",
+            flops=products * 2.0 * batch * length**2 * heads * size,
+        )
+
+    return read
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """How keys of an operator are read, and the type that it computes in."""
+
+    read: Callable[[CsvRow], _Measured]
+    dtype: str = "bfloat16"
+
+
+_KINDS: Mapping[str, _Kind] = MappingProxyType(
+    {
+        "matmul": _Kind(_matmul),
+        "fp8_matmul": _Kind(_matmul, "float8_e4m3fn"),
+        "group_matmul": _Kind(_group_matmul),
+        "fp8_group_matmul": _Kind(_group_matmul, "float8_e4m3fn"),
+        "sdp_fwd": _Kind(_attention(Direction.FORWARD, 2)),
+        "sdp_bwd": _Kind(_attention(Direction.BACKWARD, 5)),
+    }
+)
