@@ -81,9 +81,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path
     """Source archive and wheel, built as `python -m build` does: the wheel from the archive."""
     folder = tmp_path_factory.mktemp("build")
     source = folder / "source"
-    left_out = shutil.ignore_patterns(
-        ".*", "build", "*.egg-info", "__pycache__", "*.kcast", "bench*.db", "*-parquet"
-    )
+    left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "bench*.db", "*-parquet")
     shutil.copytree(ROOT, source, ignore=left_out)
     succeed(sys.executable, "-m", "venv", folder / "builder", cwd=folder)
     python = folder / "builder" / "bin" / "python"
