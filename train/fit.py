@@ -18,7 +18,7 @@ from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.train.dataset import STATISTICS, Table, tables
 from kernelcast.train.fit_table import FitTask, Fitted, fit_table, table_digest
 from kernelcast.train.levels import base_of
-from kernelcast.train.notes import Note, constant_times, notes_on
+from kernelcast.train.notes import Note, constant_times, notes_on, notes_on_flags
 from kernelcast.train.peaks import measured_peaks
 from kernelcast.train.scope import Scope
 from kernelcast.train.screening import Skipped, screen, statistic_of_all
@@ -143,7 +143,7 @@ def train_bundle(
         path=output,
         manifest=manifest,
         selections=tuple(one.selected for one in fitted if one.selected),
-        notes=notes_on(screened.rows, enough),
+        notes=(*notes_on(screened.rows, enough), *notes_on_flags(used)),
         skipped=tuple(skipped),
         digest=digest,
         doubts=screened.doubts,

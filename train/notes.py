@@ -1,11 +1,14 @@
 """What rows leave doubtful: times that contradict each other, times that are all equal, outliers."""
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kernelcast.runtime.operators import Direction
+from kernelcast.store import SampleRow
+from kernelcast.store.doubts import NOTED
 from kernelcast.train.dataset import Array, Conflict, Row, Table, conflicts
 
 # Robust standard deviations of log(held-out prediction / measured) within a layout or table.
@@ -35,6 +38,24 @@ def notes_on(rows: Iterable[Row], tables: Iterable[Table]) -> tuple[Note, ...]:
             text = f"measured on {nodes} × {gpus} processes only: times of other layouts are guesses"
             found.append(Note(operator=table.operator, direction=table.direction, text=text))
     return tuple(found)
+
+
+def notes_on_flags(samples: Sequence[SampleRow]) -> tuple[Note, ...]:
+    """Notes on training samples that carry a flag of `NOTED`, each with an example's detail."""
+    counts = Counter((sample.operator, sample.direction) for sample in samples)
+    flagged: dict[tuple[str, Direction, str], list[str]] = {}
+    for sample in samples:
+        for flag, detail in sample.flags:
+            if flag in NOTED:
+                flagged.setdefault((sample.operator, sample.direction, flag), []).append(detail)
+    return tuple(
+        Note(
+            operator=operator,
+            direction=direction,
+            text=f"{len(details):,} of {counts[operator, direction]:,} samples are flagged {flag} ({details[0]})",
+        )
+        for (operator, direction, flag), details in sorted(flagged.items())
+    )
 
 
 def _conflict(conflict: Conflict) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS
+from kernelcast.store.doubts import BURST
 from kernelcast.store.importers.aiconfigurator_tables import COMMON_COLUMNS, TABLES, LeftOut, Measured
 from kernelcast.store.importers.csv_table import CsvRow
 from kernelcast.store.importers.description import Description, device_named
@@ -21,8 +22,6 @@ from kernelcast.store.importers.repositories import REPOSITORIES
 from kernelcast.store.importers.text_file import Malformed, Problems
 from kernelcast.store.records import Sample
 
-BURST = "burst"
-"""Flag of times from so few repetitions that a step may run at lower clocks. It does not stop training."""
 _WHAT = "a table of aiconfigurator"
 
 

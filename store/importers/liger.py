@@ -21,15 +21,13 @@ from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime.operators import OPERATORS, Direction, Vector
+from kernelcast.store.doubts import DIFFERENCE
 from kernelcast.store.importers.csv_table import CsvRow, CsvTable, whole
 from kernelcast.store.importers.description import Description, device_named
 from kernelcast.store.importers.parsed import Batch, Parsed, checked_dtype, imported_sample
 from kernelcast.store.importers.repositories import REPOSITORIES
 from kernelcast.store.importers.text_file import Malformed, Problems, TextFile, read_text_file
 from kernelcast.store.records import Sample
-
-DIFFERENCE = "difference"
-"""Flag of a backward pass that is a full pass less the forward one. It does not stop training."""
 
 _COLUMNS = (
     "kernel_name",
