@@ -68,8 +68,8 @@ def find_doubts(
     A time is *impossible* when it is shorter than a limit of the device or its links allows, or when five impossible
     ones of ten times the work took as long: something else was timed then, whatever the size. It is an *outlier* when
     it is off by more than `FAR` from a robust power law through the possible times of its operator, direction and
-    layout. A slow one within `FAR` of a limit of the device, such as a thin product of a large weight, is none. Samples
-    without a time are never doubtful.
+    layout, and by more than `FAR` from the limits of the device, which explain a thin product of a large weight and the
+    largest product of all. Samples without a time are never doubtful.
     """
     device = device_named(compute.device_name) if compute is not None else None
     cards = node_bytes_per_s(fabric.nics) if fabric is not None else None
@@ -174,7 +174,7 @@ def _far(
     possible: NDArray[np.intp],
     explained_us: _Array,
 ) -> Iterator[tuple[int, str]]:
-    """Rows far from a power law in the features that is curved over the work; slow ones only beyond `explained_us`."""
+    """Rows far from a power law in the features that is curved over the work, and longer than `explained_us`."""
     if len(possible) < _FEWEST:
         return
     logs = np.log(np.maximum(np.array([samples[row].vector for row in possible], dtype=np.float64), 1.0))
@@ -191,7 +191,7 @@ def _far(
     limit = max(np.log(FAR), _SPREADS * spread)
     for row in np.flatnonzero(np.abs(off) > limit):
         time_us = times_us[possible[row]]
-        if off[row] > 0 and time_us <= explained_us[possible[row]]:
+        if time_us <= explained_us[possible[row]]:
             continue
         usual_us = time_us / np.exp(off[row])
         yield int(possible[row]), f"{time_us:.6g} µs, where the others suggest {usual_us:.4g} µs"

@@ -11,6 +11,7 @@ from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, Op
 
 # What 90 % of substitutes are within, where the operator itself was measured too (docs/trust.md, Substitutes).
 PART_LOG_HALF_WIDTH = math.log(1.1)
+SAME_PRODUCT_LOG_HALF_WIDTH = math.log(1.2)
 OTHER_PASS_LOG_HALF_WIDTH = {OperatorClass.COMPUTE: math.log(1.5), OperatorClass.MEMORY: math.log(3.0)}
 ALIKE_LOG_HALF_WIDTH = math.log(2.0)
 COLLECTIVE_LOG_HALF_WIDTH = math.log(1.3)
@@ -24,7 +25,8 @@ class Source:
 
     `gathered` and `alike` are those of the operator's `Substitute`. With `is_part`, the key is a part of a sum (a
     linear's gradients) and `answered_by` is that sum. With `is_other_pass`, the operator's other pass answers, times
-    the ratio of what both compute, or move where memory bounds it.
+    the ratio of what both compute, or move where memory bounds it. `order` are the features that the operator's forward
+    pass is asked for, by number, where it is the same product (`Operator.same_product`).
     """
 
     key: Key
@@ -34,6 +36,7 @@ class Source:
     alike: bool = False
     is_part: bool = False
     is_other_pass: bool = False
+    order: tuple[int, ...] = ()
 
     @property
     def is_substitute(self) -> bool:
@@ -52,6 +55,8 @@ class Source:
             return 0.0
         if self.is_part:
             return PART_LOG_HALF_WIDTH
+        if self.order:
+            return SAME_PRODUCT_LOG_HALF_WIDTH
         if self.is_other_pass:
             return OTHER_PASS_LOG_HALF_WIDTH[OPERATORS[self.key[0]].operator_class]
         return ALIKE_LOG_HALF_WIDTH if self.alike else COLLECTIVE_LOG_HALF_WIDTH
@@ -63,6 +68,8 @@ class Source:
             vector = (entries * nodes * gpus_per_node, nodes, gpus_per_node)
         if self.alike:
             return self._moving_alike(vector, entry)
+        if self.order:
+            return tuple(vector[feature] for feature in self.order), self.factor
         if self.is_other_pass:
             return vector, self.factor * self._ratio(vector)
         if entry.equal_features:
@@ -96,6 +103,11 @@ def source_of(key: Key, entries: Collection[Key]) -> Source | None:
     for whole, parts in row.sums.items():
         if direction in parts and (name, whole) in entries:
             return Source(key=key, answered_by=(name, whole), factor=1 / len(parts), is_part=True)
+    forward = (name, Direction.FORWARD)
+    if direction in row.same_product and forward in entries:
+        features = list(row.features)
+        order = tuple(features.index(feature) for feature in row.same_product[direction])
+        return Source(key=key, answered_by=forward, order=order)
     found = row.substitute
     if found is not None and (found.operator, direction) in entries:
         return Source(
@@ -140,6 +152,8 @@ class SubstituteWarning:
         share = "" if source.factor == 1 else "half of "
         if source.is_part:
             return f"{name} ({direction}): not in the bundle, answered by {share}{by} ({by_direction})"
+        if source.order:
+            return f"{name} ({direction}): not in the bundle, answered by {by_direction} of the same product"
         if source.is_other_pass:
             return f"{name} ({direction}): not in the bundle, answered by {by_direction} times the ratio of their work"
         size = "moving as much memory" if source.alike else "of the same size"
@@ -155,6 +169,8 @@ class SubstituteWarning:
         """A clause for a line about several operators."""
         name, by = self.source.key[0], self.source.answered_by[0]
         share = "" if self.source.factor == 1 else "half of "
+        if self.source.order:
+            return f"{name} ({self.source.key[1]}) by the forward product"
         if self.source.is_other_pass:
             return f"{name} ({self.source.key[1]}) by its other pass"
         return f"{name} by {share}{'the sum of its gradients' if self.source.is_part else by}"

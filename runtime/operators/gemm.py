@@ -19,6 +19,7 @@ GEMM = Operator(
         ),
     },
     sums={Direction.BACKWARD: (Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT)},
+    same_product={Direction.INPUT_GRADIENT: ("m", "n", "k"), Direction.WEIGHT_GRADIENT: ("k", "m", "n")},
     roles=roles(
         ("qkv", "Linear1", "projection to queries, keys and values"),
         ("attention_output", "Linear2", "attention output projection"),
@@ -68,6 +69,7 @@ GROUPED_GEMM = Operator(
             least="1 groups m k + 1 groups k n + 1 groups m n",
         ),
     },
+    same_product={Direction.INPUT_GRADIENT: ("groups", "m", "n", "k")},
     roles=only_role("", "linear of the experts that a device holds"),
     is_on_request=True,
 )

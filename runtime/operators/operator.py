@@ -133,6 +133,7 @@ class Operator:
     - `is_reduced`: a collective whose sum ends on every process, which switches can make; `is_pairwise`: one in which
       every process sends to every other directly; `is_sharded`: one whose entries are one process's shard of the whole.
     - `is_on_request`: no step calls it yet; measured where it is asked for by name, if it has a bench.
+    - `same_product`: directions that are the forward product of other features, named in its order.
     - `variant_flops`: multiples of the FLOPs by the variant that was measured, such as attention without a mask.
     """
 
@@ -156,6 +157,7 @@ class Operator:
     is_sharded: bool = False
     is_on_request: bool = False
     wire: Wire | None = field(default=None, repr=False)
+    same_product: Mapping[Direction, tuple[str, ...]] = field(default_factory=dict, repr=False)
     variant_flops: Mapping[str, float] = field(default_factory=dict, repr=False)
     directions: tuple[Direction, ...] = field(init=False, repr=False)
     forward: tuple[Direction, ...] = field(init=False, repr=False)

@@ -77,6 +77,8 @@ def test_sources_by_hand() -> None:
         ("embedding_mask", F): alike,
         ("embedding_mask", B): alike,
         ("qkv_split", B): alike,
+        ("swiglu", F): ("gelu", 1.0, False, True, False),
+        ("swiglu", B): ("gelu", 1.0, False, True, False),
         ("all_gather", ONCE): ("all_reduce", 0.5, True, False, False),
         ("reduce_scatter", ONCE): ("all_reduce", 0.5, False, False, False),
     }
@@ -91,7 +93,7 @@ def test_gradients_of_a_linear_are_halves_of_their_sum_where_only_that_was_measu
         assert source_of(key, {*only_sum, key}) == Source(key=key, answered_by=key)
     assert source_of(("gemm", B), {("gemm", INPUT), ("gemm", WEIGHT)}) is None
     assert is_answered(OPERATORS["gemm"], only_sum)
-    assert not is_answered(OPERATORS["gemm"], {("gemm", F), ("gemm", INPUT)})
+    assert not is_answered(OPERATORS["gemm"], {("gemm", INPUT), ("gemm", WEIGHT)})
 
 
 def test_what_is_measured_is_asked(make_bundle: Make) -> None:
@@ -307,3 +309,20 @@ def test_only_features_that_may_be_equal_are_taken(
     bundle: Bundle = read_bundle(make_bundle())
     with pytest.raises(DataError, match=rf"^regressor {operator} \(forward\): equal_features is \('"):
         replace(bundle.entries[operator, F], equal_features=features)
+
+
+def test_a_linear_s_gradients_are_products_too(make_bundle: Make, linear_model: Callable[..., bytes]) -> None:
+    # 1 µs per row, 100 per column in, 10,000 per column out.
+    path = make_bundle(
+        {"gemm": linear_model([1.0, 100.0, 10_000.0], 0)}, without=[("gemm", INPUT), ("gemm", WEIGHT)]
+    )
+    bundle = read_bundle(path)
+    (m, k, n), keys = (2, 3, 5), [("gemm", INPUT), ("gemm", WEIGHT)]
+    found = ask(Predictor(bundle), [(key, (m, k, n), "qkv") for key in keys])
+    times = [found.answers[key, (m, k, n), "qkv"][0] for key in keys]
+    assert times == pytest.approx([m + 100 * n + 10_000 * k, k + 100 * m + 10_000 * n])
+    assert [str(warning) for warning in found.concerned] == [
+        f"gemm ({direction}): not in the bundle, answered by forward of the same product"
+        for direction in ("input_gradient", "weight_gradient")
+    ]
+    assert is_answered(OPERATORS["gemm"], bundle.entries)
