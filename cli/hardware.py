@@ -107,7 +107,7 @@ def _list(as_json: bool) -> None:
     ]
     click.echo(text_table(("name", "device", "memory", "fabric", "measured on"), rows))
     others = [one for one in devices() if one not in shipped_hardware()]
-    click.echo(f"\nPeaks alone are known of {', '.join(others)}.")
+    click.echo(f"\nOnly peak rates are known of {', '.join(others)}.")
 
 
 def _values(found: ShippedHardware) -> dict[str, Any]:

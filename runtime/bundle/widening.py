@@ -97,5 +97,5 @@ def _held_out(values: object) -> HeldOut:
     )
 
 
-PRIOR = Widening(size_per_doubling=math.log(1.1), layout_per_doubling=math.log(1.5), new_role=math.log(1.05))
+PRIOR = Widening(size_per_doubling=math.log(1.3), layout_per_doubling=math.log(1.5), new_role=math.log(1.05))
 """Where nothing could be held out: what three of four operators of an A100 and a GH200 need (docs/validation.md)."""

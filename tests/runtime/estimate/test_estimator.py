@@ -212,12 +212,14 @@ def test_devices_per_node(make_bundle: Make) -> None:
 
 
 def test_a_bundle_without_what_the_model_needs(make_bundle: Make) -> None:
-    path = make_bundle(without=("swiglu",))
+    path = make_bundle(without=("rms_norm",))
     with pytest.raises(DataError) as caught:
         Estimator.load(path).predict(
-            model=ModelConfig(**TINY, activation="swiglu"), parallelism=Parallelism(**ONE)
+            model=ModelConfig(**TINY, norm="rms_norm"), parallelism=Parallelism(**ONE)
         )
-    assert str(caught.value) == f"bundle {path} has no regressor for swiglu (forward) (needed by model tiny)"
+    assert (
+        str(caught.value) == f"bundle {path} has no regressor for rms_norm (forward) (needed by model tiny)"
+    )
 
 
 @pytest.mark.parametrize("interval", [True, False])
