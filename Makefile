@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-fabrics validate-run validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo datasets clean
+.PHONY: demo test validate validate-published validate-fabrics validate-run validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo bench-substitutes datasets clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -111,6 +111,11 @@ bench-train: $(INSTALLED)
 # Adaptive against random sampling; writes docs/sampling.json, docs/sampling.png and the table in docs/collecting.md.
 bench-sampling: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_sampling.py "$(PUBLISHED)" $(BENCH_SAMPLING)
+
+# How far off substitutes are; BUNDLES are by default those that ship.
+BUNDLES ?= runtime/shipped/bundles/*.kcast
+bench-substitutes: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_substitutes.py $(BUNDLES)
 
 bench-runtime: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_runtime.py --write docs/performance.md

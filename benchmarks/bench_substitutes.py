@@ -8,7 +8,7 @@ that the half-widths in runtime/answers/sources.py are made of. No network, no G
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -16,7 +16,7 @@ from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.answers.sources import Source, source_of
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
-from kernelcast.runtime.operators import Vector
+from kernelcast.runtime.operators import OPERATORS, Direction, Key, Vector
 
 _WORKLOADS = 200
 _LEVEL = 0.9
@@ -41,6 +41,13 @@ def main(paths: list[str]) -> None:
                     f"{Path(path).stem:16.16} {own:34} {by:40} {kind:10} "
                     f"{_times(_quantile(errors, 0.5)):>6} {_times(_quantile(errors, _LEVEL)):>5}"
                 )
+        for key, parts in _sums(bundle):
+            errors = sorted(_errors_of_products(predictor, bundle.entries[key], parts))
+            kinds["product"].append(_quantile(errors, _LEVEL))
+            print(
+                f"{Path(path).stem:16.16} {f'{key[0]} ({key[1]})':34} {'forward products':40} {'product':10} "
+                f"{_times(_quantile(errors, 0.5)):>6} {_times(_quantile(errors, _LEVEL)):>5}"
+            )
     print("\nOver operators and bundles, the median and the largest of those 90 %:")
     for kind, found in sorted(kinds.items()):
         print(
@@ -60,6 +67,26 @@ def _substitutes(key: tuple[str, object], bundle: Bundle) -> Iterator[Source]:
         if source is not None and source.answered_by not in seen:
             seen.add(source.answered_by)
             yield source
+
+
+def _sums(bundle: Bundle) -> Iterator[tuple[Key, Sequence[Sequence[int]]]]:
+    """Measured sums of which every part is a forward product of other features, with their orders."""
+    for key in sorted(bundle.entries):
+        row = OPERATORS[key[0]]
+        parts = row.sums.get(key[1], ())
+        if parts and (key[0], Direction.FORWARD) in bundle.entries and set(parts) <= set(row.same_product):
+            features = list(row.features)
+            yield key, [[features.index(name) for name in row.same_product[part]] for part in parts]
+
+
+def _errors_of_products(
+    predictor: Predictor, own: RegressorEntry, orders: Sequence[Sequence[int]]
+) -> Iterator[float]:
+    for vector in _workloads(own):
+        time_us = predictor.answers_of(*own.key, [vector])[vector][0]
+        asked = [tuple(vector[feature] for feature in order) for order in orders]
+        answers = predictor.answers_of(own.operator, Direction.FORWARD, asked)
+        yield abs(math.log(sum(answers[one][0] for one in asked) / time_us))
 
 
 def _errors(predictor: Predictor, bundle: Bundle, source: Source) -> Iterator[float]:

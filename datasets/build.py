@@ -9,7 +9,7 @@ Needs no network and no GPU; ten minutes for each bundle. The same tables, code 
 
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -73,7 +73,7 @@ def digests() -> str:
     )
 
 
-def _progress(name: str):  # type: ignore[no-untyped-def]
+def _progress(name: str) -> Callable[[int, int, str], None]:
     def report(done: int, total: int, operator: str) -> None:
         print(f"{name}: {done} of {total} regressors ({operator})", file=sys.stderr)
 

@@ -102,7 +102,7 @@ _JOB: dict[str, Schema] = {
         "type": ["string", "number", "boolean", "array"],
     }
     for name, field in JOB_FIELDS.items()
-    if name not in ("bundle", "model")
+    if name not in ("bundle", "hardware", "model")
 }
 
 WALLTIME: Mapping[str, Schema] = MappingProxyType(

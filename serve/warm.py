@@ -86,7 +86,7 @@ class Warm:
         )
 
 
-_OWN = ("bundle", "models")
+_OWN = ("bundle", "hardware", "models")
 
 
 def _models(given: Mapping[str, Given]) -> tuple[dict[str, ModelConfig], list[str]]:

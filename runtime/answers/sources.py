@@ -70,12 +70,10 @@ class Source:
             return self._moving_alike(vector, entry)
         if self.order:
             return tuple(vector[feature] for feature in self.order), self.factor
-        if self.is_other_pass:
-            return vector, self.factor * self._ratio(vector)
         if entry.equal_features:
             own, partner = (list(entry.features).index(name) for name in entry.equal_features)
             vector = (*vector[:own], vector[partner], *vector[own + 1 :])
-        return vector, self.factor
+        return vector, self.factor * (self._ratio(vector) if self.is_other_pass else 1.0)
 
     def _ratio(self, vector: Vector) -> float:
         """Work of the key's direction over that of the direction that answers."""

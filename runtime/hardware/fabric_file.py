@@ -51,7 +51,8 @@ def _defaults(
     return Defaults(latency_us=latency_us, startup_us=startup_us, efficiency=efficiency, source=source)
 
 
-# Fitted by `kernelcast validate fabrics` on the tables that docs/fabrics.md lists.
+# Rounded from what the tables say that docs/fabrics.md lists; `kernelcast validate fabrics` does without the table that
+# it compares with.
 _NVLINK = "all-reduce, all-gather and reduce-scatter in nodes of A100, H100, H200 and B200"
 _RDMA = "H100 and GH200 nodes on 400 Gbit/s InfiniBand"
 DEFAULTS: Mapping[str, Defaults] = MappingProxyType(

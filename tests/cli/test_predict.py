@@ -1,9 +1,7 @@
 """`kernelcast predict`: what it prints, as text and as JSON, and how it fails."""
 
 import json
-import math
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,45 +14,13 @@ from hypothesis import strategies as st
 from kernelcast.cli.main import main
 from kernelcast.cli.predict import predict
 from kernelcast.runtime import DataError, KernelcastError, UsageError
-from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
-from kernelcast.runtime.operators import Direction
-from kernelcast.store import Database, Repetition, Run, Sample
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 
 Make = Callable[..., Path]
-MODEL = """
-[model]
-name = "tiny"
-hidden_size = 8
-sequence_length = 4
-attention_heads = 2
-layers = 4
-vocabulary_size = 100
-"""
+Run = Callable[..., Result]
 
 
-@pytest.fixture
-def model_file(tmp_path: Path) -> Path:
-    """A model of 4 layers."""
-    path = tmp_path / "tiny.toml"
-    path.write_text(MODEL)
-    return path
-
-
-def run(bundle: Path, model_file: Path, *arguments: str) -> Result:
-    always = (
-        "--bundle",
-        str(bundle),
-        "--model",
-        str(model_file),
-        "--micro-batch",
-        "1",
-        "--micro-batches",
-        "3",
-    )
-    return CliRunner().invoke(predict, [*always, *arguments])
-
-
-def test_readable(make_bundle: Make, model_file: Path) -> None:
+def test_readable(make_bundle: Make, model_file: Path, run: Run) -> None:
     result = run(make_bundle(), model_file, "--pp", "2", "--gpus-per-node", "2")
     assert result.exit_code == 0
     lines = result.output.splitlines()
@@ -68,7 +34,7 @@ def test_readable(make_bundle: Make, model_file: Path) -> None:
     assert not [line for line in lines if line != line.rstrip() or line.startswith("warning")]
 
 
-def test_utilisation(make_bundle: Make, model_file: Path) -> None:
+def test_utilisation(make_bundle: Make, model_file: Path, run: Run) -> None:
     compute = [ComputeFingerprint(kind="cuda", device_name="NVIDIA H100 80GB HBM3")]
     bundle = make_bundle(compute=compute, dtype="bfloat16")
     [line] = [one for one in run(bundle, model_file).output.splitlines() if one.startswith("compute ")]
@@ -80,13 +46,13 @@ def test_utilisation(make_bundle: Make, model_file: Path) -> None:
     assert "FLOP/s per device; the peak of the device is not known" in run(make_bundle(), model_file).output
 
 
-def test_memory_without_a_unit_is_refused(make_bundle: Make, model_file: Path) -> None:
+def test_memory_without_a_unit_is_refused(make_bundle: Make, model_file: Path, run: Run) -> None:
     error = run(make_bundle(), model_file, "--gpu-memory", "80").exception
     assert isinstance(error, UsageError)
     assert str(error).startswith("gpu_memory is '80' without a unit, expected one of B, kB, MB, GB, ")
 
 
-def test_json(make_bundle: Make, model_file: Path) -> None:
+def test_json(make_bundle: Make, model_file: Path, run: Run) -> None:
     result = run(
         make_bundle(), model_file, "--pp", "2", "--gpus-per-node", "2", "--recompute", "full", "--json"
     )
@@ -154,7 +120,7 @@ def test_a_built_in_model(make_bundle: Make) -> None:
     ],
 )
 def test_memory_says_whether_it_fits(
-    make_bundle: Make, model_file: Path, size: str | None, heading: str, verdict: str | None
+    make_bundle: Make, model_file: Path, run: Run, size: str | None, heading: str, verdict: str | None
 ) -> None:
     arguments = [] if size is None else ["--gpu-memory", size]
     lines = run(make_bundle(), model_file, "--pp", "2", *arguments).output.splitlines()
@@ -166,109 +132,11 @@ def test_memory_says_whether_it_fits(
         assert [line.split()[-1] for line in lines[at + 3 : at + 5]] == [verdict] * 2
 
 
-def test_equal_stages_share_a_row(make_bundle: Make, model_file: Path) -> None:
+def test_equal_stages_share_a_row(make_bundle: Make, model_file: Path, run: Run) -> None:
     stages = ["--pp", "4", "--stages", "1,1,1,1"]
     lines = run(make_bundle(), model_file, *stages).output.splitlines()
     at = lines.index("Stages, per micro-batch (forward, backward) and per update")
     assert [line.split()[0] for line in lines[at + 3 : at + 6]] == ["0", "1-2", "3"]
-
-
-def test_explained(make_bundle: Make, model_file: Path) -> None:
-    lines = run(make_bundle(largest=20), model_file, "--explain", "qkv").output.splitlines()
-    assert lines[0].startswith("step ")
-    at = lines.index("gemm qkv, Linear1 (forward)")
-    assert lines[at + 1] == "  time       10.0 µs, 4.7 µs to 21.4 µs (90 %)"
-    assert lines[at + 2].startswith("  calls      12 per step, 120.0 µs, ")
-    assert lines[at + 3] == "  regressor  linear, form time, 1 samples, error 0.0% in its range"
-    assert lines[at + 7 : at + 10] == [
-        "  m        rows             4             1  20  yes",
-        "  k        columns in       8             1  20  yes",
-        "  n        columns out     24             1  20  NO",
-    ]
-    assert "gemm qkv, Linear1 (input_gradient)" in lines
-
-
-def test_explained_by_operator_or_by_the_paper_s_name(make_bundle: Make, model_file: Path) -> None:
-    def headings(name: str) -> list[str]:
-        lines = run(make_bundle(), model_file, "--explain", name).output.splitlines()
-        return [line for line in lines if line.startswith(("gemm", "gelu", "causal"))]
-
-    assert headings("Linear1") == headings("qkv")
-    gradients = ("forward", "input_gradient", "weight_gradient")
-    assert headings("qkv") == [f"gemm qkv, Linear1 ({direction})" for direction in gradients]
-    every = headings("gemm")
-    assert set(headings("qkv")) < set(every)
-    assert {"gemm attention_output, Linear2 (forward)", "gemm logits, Final_Linear (forward)"} < set(every)
-    assert headings("gelu")[0] == "gelu, Glue (forward)"
-    error = run(make_bundle(), model_file, "--explain", "qkv_linear").exception
-    assert isinstance(error, UsageError)
-    assert str(error).startswith("operator qkv_linear is unknown; those of this step are embedding, ")
-
-
-def test_explained_with_the_nearest_samples(make_bundle: Make, model_file: Path, database: Path) -> None:
-    arguments = ["--explain", "gelu", "--db", str(database)]
-    result = run(make_bundle(), model_file, *arguments, "--json")
-    forward, backward = json.loads(result.output)["explanations"]
-    assert forward["vector"] == [1, 4, 32]
-    assert [sample["vector"] for sample in forward["nearest"]] == [[1, 4, 32], [1, 4, 64], [1, 8, 64]]
-    # The bundle's statistic is quiet: of ten times the 10th percentile.
-    assert forward["nearest"][0]["time_us"] == pytest.approx(5.0)
-    assert forward["nearest"][1]["distance"] == pytest.approx(math.log(2))
-    assert forward["nearest"][0]["hardware"].startswith("Example CPU")
-    assert backward["nearest"] == []
-    lines = run(make_bundle(), model_file, *arguments).output.splitlines()
-    at = lines.index("  Nearest samples (distance of the logarithms)")
-    assert lines[at + 1].split() == ["b", "l", "width", "distance", "time", "hardware"]
-    assert lines[at + 3].split()[:5] == ["1", "4", "32", "0.000", "5.0"]
-    assert "  The database has no sample of it." in lines
-
-
-def test_samples_need_the_store(
-    make_bundle: Make, model_file: Path, monkeypatch: pytest.MonkeyPatch, database: Path
-) -> None:
-    for name in [
-        name for name in sys.modules if name.startswith(("kernelcast.store", "kernelcast.cli.nearest"))
-    ]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "sqlite_utils", None)
-    result = run(make_bundle(), model_file, "--explain", "gelu", "--db", str(database))
-    assert isinstance(result.exception, UsageError)
-    assert str(result.exception) == (
-        "--db needs the package sqlite_utils, which is not installed; "
-        "expected: pip install 'kernelcast[store]'"
-    )
-
-
-@pytest.fixture
-def database(tmp_path: Path) -> Path:
-    """A database with three samples of gelu's forward pass."""
-    compute = ComputeFingerprint(kind="cpu", device_name="Example CPU", cores=2, threads=1)
-    software = SoftwareFingerprint(torch="2.13.0")
-    path = tmp_path / "bench.db"
-    with Database.open(path, create=True) as opened:
-        run = Run(
-            started_at="2026-01-31T08:15:00Z",
-            kernelcast_version="0.1.0",
-            code_digest="",
-            command="collect",
-            compute_id=compute.digest,
-            fabric_id=None,
-            software_id=software.digest,
-        )
-        opened.add_run(run, compute, None, software)
-        opened.add_samples(
-            Sample.from_repetitions(
-                run_id=run.id,
-                operator="gelu",
-                direction=Direction.FORWARD,
-                dtype="float32",
-                vector=vector,
-                repetitions=[Repetition(index=index, time_us=time_us) for index in range(10)],
-                measured_at="2026-01-31T08:16:00Z",
-            )
-            for vector, time_us in (((1, 8, 64), 7.0), ((1, 4, 32), 5.0), ((1, 4, 64), 6.0))
-        )
-    return path
 
 
 numbers = st.integers(-2, 12).map(str) | st.sampled_from(["x", "1.5", "", "10" * 40, "1000000"])
@@ -296,16 +164,21 @@ choices = st.fixed_dictionaries(
 @given(options=options, choices=choices, sequence_parallel=st.booleans())
 def test_any_command_line_gives_an_estimate_or_one_line(
     tmp_path: Path,
+    model_file: Path,
     make_bundle: Make,
     options: dict[str, str],
     choices: dict[str, str],
     sequence_parallel: bool,
 ) -> None:
-    model, bundle = tmp_path / "tiny.toml", tmp_path / "test.kcast"
+    bundle = tmp_path / "test.kcast"
     if not bundle.exists():
         make_bundle()
-        model.write_text(MODEL)
-    given = {"--bundle": str(bundle), "--model": str(model), "--micro-batch": "1", "--micro-batches": "4"}
+    given = {
+        "--bundle": str(bundle),
+        "--model": str(model_file),
+        "--micro-batch": "1",
+        "--micro-batches": "4",
+    }
     words = [word for pair in (given | options | choices).items() for word in pair]
     flags = ["--json", *(["--sequence-parallel"] if sequence_parallel else [])]
     result = CliRunner().invoke(predict, [*words, *flags])
@@ -321,7 +194,7 @@ def test_any_command_line_gives_an_estimate_or_one_line(
         assert "Error: " in result.output
 
 
-def test_warnings_are_shown_by_cause(make_bundle: Make, model_file: Path) -> None:
+def test_warnings_are_shown_by_cause(make_bundle: Make, model_file: Path, run: Run) -> None:
     lines = run(make_bundle(largest=1), model_file).output.splitlines()
     warnings = [line for line in lines if line.startswith("warning: ")]
     assert re.fullmatch(
@@ -378,7 +251,7 @@ def test_warnings_are_shown_by_cause(make_bundle: Make, model_file: Path) -> Non
     ],
 )
 def test_errors_name_the_thing(
-    make_bundle: Make, model_file: Path, arguments: list[str], error: type[Exception], message: str
+    make_bundle: Make, model_file: Path, run: Run, arguments: list[str], error: type[Exception], message: str
 ) -> None:
     # The group around the command prints these as one line; here they are seen as raised.
     result = run(make_bundle(), model_file, *arguments)
@@ -403,7 +276,7 @@ def test_errors_are_one_line_and_an_exit_code(
 
 
 @pytest.mark.parametrize("arguments", [["--colour"], ["extra"]])
-def test_wrong_use(make_bundle: Make, model_file: Path, arguments: list[str]) -> None:
+def test_wrong_use(make_bundle: Make, model_file: Path, run: Run, arguments: list[str]) -> None:
     result = run(make_bundle(), model_file, *arguments)
     assert result.exit_code == 2
     assert result.output.startswith("Usage: ")

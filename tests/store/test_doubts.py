@@ -2,13 +2,12 @@
 
 from dataclasses import replace
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.operators import Direction, operator
-from kernelcast.store.doubts import FAR, IMPOSSIBLE, OUTLIER, count_doubts, doubts_text, find_doubts, flagged
+from kernelcast.store.doubts import IMPOSSIBLE, OUTLIER, count_doubts, doubts_text, find_doubts, flagged
 from kernelcast.store.records import Sample
 
 A100 = ComputeFingerprint(kind="cuda", device_name="NVIDIA A100-SXM4-80GB")
@@ -84,7 +83,7 @@ def test_a_time_far_from_the_others_is_an_outlier() -> None:
     times_us[20] *= 30
     found = find_doubts(adds(times_us), A100, None)
     assert {row: flag for row, (flag, _) in found.items()} == {7: OUTLIER, 20: OUTLIER}
-    assert found[20][1].endswith(" µs") or "others suggest" in found[20][1]
+    assert "where the others suggest" in found[20][1]
 
 
 def test_a_cluster_of_outliers_does_not_make_the_others_doubtful() -> None:
@@ -151,6 +150,8 @@ def test_ordinary_products_are_never_doubtful(
 
 @given(st.lists(st.floats(1e-3, 1e12), min_size=1, max_size=80))
 def test_any_times_are_looked_at(times_us: list[float]) -> None:
-    for _, why in find_doubts(adds(times_us), A100, NDR).values():
-        assert why.isprintable()
-    assert np.log(FAR) > 0
+    found = find_doubts(adds(times_us), A100, NDR)
+    assert all(why.isprintable() for _, why in found.values())
+    # The largest addition at a tenth of what memory allows: nothing that is as short is possible.
+    too_short = [row for row, time_us in enumerate(times_us) if time_us < 1e-2 and row >= 7]
+    assert {row for row, (flag, _) in found.items() if flag == IMPOSSIBLE} >= set(too_short)

@@ -1,0 +1,120 @@
+"""`kernelcast predict --explain`: an operator's times, ranges and nearest samples."""
+
+import json
+import math
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+
+from kernelcast.runtime import UsageError
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
+from kernelcast.runtime.operators import Direction
+from kernelcast.store import Database, Repetition, Run, Sample
+
+Make = Callable[..., Path]
+Predict = Callable[..., Result]
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """A database with three samples of gelu's forward pass."""
+    compute = ComputeFingerprint(kind="cpu", device_name="Example CPU", cores=2, threads=1)
+    software = SoftwareFingerprint(torch="2.13.0")
+    path = tmp_path / "bench.db"
+    with Database.open(path, create=True) as opened:
+        run = Run(
+            started_at="2026-01-31T08:15:00Z",
+            kernelcast_version="0.1.0",
+            code_digest="",
+            command="collect",
+            compute_id=compute.digest,
+            fabric_id=None,
+            software_id=software.digest,
+        )
+        opened.add_run(run, compute, None, software)
+        opened.add_samples(
+            Sample.from_repetitions(
+                run_id=run.id,
+                operator="gelu",
+                direction=Direction.FORWARD,
+                dtype="float32",
+                vector=vector,
+                repetitions=[Repetition(index=index, time_us=time_us) for index in range(10)],
+                measured_at="2026-01-31T08:16:00Z",
+            )
+            for vector, time_us in (((1, 8, 64), 7.0), ((1, 4, 32), 5.0), ((1, 4, 64), 6.0))
+        )
+    return path
+
+
+def test_explained(make_bundle: Make, model_file: Path, run: Predict) -> None:
+    lines = run(make_bundle(largest=20), model_file, "--explain", "qkv").output.splitlines()
+    assert lines[0].startswith("step ")
+    at = lines.index("gemm qkv, Linear1 (forward)")
+    assert lines[at + 1] == "  time       10.0 µs, 4.7 µs to 21.4 µs (90 %)"
+    assert lines[at + 2].startswith("  calls      12 per step, 120.0 µs, ")
+    assert lines[at + 3] == "  regressor  linear, form time, 1 samples, error 0.0% in its range"
+    assert lines[at + 7 : at + 10] == [
+        "  m        rows             4             1  20  yes",
+        "  k        columns in       8             1  20  yes",
+        "  n        columns out     24             1  20  NO",
+    ]
+    assert "gemm qkv, Linear1 (input_gradient)" in lines
+
+
+def test_explained_by_operator_or_by_the_paper_s_name(
+    make_bundle: Make, model_file: Path, run: Predict
+) -> None:
+    def headings(name: str) -> list[str]:
+        lines = run(make_bundle(), model_file, "--explain", name).output.splitlines()
+        return [line for line in lines if line.startswith(("gemm", "gelu", "causal"))]
+
+    assert headings("Linear1") == headings("qkv")
+    gradients = ("forward", "input_gradient", "weight_gradient")
+    assert headings("qkv") == [f"gemm qkv, Linear1 ({direction})" for direction in gradients]
+    every = headings("gemm")
+    assert set(headings("qkv")) < set(every)
+    assert {"gemm attention_output, Linear2 (forward)", "gemm logits, Final_Linear (forward)"} < set(every)
+    assert headings("gelu")[0] == "gelu, Glue (forward)"
+    error = run(make_bundle(), model_file, "--explain", "qkv_linear").exception
+    assert isinstance(error, UsageError)
+    assert str(error).startswith("operator qkv_linear is unknown; those of this step are embedding, ")
+
+
+def test_explained_with_the_nearest_samples(
+    make_bundle: Make, model_file: Path, run: Predict, database: Path
+) -> None:
+    arguments = ["--explain", "gelu", "--db", str(database)]
+    result = run(make_bundle(), model_file, *arguments, "--json")
+    forward, backward = json.loads(result.output)["explanations"]
+    assert forward["vector"] == [1, 4, 32]
+    assert [sample["vector"] for sample in forward["nearest"]] == [[1, 4, 32], [1, 4, 64], [1, 8, 64]]
+    # The bundle's statistic is quiet: of ten times the 10th percentile.
+    assert forward["nearest"][0]["time_us"] == pytest.approx(5.0)
+    assert forward["nearest"][1]["distance"] == pytest.approx(math.log(2))
+    assert forward["nearest"][0]["hardware"].startswith("Example CPU")
+    assert backward["nearest"] == []
+    lines = run(make_bundle(), model_file, *arguments).output.splitlines()
+    at = lines.index("  Nearest samples (distance of the logarithms)")
+    assert lines[at + 1].split() == ["b", "l", "width", "distance", "time", "hardware"]
+    assert lines[at + 3].split()[:5] == ["1", "4", "32", "0.000", "5.0"]
+    assert "  The database has no sample of it." in lines
+
+
+def test_samples_need_the_store(
+    make_bundle: Make, model_file: Path, run: Predict, monkeypatch: pytest.MonkeyPatch, database: Path
+) -> None:
+    for name in [
+        name for name in sys.modules if name.startswith(("kernelcast.store", "kernelcast.cli.nearest"))
+    ]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "sqlite_utils", None)
+    result = run(make_bundle(), model_file, "--explain", "gelu", "--db", str(database))
+    assert isinstance(result.exception, UsageError)
+    assert str(result.exception) == (
+        "--db needs the package sqlite_utils, which is not installed; "
+        "expected: pip install 'kernelcast[store]'"
+    )

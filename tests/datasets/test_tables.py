@@ -1,0 +1,59 @@
+"""datasets/: every table is the one that its digest names, and its source and licence are stated."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kernelcast.runtime.bundle.file import read_bundle
+from kernelcast.runtime.shipped.hardware import shipped_hardware
+
+ROOT = Path(__file__).parent.parent.parent
+DATASETS = ROOT / "datasets"
+
+
+@pytest.fixture(scope="module")
+def build() -> ModuleType:
+    """datasets/build.py, which is no part of a package."""
+    spec = importlib.util.spec_from_file_location("build", DATASETS / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_tables_are_those_of_their_digests(build: ModuleType) -> None:
+    assert build.digests() == (DATASETS / "SHA256SUMS").read_text(encoding="utf-8")
+    assert len(build.digests().splitlines()) > 60
+
+
+def test_every_folder_has_a_source_and_a_licence() -> None:
+    notice = (DATASETS / "NOTICE.md").read_text(encoding="utf-8")
+    folders = [path for path in DATASETS.iterdir() if path.is_dir() and path.name != "__pycache__"]
+    assert folders
+    for folder in folders:
+        assert f"| {folder.name}/ | https://" in notice
+        assert (folder / "LICENSE").read_text(encoding="utf-8").strip()
+
+
+def test_what_ships_is_small_and_has_a_recipe(build: ModuleType) -> None:
+    assert set(build.FOLDERS) == set(shipped_hardware())
+    bundles = [one.bundle for one in shipped_hardware().values()]
+    assert sum(path.stat().st_size for path in bundles) <= 25_000_000
+    tables = [path for path in DATASETS.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in tables) <= 25_000_000
+
+
+def test_a_regressor_that_differs_is_named(build: ModuleType) -> None:
+    one, other = (read_bundle(hardware.bundle) for hardware in shipped_hardware().values())
+    assert build.differences(one, one) == []
+    assert "gemm (forward)" in build.differences(one, other)
+    assert "flash_attention (backward)" in build.differences(one, other)
+
+
+@pytest.mark.slow
+def test_a_bundle_is_made_anew(build: ModuleType, tmp_path: Path) -> None:
+    anew = build.build("gh200", tmp_path / "gh200.kcast")
+    assert build.differences(read_bundle(shipped_hardware()["gh200"].bundle), read_bundle(anew)) == []
