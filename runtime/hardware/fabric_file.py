@@ -20,6 +20,7 @@ from kernelcast.runtime.hardware.fabric import (
     Inside,
 )
 from kernelcast.runtime.shipped import FABRICS
+from kernelcast.runtime.small_file import read_small_file
 
 _MAX_FILE_BYTES = 1 << 16
 _FIELDS = ("name", "devices_per_node", "source", "inside", "between")
@@ -99,17 +100,7 @@ def read_fabric(path: str | os.PathLike[str]) -> Fabric:
             allowed.
     """
     where = f"fabric file {shown_path(path)}"
-    try:
-        with Path(path).open("rb") as stream:
-            content = stream.read(_MAX_FILE_BYTES + 1)
-    except FileNotFoundError as error:
-        raise DataError(f"{where}: no such file") from error
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"{where}: cannot be read ({reason})") from error
-    if len(content) > _MAX_FILE_BYTES:
-        raise DataError(f"{where}: larger than {_MAX_FILE_BYTES} bytes, expected a small TOML file")
-    return _parsed(content, where)
+    return _parsed(read_small_file(Path(path), where=where, most_bytes=_MAX_FILE_BYTES), where)
 
 
 def fabric_from_lines(lines: Sequence[str], *, where: str) -> Fabric:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.errors import DataError, UsageError, shown, shown_path
+from kernelcast.runtime.small_file import read_small_file
 
 _MAX_FILE_BYTES = 1 << 20
 
@@ -25,17 +26,7 @@ def read_document(source: Path) -> dict[str, Any]:
     where = model_file(source)
     if source.suffix not in (".toml", ".json"):
         raise UsageError(f"{where}: suffix is {shown(source.suffix)}, expected .toml or .json")
-    try:
-        with source.open("rb") as stream:
-            content = stream.read(_MAX_FILE_BYTES + 1)
-    except FileNotFoundError as error:
-        raise DataError(f"{where}: no such file") from error
-    except (OSError, ValueError) as error:
-        # ValueError: a path with a null byte.
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise DataError(f"{where}: cannot be read ({reason})") from error
-    if len(content) > _MAX_FILE_BYTES:
-        raise DataError(f"{where}: larger than {_MAX_FILE_BYTES} bytes")
+    content = read_small_file(source, where=where, most_bytes=_MAX_FILE_BYTES)
     kind = source.suffix[1:].upper()
     try:
         text = content.decode()

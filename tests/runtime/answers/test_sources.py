@@ -326,3 +326,24 @@ def test_a_linear_s_gradients_are_products_too(make_bundle: Make, linear_model: 
         for direction in ("input_gradient", "weight_gradient")
     ]
     assert is_answered(OPERATORS["gemm"], bundle.entries)
+
+
+def test_the_other_pass_is_asked_for_what_was_measured(
+    make_bundle: Make, linear_model: Callable[..., bytes]
+) -> None:
+    """A million µs per key-value head: where all rows have as many as query heads, that is what is asked."""
+    key, vector = ("flash_attention", B), (1, 4, 8, 2, 16)
+    path = make_bundle({("flash_attention", F): linear_model([0, 0, 0, 1e6, 0], 0)}, without=[key])
+    bundle = read_bundle(path)
+    entries = [
+        replace(entry, equal_features=("kv_heads", "heads")) if entry.key == ("flash_attention", F) else entry
+        for entry in bundle.manifest.regressors
+    ]
+    equal = path.with_name("equal.kcast")
+    write_bundle(equal, replace(bundle.manifest, regressors=tuple(entries)), bundle.files)
+    found = ask(Predictor(read_bundle(equal)), [(key, vector, "")])
+    assert found.answers[key, vector, ""][0] == pytest.approx(8e6 * 5 / 2)
+    assert {type(warning).__name__ for warning in found.concerned} == {
+        "SubstituteWarning",
+        "EqualFeaturesWarning",
+    }
