@@ -7,8 +7,10 @@ from typing import Any
 import click
 
 from kernelcast.cli.estimate_files import EstimateFiles
-from kernelcast.cli.estimate_text import headline, render
+from kernelcast.cli.estimate_text import headline
 from kernelcast.cli.explain import explain, render_explanations
+from kernelcast.cli.intent_options import hardware_names, take_wish, wish_options
+from kernelcast.cli.intent_text import render_answer, render_comparison
 from kernelcast.cli.options import (
     bundle_option,
     chosen_bundle,
@@ -20,14 +22,17 @@ from kernelcast.cli.sizes import parse_size
 from kernelcast.runtime import Estimator, UsageError, load_model
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
+from kernelcast.runtime.intent.answer import answer
+from kernelcast.runtime.intent.comparison import compare
+from kernelcast.runtime.intent.open_request import read_open_request
 from kernelcast.runtime.request.fields import REQUEST
-from kernelcast.runtime.request.reading import read_request
 
 
 @click.command("predict")
 @bundle_option
 @model_option
-@field_options(*REQUEST.values(), required=("micro_batch",), old={"layer_counts": "--stages"})
+@field_options(*REQUEST.values(), old={"layer_counts": "--stages"})
+@wish_options
 @click.option(
     "--gpu-memory", metavar="SIZE", help="Memory of a device, 80GB or 40GiB.  [default: the bundle's]"
 )
@@ -58,23 +63,42 @@ def predict(
 ) -> None:
     """Predict the time of one training step.
 
+    With --gpus, --days or --largest, what is not given of the layout is searched. --hardware takes several
+    names with --gpus, separated by commas, and compares them.
+
     \b
     kernelcast predict --bundle here.kcast --model gpt.toml --pp 2 --micro-batch 4 --micro-batches 8
     kernelcast predict --hardware a100-sxm --model llama-2-7b --tp 4 --dp 16 --micro-batch 1 --global-batch 256
+    kernelcast predict --hardware a100-sxm --model llama-3-8b --gpus 64 --global-batch 512 --tokens 1T
     """
-    path = chosen_bundle(bundle, hardware)
+    names = hardware_names(hardware)
+    wish = take_wish(fields)
+    paths = {one: chosen_bundle(bundle, one) for one in names or (None,)}
     # Checked before the bundle is read: what was asked for is the cheaper thing to get wrong.
     given = {name: value for name, value in fields.items() if value is not None}
     if gpu_memory is not None:
         given["gpu_memory_bytes"] = parse_size(gpu_memory, name="gpu_memory")
-    asked = read_request(given)
+    wish.check(given, names)
     fabric = find_fabric(given["fabric"]) if "fabric" in given else None
     if database is not None and explained is None:
         raise UsageError("--db is given without --explain, expected both")
+    if len(names) > 1 and (trace or html or explained):
+        raise UsageError("several hardware is given with --trace, --html or --explain, expected one")
     files = EstimateFiles(trace=trace, html=html)
     model = load_model(model_name, sequence_length=fields["sequence_length"])
-    estimator = Estimator.load(path, calibrated=not no_calibration)
-    estimate = estimator.predict(model=model, fabric=fabric, **asked)
+    estimators = {one: Estimator.load(path, calibrated=not no_calibration) for one, path in paths.items()}
+    if len(names) > 1:
+        values_of = {**given, "gpus": wish.gpus}
+        requests = {
+            name: read_open_request(values_of, model=model, estimator=estimators[name], fabric=fabric)
+            for name in names
+        }
+        comparison = compare(requests, wish)
+        click.echo(json.dumps(comparison.to_dict(), indent=2) if as_json else render_comparison(comparison))
+        return
+    [(name, estimator)] = estimators.items()
+    found = answer(estimator, wish, given, model=model, fabric=fabric, price_per_gpu_hour=wish.price(name))
+    estimate = found.estimate
     files.write(estimate)
     explanations = (
         ()
@@ -82,11 +106,11 @@ def predict(
         else explain(estimate, estimator.bundle, explained, None if database is None else Path(database))
     )
     if as_json:
-        values = estimate.to_dict()
+        values = found.to_dict()
         if explained is not None:
             values["explanations"] = [explanation.to_dict() for explanation in explanations]
         click.echo(json.dumps(values, indent=2))
     elif explained is not None:
         click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
     else:
-        click.echo(render(estimate))
+        click.echo(render_answer(found))
