@@ -63,9 +63,9 @@ def find_best(request: OpenRequest) -> Best:
     require_answer(question, found)
     rows = _different(found)
     most = SEARCH["top"].kind.values[-1]
-    if len(rows) <= RUNNERS_UP and question.top < most and found.counts.evaluated > question.top:
-        # The best are all alike.
-        question = replace(question, top=most)
+    while len(rows) <= RUNNERS_UP and question.top < min(most, found.counts.evaluated):
+        # The best are too much alike: look at more of them.
+        question = replace(question, top=min(most, 10 * question.top))
         found = sweep(predictor, question)
         rows = _different(found)
     best, *others = (request.estimate(found.best.layouts.parallelism(row)) for row in rows)
