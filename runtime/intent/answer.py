@@ -36,7 +36,8 @@ class IntentAnswer:
     def to_dict(self) -> dict[str, Any]:
         """Plain values: the estimate's form `kernelcast.estimate/2`, with further keys."""
         values = self.estimate.to_dict()
-        values["fabric_rate_sensitivity"] = None if self.sensitivity is None else self.sensitivity.to_dict()
+        if self.sensitivity is not None:
+            values["fabric_rate_sensitivity"] = self.sensitivity.to_dict()
         if self.training is not None:
             values |= self.training.to_dict()
         if self.best is not None:
