@@ -12,7 +12,8 @@ from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.hardware.devices import device, devices
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.shipped.hardware import ShippedHardware, hardware_named, shipped_hardware
+from kernelcast.runtime.shipped.composition import hardware_bundle
+from kernelcast.runtime.shipped.hardware import Hardware, all_hardware, hardware_named
 from kernelcast.runtime.views.formatting import amount, gibibytes, percent
 
 FORMAT = "kernelcast.hardware/1"
@@ -76,7 +77,7 @@ def hardware(name: str | None, as_json: bool) -> None:
         _list(as_json)
         return
     found = hardware_named(name)
-    known = known_operators(read_bundle(found.bundle))
+    known = known_operators(hardware_bundle(found.name))
     if as_json:
         document = {"format": FORMAT, **_values(found), "operators": [one.to_dict() for one in known]}
         click.echo(json.dumps(document, indent=2))
@@ -98,19 +99,19 @@ def hardware(name: str | None, as_json: bool) -> None:
 
 def _list(as_json: bool) -> None:
     if as_json:
-        listed = [_values(one) for one in shipped_hardware().values()]
+        listed = [_values(one) for one in all_hardware().values()]
         click.echo(json.dumps({"format": FORMAT, "hardware": listed}, indent=2))
         return
     rows = [
         (one.name, device(one.name).title, gibibytes(device(one.name).memory_bytes), one.fabric, one.data)
-        for one in shipped_hardware().values()
+        for one in all_hardware().values()
     ]
     click.echo(text_table(("name", "device", "memory", "fabric", "measured on"), rows))
     others = [one for one in devices() if one not in shipped_hardware()]
     click.echo(f"\nOnly peak rates are known of {', '.join(others)}.")
 
 
-def _values(found: ShippedHardware) -> dict[str, Any]:
+def _values(found: Hardware) -> dict[str, Any]:
     row = device(found.name)
     return {
         "name": found.name,
@@ -125,7 +126,7 @@ def _values(found: ShippedHardware) -> dict[str, Any]:
     }
 
 
-def _lines(found: ShippedHardware) -> list[tuple[str, str]]:
+def _lines(found: Hardware) -> list[tuple[str, str]]:
     row = device(found.name)
     rates = ", ".join(f"{dtype} {amount(rate, 'FLOP/s')}" for dtype, rate in row.flops_per_s.items())
     return [

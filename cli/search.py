@@ -102,7 +102,7 @@ def search_(
         if scheduler is None:
             result = search(estimator, question, report=report)
         else:
-            result = _on_dask(scheduler, path, estimator, question, report)
+            result = _on_dask(scheduler, estimator, question, report)
     if as_json:
         click.echo(json.dumps(result.to_dict(), indent=2))
     if result.best is None:
@@ -131,7 +131,7 @@ def _late_progress(stack: ExitStack) -> Report:
 
 
 def _on_dask(
-    scheduler: str, bundle: str, estimator: Estimator, question: Question, report: Report
+    scheduler: str, estimator: Estimator, question: Question, report: Report
 ) -> SearchResult:
     try:
         from kernelcast.cli.search_dask import search_on_dask
@@ -142,7 +142,7 @@ def _on_dask(
             f"--dask needs the package {error.name}, which is not installed; "
             "expected: pip install 'kernelcast[dask]'"
         ) from error
-    return search_on_dask(scheduler, bundle, estimator, question, report=report)
+    return search_on_dask(scheduler, estimator, question, report=report)
 
 
 def render(result: SearchResult, *, pareto: bool) -> str:

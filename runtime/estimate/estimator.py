@@ -18,7 +18,7 @@ from kernelcast.runtime.answers.predictor import MAX_REMEMBERED, Predictor
 from kernelcast.runtime.answers.sources import SubstituteWarning
 from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
 from kernelcast.runtime.bundle.calibration import CalibrationUse
-from kernelcast.runtime.bundle.file import Bundle, read_bundle
+from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import DataError, UsageError, shown
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.defaults import (
@@ -41,6 +41,7 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.shipped.composition import load_bundle
 from kernelcast.runtime.step.calls import Call
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.timeline_kinds import check_simulated
@@ -76,12 +77,15 @@ class Estimator:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, calibrated: bool = True) -> Self:
-        """Read and verify a `.kcast` file; without `calibrated`, its calibration is not applied.
+        """Read and verify a `.kcast` file, or take named hardware: `hardware:h100-sxm`.
+
+        Without `calibrated`, a bundle's calibration is not applied.
 
         Raises:
-            DataError: it is missing, damaged, or of another version.
+            UsageError: the hardware is unknown.
+            DataError: the file is missing, damaged, or of another version.
         """
-        return cls(read_bundle(path), calibrated=calibrated)
+        return cls(load_bundle(os.fspath(path)), calibrated=calibrated)
 
     def predict(
         self,

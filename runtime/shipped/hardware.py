@@ -1,4 +1,4 @@
-"""Hardware that can be named: bundles that ship, each with the fabric that answers are given for."""
+"""Hardware that can be named: whose operators ship, who answers for the rest, and the fabric of answers."""
 
 import tomllib
 from collections.abc import Mapping
@@ -8,43 +8,56 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.shipped import BUNDLES, HARDWARE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShippedHardware:
-    """A device by its short name (devices.toml), the bundle of its operators, and its usual fabric's name.
+class Hardware:
+    """A device by its short name (devices.toml), and its usual fabric's name.
 
-    `data` says whose measurements they are, of what and when.
+    `bundle` holds the operators that were measured on it, None where none were; `data` says whose measurements they
+    are, of what and when. `donors` are hardware whose operators answer for what it lacks, the first that has one.
     """
 
     name: str
-    bundle: Path
     fabric: str
-    data: str
+    bundle: Path | None = None
+    donors: tuple[str, ...] = ()
+    data: str = ""
 
 
 @cache
-def shipped_hardware() -> Mapping[str, ShippedHardware]:
-    """All of it, by name."""
+def all_hardware() -> Mapping[str, Hardware]:
+    """All that can be named, by name: measured hardware first."""
     table = tomllib.loads(HARDWARE.read_text(encoding="utf-8"))
     return MappingProxyType(
         {
-            name: ShippedHardware(
-                name=name, bundle=BUNDLES / row["bundle"], fabric=row["fabric"], data=row["data"]
+            name: Hardware(
+                name=name,
+                fabric=row["fabric"],
+                bundle=BUNDLES / row["bundle"] if "bundle" in row else None,
+                donors=tuple(row.get("donors", ())),
+                data=row.get("data", ""),
             )
             for name, row in table.items()
         }
     )
 
 
-def hardware_named(name: str) -> ShippedHardware:
-    """Look hardware up by its name.
+def measured_hardware() -> Mapping[str, Hardware]:
+    """Hardware with measurements of its own, by name."""
+    return {name: one for name, one in all_hardware().items() if one.bundle is not None}
+
+
+def hardware_named(name: str) -> Hardware:
+    """Look hardware up by any name of its device.
 
     Raises:
-        UsageError: nothing ships for it.
+        UsageError: the device is unknown.
     """
-    known = shipped_hardware()
-    if name not in known:
-        raise UsageError(f"hardware is {name!r:.80}, expected one that ships: {', '.join(known)}")
-    return known[name]
+    found = device_named(name)
+    known = all_hardware()
+    if found is None or found.name not in known:
+        raise UsageError(f"hardware is {name!r:.80}, expected one of {', '.join(known)}")
+    return known[found.name]
