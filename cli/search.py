@@ -130,9 +130,7 @@ def _late_progress(stack: ExitStack) -> Report:
     return report
 
 
-def _on_dask(
-    scheduler: str, estimator: Estimator, question: Question, report: Report
-) -> SearchResult:
+def _on_dask(scheduler: str, estimator: Estimator, question: Question, report: Report) -> SearchResult:
     try:
         from kernelcast.cli.search_dask import search_on_dask
     except ModuleNotFoundError as error:

@@ -6,21 +6,22 @@ the logarithms of the features that was fitted to the few points that were measu
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Self
 
 from kernelcast.runtime.bundle.field_reader import FieldReader, require
 from kernelcast.runtime.hardware.roofline import Rates, is_rate
 from kernelcast.runtime.operators import OPERATORS, Key
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _MOST_LOG = 20.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Correction:
-    """`offset` + Σ `slopes`[i] · (log x[i] − `center`[i]), with log x held inside `low` to `high`: no line is carried on.
+    """`offset` + Σ `slopes`[i] · (log x[i] − `center`[i]), with log x held inside `low` to `high`.
 
     `points` are those of the target that it was fitted to.
     """
@@ -45,8 +46,10 @@ class Correction:
             )
         require(abs(self.offset) <= _MOST_LOG, "correction", "offset", self.offset, f"at most {_MOST_LOG:g}")
 
-    def log_factors(self, vectors: NDArray[np.float64]) -> NDArray[np.float64]:
+    def log_factors(self, vectors: "NDArray[np.float64]") -> "NDArray[np.float64]":
         """The correction of log(time) at each workload, float64 [vectors]."""
+        import numpy as np  # only here: reading a bundle does not need it
+
         logs = np.clip(np.log(np.maximum(vectors, 1.0)), self.low, self.high)
         found: NDArray[np.float64] = self.offset + (logs - np.array(self.center)) @ np.array(self.slopes)
         return found
@@ -102,8 +105,10 @@ class Transfer:
 
     def factors(
         self, key: Key, vectors: Sequence[Sequence[float]], element_bytes: int
-    ) -> NDArray[np.float64]:
+    ) -> "NDArray[np.float64]":
         """What the origin's times are multiplied by, float64 [vectors]."""
+        import numpy as np
+
         name, direction = key
         ratio = self.target.roofline_us(OPERATORS[name], direction, vectors, element_bytes)
         ratio = ratio / self.origin.roofline_us(OPERATORS[name], direction, vectors, element_bytes)
