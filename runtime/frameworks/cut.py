@@ -49,7 +49,7 @@ def even_cut(
     """
     ends = [count for count in (first, last) if count is not None]
     middle, inner = layers - sum(ends), pp - len(ends)
-    if inner < 0 or middle < 0 or (middle % inner if inner else middle):
+    if not 0 <= inner <= middle or (middle % inner if inner else middle):
         return None
     stages = [middle // inner] * inner if inner else []
     stages = [*([] if first is None else [first]), *stages, *([] if last is None else [last])]

@@ -26,7 +26,7 @@ class Job:
 
     def facts(self) -> Facts:
         """Its fields. A field that changes nothing in this layout has its plainest value: ZeRO on one data-parallel
-        rank, sequence parallelism without tensor parallelism, interleaving of one chunk.
+        rank, sequence parallelism without tensor parallelism.
 
         Raises:
             UsageError: the model cannot be cut so.
@@ -38,7 +38,4 @@ class Job:
         facts["layer_counts"] = layers_of_chunks(self.model.layers, layout)
         facts["zero"] = layout.zero if layout.dp > 1 else 0
         facts["sequence_parallel"] = layout.sequence_parallel and layout.tp > 1
-        facts["schedule"] = (
-            "1f1b" if layout.schedule == "interleaved" and layout.virtual_stages == 1 else layout.schedule
-        )
         return facts | {"gpus_per_node": self.gpus_per_node, "dtype": self.dtype}

@@ -69,7 +69,8 @@ class Pipeline:
     def write(self, facts: Facts) -> Part:
         """Chunks of the same size by their size, others by the layout."""
         schedule, counts = facts["schedule"], facts["layer_counts"]
-        lost = () if schedule in ("1f1b", "interleaved") else (f"schedule {schedule}",)
+        is_exact = schedule == ("interleaved" if facts["virtual_stages"] > 1 else "1f1b")
+        lost = () if is_exact else (f"schedule {schedule} (1F1B is used)",)
         if len(set(counts)) > 1:
             return Part({self.layout: layout_text(counts)}, lost)
         return Part({self.per_chunk: counts[0]} if facts["virtual_stages"] > 1 else {}, lost)

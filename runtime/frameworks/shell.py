@@ -3,6 +3,7 @@
 import re
 import shlex
 from collections.abc import Collection, Iterator
+from itertools import pairwise
 from math import prod
 
 from kernelcast.runtime.errors import DataError, one_line
@@ -70,7 +71,7 @@ def _substituted(text: str) -> str:
 
 
 def _flags(words: list[str], switches: Collection[str]) -> Iterator[tuple[str, str | bool]]:
-    for word, after in zip(words, [*words[1:], ""], strict=True):
+    for word, after in pairwise([*words, ""]):
         if not _FLAG.match(word):
             continue
         name, equals, value = word.partition("=")

@@ -40,7 +40,7 @@ class DataParallel:
         if zero == 0:
             return Part({self.replicate: dp, self.shard: 1})
         settings = {self.replicate: 1, self.shard: dp, self.reshard: "always" if zero == 3 else "never"}
-        return Part(settings, ("zero 1 (printed as 2)",) if zero == 1 else ())
+        return Part(settings, ("zero 1 (2 is used)",) if zero == 1 else ())
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """Without a shard degree all ranks that are left are sharded: their number follows from the devices."""
@@ -49,15 +49,14 @@ class DataParallel:
             self.reshard, settings.get(self.reshard, "default"), choice(("default", "always", "never"))
         )
         sharding = 3 if policy == "always" or (policy == "default" and facts["pp"] == 1) else 2
-        if settings.get(self.shard, _NOT_SET) == _NOT_SET:
-            found, hybrid = {"zero": sharding}, replicated > 1
+        sharded = settings.get(self.shard, _NOT_SET)
+        if sharded == _NOT_SET:
+            found = {"zero": sharding}
         else:
-            sharded = checked(self.shard, settings[self.shard], _DEGREE)
+            sharded = checked(self.shard, sharded, _DEGREE)
             found = {"dp": replicated * sharded, "zero": 0 if sharded == 1 else sharding}
         hybrid = replicated > 1 and sharded != 1
-        note = (
-            f"{replicated} replicas of {sharded} sharded ranks are read as zero {sharding} over all of them"
-        )
+        note = f"{replicated} replicas of sharded ranks (HSDP) are read as zero {sharding} over all ranks"
         return Found(found, (note,) if hybrid else ())
 
 
@@ -121,14 +120,16 @@ class Pipeline:
 
     def write(self, facts: Facts) -> Part:
         """The cut by weights where they give it, else every chunk's modules."""
-        schedule = _SCHEDULES.get(facts["schedule"])
-        lost = () if schedule else (f"schedule {facts['schedule']}",)
-        if facts["pp"] == 1:
+        is_pipeline = facts["pp"] > 1
+        # A looped schedule has two chunks per stage or more.
+        is_known = is_pipeline and (facts["schedule"] != "interleaved" or facts["virtual_stages"] > 1)
+        schedule = _SCHEDULES.get(facts["schedule"], "1F1B") if is_known else "1F1B"
+        is_exact = schedule == _SCHEDULES.get(facts["schedule"])
+        lost = () if is_exact else (f"schedule {facts['schedule']} (1F1B is used)",)
+        if not is_pipeline:
             return Part({}, lost)
-        settings = {self.schedule: schedule} if schedule else {}
-        return Part(
-            settings | self._cut(facts["layers"], facts["virtual_stages"], facts["layer_counts"]), lost
-        )
+        cut = self._cut(facts["layers"], facts["virtual_stages"], facts["layer_counts"])
+        return Part({self.schedule: schedule, **cut}, lost)
 
     def _cut(self, layers: int, virtual_stages: int, counts: tuple[int, ...]) -> dict[str, object]:
         chunks = len(counts)
@@ -171,9 +172,11 @@ class Pipeline:
                 per_chunk = checked(self.per_chunk, settings[self.per_chunk], MODEL["layers"].kind)
                 chunks = ceil((layers + before + after) / per_chunk)
             counts = weighted_cut(layers, chunks, before, after)
-        if counts is None or chunks % pp:
+        is_single = schedule != "interleaved" and "schedule" not in facts
+        if counts is None or chunks % pp or (is_single and chunks > pp):
             raise UsageError(
-                f"its {chunks} chunks of {layers} layers do not go onto pp {pp}, expected {pp} or a multiple"
+                f"its {chunks} chunks of {layers} layers do not go onto pp {pp}, expected one per stage"
+                + ("" if is_single else ", or several")
             )
         return Found({"schedule": schedule, "virtual_stages": chunks // pp, "layer_counts": counts})
 
@@ -196,8 +199,10 @@ class SequenceParallel:
         return (self.key,)
 
     def write(self, facts: Facts) -> Part:
-        """Only where it is off: earlier versions do not know the key."""
-        return Part({} if facts["tp"] == 1 or facts["sequence_parallel"] else {self.key: False})
+        """Only where it is off: versions that read TOML do not know the key."""
+        if facts["tp"] == 1 or facts["sequence_parallel"]:
+            return Part()
+        return Part({self.key: False}, ("sequence_parallel off (before torchtitan's pull request 2386)",))
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """Off without tensor parallelism."""
