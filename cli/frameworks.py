@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kernelcast.runtime import Estimate, UsageError
+from kernelcast.runtime import DataError, Estimate, UsageError
 from kernelcast.runtime.errors import shown_path
 from kernelcast.runtime.frameworks import FRAMEWORKS, Job, LayoutFile, read_layout_text, write_layout
 from kernelcast.runtime.request.model import ModelConfig
@@ -61,7 +61,9 @@ def open_layout(path: str) -> LayoutFile:
         DataError: it cannot be read, or is of no framework.
     """
     if path == STDIN:
-        where, content = "standard input", sys.stdin.buffer.read(_MOST_BYTES)
+        where, content = "standard input", sys.stdin.buffer.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise DataError(f"{where}: larger than {_MOST_BYTES} bytes")
     else:
         where = f"layout file {shown_path(path)}"
         content = read_small_file(Path(path), where=where, most_bytes=_MOST_BYTES)

@@ -6,7 +6,8 @@ from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import MAX_DEGREE, MAX_LAYERS
 
 _REPEATED = re.compile(r"\(([^()]*)\)\*(\d{1,6})|([EtmL])\*(\d{1,6})")
-_LONGEST = 1 << 20
+_LONGEST_TEXT = 4_096
+_MOST_CHARACTERS = 4 * MAX_LAYERS
 
 
 def layout_text(counts: tuple[int, ...]) -> str:
@@ -28,11 +29,11 @@ def read_layout_text(text: str, key: str) -> tuple[int, ...]:
     Raises:
         UsageError: it is none.
     """
-    plain = re.sub(r"[\s,\\]", "", text)
+    plain = re.sub(r"[\s,\\]", "", text[:_LONGEST_TEXT])
     # From inside out: a repetition may be repeated.
     while match := _REPEATED.search(plain):
         part, times = match[1] or match[3] or "", int(match[2] or match[4])
-        if len(plain) + len(part) * times > _LONGEST:
+        if len(plain) + len(part) * times > _MOST_CHARACTERS:
             break
         plain = plain[: match.start()] + part * times + plain[match.end() :]
     if not re.fullmatch(r"E[t|]*L\|?", plain):

@@ -146,6 +146,8 @@ class Positions:
 _FSDP = {"--use-megatron-fsdp": True}
 _SHARDING = "--data-parallel-sharding-strategy"
 _OPTIMIZER = {"--use-distributed-optimizer": True}
+# Megatron-FSDP refuses other checkpoints.
+_WITH_FSDP = {**_OPTIMIZER, "--ckpt-format": "fsdp_dtensor"}
 _GRANULARITY = "--recompute-granularity"
 _METHOD = "--recompute-method"
 _PER_LAYER = {_METHOD: "uniform", "--recompute-num-layers": 1}
@@ -166,8 +168,8 @@ ROWS = (
         Option(0, _FSDP, only_read=True),
         Option(0, {**_FSDP, _SHARDING: "no_shard"}, only_read=True),
         Option(1, {**_FSDP, _SHARDING: "optim"}, only_read=True),
-        Option(2, {**_FSDP, _SHARDING: "optim_grads"}, _OPTIMIZER),
-        Option(3, {**_FSDP, _SHARDING: "optim_grads_params"}, _OPTIMIZER),
+        Option(2, {**_FSDP, _SHARDING: "optim_grads"}, _WITH_FSDP),
+        Option(3, {**_FSDP, _SHARDING: "optim_grads_params"}, _WITH_FSDP),
         Option(3, {"--use-torch-fsdp2": True}, only_read=True),
     )),
     Choice("recompute", (

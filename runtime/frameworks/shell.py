@@ -17,7 +17,9 @@ WORLD_SIZE = "WORLD_SIZE"
 
 _COMMENT = re.compile(r"(^|[ \t])#.*$", re.MULTILINE)
 _CONTINUED = re.compile(r"\\\r?\n")
-_ASSIGNMENT = re.compile(r"^\s*(?:export\s+)?(\w+)=([\"']?)([^\s\"'();|$]{0,200})\2(?=\s|;|$)", re.MULTILINE)
+_ASSIGNMENT = re.compile(
+    r"^[ \t]*(?:export[ \t]+)?(\w+)=([\"']?)([^\s\"'();|$]{0,200})\2(?=\s|;|$)", re.MULTILINE
+)
 _VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]{0,200}))?\}|(\w+))")
 _ARITHMETIC = re.compile(r"\$\(\(([\w\s*]{1,200})\)\)")
 _FLAG = re.compile(r"--[A-Za-z]")

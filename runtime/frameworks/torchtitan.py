@@ -239,7 +239,7 @@ ROWS = (
     Lacks(lambda facts: "the model (a name and a flavor there)"),
 )
 
-_TABLE = re.compile(r"^\s*\[\s*(parallelism|training|activation_checkpoint)\s*\]", re.MULTILINE)
+_TABLE = re.compile(r"^[ \t]*\[[ \t]*(parallelism|training|activation_checkpoint)[ \t]*\]", re.MULTILINE)
 
 TORCHTITAN = Framework(
     name="torchtitan",

@@ -125,7 +125,7 @@ def test_refusals(text: str, said: str) -> None:
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("text", ["", "hello", "--lr 1", "--seq-length 'unclosed"])
+@pytest.mark.parametrize("text", ["", "hello", "\n" * 200_000, "--lr 1", "--seq-length 'unclosed"])
 def test_texts_of_no_framework(text: str) -> None:
     with pytest.raises(DataError, match=r"^train\.sh: (holds no setting|not a shell script)"):
         read_layout_text(text, "train.sh")
