@@ -78,6 +78,8 @@ def _how(source: Source | None, transfer: Transfer | None) -> str:
         return "not known"
     if source.is_part:
         return "measured as a sum"
+    if source.order:
+        return "measured as the forward product"
     if source.is_substitute:
         return "substituted"
     return "measured" if transfer is None else "transferred"
