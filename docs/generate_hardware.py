@@ -37,7 +37,8 @@ def page(text: str) -> str:
 def _devices() -> str:
     lines = ["| name | device | usual fabric | own measurements | the rest from |", "|---|---|---|---|---|"]
     lines += [
-        f"| `{one.name}` | {device(one.name).title} | {one.fabric} | {one.data or '–'} | {', '.join(one.donors) or '–'} |"
+        f"| `{one.name}` | {device(one.name).title} | {one.fabric} | {one.data or '–'} | "
+        f"{', '.join(one.donors) or '–'} |"
         for one in all_hardware().values()
     ]
     return "\n".join(lines) + "\n"
@@ -73,7 +74,10 @@ def _line(one: TransferError) -> str:
     )
 
 
-_HEADS = "| operator | from | to | rows | median error | predicted / measured | 90 % within |\n|---|---|---|---|---|---|---|\n"
+_HEADS = (
+    "| operator | from | to | rows | median error | predicted / measured | 90 % within |\n"
+    "|---|---|---|---|---|---|---|\n"
+)
 
 
 def _transfers() -> str:
