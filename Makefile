@@ -106,6 +106,7 @@ validate-page: $(INSTALLED)
 datasets: $(INSTALLED)
 	$(BIN)/python datasets/build.py
 	$(BIN)/python datasets/transfers.py
+	$(BIN)/python datasets/power.py
 
 bench-hardware: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_hardware.py

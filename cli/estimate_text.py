@@ -50,6 +50,7 @@ def headline(estimate: Estimate) -> str:
         (
             *lines,
             f"compute   {_utilisation(estimate)}",
+            *_energy(estimate),
             f"timeline  {estimate.timeline}, {layout.schedule}; stages wait {estimate.bubble_share:.1%} "
             "of the pipeline's time",
             f"model     {model.name}: {model.layers} layers, hidden {model.hidden_size}, "
@@ -68,6 +69,17 @@ def headline(estimate: Estimate) -> str:
             *([] if calibration is None else [f"calibration  {calibration.summary}"]),
         )
     )
+
+
+def _energy(estimate: Estimate) -> list[str]:
+    """Energy of a step, where the device's power was measured."""
+    energy = estimate.energy
+    if energy is None:
+        return []
+    return [
+        f"energy    {energy.step_kwh:.3g} kWh per step, {energy.mean_power_w:.0f} W per device in the mean "
+        "(devices alone; power as in measured matrix products)"
+    ]
 
 
 def _known(estimate: Estimate) -> list[str]:

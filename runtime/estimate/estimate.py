@@ -8,9 +8,12 @@ from kernelcast.runtime.answers.asking import Question, Warnings, question
 from kernelcast.runtime.answers.fabric_notes import FabricUse
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.bundle.calibration import CalibrationUse
+from kernelcast.runtime.catalogue.power import power_laws
 from kernelcast.runtime.estimate.doubts import Doubt, grouped, share_of
+from kernelcast.runtime.estimate.energy import Energy, energy_of
 from kernelcast.runtime.estimate.known_shares import KnownShares, known_shares
 from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops
+from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.operators import Direction
@@ -220,6 +223,24 @@ class Estimate:
         """Which share of the operators' time was measured, carried over, or assumed; new at each access."""
         return known_shares(self.concerned, self.times_s())
 
+    @property
+    def energy(self) -> Energy | None:
+        """Energy of the step; None where the device's power was not measured. New at each access."""
+        of = None if self.peak is None else device_named(self.peak.device)
+        law = None if of is None else power_laws().get(of.name)
+        if of is None or law is None:
+            return None
+        return energy_of(
+            self.times_s(),
+            answers=self.answers,
+            replicas=self.parallelism.world_size // self.parallelism.pp,
+            devices=self.parallelism.world_size,
+            step_time_s=self.step_time_s,
+            of=of,
+            law=law,
+            dtype=self.provenance.dtype,
+        )
+
     def times_s(self) -> dict[Question, float]:
         """Time of the calls that ask each question, in a step, over all stages."""
         times_s: dict[Question, float] = {}
@@ -321,6 +342,7 @@ class Estimate:
             },
             "operators": [_row_values(row) for row in self._rows()],
             "known": self.known.to_dict(),
+            "energy": None if (energy := self.energy) is None else energy.to_dict(),
             **self.warning_values(),
             "model": {**asdict(self.model), "padded_vocabulary_size": self.padded_vocabulary_size},
             "parallelism": {

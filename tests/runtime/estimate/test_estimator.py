@@ -166,6 +166,7 @@ def test_plain_values(make_bundle: Make) -> None:
         "peak",
         "components",
         "known",
+        "energy",
         "layer_counts",
         "stages",
         "memory",
