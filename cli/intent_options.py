@@ -5,6 +5,7 @@ from typing import Any
 import click
 
 from kernelcast.cli.options import F, field_options
+from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.intent.wish import RANK_BY, Wish
 from kernelcast.runtime.request.fields import WISHES
@@ -30,21 +31,27 @@ def take_wish(fields: dict[str, Any]) -> Wish:
     """Take the wish out of a command's arguments.
 
     Raises:
-        UsageError: a price is not a price.
+        UsageError: a price is not a price, or of an unknown device.
     """
     values = {name: fields.pop(name) for name in (*WISHES, "rank_by")}
     return Wish(**values, prices=_prices(fields.pop("price")))
 
 
 def hardware_names(hardware: str | None) -> tuple[str, ...]:
-    """The names of `--hardware`, each once."""
-    return () if hardware is None else tuple(dict.fromkeys(part.strip() for part in hardware.split(",")))
+    """The names of `--hardware`, each device once.
+
+    Raises:
+        UsageError: a device is unknown.
+    """
+    parts = [] if hardware is None else hardware.split(",")
+    return tuple(dict.fromkeys(hardware_named(part.strip()).name for part in parts))
 
 
 def _prices(text: str | None) -> dict[str, float]:
     prices = {}
     for part in [] if text is None else text.split(","):
         name, _, amount = part.strip().rpartition("=")
+        name = name and hardware_named(name).name
         price = _PRICE.read(amount)
         if not isinstance(price, float) or name in prices:
             raise UsageError(f"price is {shown(text)}, expected {_PRICE.expected}")

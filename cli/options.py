@@ -8,11 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
+from kernelcast.runtime.catalogue.composition import SCHEME
+from kernelcast.runtime.catalogue.hardware import all_hardware, hardware_named
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import Field, option_name
 from kernelcast.runtime.request.kinds import FLAG, Kind
 from kernelcast.runtime.request.models import BUILT_IN
-from kernelcast.runtime.shipped.hardware import hardware_named, shipped_hardware
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -101,10 +102,8 @@ _bundle_file = click.option("--bundle", metavar="FILE", help="Bundle of regresso
 _hardware_name = click.option(
     "--hardware",
     metavar="NAME",
-    help="Or hardware whose measurements ship (kernelcast hardware).",
-    shell_complete=lambda context, parameter, begun: [
-        one for one in shipped_hardware() if one.startswith(begun)
-    ],
+    help="Or a device by name: h100-sxm, mi300x, … (kernelcast hardware).",
+    shell_complete=lambda context, parameter, begun: [one for one in all_hardware() if one.startswith(begun)],
 )
 
 
@@ -114,15 +113,15 @@ def bundle_option(function: F) -> F:
 
 
 def chosen_bundle(bundle: str | None, hardware: str | None) -> str:
-    """Path of the bundle that is meant.
+    """Path of the bundle that is meant, or `hardware:NAME`.
 
     Raises:
-        UsageError: neither or both are given, or nothing ships for the hardware.
+        UsageError: neither or both are given, or the hardware is unknown.
     """
     if (bundle is None) == (hardware is None):
         given = "neither" if bundle is None else "both"
         raise UsageError(f"{given} of --bundle and --hardware given, expected one of them")
-    return str(hardware_named(hardware).bundle) if hardware is not None else str(bundle)
+    return str(bundle) if hardware is None else SCHEME + hardware_named(hardware).name
 
 
 model_option = click.option(

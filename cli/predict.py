@@ -1,6 +1,7 @@
 """`kernelcast predict`: the time of a training step from a bundle, a model and a layout."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,14 @@ import click
 from kernelcast.cli.estimate_files import EstimateFiles
 from kernelcast.cli.estimate_text import headline
 from kernelcast.cli.explain import explain, render_explanations
+from kernelcast.cli.frameworks import (
+    as_option,
+    check_alone,
+    layout_option,
+    open_layout,
+    print_layout,
+    read_fields,
+)
 from kernelcast.cli.intent_options import hardware_names, take_wish, wish_options
 from kernelcast.cli.intent_text import render_answer, render_comparison
 from kernelcast.cli.options import (
@@ -32,6 +41,7 @@ from kernelcast.runtime.request.fields import REQUEST
 @bundle_option
 @model_option
 @field_options(*REQUEST.values(), old={"layer_counts": "--stages"})
+@layout_option
 @wish_options
 @click.option(
     "--gpu-memory", metavar="SIZE", help="Memory of a device, 80GB or 40GiB.  [default: the bundle's]"
@@ -46,30 +56,34 @@ from kernelcast.runtime.request.fields import REQUEST
 @click.option("--db", "database", metavar="FILE", help="Database for --explain: shows the nearest samples.")
 @click.option("--trace", metavar="FILE", help="Write the simulated step as a Chrome trace (ui.perfetto.dev).")
 @click.option("--html", metavar="FILE", help="Write a page: timeline, shares, memory, operators.")
+@as_option
 @click.option("--json", "as_json", is_flag=True, help=f"Print the estimate as JSON ({ESTIMATE_FORMAT}).")
 def predict(
     *,
     bundle: str | None,
     hardware: str | None,
     model_name: str,
+    layout: str | None,
     gpu_memory: str | None,
     no_calibration: bool,
     explained: str | None,
     database: str | None,
     trace: str | None,
     html: str | None,
+    framework: str | None,
     as_json: bool,
     **fields: Any,
 ) -> None:
     """Predict the time of one training step.
 
-    With --gpus, --days or --largest, what is not given of the layout is searched. --hardware takes several
-    names with --gpus, separated by commas, and compares them.
+    With --gpus, --days or --largest, what is not given of the layout is searched; with --layout, --gpus is what
+    the file does not tell. --hardware takes several names with --gpus, separated by commas, and compares them.
 
     \b
     kernelcast predict --bundle here.kcast --model gpt.toml --pp 2 --micro-batch 4 --micro-batches 8
     kernelcast predict --hardware a100-sxm --model llama-2-7b --tp 4 --dp 16 --micro-batch 1 --global-batch 256
     kernelcast predict --hardware a100-sxm --model llama-3-8b --gpus 64 --global-batch 512 --tokens 1T
+    kernelcast predict --hardware a100-sxm --model llama-2-7b --layout train.sh --gpus 64
     """
     names = hardware_names(hardware)
     wish = take_wish(fields)
@@ -78,14 +92,26 @@ def predict(
     given = {name: value for name, value in fields.items() if value is not None}
     if gpu_memory is not None:
         given["gpu_memory_bytes"] = parse_size(gpu_memory, name="gpu_memory")
+    check_alone(framework, as_json=as_json, explain=explained)
+    sequence_length = fields["sequence_length"]
+    if layout is not None:
+        file = open_layout(layout)
+        sequence_length = sequence_length or file.sequence_length()
+    model = load_model(model_name, sequence_length=sequence_length)
+    if layout is not None:
+        if wish.days is not None or wish.largest is not None:
+            raise UsageError(
+                "--layout is given with --days or --largest, expected not: it leaves nothing open"
+            )
+        # The file gives the whole layout: devices complete it, and nothing is searched.
+        given, wish = read_fields(file, model, given, wish.gpus), replace(wish, gpus=None)
     wish.check(given, names)
     fabric = find_fabric(given["fabric"]) if "fabric" in given else None
     if database is not None and explained is None:
         raise UsageError("--db is given without --explain, expected both")
-    if len(names) > 1 and (trace or html or explained):
-        raise UsageError("several hardware is given with --trace, --html or --explain, expected one")
+    if len(names) > 1 and (trace or html or explained or framework):
+        raise UsageError("several hardware is given with --trace, --html, --explain or --as, expected one")
     files = EstimateFiles(trace=trace, html=html)
-    model = load_model(model_name, sequence_length=fields["sequence_length"])
     estimators = {one: Estimator.load(path, calibrated=not no_calibration) for one, path in paths.items()}
     if len(names) > 1:
         values_of = {**given, "gpus": wish.gpus}
@@ -105,7 +131,9 @@ def predict(
         if explained is None
         else explain(estimate, estimator.bundle, explained, None if database is None else Path(database))
     )
-    if as_json:
+    if framework is not None:
+        print_layout(framework, estimate)
+    elif as_json:
         values = found.to_dict()
         if explained is not None:
             values["explanations"] = [explanation.to_dict() for explanation in explanations]

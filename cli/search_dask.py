@@ -11,7 +11,7 @@ from distributed.comm.addressing import parse_address, parse_host_port
 from distributed.comm.registry import get_backend
 
 from kernelcast.runtime import DataError, Estimator, KernelcastError, UsageError
-from kernelcast.runtime.bundle.file import read_content, verified_bundle
+from kernelcast.runtime.bundle.file import bundle_content, verified_bundle
 from kernelcast.runtime.search import Question, SearchResult
 from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.search import answer
@@ -23,7 +23,7 @@ CONNECT_S = 10.0
 
 
 def search_on_dask(
-    scheduler: str, bundle: str, estimator: Estimator, question: Question, *, report: Report | None = None
+    scheduler: str, estimator: Estimator, question: Question, *, report: Report | None = None
 ) -> SearchResult:
     """`search`, shared over the workers of the cluster at `scheduler`; the answer is the same, in the same order.
 
@@ -40,7 +40,7 @@ def search_on_dask(
         if not workers:
             raise DataError(f"dask scheduler {scheduler}: has no workers")
         shards, calibrated = workers * SHARDS_PER_WORKER, estimator.predictor.calibrated
-        content = client.scatter(read_content(Path(bundle)), broadcast=True)
+        content = client.scatter(bundle_content(estimator.bundle), broadcast=True)
         futures = [
             client.submit(_part, content, question, shard, shards, calibrated, pure=False)
             for shard in range(shards)

@@ -4,53 +4,132 @@
     python datasets/build.py --check NAME...      # makes them in a temporary folder, and compares
     python datasets/build.py --digests            # writes SHA256SUMS of the source tables
 
-Needs no network and no GPU; ten minutes for each bundle. The same tables, code and libraries give the same bytes.
+Needs no network and no GPU; up to ten minutes for each bundle. The same tables, code and libraries give the same bytes.
 """
 
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 
-from kernelcast.runtime.bundle.described_fabric import with_description
 from kernelcast.runtime.bundle.file import Bundle, read_bundle, write_bundle
-from kernelcast.runtime.hardware.fabric_file import fabric_named
+from kernelcast.runtime.catalogue.hardware import Hardware, hardware_named, measured_hardware
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.shipped.hardware import hardware_named, shipped_hardware
-from kernelcast.store import Database
-from kernelcast.store.importers import read_estimate_train_time, store_parsed
+from kernelcast.store import Database, Sample
+from kernelcast.store.importers import (
+    Parsed,
+    read_aiconfigurator,
+    read_estimate_train_time,
+    read_liger,
+    read_simumax,
+    store_parsed,
+)
 from kernelcast.train.fit import train_bundle
 
 ROOT = Path(__file__).resolve().parent
 SUMS = ROOT / "SHA256SUMS"
+COMMITS = {"aiconfigurator": "095f58a51", "simumax": "4dcaae51"}
+"""Commits that tables were taken from, where they were recorded (NOTICE.md)."""
 
 
-FOLDERS = {"a100-sxm": "estimate-train-time/Perlmutter", "gh200": "estimate-train-time/Vista"}
-"""Where the operators of each hardware come from."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tables:
+    """Files of one repository, and which of their samples count: `variants` by operator, all of those not named."""
+
+    paths: tuple[str, ...]
+    dtype: str = ""
+    variants: dict[str, str] | None = None
+
+    def read(self) -> Parsed:
+        """Import them."""
+        repository = self.paths[0].partition("/")[0]
+        paths = [ROOT / path for path in self.paths]
+        commit = COMMITS.get(repository, "")
+        if repository == "estimate-train-time":
+            parsed = read_estimate_train_time(paths)
+        elif repository == "aiconfigurator":
+            parsed = read_aiconfigurator(paths, commit=commit)
+        elif repository == "simumax":
+            parsed = read_simumax(paths, commit=commit)
+        else:
+            parsed = read_liger(paths)
+        parsed.batches = [
+            replace(batch, samples=[one for one in batch.samples if self._counts(one)])
+            for batch in parsed.batches
+        ]
+        parsed.batches = [batch for batch in parsed.batches if batch.samples]
+        return parsed
+
+    def _counts(self, sample: Sample) -> bool:
+        variant = (self.variants or {}).get(sample.operator, sample.variant)
+        return sample.dtype in (self.dtype or sample.dtype,) and sample.variant == variant
+
+
+_A = "aiconfigurator"
+TABLES = {
+    "a100-sxm": Tables(paths=("estimate-train-time/Perlmutter",)),
+    "gh200": Tables(paths=("estimate-train-time/Vista",)),
+    "h100-sxm": Tables(
+        paths=(
+            f"{_A}/h100_sxm/gemm/sglang/0.5.14/gemm_perf.parquet",
+            f"{_A}/h100_sxm/attention/vllm/0.19.0/context_attention_perf.parquet",
+        ),
+        dtype="bfloat16",
+    ),
+    "h200-sxm": Tables(paths=(f"{_A}/h200_sxm/gemm/vllm/0.22.0/gemm_perf.parquet",), dtype="bfloat16"),
+    "b200-sxm": Tables(
+        paths=(
+            f"{_A}/b200_sxm/gemm/sglang/0.5.14/gemm_perf.parquet",
+            f"{_A}/b200_sxm/attention/sglang/0.5.14/context_attention_perf.parquet",
+        ),
+        dtype="bfloat16",
+        variants={"flash_attention": "trtllm_mha"},
+    ),
+    "a100-pcie": Tables(paths=("simumax/a100_pcie.json",), dtype="bfloat16"),
+}
+"""What each hardware's own operators are trained on."""
+
+
+def database_of(tables: Tables, path: Path) -> Database:
+    """A new database with what the tables hold."""
+    database = Database.open(path, create=True)
+    store_parsed(database, tables.read())
+    return database
 
 
 def build(name: str, output: Path) -> Path:
-    """Import, train, and put the description of a usual fabric in."""
+    """Import, train, and keep the operators that compute: collectives are those of a fabric."""
     with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
         trained = Path(folder) / "trained.kcast"
-        with Database.open(Path(folder) / "source.db", create=True) as database:
-            store_parsed(database, read_estimate_train_time([ROOT / FOLDERS[name]]))
+        with database_of(TABLES[name], Path(folder) / "source.db") as database:
             train_bundle(database, trained, jobs=0, on_progress=_progress(name))
-        return pack(name, read_bundle(trained), output)
+        return pack(read_bundle(trained), output)
 
 
-def pack(name: str, trained: Bundle, output: Path) -> Path:
-    """What ships: the operators that compute, and the usual fabric of such devices instead of the measured one."""
+UNFUSED = frozenset({"rms_norm", "rope"})
+"""Measured in GPT-NeoX as several kernels each: 3 to 10 times as long as the fused ones that frameworks run today (see
+`make datasets`, rows of Liger-Kernel). What moves as much memory answers instead."""
+
+
+def pack(trained: Bundle, output: Path) -> Path:
+    """Write the operators of a bundle that compute, without unfused ones."""
     computing = tuple(
-        entry for entry in trained.manifest.regressors if not OPERATORS[entry.operator].is_collective
+        entry
+        for entry in trained.manifest.regressors
+        if not OPERATORS[entry.operator].is_collective and entry.operator not in UNFUSED
     )
-    manifest = with_description(
-        replace(trained.manifest, regressors=computing, fabric=()), fabric_named(hardware_named(name).fabric)
-    )
+    manifest = replace(trained.manifest, regressors=computing, fabric=())
     write_bundle(output, manifest, {entry.file: trained.files[entry.file] for entry in computing})
     return output
+
+
+def bundle_file(row: Hardware) -> Path:
+    """Where measured hardware's bundle lies."""
+    if row.bundle is None:
+        sys.exit(f"hardware {row.name}: was not measured, expected one of {', '.join(TABLES)}")
+    return row.bundle
 
 
 def differences(one: Bundle, other: Bundle) -> list[str]:
@@ -86,8 +165,8 @@ def main(arguments: Sequence[str]) -> None:
         SUMS.write_text(digests(), encoding="utf-8")
         return
     check = list(arguments[:1]) == ["--check"]
-    for name in arguments[check:] or list(shipped_hardware()):
-        shipped = hardware_named(name).bundle
+    for name in arguments[check:] or list(measured_hardware()):
+        shipped = bundle_file(hardware_named(name))
         if not check:
             print(build(name, shipped))
             continue

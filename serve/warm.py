@@ -10,7 +10,7 @@ from typing import Self
 
 from kernelcast.runtime import Estimator, KernelcastError, ModelConfig
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
-from kernelcast.runtime.bundle.file import read_bundle
+from kernelcast.runtime.catalogue.composition import load_bundle
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.request.models import BUILT_IN, load_model
 from kernelcast.walltime.job import read_site
@@ -54,7 +54,7 @@ class Warm:
             DataError, UsageError: the site's file is damaged or has a wrong field.
         """
         # Errors and answers name the bundle by its path: from here on, by the file's name alone.
-        bundle = replace(read_bundle(path), path=Path(path.name))
+        bundle = replace(load_bundle(path), path=Path(path.name))
         estimator = Estimator(
             bundle, remembered=_ESTIMATES, remembered_answers=_ANSWERS, calibrated=calibrated
         )

@@ -15,6 +15,7 @@ from kernelcast.runtime.bundle.calibration import Calibration
 from kernelcast.runtime.bundle.file import Bundle, Key
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.operators import Direction
 
 __all__ = ["INPUT_NAME", "OUTPUT_NAMES", "Answer", "Predictor", "RangeWarning", "Vector"]
@@ -23,6 +24,7 @@ INPUT_NAME = "workload"
 OUTPUT_NAMES = ("time_us", "low_us", "high_us")
 # Answers remembered per regressor; a long search would otherwise grow without bound.
 MAX_REMEMBERED = 1 << 17
+_USUAL_ELEMENT_BYTES = 2
 _BLOCK_ROWS = 4  # ONNX Runtime (MLAS) treats rows beyond a multiple of 4 apart
 
 Vector = tuple[float, ...]
@@ -167,6 +169,11 @@ class Predictor:
                 f"({low_us[wrong]:g} to {high_us[wrong]:g}) µs for workload {list(vectors[wrong])}, "
                 "expected a positive time within its interval"
             )
+        transfer = self.bundle.entries[key].transfer
+        if transfer is not None:
+            element_bytes = ELEMENT_BYTES.get(self.bundle.entries[key].dtype, _USUAL_ELEMENT_BYTES)
+            factors = transfer.factors(key, vectors, element_bytes)
+            answers = carried_over(answers, factors, transfer.log_half_width)
         return list(map(tuple, answers.tolist()))
 
     def _session(self, key: Key) -> Any:
@@ -201,6 +208,20 @@ class Predictor:
     def _broken(self, key: Key, problem: str) -> DataError:
         operator, direction = key
         return DataError(f"bundle {self.bundle.path}: the model of {operator} ({direction}) {problem}")
+
+
+def carried_over(
+    answers: NDArray[np.float64], factors: NDArray[np.float64], log_half_width: float
+) -> NDArray[np.float64]:
+    """Answers [n, 3] of one device for another: times by `factors` [n], intervals wider by the transfer's error.
+
+    Both errors are independent, so half-widths of log(time) add as squares.
+    """
+    time_us, low_us, high_us = answers.T
+    low = np.exp(np.hypot(np.log(time_us / low_us), log_half_width))
+    high = np.exp(np.hypot(np.log(high_us / time_us), log_half_width))
+    carried_us = time_us * factors
+    return np.stack([carried_us, carried_us / low, carried_us * high], axis=1)
 
 
 def _first_line(error: Exception) -> str:

@@ -107,6 +107,11 @@ def write_bundle(path: str | os.PathLike[str], manifest: Manifest, models: Mappi
     return sha256(content).hexdigest()
 
 
+def bundle_content(bundle: Bundle) -> bytes:
+    """The bytes of a bundle's file: those that were read, or of a bundle that was put together in memory."""
+    return _serialise(bundle.path, bundle.manifest, bundle.files)
+
+
 def write_file(target: Path, content: bytes, name: str) -> None:
     """Write a file that appears under its name only when it is complete, replacing what is there.
 

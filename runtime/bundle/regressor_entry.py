@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_word, require
 from kernelcast.runtime.bundle.interval import Interval
+from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.bundle.widening import Widening
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
@@ -16,7 +17,7 @@ STATISTICS = ("quiet", "middle_five")
 """How repetitions were condensed into one time: 10th percentile, or the paper's mean of the middle five."""
 
 MOST_PROCESSES = 1 << 16
-_OPTIONAL = ("elements_range", "widening")
+_OPTIONAL = ("elements_range", "widening", "data", "transfer")
 
 Layout = tuple[int, int]
 """Nodes, GPUs per node."""
@@ -43,8 +44,10 @@ class RegressorEntry:
     `role_errors` are validation errors by the operator's roles it was measured in, `equal_features` the two features
     that all its measurements have equal (see `Operator.equal_unless_measured`), empty where they differ.
     `table_digest` is that of the workloads and times it was fitted on, `recipe_digest` that of everything else that
-    decides the file: seed, code and libraries. `elements_range` is that of an elementwise operator's number of
-    elements, None for every other and where it is not recorded; manifest.json then has no such field.
+    decides the file: seed, code and libraries. `data` says in one line whose measurements these are, None where the
+    bundle's are meant; `transfer` is None where they were made on the bundle's own device. `elements_range` is that of
+    an elementwise operator's number of elements, None for every other and where it is not recorded. What is None is no
+    field of manifest.json, except `extrapolation_error` and `interval_coverage`.
 
     Raises:
         DataError: a value is outside what is allowed, or differs from the operator table.
@@ -76,6 +79,8 @@ class RegressorEntry:
     processes_per_node: int = 1
     elements_range: tuple[float, float] | None = None
     widening: Widening | None = None
+    data: str | None = None
+    transfer: Transfer | None = None
 
     def __post_init__(self) -> None:
         where = f"regressor {self.operator} ({self.direction})"
@@ -268,8 +273,9 @@ class RegressorEntry:
         values["equal_features"] = list(self.equal_features)
         if self.elements_range is not None:
             values["elements_range"] = list(self.elements_range)
-        if self.widening is not None:
-            values["widening"] = self.widening.to_dict()
+        for name in ("widening", "transfer"):
+            if values[name] is not None:
+                values[name] = values[name].to_dict()
         for name in _OPTIONAL:
             if values[name] is None:
                 del values[name]
@@ -317,6 +323,8 @@ class RegressorEntry:
             processes_per_node=read.integer("processes_per_node"),
             elements_range=read.pair("elements_range") if "elements_range" in given else None,
             widening=Widening.from_dict(read.value("widening")) if "widening" in given else None,
+            data=read.text("data") if "data" in given else None,
+            transfer=Transfer.from_dict(read.value("transfer")) if "transfer" in given else None,
         )
 
 

@@ -41,7 +41,7 @@ def training(estimate: Estimate, tokens: int, *, price_per_gpu_hour: float | Non
     steps = tokens / (estimate.tokens_per_s * estimate.step_time_s)
     seconds = steps * estimate.step_time_s
     gpu_hours = seconds * estimate.parallelism.world_size / _S_PER_HOUR
-    energy_j = step_energy_j(estimate)
+    energy = estimate.energy
     return Training(
         tokens=tokens,
         days=seconds / _S_PER_DAY,
@@ -50,13 +50,8 @@ def training(estimate: Estimate, tokens: int, *, price_per_gpu_hour: float | Non
         else (steps * estimate.interval_s[0] / _S_PER_DAY, steps * estimate.interval_s[1] / _S_PER_DAY),
         gpu_hours=gpu_hours,
         cost=None if price_per_gpu_hour is None else gpu_hours * price_per_gpu_hour,
-        energy_kwh=None if energy_j is None else steps * energy_j / 3.6e6,
+        energy_kwh=None if energy is None else steps * energy.step_kwh,
     )
-
-
-def step_energy_j(estimate: Estimate) -> float | None:
-    """Energy of all devices in a step; None, as no estimate carries energies yet."""
-    return None
 
 
 def step_time_for(*, tokens: int, days: float, tokens_per_step: int) -> float:

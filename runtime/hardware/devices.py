@@ -29,10 +29,12 @@ class Device:
     """Peaks of one device. `flops_per_s` by element type, dense; `memory_bytes_per_s` of its own memory.
 
     `links` inside a node, the fastest first; `cache_bytes` of the last-level cache; `source` says who published it.
+    Devices of one `architecture` run the same kernels.
     """
 
     name: str
     title: str
+    architecture: str
     memory_bytes: int
     memory_bytes_per_s: float
     cache_bytes: int
@@ -81,7 +83,11 @@ def device(name: str) -> Device:
 @cache
 def _by_name() -> Mapping[str, Device]:
     table = tomllib.loads(DEVICES.read_text())
-    return {_plain(name): devices()[short] for short, row in table.items() for name in (short, *row["names"])}
+    return {
+        _plain(name): devices()[short]
+        for short, row in table.items()
+        for name in (short, row["title"], *row["names"])
+    }
 
 
 def _plain(name: str) -> str:
@@ -96,6 +102,7 @@ def _device(name: str, row: Mapping[str, object]) -> Device:
     return Device(
         name=name,
         title=str(row["title"]),
+        architecture=str(row["architecture"]),
         memory_bytes=int(number["memory_gb"] * 2**30),
         memory_bytes_per_s=number["memory_gb_per_s"] * 1e9,
         cache_bytes=int(number["cache_mib"] * 2**20),

@@ -49,7 +49,7 @@ class Wish:
                 raise UsageError(f"price names hardware {shown(name)}, expected one of {known}")
         if self.prices and self.tokens is None:
             raise UsageError("price is given without tokens, expected both")
-        if self.rank_by in ("days", "cost") and self.tokens is None:
+        if self.rank_by in ("days", "cost", "energy") and self.tokens is None:
             raise UsageError(f"rank_by is {self.rank_by}, expected tokens too")
         if self.rank_by == "cost":
             unknown = [name for name in hardware if self.price(name) is None]

@@ -12,7 +12,13 @@ FABRICS = Path(__file__).resolve().parent / "fabrics"
 """A TOML file per described fabric, with its source."""
 
 HARDWARE = Path(__file__).resolve().parent / "hardware.toml"
-"""Hardware whose operators ship, with its usual fabric."""
+"""Hardware that can be named: its bundle, who answers for the rest, its usual fabric."""
+
+TRANSFERS = Path(__file__).resolve().parent / "transfers.toml"
+"""How far operators were off that were carried from one device to another."""
 
 BUNDLES = Path(__file__).resolve().parent / "bundles"
 """Those bundles; `make datasets` makes them from datasets/."""
+
+POWER = Path(__file__).resolve().parent / "power.toml"
+"""What devices draw, of those whose power was measured."""

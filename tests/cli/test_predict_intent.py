@@ -147,6 +147,14 @@ def test_several_hardware_are_ranked() -> None:
     assert all("not known" in line for line in lines[4:6])
 
 
+def test_energy_is_known_where_power_was_measured() -> None:
+    layout = ["--gpus", "16", "--global-batch", "64", "--tokens", "1T"]
+    found = values("--hardware", "h200-sxm", *MODEL, *layout)
+    steps = found["days"] * 86_400 / found["step_time_s"]
+    assert found["energy_kwh"] == pytest.approx(steps * found["energy"]["step_kwh"])
+    assert "not known" not in text("--hardware", "h200-sxm,h200", *MODEL, *layout)
+
+
 def test_hardware_without_a_layout_comes_last() -> None:
     # Heads are a multiple of tp; a GH200 node has one device, so its tp is 1.
     found = values(*BOTH, "--gpus", "2", "--global-batch", "2", "--pp", "1", "--dp", "1")
@@ -200,11 +208,17 @@ def test_the_largest_sizes() -> None:
             [*BOTH, *BATCH, "--tokens", "1T", "--rank-by", "cost"],
             "rank_by is cost, expected a price too for gh200, ",
         ),
-        ([*BOTH, *BATCH, "--rank-by", "energy"], "rank_by is energy, expected another: the energy on "),
-        ([*BOTH, *BATCH, "--explain", "gemm"], "several hardware is given with --trace, --html or --explain"),
         (
-            ["--hardware", "gh200,b200", *MODEL, *BATCH],
-            "hardware is 'b200', expected one that ships: a100-sxm, gh200",
+            [*BOTH, *BATCH, "--tokens", "1T", "--rank-by", "energy"],
+            "rank_by is energy, expected another: the energy on ",
+        ),
+        (
+            [*BOTH, *BATCH, "--explain", "gemm"],
+            "several hardware is given with --trace, --html, --explain or --as",
+        ),
+        (
+            ["--hardware", "gh200,tpu-v5", *MODEL, *BATCH],
+            "hardware is 'tpu-v5', expected one of a100-sxm, gh200",
         ),
         ([*A100, "--gpus", "16"], "global_batch is not given, expected it with a search for a layout"),
         ([*A100, "--global-batch", "16"], "micro_batch is not given, expected it, or gpus and global_batch"),

@@ -6,7 +6,6 @@ import pytest
 
 from kernelcast.runtime import Estimator, load_model
 from kernelcast.runtime.intent.open_request import OpenRequest, read_open_request
-from kernelcast.runtime.shipped.hardware import hardware_named
 
 Ask = Callable[..., OpenRequest]
 
@@ -14,7 +13,7 @@ Ask = Callable[..., OpenRequest]
 @pytest.fixture(scope="session")
 def a100() -> Estimator:
     """An estimator of the A100 that ships."""
-    return Estimator.load(hardware_named("a100-sxm").bundle)
+    return Estimator.load("hardware:a100-sxm")
 
 
 @pytest.fixture

@@ -1,0 +1,158 @@
+"""How far operators are off that one device's measurements answer for another: writes runtime/shipped/transfers.toml.
+
+    python datasets/transfers.py            # writes the table
+    python datasets/transfers.py --check    # computes it anew, and compares
+
+Every regressor of every measured device is asked for what was measured on the others, and on the same device by others.
+"""
+
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from build import TABLES, Tables, bundle_file, database_of
+from numpy.typing import NDArray
+
+from kernelcast.runtime.answers.beyond_range import doublings_beyond
+from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.answers.sources import source_of
+from kernelcast.runtime.bundle.file import read_bundle
+from kernelcast.runtime.bundle.transfer import Transfer
+from kernelcast.runtime.catalogue.hardware import measured_hardware
+from kernelcast.runtime.hardware.devices import device, device_named
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
+from kernelcast.runtime.hardware.roofline import Rates
+from kernelcast.runtime.operators import OPERATORS, Direction, Key
+from kernelcast.runtime.shipped import TRANSFERS
+from kernelcast.store.doubts import NEVER_TRAIN
+
+CHECKS = {
+    "aiconfigurator": Tables(
+        paths=(
+            "aiconfigurator/a100_sxm/gemm/sglang/0.5.10/gemm_perf.parquet",
+            "aiconfigurator/a100_sxm/attention/vllm/0.14.0/context_attention_perf.parquet",
+        ),
+        dtype="bfloat16",
+    ),
+    "SimuMax": Tables(
+        paths=("simumax/b200_bf16_ceperm.json",),
+        variants={"flash_attention": "contiguous QKV"},
+    ),
+    "Liger-Kernel": Tables(
+        paths=("liger-kernel/all_benchmark_data_part.csv",),
+        dtype="bfloat16",
+        variants=dict.fromkeys(("rms_norm", "rope", "swiglu"), "liger"),
+    ),
+}
+"""Tables that nothing is trained on, by who published them."""
+
+FEWEST_ROWS, MOST_ROWS = 5, 4000
+LEVEL = 0.9
+HEADER = """\
+# How far operators were off that one device's measurements (origin) answered for another's (target), scaled by the
+# peaks of both: written by `make datasets` from datasets/, of workloads inside the origin's trained range. by: what
+# answered, empty where the operator itself did. source: who measured the target, empty where its bundle was trained on
+# these rows. median_log: of log(predicted / measured); median_error: of its absolute value, as a fraction;
+# log_half_width: what 90 % of its absolute values are within. Rows at random, at most {most} of each.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Workloads of one operator that were measured on a device, [rows, features], and their times in µs, [rows]."""
+
+    device: str
+    source: str
+    key: Key
+    vectors: NDArray[np.float64]
+    times_us: NDArray[np.float64]
+
+
+def measured() -> Iterator[Measured]:
+    """All that can be compared: 16-bit samples of operators that compute, without those that cannot be right."""
+    tables = {
+        **{name: ("", one) for name, one in TABLES.items()},
+        **{name: (name, one) for name, one in CHECKS.items()},
+    }
+    for name, (source, one) in tables.items():
+        found: dict[tuple[str, Key], list[tuple[tuple[int, ...], float]]] = {}
+        with (
+            tempfile.TemporaryDirectory(prefix="kernelcast-") as folder,
+            database_of(one, Path(folder) / f"{name}.db") as database,
+        ):
+            devices = {row.id: device_named(row.fingerprint.device_name) for row in database.hardware_list()}
+            for sample in database.read_samples():
+                of = devices[sample.compute_id]
+                op = OPERATORS[sample.operator]
+                doubtful = any(flag in NEVER_TRAIN for flag, _ in sample.flags)
+                if of is None or op.is_collective or doubtful or ELEMENT_BYTES.get(sample.dtype) != 2:
+                    continue
+                key = sample.operator, Direction(sample.direction)
+                found.setdefault((of.name, key), []).append((sample.vector, sample.time_us))
+        for (target, key), rows in sorted(found.items()):
+            chosen = np.random.default_rng(0).permutation(len(rows))[:MOST_ROWS]
+            yield Measured(
+                device=target,
+                source=source,
+                key=key,
+                vectors=np.array([rows[row][0] for row in chosen], float),
+                times_us=np.array([rows[row][1] for row in chosen], float),
+            )
+
+
+def lines() -> Iterator[str]:
+    """The table, one entry at a time."""
+    predictors = {name: Predictor(read_bundle(bundle_file(row))) for name, row in measured_hardware().items()}
+    yield HEADER.format(most=f"{MOST_ROWS:,}")
+    for rows in measured():
+        for origin, predictor in predictors.items():
+            if origin != rows.device or rows.source:
+                yield from _line(rows, origin, predictor)
+
+
+def _line(rows: Measured, origin: str, predictor: Predictor) -> Iterator[str]:
+    """The entry of one operator's rows, answered by the measurements of `origin`; none with too few rows in range."""
+    source = source_of(rows.key, predictor.bundle.entries)
+    start, end = Rates.of(device(origin), "float16"), Rates.of(device(rows.device), "float16")
+    if source is None or start is None or end is None:
+        return
+    entry = predictor.bundle.entries[source.answered_by]
+    asked = [source.asked(tuple(vector), entry) for vector in rows.vectors.astype(int).tolist()]
+    vectors, factors = [vector for vector, _ in asked], np.array([factor for _, factor in asked])
+    # How far transfers are off is asked, not how far extrapolation is.
+    inside = np.array([doublings_beyond(entry, vector) == 0 for vector in vectors])
+    if entry.transfer is not None or inside.sum() < FEWEST_ROWS:
+        return
+    transfer = Transfer(origin=start, target=end, log_half_width=0.0)
+    factors = factors * transfer.factors(source.answered_by, vectors, 2)
+    predicted_us = factors * predictor.predict_us(*source.answered_by, vectors)
+    off = np.log(predicted_us / rows.times_us)[inside]
+    by = " ".join(source.answered_by) if source.is_substitute else ""
+    yield "\n".join(
+        (
+            "\n[[transfer]]",
+            f'operator = "{rows.key[0]}"',
+            f'direction = "{rows.key[1]}"',
+            f'by = "{by}"',
+            f'origin = "{origin}"',
+            f'target = "{rows.device}"',
+            f'source = "{rows.source}"',
+            f"rows = {len(off)}",
+            f"median_log = {np.median(off):.3f}",
+            f"median_error = {np.median(np.abs(np.expm1(off))):.3f}",
+            f"log_half_width = {np.quantile(np.abs(off), LEVEL):.3f}",
+            "",
+        )
+    )
+
+
+if __name__ == "__main__":
+    text = "".join(lines())
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(
+            None if TRANSFERS.read_text(encoding="utf-8") == text else f"{TRANSFERS}: made anew, it differs"
+        )
+    TRANSFERS.write_text(text, encoding="utf-8")

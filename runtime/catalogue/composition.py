@@ -1,0 +1,118 @@
+"""The bundle of a named device: what was measured on it, and for the rest other devices' operators carried over."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+
+from kernelcast.runtime.bundle.described_fabric import fingerprint_of
+from kernelcast.runtime.bundle.file import Bundle, entries_at, read_bundle
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.bundle.transfer import Transfer
+from kernelcast.runtime.catalogue.hardware import Hardware, hardware_named
+from kernelcast.runtime.catalogue.transfer_errors import transfer_log_half_width
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.devices import Device, device
+from kernelcast.runtime.hardware.fabric_file import fabric_named
+from kernelcast.runtime.hardware.roofline import Rates
+from kernelcast.runtime.operators import OPERATORS
+
+SCHEME = "hardware:"
+"""What a bundle's path begins with that is not a file, but named hardware."""
+
+
+def load_bundle(source: str | Path) -> Bundle:
+    """The bundle in a file, or of named hardware (`hardware:h100-sxm`).
+
+    Raises:
+        UsageError: there is no such hardware.
+        DataError: the file is missing, damaged, or of another version.
+    """
+    text = str(source)
+    return hardware_bundle(text.removeprefix(SCHEME)) if text.startswith(SCHEME) else read_bundle(source)
+
+
+@cache
+def hardware_bundle(name: str) -> Bundle:
+    """Operators of a device: its own measurements, then those of its donors, each operator from the first that has it.
+
+    Raises:
+        UsageError: the device is not among those that can be named.
+    """
+    row = hardware_named(name)
+    target = device(row.name)
+    own = None if row.bundle is None else read_bundle(row.bundle)
+    entries: list[RegressorEntry] = [] if own is None else _stated(own.manifest.regressors, row)
+    files: dict[str, bytes] = {} if own is None else dict(own.files)
+    read = [] if own is None else [own]
+    for donor in map(hardware_named, row.donors):
+        bundle = read_bundle(_file(donor))
+        read.append(bundle)
+        known = {entry.operator for entry in entries}
+        for entry in _stated(bundle.manifest.regressors, donor):
+            if entry.operator not in known and not OPERATORS[entry.operator].is_collective:
+                entries.append(carried_to(entry, device(donor.name), target))
+                files[entry.file] = bundle.files[entry.file]
+    base = read[0].manifest
+    manifest = replace(
+        base,
+        dtype=base.dtype if base.dtype in target.flops_per_s else "float16",
+        compute=base.compute if own is not None else (_fingerprint(target),),
+        software=tuple(dict.fromkeys(one for bundle in read for one in bundle.manifest.software)),
+        fabric=(fingerprint_of(fabric_named(row.fabric)),),
+        regressors=tuple(entries),
+    )
+    current = entries_at(manifest, 1)
+    digests = "".join(bundle.digest for bundle in read)
+    return Bundle(
+        path=Path(SCHEME + row.name),
+        digest=sha256(f"{row.name} {digests}".encode()).hexdigest(),
+        manifest=manifest,
+        models=MappingProxyType({key: files[entry.file] for key, entry in current.items()}),
+        entries=MappingProxyType(current),
+        files=MappingProxyType({entry.file: files[entry.file] for entry in entries}),
+    )
+
+
+def carried_to(entry: RegressorEntry, origin: Device, target: Device) -> RegressorEntry:
+    """A regressor of `origin` that answers for `target`."""
+    start, end = _rates(origin, entry.dtype), _rates(target, entry.dtype)
+    width = transfer_log_half_width(entry.key, origin.name, target.name)
+    if entry.transfer is not None:
+        return replace(entry, transfer=entry.transfer.to(end, width))
+    return replace(entry, transfer=Transfer(origin=start, target=end, log_half_width=width))
+
+
+def _stated(entries: Sequence[RegressorEntry], row: Hardware) -> list[RegressorEntry]:
+    """The same, each with whose measurements it was fitted to."""
+    return [entry if entry.data else replace(entry, data=row.data) for entry in entries]
+
+
+def _rates(of: Device, dtype: str) -> Rates:
+    """Peaks in `dtype`, or in the other 16-bit type."""
+    found = Rates.of(of, dtype) or Rates.of(of, "float16")
+    if found is None:
+        raise UsageError(f"device {of.name}: computes neither in {dtype} nor in float16")
+    return found
+
+
+def _file(row: Hardware) -> Path:
+    if row.bundle is None:
+        raise UsageError(f"hardware {row.name}: has no measurements, expected a donor that has")
+    return row.bundle
+
+
+def _fingerprint(of: Device) -> ComputeFingerprint:
+    kind = "rocm" if of.title.startswith("AMD") else "cuda"
+    return ComputeFingerprint(
+        kind=kind, device_name=of.title, memory_gib=of.memory_bytes >> 30, power_limit_w=round(of.power_w)
+    )
+
+
+def transferred(bundle: Bundle) -> Mapping[str, str]:
+    """Operators that other devices answer for, with the device that was measured."""
+    found = (entry for entry in bundle.entries.values() if entry.transfer is not None)
+    return {entry.operator: entry.transfer.origin.device for entry in found if entry.transfer is not None}

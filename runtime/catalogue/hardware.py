@@ -1,0 +1,64 @@
+"""Hardware that can be named: whose operators ship, who answers for the rest, and the fabric of answers."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.devices import device_named
+from kernelcast.runtime.shipped import BUNDLES, HARDWARE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """A device by its short name (devices.toml), and its usual fabric's name.
+
+    `bundle` holds the operators that were measured on it, None where none were; `data` says whose measurements they
+    are, of what and when. `donors` are hardware whose operators answer for what it lacks, the first that has one.
+    """
+
+    name: str
+    fabric: str
+    bundle: Path | None = None
+    donors: tuple[str, ...] = ()
+    data: str = ""
+
+
+@cache
+def all_hardware() -> Mapping[str, Hardware]:
+    """All that can be named, by name: measured hardware first."""
+    table = tomllib.loads(HARDWARE.read_text(encoding="utf-8"))
+    return MappingProxyType(
+        {
+            name: Hardware(
+                name=name,
+                fabric=row["fabric"],
+                bundle=BUNDLES / row["bundle"] if "bundle" in row else None,
+                donors=tuple(row.get("donors", ())),
+                data=row.get("data", ""),
+            )
+            for name, row in table.items()
+        }
+    )
+
+
+def measured_hardware() -> Mapping[str, Hardware]:
+    """Hardware with measurements of its own, by name."""
+    return {name: one for name, one in all_hardware().items() if one.bundle is not None}
+
+
+def hardware_named(name: str) -> Hardware:
+    """Look hardware up by any name of its device.
+
+    Raises:
+        UsageError: the device is unknown.
+    """
+    found = device_named(name)
+    known = all_hardware()
+    if found is None or found.name not in known:
+        alike = [one for one in known if one.startswith(name.lower())] or known
+        raise UsageError(f"hardware is {name!r:.80}, expected one of {', '.join(alike)}")
+    return known[found.name]
