@@ -20,6 +20,9 @@ VERBS = MappingProxyType(
             "train",
             "Predict published collectives from descriptions of their fabrics.",
         ),
+        "steps": Verb(
+            "validate_steps", "steps", "all", "Score predictions against training steps that others measured."
+        ),
         "run": Verb(
             "validate_run", "run", "collector", "Train on this machine and compare with predictions."
         ),
@@ -32,6 +35,7 @@ def validate() -> None:
     """Predict training steps and collectives that were measured, and print predicted, measured and error.
 
     \b
+    kernelcast validate steps
     kernelcast validate published Perlmutter
     kernelcast validate fabrics data
     kernelcast validate run --bundle here.kcast --db bench.db
