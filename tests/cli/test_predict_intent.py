@@ -152,7 +152,9 @@ def test_energy_is_known_where_power_was_measured() -> None:
     found = values("--hardware", "h200-sxm", *MODEL, *layout)
     steps = found["days"] * 86_400 / found["step_time_s"]
     assert found["energy_kwh"] == pytest.approx(steps * found["energy"]["step_kwh"])
-    assert "not known" not in text("--hardware", "h200-sxm,h200", *MODEL, *layout)
+    lines = text("--hardware", "h200,gh200", *MODEL, *layout).splitlines()
+    known = {line.split()[0]: "kWh" in line for line in lines[4:6]}
+    assert known == {"h200-sxm": True, "gh200": False}
 
 
 def test_hardware_without_a_layout_comes_last() -> None:
@@ -211,6 +213,10 @@ def test_the_largest_sizes() -> None:
         (
             [*BOTH, *BATCH, "--tokens", "1T", "--rank-by", "energy"],
             "rank_by is energy, expected another: the energy on ",
+        ),
+        (
+            [*BOTH, *BATCH, "--tokens", "1T", "--price", "b200=1"],
+            "price names hardware 'b200-sxm', expected one of gh200, a100-sxm",
         ),
         (
             [*BOTH, *BATCH, "--explain", "gemm"],
