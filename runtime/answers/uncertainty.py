@@ -25,8 +25,8 @@ STEP_LOG_SPREAD = 0.080
 """Standard deviation of log(measured step / sum of operators) where no step is known: root mean square of the errors
 that the method's authors published for their ten steps (arXiv 2509.22832; docs/trust.md, A step)."""
 _RESIDUAL: Key = ("calibration residual", Direction.ONCE)
-_SPREAD = 2 * NormalDist().inv_cdf(HIGH)
-"""Standard deviations between the 5th and the 95th percentile of a normal distribution."""
+_SPREAD = NormalDist().inv_cdf(HIGH)
+"""Standard deviations between the median and the 95th percentile of a normal distribution."""
 
 
 def draws_for(timeline: TimelineKind, chunks: int) -> int:
@@ -44,8 +44,8 @@ def drawn_times(
 ) -> NDArray[np.float64]:
     """Times of questions in µs, float64 [questions, 1 + draws]: the predicted one, then random ones.
 
-    A random time is log-normal, its 5th and 95th percentile the ends of the regressor's interval. A
-    regressor's errors are taken as one: in a draw, all that it answers is as much too high or too low. The
+    A random time is log-normal on either side of the predicted one, which is its median; its 5th and 95th percentile
+    are the ends of the interval, which differ in distance where a device's peak cuts one off. A regressor's errors are taken as one: in a draw, all that it answers is as much too high or too low. The
     numbers are the same whenever they are drawn. What `calibration` leaves open of a class's factor moves all
     operators of the class together.
     """
@@ -53,9 +53,9 @@ def drawn_times(
     found = np.empty((len(questions), 1 + draws))
     found[:, 0] = answers[:, 0]
     if draws and len(questions):
-        low, high = np.log(answers[:, 1:].T)[:, :, None]
+        median, low, high = np.log(answers.T)[:, :, None]
         normal = np.stack([_normal(times.sources[one], draws) for one in questions])
-        found[:, 1:] = np.exp((low + high) / 2 + (high - low) / _SPREAD * normal)
+        found[:, 1:] = np.exp(median + np.where(normal < 0, median - low, high - median) / _SPREAD * normal)
         if calibration is not None:
             spreads = _class_spreads(calibration, draws)
             classes = (OPERATORS[name].operator_class for (name, _), _, _ in questions)
