@@ -31,7 +31,7 @@ def test_percentiles_of_what_is_drawn_are_the_interval() -> None:
     [drawn] = drawn_times(times({one: (100.0, 80.0, 150.0)}), [one], 1000)
     assert drawn[0] == 100
     assert np.quantile(drawn[1:], 0.05) == pytest.approx(80, rel=1e-3)
-    assert np.quantile(drawn[1:], 0.95) == pytest.approx(150, rel=1e-3)
+    assert np.quantile(drawn[1:], 0.95) == pytest.approx(150, rel=2e-3)
     # The predicted time is the median, whatever the ends.
     assert np.median(drawn[1:]) == pytest.approx(100, rel=1e-3)
     assert np.quantile(drawn[1:], 0.25) > 80 * (100 / 80) ** 0.4
