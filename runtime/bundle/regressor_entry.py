@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from typing import Any, Self
 
+from kernelcast.runtime.bundle.correction import FEATURES
 from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_word, require
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.bundle.transfer import Transfer
@@ -45,8 +46,9 @@ class RegressorEntry:
     that all its measurements have equal (see `Operator.equal_unless_measured`), empty where they differ.
     `table_digest` is that of the workloads and times it was fitted on, `recipe_digest` that of everything else that
     decides the file: seed, code and libraries. `data` says in one line whose measurements these are, None where the
-    bundle's are meant; `transfer` is None where they were made on the bundle's own device. `elements_range` is that of an elementwise operator's number of
-    elements, None for every other and where it is not recorded; manifest.json then has no such field.
+    bundle's are meant; `transfer` is None where they were made on the bundle's own device. `elements_range` is that of
+    an elementwise operator's number of elements, None for every other and where it is not recorded; manifest.json then
+    has no such field.
 
     Raises:
         DataError: a value is outside what is allowed, or differs from the operator table.
@@ -124,6 +126,14 @@ class RegressorEntry:
             "one finite [minimum, maximum] per feature",
         )
 
+        correction = None if self.transfer is None else self.transfer.correction
+        require(
+            correction is None or len(correction.knots[0]) == FEATURES + len(self.features),
+            where,
+            "correction.knots",
+            "" if correction is None else correction.knots[0],
+            f"log of time and efficiency, and of {len(self.features)} features",
+        )
         elements = self.elements_range
         require(
             elements is None
