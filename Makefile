@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-fabrics validate-run validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo bench-substitutes datasets clean
+.PHONY: demo test validate validate-published validate-fabrics validate-run validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo bench-substitutes bench-hardware datasets clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -50,6 +50,7 @@ test-slurm: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate_fabrics.py
+	$(BIN)/python docs/generate_hardware.py
 	$(BIN)/python docs/generate_sql.py
 	$(BIN)/python docs/generate_commands.py
 
@@ -104,6 +105,11 @@ validate-page: $(INSTALLED)
 # Bundles that ship, from the tables in datasets/: ten minutes each.
 datasets: $(INSTALLED)
 	$(BIN)/python datasets/build.py
+	$(BIN)/python datasets/transfers.py
+	$(BIN)/python datasets/power.py
+
+bench-hardware: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_hardware.py
 
 bench-train: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_train.py "$(PUBLISHED)" $(BENCH_TRAIN)

@@ -7,6 +7,7 @@ from kernelcast.cli.tables import seconds, seconds_precisely, text_table
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.answers.fabric_notes import FabricUse
 from kernelcast.runtime.estimate.doubts import warning_lines
+from kernelcast.runtime.estimate.known_shares import origins
 from kernelcast.runtime.views.formatting import amount, gibibytes, measured, percent, rate
 from kernelcast.runtime.views.step_breakdown import operator_totals
 
@@ -49,6 +50,7 @@ def headline(estimate: Estimate) -> str:
         (
             *lines,
             f"compute   {_utilisation(estimate)}",
+            *_energy(estimate),
             f"timeline  {estimate.timeline}, {layout.schedule}; stages wait {estimate.bubble_share:.1%} "
             "of the pipeline's time",
             f"model     {model.name}: {model.layers} layers, hidden {model.hidden_size}, "
@@ -61,10 +63,35 @@ def headline(estimate: Estimate) -> str:
             f"layers    {layers}",
             f"bundle    {source.bundle} ({source.statistic} times, {source.dtype}, {measured(source.created_at)})",
             f"hardware  {hardware}",
+            *(f"data      {text}" for text in source.data),
+            *_known(estimate),
             *([] if source.collectives is None else [f"fabric    {_fabric(source.collectives)}"]),
             *([] if calibration is None else [f"calibration  {calibration.summary}"]),
         )
     )
+
+
+def _energy(estimate: Estimate) -> list[str]:
+    """Energy of a step, where the device's power was measured."""
+    energy = estimate.energy
+    if energy is None:
+        return []
+    return [
+        f"energy    {energy.step_kwh:.3g} kWh per step, {energy.mean_power_w:.0f} W per device in the mean "
+        "(devices alone; power as in measured matrix products)"
+    ]
+
+
+def _known(estimate: Estimate) -> list[str]:
+    """How the operators are known, where not all of them were measured."""
+    known, others = estimate.known, ", ".join(origins(estimate.concerned))
+    if known.measured == 1:
+        return []
+    carried = f"transferred{f' from {others}' if others else ''}"
+    return [
+        f"known     {percent(known.measured)} of the operators' time measured on this device, "
+        f"{percent(known.transferred)} {carried}, {percent(known.assumed)} assumed"
+    ]
 
 
 def _utilisation(estimate: Estimate) -> str:

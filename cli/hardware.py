@@ -1,19 +1,22 @@
 """`kernelcast hardware`: what ships for whom, and how each operator of it is known."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from math import exp
 from typing import Any
 
 import click
 
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
-from kernelcast.runtime.answers.sources import source_of
-from kernelcast.runtime.bundle.file import Bundle, read_bundle
-from kernelcast.runtime.hardware.devices import device, devices
+from kernelcast.runtime.answers.sources import Source, source_of
+from kernelcast.runtime.bundle.file import Bundle, write_bundle
+from kernelcast.runtime.bundle.transfer import Transfer
+from kernelcast.runtime.catalogue.composition import hardware_bundle
+from kernelcast.runtime.catalogue.hardware import Hardware, all_hardware, hardware_named
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.shipped.composition import hardware_bundle
-from kernelcast.runtime.shipped.hardware import Hardware, all_hardware, hardware_named
 from kernelcast.runtime.views.formatting import amount, gibibytes, percent
 
 FORMAT = "kernelcast.hardware/1"
@@ -21,7 +24,11 @@ FORMAT = "kernelcast.hardware/1"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownOperator:
-    """One direction of an operator: `how` it is known (measured, substituted, or not), by what, how well."""
+    """One direction of an operator: `how` it is known (measured, transferred, substituted, or not), by what, how well.
+
+    `error` is the mean error on held-out rows where it was measured, a fraction; `transfer_error` the factor that 90 %
+    of transfers of that operator were within, None where it was measured on the device; `data` says by whom.
+    """
 
     operator: str
     direction: str
@@ -29,10 +36,13 @@ class KnownOperator:
     by: str
     rows: int | None
     error: float | None
+    origin: str | None
+    transfer_error: float | None
+    data: str | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values; `error` is the mean error on held-out rows, a fraction."""
-        return {name: getattr(self, name) for name in ("operator", "direction", "how", "by", "rows", "error")}
+        """Plain values."""
+        return asdict(self)
 
 
 def known_operators(bundle: Bundle) -> list[KnownOperator]:
@@ -44,10 +54,9 @@ def known_operators(bundle: Bundle) -> list[KnownOperator]:
         for direction in row.directions:
             source = source_of((row.name, direction), bundle.entries)
             entry = None if source is None else bundle.entries[source.answered_by]
-            how = "not known" if source is None else "substituted" if source.is_substitute else "measured"
-            if source is not None and source.is_part:
-                how = "measured as a sum"
+            transfer = None if entry is None else entry.transfer
             by = "" if source is None else f"{source.answered_by[0]} ({source.answered_by[1]})"
+            how = _how(source, transfer)
             found.append(
                 KnownOperator(
                     operator=row.name,
@@ -56,28 +65,52 @@ def known_operators(bundle: Bundle) -> list[KnownOperator]:
                     by=by if how == "substituted" else "",
                     rows=None if entry is None else entry.rows,
                     error=None if entry is None else entry.validation_error,
+                    origin=None if transfer is None else transfer.origin.device,
+                    transfer_error=None if transfer is None else exp(transfer.log_half_width),
+                    data=None if entry is None else entry.data,
                 )
             )
     return found
 
 
+def _how(source: Source | None, transfer: Transfer | None) -> str:
+    if source is None:
+        return "not known"
+    if source.is_part:
+        return "measured as a sum"
+    if source.order:
+        return "measured as the forward product"
+    if source.is_substitute:
+        return "substituted"
+    return "measured" if transfer is None else "transferred"
+
+
 @click.command()
 @click.argument("name", metavar="[NAME]", required=False)
+@click.option(
+    "-o", "--output", metavar="FILE", help="Write its operators as one bundle, to share or to train on."
+)
 @json_option
-def hardware(name: str | None, as_json: bool) -> None:
-    """List the hardware whose measurements ship, or show what is known of one.
+def hardware(name: str | None, output: str | None, as_json: bool) -> None:
+    """List the devices that answers can be asked for, or show how each operator of one is known.
 
-    `--hardware NAME` of predict, search, walltime and serve takes its bundle, and the fabric named here.
+    `--hardware NAME` of predict, search, walltime and serve takes its operators, and the fabric named here.
 
     \b
     kernelcast hardware
-    kernelcast hardware a100-sxm
+    kernelcast hardware h100-sxm
+    kernelcast hardware h100-sxm -o h100.kcast
     """
     if name is None:
+        if output is not None:
+            raise UsageError("--output is given without NAME, expected both")
         _list(as_json)
         return
     found = hardware_named(name)
-    known = known_operators(hardware_bundle(found.name))
+    bundle = hardware_bundle(found.name)
+    if output is not None:
+        write_bundle(output, bundle.manifest, bundle.files)
+    known = known_operators(bundle)
     if as_json:
         document = {"format": FORMAT, **_values(found), "operators": [one.to_dict() for one in known]}
         click.echo(json.dumps(document, indent=2))
@@ -89,12 +122,18 @@ def hardware(name: str | None, as_json: bool) -> None:
             one.operator,
             one.direction,
             f"{one.how}{' by ' + one.by if one.by else ''}",
+            one.origin or "",
             "-" if one.rows is None else f"{one.rows:,}",
             "-" if one.error is None else percent(one.error),
+            "" if one.transfer_error is None else f"{one.transfer_error:.2f}×",
         )
         for one in known
     ]
-    click.echo("\n" + text_table(("operator", "direction", "known", "rows", "held-out error"), rows))
+    headers = ("operator", "direction", "known", "from", "rows", "held-out error", "transfer")
+    click.echo("\n" + text_table(headers, rows))
+    click.echo(
+        "\ntransfer: the factor that 90 % of times carried over from another device were within (docs/hardware.md)"
+    )
 
 
 def _list(as_json: bool) -> None:
@@ -103,12 +142,18 @@ def _list(as_json: bool) -> None:
         click.echo(json.dumps({"format": FORMAT, "hardware": listed}, indent=2))
         return
     rows = [
-        (one.name, device(one.name).title, gibibytes(device(one.name).memory_bytes), one.fabric, one.data)
+        (
+            one.name,
+            device(one.name).title,
+            gibibytes(device(one.name).memory_bytes),
+            one.fabric,
+            "yes" if one.bundle else "no",
+            ", ".join(one.donors),
+        )
         for one in all_hardware().values()
     ]
-    click.echo(text_table(("name", "device", "memory", "fabric", "measured on"), rows))
-    others = [one for one in devices() if one not in shipped_hardware()]
-    click.echo(f"\nOnly peak rates are known of {', '.join(others)}.")
+    click.echo(text_table(("name", "device", "memory", "fabric", "measured", "others from"), rows))
+    click.echo("\nHow each operator is known, by whom, how well: kernelcast hardware NAME")
 
 
 def _values(found: Hardware) -> dict[str, Any]:
@@ -122,6 +167,8 @@ def _values(found: Hardware) -> dict[str, Any]:
         "power_w": row.power_w,
         "source_of_peaks": row.source,
         "fabric": found.fabric,
+        "is_measured": found.bundle is not None,
+        "donors": list(found.donors),
         "data": found.data,
     }
 
@@ -134,5 +181,6 @@ def _lines(found: Hardware) -> list[tuple[str, str]]:
         ("memory", f"{gibibytes(row.memory_bytes)} at {amount(row.memory_bytes_per_s, 'B/s')}"),
         ("peaks", f"{rates} ({row.source})"),
         ("fabric", f"{found.fabric} (kernelcast fabric show {found.fabric})"),
-        ("measured", found.data),
+        *([("measured", found.data)] if found.data else []),
+        *(("others", hardware_named(donor).data) for donor in found.donors),
     ]

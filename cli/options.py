@@ -8,12 +8,12 @@ from typing import Any, TypeVar
 
 import click
 
+from kernelcast.runtime.catalogue.composition import SCHEME
+from kernelcast.runtime.catalogue.hardware import all_hardware, hardware_named
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import Field, option_name
 from kernelcast.runtime.request.kinds import FLAG, Kind
 from kernelcast.runtime.request.models import BUILT_IN
-from kernelcast.runtime.shipped.composition import SCHEME
-from kernelcast.runtime.shipped.hardware import all_hardware, hardware_named
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -103,9 +103,7 @@ _hardware_name = click.option(
     "--hardware",
     metavar="NAME",
     help="Or a device by name: h100-sxm, mi300x, … (kernelcast hardware).",
-    shell_complete=lambda context, parameter, begun: [
-        one for one in all_hardware() if one.startswith(begun)
-    ],
+    shell_complete=lambda context, parameter, begun: [one for one in all_hardware() if one.startswith(begun)],
 )
 
 

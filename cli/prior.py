@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
-from kernelcast.runtime.shipped.composition import hardware_bundle
+from kernelcast.runtime.catalogue.composition import hardware_bundle
 
 prior_option = click.option(
     "--prior",

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from kernelcast.cli.frameworks import as_option, check_alone, print_layout
 from kernelcast.cli.options import (
     F,
     RenamedOption,
@@ -67,6 +68,7 @@ def _limit_options(function: F) -> F:
 @field_options(REQUEST["bucket_entries"], SEARCH["top"])
 @no_calibration_option
 @click.option("--pareto", is_flag=True, help="Show also the Pareto front of time against memory.")
+@as_option
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON ({SEARCH_FORMAT}).")
 @click.option("--dask", "scheduler", metavar="ADDRESS", help="Share the work over a Dask cluster's workers.")
 def search_(
@@ -78,6 +80,7 @@ def search_(
     gpu_memory: str | None,
     no_calibration: bool,
     pareto: bool,
+    framework: str | None,
     as_json: bool,
     scheduler: str | None,
     **options: Any,
@@ -87,6 +90,7 @@ def search_(
     \b
     kernelcast search --bundle here.kcast --model llama-2-7b --gpus 64 --global-batch 512
     """
+    check_alone(framework, as_json=as_json, pareto=pareto)
     path = chosen_bundle(bundle, hardware)
     given = {name: value for name, value in options.items() if value is not None}
     if gpu_memory is not None:
@@ -107,7 +111,9 @@ def search_(
         click.echo(json.dumps(result.to_dict(), indent=2))
     if result.best is None:
         raise DataError(result.why_nothing())
-    if not as_json:
+    if framework is not None:
+        print_layout(framework, result.best.estimate)
+    elif not as_json:
         click.echo(render(result, pareto=pareto))
 
 
@@ -130,9 +136,7 @@ def _late_progress(stack: ExitStack) -> Report:
     return report
 
 
-def _on_dask(
-    scheduler: str, estimator: Estimator, question: Question, report: Report
-) -> SearchResult:
+def _on_dask(scheduler: str, estimator: Estimator, question: Question, report: Report) -> SearchResult:
     try:
         from kernelcast.cli.search_dask import search_on_dask
     except ModuleNotFoundError as error:

@@ -16,15 +16,17 @@ import numpy as np
 from build import TABLES, Tables, bundle_file, database_of
 from numpy.typing import NDArray
 
+from kernelcast.runtime.answers.beyond_range import doublings_beyond
 from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.answers.sources import source_of
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.transfer import Transfer
+from kernelcast.runtime.catalogue.hardware import measured_hardware
 from kernelcast.runtime.hardware.devices import device, device_named
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.hardware.roofline import Rates
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
 from kernelcast.runtime.shipped import TRANSFERS
-from kernelcast.runtime.shipped.hardware import measured_hardware
 from kernelcast.store.doubts import NEVER_TRAIN
 
 CHECKS = {
@@ -51,8 +53,9 @@ FEWEST_ROWS, MOST_ROWS = 5, 4000
 LEVEL = 0.9
 HEADER = """\
 # How far operators were off that one device's measurements (origin) answered for another's (target), scaled by the
-# peaks of both: written by `make transfers` from datasets/. source: who measured the target, empty where its bundle was
-# trained on the same rows. median_log: of log(predicted / measured); median_error: of its absolute value, as a fraction;
+# peaks of both: written by `make datasets` from datasets/, of workloads inside the origin's trained range. by: what
+# answered, empty where the operator itself did. source: who measured the target, empty where its bundle was trained on
+# these rows. median_log: of log(predicted / measured); median_error: of its absolute value, as a fraction;
 # log_half_width: what 90 % of its absolute values are within. Rows at random, at most {most} of each.
 """
 
@@ -70,7 +73,10 @@ class Measured:
 
 def measured() -> Iterator[Measured]:
     """All that can be compared: 16-bit samples of operators that compute, without those that cannot be right."""
-    tables = {**{name: ("", one) for name, one in TABLES.items()}, **{name: (name, one) for name, one in CHECKS.items()}}
+    tables = {
+        **{name: ("", one) for name, one in TABLES.items()},
+        **{name: (name, one) for name, one in CHECKS.items()},
+    }
     for name, (source, one) in tables.items():
         found: dict[tuple[str, Key], list[tuple[tuple[int, ...], float]]] = {}
         with (
@@ -99,43 +105,54 @@ def measured() -> Iterator[Measured]:
 
 def lines() -> Iterator[str]:
     """The table, one entry at a time."""
-    predictors = {
-        name: Predictor(read_bundle(bundle_file(row))) for name, row in measured_hardware().items()
-    }
+    predictors = {name: Predictor(read_bundle(bundle_file(row))) for name, row in measured_hardware().items()}
     yield HEADER.format(most=f"{MOST_ROWS:,}")
     for rows in measured():
-        name, direction = rows.key
         for origin, predictor in predictors.items():
-            entry = predictor.bundle.entries.get(rows.key)
-            if entry is None or entry.transfer is not None or len(rows.times_us) < FEWEST_ROWS:
-                continue
-            if origin == rows.device and not rows.source:
-                continue
-            rates = [Rates.of(device(one), "float16") for one in (origin, rows.device)]
-            if rates[0] is None or rates[1] is None:
-                continue
-            transfer = Transfer(origin=rates[0], target=rates[1], log_half_width=0.0)
-            factors = transfer.factors(rows.key, rows.vectors, 2)
-            off = np.log(factors * predictor.predict_us(name, direction, rows.vectors) / rows.times_us)
-            yield "\n".join(
-                (
-                    "\n[[transfer]]",
-                    f'operator = "{name}"',
-                    f'direction = "{direction}"',
-                    f'origin = "{origin}"',
-                    f'target = "{rows.device}"',
-                    f'source = "{rows.source}"',
-                    f"rows = {len(off)}",
-                    f"median_log = {np.median(off):.3f}",
-                    f"median_error = {np.median(np.abs(np.expm1(off))):.3f}",
-                    f"log_half_width = {np.quantile(np.abs(off), LEVEL):.3f}",
-                    "",
-                )
-            )
+            if origin != rows.device or rows.source:
+                yield from _line(rows, origin, predictor)
+
+
+def _line(rows: Measured, origin: str, predictor: Predictor) -> Iterator[str]:
+    """The entry of one operator's rows, answered by the measurements of `origin`; none with too few rows in range."""
+    source = source_of(rows.key, predictor.bundle.entries)
+    start, end = Rates.of(device(origin), "float16"), Rates.of(device(rows.device), "float16")
+    if source is None or start is None or end is None:
+        return
+    entry = predictor.bundle.entries[source.answered_by]
+    asked = [source.asked(tuple(vector), entry) for vector in rows.vectors.astype(int).tolist()]
+    vectors, factors = [vector for vector, _ in asked], np.array([factor for _, factor in asked])
+    # How far transfers are off is asked, not how far extrapolation is.
+    inside = np.array([doublings_beyond(entry, vector) == 0 for vector in vectors])
+    if entry.transfer is not None or inside.sum() < FEWEST_ROWS:
+        return
+    transfer = Transfer(origin=start, target=end, log_half_width=0.0)
+    factors = factors * transfer.factors(source.answered_by, vectors, 2)
+    predicted_us = factors * predictor.predict_us(*source.answered_by, vectors)
+    off = np.log(predicted_us / rows.times_us)[inside]
+    by = " ".join(source.answered_by) if source.is_substitute else ""
+    yield "\n".join(
+        (
+            "\n[[transfer]]",
+            f'operator = "{rows.key[0]}"',
+            f'direction = "{rows.key[1]}"',
+            f'by = "{by}"',
+            f'origin = "{origin}"',
+            f'target = "{rows.device}"',
+            f'source = "{rows.source}"',
+            f"rows = {len(off)}",
+            f"median_log = {np.median(off):.3f}",
+            f"median_error = {np.median(np.abs(np.expm1(off))):.3f}",
+            f"log_half_width = {np.quantile(np.abs(off), LEVEL):.3f}",
+            "",
+        )
+    )
 
 
 if __name__ == "__main__":
     text = "".join(lines())
     if sys.argv[1:] == ["--check"]:
-        sys.exit(None if TRANSFERS.read_text(encoding="utf-8") == text else f"{TRANSFERS}: made anew, it differs")
+        sys.exit(
+            None if TRANSFERS.read_text(encoding="utf-8") == text else f"{TRANSFERS}: made anew, it differs"
+        )
     TRANSFERS.write_text(text, encoding="utf-8")

@@ -10,6 +10,7 @@ from typing import Self
 
 from kernelcast.runtime import Estimator, KernelcastError, ModelConfig
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
+from kernelcast.runtime.catalogue.composition import load_bundle
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.request.models import BUILT_IN, load_model
 from kernelcast.walltime.job import read_site

@@ -11,12 +11,12 @@ from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parall
 from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.answers.fabric_choice import find_fabric as fabric_of
+from kernelcast.runtime.catalogue.composition import SCHEME
+from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import shown
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.models import BUILT_IN, load_model
 from kernelcast.runtime.request.reading import read_request
-from kernelcast.runtime.shipped.composition import SCHEME
-from kernelcast.runtime.shipped.hardware import hardware_named
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
 from kernelcast.walltime.durations import fits_slurm, format_slurm, format_time

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from kernelcast.runtime.answers.beyond_range import added_half_width, widened
 from kernelcast.runtime.answers.concurrency import ConcurrencyWarning
+from kernelcast.runtime.answers.device_transfer import OperatorTransferWarning
 from kernelcast.runtime.answers.fabric_notes import (
     DescribedWarning,
     DevicesPerNodeWarning,
@@ -42,6 +43,7 @@ Warnings: TypeAlias = (
     | ExtendedWarning
     | DevicesPerNodeWarning
     | TransferredWarning
+    | OperatorTransferWarning
 )
 
 _UNKNOWN: Answer = (math.nan, math.nan, math.nan)
@@ -143,6 +145,10 @@ def _ask_one(
             large = LargeErrorWarning(key=answered_by, error=entry.validation_error)
             for source, own, roles, _, _ in sent:
                 found.doubt(large, _questions(source.key, {own: roles}))
+        if entry.transfer is not None:
+            carried = OperatorTransferWarning.of(answered_by, entry.transfer)
+            for source, own, roles, _, _ in sent:
+                found.doubt(carried, _questions(source.key, {own: roles}))
         if beyond := predictor.range_warnings(*answered_by, distinct):
             asking: dict[tuple[float, ...], set[Question]] = {}
             for source, own, roles, vector, _ in sent:

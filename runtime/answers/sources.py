@@ -44,6 +44,11 @@ class Source:
         return self.answered_by != self.key
 
     @property
+    def is_assumption(self) -> bool:
+        """Whether a different kernel answers: neither the sum that the key is a part of, nor the same product."""
+        return self.is_substitute and not self.is_part and not self.order
+
+    @property
     def is_foreign(self) -> bool:
         """Whether another operator answers, whose roles are others."""
         return self.answered_by[0] != self.key[0]
@@ -80,7 +85,8 @@ class Source:
         (name, direction), (_, other) = self.key, self.answered_by
         row = OPERATORS[name]
         if row.operator_class is OperatorClass.COMPUTE:
-            return row.flops(direction, vector) / row.flops(other, vector)
+            slowdown = row.backward_slowdown ** (int(direction.is_backward) - int(other.is_backward))
+            return slowdown * row.flops(direction, vector) / row.flops(other, vector)
         return row.moved_bytes(direction, vector, 1) / row.moved_bytes(other, vector, 1)
 
     def _moving_alike(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:

@@ -6,14 +6,15 @@ the prediction lies above the roofline, and by the features. Far from all points
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from kernelcast.runtime.bundle.field_reader import FieldReader, require
 
-Array = NDArray[np.float64]
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array: TypeAlias = NDArray[np.float64]
 
 _MOST_LOG = 100.0
 _MOST_ADDED = 10.0
@@ -55,8 +56,10 @@ class Likeness:
                 0 <= value <= _MOST_LOG and (value > 0 or not scale), "likeness", one.name, value, "above 0"
             )
 
-    def covariance(self, some: Array, others: Array) -> Array:
+    def covariance(self, some: "Array", others: "Array") -> "Array":
         """Of positions [n, 2 + features] with others [m, 2 + features], float64 [n, m]; without noise."""
+        import numpy as np  # only here: reading a bundle does not need it
+
         found: Array = self.offset + self.efficiency * np.outer(some[:, EFFICIENCY], others[:, EFFICIENCY])
         found += self.time * _matern(some[:, :EFFICIENCY], others[:, :EFFICIENCY], self.time_scale)
         found += self.shape * _matern(some[:, FEATURES:], others[:, FEATURES:], self.shape_scale)
@@ -83,13 +86,17 @@ LIKENESS = Likeness()
 """That of every correction that is fitted anew."""
 
 
-def positions(times_us: Array, roofline_us: Array, vectors: Sequence[Sequence[float]] | Array) -> Array:
+def positions(
+    times_us: "Array", roofline_us: "Array", vectors: "Sequence[Sequence[float]] | Array"
+) -> "Array":
     """Where workloads lie, float64 [n, 2 + features], by their predicted times and rooflines in µs, [n] each."""
+    import numpy as np
+
     logs = np.log(np.maximum(np.array(vectors, dtype=np.float64), 1.0))
     return np.column_stack([np.log(times_us), np.log(times_us / roofline_us), logs])
 
 
-def centred(places: Array, knots: Array) -> Array:
+def centred(places: "Array", knots: "Array") -> "Array":
     """Positions with their efficiency counted from the mean of the knots', so that the line has its zero there."""
     found = places.copy()
     found[:, EFFICIENCY] -= knots[:, EFFICIENCY].mean()
@@ -131,9 +138,11 @@ class Correction:
         return len(self.weights)
 
     def log_factors(
-        self, times_us: Array, roofline_us: Array, vectors: Sequence[Sequence[float]] | Array
-    ) -> Array:
+        self, times_us: "Array", roofline_us: "Array", vectors: "Sequence[Sequence[float]] | Array"
+    ) -> "Array":
         """What is added to log(time) at each workload, float64 [n], given predicted times and rooflines in µs."""
+        import numpy as np
+
         before = np.zeros(len(times_us))
         if self.earlier is not None:
             before = self.earlier.log_factors(times_us, roofline_us, vectors)
@@ -172,8 +181,10 @@ class Correction:
         )
 
 
-def _matern(some: Array, others: Array, scale: float) -> Array:
+def _matern(some: "Array", others: "Array", scale: float) -> "Array":
     """Matérn 3/2 of the distances between rows, [n, m]."""
+    import numpy as np
+
     squares = ((some[:, None, :] - others[None, :, :]) ** 2).sum(axis=-1)
     distances = np.sqrt(3.0 * squares) / scale
     found: Array = (1.0 + distances) * np.exp(-distances)

@@ -47,8 +47,8 @@ class RegressorEntry:
     `table_digest` is that of the workloads and times it was fitted on, `recipe_digest` that of everything else that
     decides the file: seed, code and libraries. `data` says in one line whose measurements these are, None where the
     bundle's are meant; `transfer` is None where they were made on the bundle's own device. `elements_range` is that of
-    an elementwise operator's number of elements, None for every other and where it is not recorded; manifest.json then
-    has no such field.
+    an elementwise operator's number of elements, None for every other and where it is not recorded. What is None is no
+    field of manifest.json, except `extrapolation_error` and `interval_coverage`.
 
     Raises:
         DataError: a value is outside what is allowed, or differs from the operator table.

@@ -6,15 +6,16 @@ the few points that were measured on the target, if any (correction.py).
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Self
 
 from kernelcast.runtime.bundle.correction import Correction
 from kernelcast.runtime.bundle.field_reader import FieldReader, require
 from kernelcast.runtime.hardware.roofline import Rates, is_rate
 from kernelcast.runtime.operators import OPERATORS, Key
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 _MOST_LOG = 20.0
 
@@ -47,7 +48,7 @@ class Transfer:
 
     def factors(
         self, key: Key, vectors: Sequence[Sequence[float]], element_bytes: int
-    ) -> NDArray[np.float64]:
+    ) -> "NDArray[np.float64]":
         """What the origin's times are multiplied by before any correction, float64 [vectors]."""
         name, direction = key
         there, here = (
@@ -57,9 +58,15 @@ class Transfer:
         return here / there
 
     def carried_us(
-        self, key: Key, vectors: Sequence[Sequence[float]], times_us: NDArray[np.float64], element_bytes: int
-    ) -> NDArray[np.float64]:
+        self,
+        key: Key,
+        vectors: Sequence[Sequence[float]],
+        times_us: "NDArray[np.float64]",
+        element_bytes: int,
+    ) -> "NDArray[np.float64]":
         """Times on the target in µs, float64 [vectors], from those on the origin."""
+        import numpy as np  # only here: reading a bundle does not need it
+
         name, direction = key
         carried_us = times_us * self.factors(key, vectors, element_bytes)
         if self.correction is None:

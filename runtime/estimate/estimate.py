@@ -8,8 +8,12 @@ from kernelcast.runtime.answers.asking import Question, Warnings, question
 from kernelcast.runtime.answers.fabric_notes import FabricUse
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.bundle.calibration import CalibrationUse
+from kernelcast.runtime.catalogue.power import power_laws
 from kernelcast.runtime.estimate.doubts import Doubt, grouped, share_of
+from kernelcast.runtime.estimate.energy import Energy, energy_of
+from kernelcast.runtime.estimate.known_shares import KnownShares, known_shares
 from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops
+from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.operators import Direction
@@ -131,7 +135,7 @@ class Provenance:
     """Where the times come from: the bundle, and the hardware and software that were measured, readable.
 
     `calibration` is None where the bundle has none; `collectives` is the fabric that answered them, None where they
-    are the bundle's own and nothing describes them.
+    are the bundle's own and nothing describes them. `data` says whose measurements answered, where that is stated.
     """
 
     bundle: str
@@ -146,6 +150,7 @@ class Provenance:
     software: tuple[str, ...]
     calibration: CalibrationUse | None = None
     collectives: FabricUse | None = None
+    data: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
@@ -212,6 +217,29 @@ class Estimate:
     def doubtful_share(self) -> float:
         """Share of the operators' time that any warning concerns, 0 to 1."""
         return share_of(frozenset().union(*self.concerned.values()), self.times_s()) or 0.0
+
+    @property
+    def known(self) -> KnownShares:
+        """Which share of the operators' time was measured, carried over, or assumed; new at each access."""
+        return known_shares(self.concerned, self.times_s())
+
+    @property
+    def energy(self) -> Energy | None:
+        """Energy of the step; None where the device's power was not measured. New at each access."""
+        of = None if self.peak is None else device_named(self.peak.device)
+        law = None if of is None else power_laws().get(of.name)
+        if of is None or law is None:
+            return None
+        return energy_of(
+            self.times_s(),
+            answers=self.answers,
+            replicas=self.parallelism.world_size // self.parallelism.pp,
+            devices=self.parallelism.world_size,
+            step_time_s=self.step_time_s,
+            of=of,
+            law=law,
+            dtype=self.provenance.dtype,
+        )
 
     def times_s(self) -> dict[Question, float]:
         """Time of the calls that ask each question, in a step, over all stages."""
@@ -313,6 +341,8 @@ class Estimate:
                 ],
             },
             "operators": [_row_values(row) for row in self._rows()],
+            "known": self.known.to_dict(),
+            "energy": None if (energy := self.energy) is None else energy.to_dict(),
             **self.warning_values(),
             "model": {**asdict(self.model), "padded_vocabulary_size": self.padded_vocabulary_size},
             "parallelism": {

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import MappingProxyType
@@ -19,6 +19,7 @@ from kernelcast.runtime.answers.sources import SubstituteWarning
 from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
 from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.catalogue.composition import load_bundle
 from kernelcast.runtime.errors import DataError, UsageError, shown
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.defaults import (
@@ -41,7 +42,6 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.shipped.composition import load_bundle
 from kernelcast.runtime.step.calls import Call
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.timeline_kinds import check_simulated
@@ -193,9 +193,11 @@ class Estimator:
             answered_with=self._answered_with(processes, answers.asked.sources.values()),
             bucket_entries=bucket_entries,
             peak=self._peak,
-            provenance=self._provenance[timeline]
-            if over is None
-            else replace(self._provenance[timeline], collectives=over.use),
+            provenance=replace(
+                self._provenance[timeline],
+                collectives=None if over is None else over.use,
+                data=self._data(answers.asked.sources.values()),
+            ),
             parts=parts,
             answers=MappingProxyType(answers.asked.answers),
             durations=_first(step.durations),
@@ -220,6 +222,12 @@ class Estimator:
             if parts.is_split or not is_part:
                 found[warning] = frozenset(questions)
         return found
+
+    def _data(self, sources: Iterable[Key]) -> tuple[str, ...]:
+        """Whose measurements answered, where the bundle says that; in the order in which they answered most."""
+        entries = self.bundle.entries
+        stated = Counter(text for key in sources if key in entries and (text := entries[key].data))
+        return tuple(text for text, _ in stated.most_common())
 
     def _answered_with(self, processes: int, sources: Iterable[Key]) -> tuple[int, ...]:
         """Levels of the regressors that answered, rising; a bundle of one level has no choice."""

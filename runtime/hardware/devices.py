@@ -83,7 +83,11 @@ def device(name: str) -> Device:
 @cache
 def _by_name() -> Mapping[str, Device]:
     table = tomllib.loads(DEVICES.read_text())
-    return {_plain(name): devices()[short] for short, row in table.items() for name in (short, *row["names"])}
+    return {
+        _plain(name): devices()[short]
+        for short, row in table.items()
+        for name in (short, row["title"], *row["names"])
+    }
 
 
 def _plain(name: str) -> str:

@@ -3,14 +3,15 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Self
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, Self
 
 from kernelcast.runtime.hardware.devices import Device
 from kernelcast.runtime.operators import Direction, Operator, OperatorClass
 from kernelcast.runtime.operators.operator import evaluate
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 LAUNCH_FLOOR_US = 3.0
 """No kernel is shorter: the shortest of 180,000 measured on an A100 and a GH200 take 3.2 µs."""
@@ -41,16 +42,18 @@ class Rates:
 
     def roofline_us(
         self, op: Operator, direction: Direction, vectors: Sequence[Sequence[float]], element_bytes: int
-    ) -> NDArray[np.float64]:
+    ) -> "NDArray[np.float64]":
         """Least time of each workload, float64 [vectors] in µs: computing or moving, and the launch of a kernel.
 
         Only matrix products and attention are limited by computing (Williams et al., CACM 52, 2009).
         """
+        import numpy as np  # only here: reading a bundle does not need it
+
         columns = dict(zip(op.features, np.array(vectors, dtype=np.float64).T, strict=True))
         cost = op.costs[direction]
-        moved_us = element_bytes * evaluate(cost.elements, columns) / self.bytes_per_s  # type: ignore[arg-type]
+        moved_us = element_bytes * evaluate(cost.elements, columns) / self.bytes_per_s
         if op.operator_class is OperatorClass.COMPUTE:
-            computed_us = evaluate(cost.flops, columns) / self.flops_per_s  # type: ignore[arg-type]
+            computed_us = evaluate(cost.flops, columns) / self.flops_per_s
             moved_us = np.maximum(moved_us, computed_us)
         found: NDArray[np.float64] = np.broadcast_to(moved_us * _US_PER_S, len(vectors)) + LAUNCH_FLOOR_US
         return found

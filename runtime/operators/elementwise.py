@@ -97,6 +97,7 @@ RMS_NORM = elementwise(
     forward=(4, 2),
     backward=(10, 4),
     least=(None, 3),
+    alike="layer_norm",
 )
 
 GELU = elementwise("gelu", "Glue", "GeLU activation", _WIDTH, forward=(8, 2), backward=(13, 3))

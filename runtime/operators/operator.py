@@ -134,6 +134,7 @@ class Operator:
       every process sends to every other directly; `is_sharded`: one whose entries are one process's shard of the whole.
     - `is_on_request`: no step calls it yet; measured where it is asked for by name, if it has a bench.
     - `same_product`: directions that are the forward product of other features, named in its order.
+    - `backward_slowdown`: how much longer a FLOP of the backward pass takes, where only the other pass was measured.
     - `variant_flops`: multiples of the FLOPs by the variant that was measured, such as attention without a mask.
     """
 
@@ -159,6 +160,7 @@ class Operator:
     wire: Wire | None = field(default=None, repr=False)
     same_product: Mapping[Direction, tuple[str, ...]] = field(default_factory=dict, repr=False)
     variant_flops: Mapping[str, float] = field(default_factory=dict, repr=False)
+    backward_slowdown: float = 1.0
     directions: tuple[Direction, ...] = field(init=False, repr=False)
     forward: tuple[Direction, ...] = field(init=False, repr=False)
     backward: tuple[Direction, ...] = field(init=False, repr=False)

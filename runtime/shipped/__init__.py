@@ -19,3 +19,6 @@ TRANSFERS = Path(__file__).resolve().parent / "transfers.toml"
 
 BUNDLES = Path(__file__).resolve().parent / "bundles"
 """Those bundles; `make datasets` makes them from datasets/."""
+
+POWER = Path(__file__).resolve().parent / "power.toml"
+"""What devices draw, of those whose power was measured."""

@@ -7,7 +7,7 @@ from types import ModuleType
 import pytest
 
 from kernelcast.runtime.bundle.file import read_bundle
-from kernelcast.runtime.shipped.hardware import shipped_hardware
+from kernelcast.runtime.catalogue.hardware import measured_hardware
 
 ROOT = Path(__file__).parent.parent.parent
 DATASETS = ROOT / "datasets"
@@ -39,15 +39,15 @@ def test_every_folder_has_a_source_and_a_licence() -> None:
 
 
 def test_what_ships_is_small_and_has_a_recipe(build: ModuleType) -> None:
-    assert set(build.FOLDERS) == set(shipped_hardware())
-    bundles = [one.bundle for one in shipped_hardware().values()]
+    assert set(build.TABLES) == set(measured_hardware())
+    bundles = [build.bundle_file(one) for one in measured_hardware().values()]
     assert sum(path.stat().st_size for path in bundles) <= 25_000_000
     tables = [path for path in DATASETS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in tables) <= 25_000_000
 
 
 def test_a_regressor_that_differs_is_named(build: ModuleType) -> None:
-    one, other = (read_bundle(hardware.bundle) for hardware in shipped_hardware().values())
+    one, other = (read_bundle(build.bundle_file(measured_hardware()[name])) for name in ("a100-sxm", "gh200"))
     assert build.differences(one, one) == []
     assert "gemm (forward)" in build.differences(one, other)
     assert "flash_attention (backward)" in build.differences(one, other)
@@ -55,5 +55,6 @@ def test_a_regressor_that_differs_is_named(build: ModuleType) -> None:
 
 @pytest.mark.slow
 def test_a_bundle_is_made_anew(build: ModuleType, tmp_path: Path) -> None:
-    anew = build.build("gh200", tmp_path / "gh200.kcast")
-    assert build.differences(read_bundle(shipped_hardware()["gh200"].bundle), read_bundle(anew)) == []
+    anew = build.build("a100-pcie", tmp_path / "a100-pcie.kcast")
+    shipped = build.bundle_file(measured_hardware()["a100-pcie"])
+    assert build.differences(read_bundle(shipped), read_bundle(anew)) == []

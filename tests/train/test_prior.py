@@ -13,8 +13,8 @@ from kernelcast.runtime.answers.bundle_check import check_bundle
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.shipped.composition import hardware_bundle
 from kernelcast.store import Database, Sample
 from kernelcast.train.dataset import Table
 from kernelcast.train.fit import Trained, train_bundle

@@ -165,6 +165,8 @@ def test_plain_values(make_bundle: Make) -> None:
         "hfu",
         "peak",
         "components",
+        "known",
+        "energy",
         "layer_counts",
         "stages",
         "memory",
@@ -212,13 +214,11 @@ def test_devices_per_node(make_bundle: Make) -> None:
 
 
 def test_a_bundle_without_what_the_model_needs(make_bundle: Make) -> None:
-    path = make_bundle(without=("rms_norm",))
+    path = make_bundle(without=("layer_norm",))
     with pytest.raises(DataError) as caught:
-        Estimator.load(path).predict(
-            model=ModelConfig(**TINY, norm="rms_norm"), parallelism=Parallelism(**ONE)
-        )
+        Estimator.load(path).predict(model=ModelConfig(**TINY), parallelism=Parallelism(**ONE))
     assert (
-        str(caught.value) == f"bundle {path} has no regressor for rms_norm (forward) (needed by model tiny)"
+        str(caught.value) == f"bundle {path} has no regressor for layer_norm (forward) (needed by model tiny)"
     )
 
 

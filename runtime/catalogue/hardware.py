@@ -59,5 +59,6 @@ def hardware_named(name: str) -> Hardware:
     found = device_named(name)
     known = all_hardware()
     if found is None or found.name not in known:
-        raise UsageError(f"hardware is {name!r:.80}, expected one of {', '.join(known)}")
+        alike = [one for one in known if one.startswith(name.lower())] or known
+        raise UsageError(f"hardware is {name!r:.80}, expected one of {', '.join(alike)}")
     return known[found.name]

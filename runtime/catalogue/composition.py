@@ -12,13 +12,13 @@ from kernelcast.runtime.bundle.file import Bundle, entries_at, read_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.bundle.transfer import Transfer
+from kernelcast.runtime.catalogue.hardware import Hardware, hardware_named
+from kernelcast.runtime.catalogue.transfer_errors import transfer_log_half_width
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.devices import Device, device
 from kernelcast.runtime.hardware.fabric_file import fabric_named
 from kernelcast.runtime.hardware.roofline import Rates
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.shipped.hardware import Hardware, hardware_named
-from kernelcast.runtime.shipped.transfer_errors import transfer_log_half_width
 
 SCHEME = "hardware:"
 """What a bundle's path begins with that is not a file, but named hardware."""

@@ -1,6 +1,6 @@
 """How far operators were off that one device's measurements answered for another: `transfers.toml`, per law and pair.
 
-The table is made by `make transfers` from devices whose measurements ship: every regressor of one
+The table is made by `make datasets` from devices whose measurements ship: every regressor of one
 is asked for what was measured on the others.
 """
 
@@ -18,10 +18,13 @@ from kernelcast.runtime.shipped import TRANSFERS
 class TransferError:
     """Errors of one operator's times carried from `origin` to `target`, over `rows` workloads.
 
-    `source` says who measured the target, empty where its own bundle was trained on the rows. `median_log` of log(predicted / measured); `log_half_width` is what 90 % of its absolute values are within.
+    `by` is what answered (`layer_norm forward`), empty where the operator itself did. `source` says who measured the
+    target, empty where its own bundle was trained on the rows. `median_log` of log(predicted / measured);
+    `median_error` of its absolute value, as a fraction; 90 % of absolute values are within `log_half_width`.
     """
 
     key: Key
+    by: str
     origin: str
     target: str
     source: str
@@ -56,7 +59,7 @@ def transfer_log_half_width(key: Key, origin: str, target: str) -> float:
     both devices are of one and such a pair was measured; else the median of all pairs of operators of its class.
     """
     known = transfer_errors()
-    own = [one for one in known if one.key == key and one.origin != one.target]
+    own = [one for one in known if one.key == key and not one.by and one.origin != one.target]
     pair = [one.log_half_width for one in own if (one.origin, one.target) == (origin, target)]
     if pair:
         return max(pair)

@@ -1,0 +1,86 @@
+"""`--as FRAMEWORK` prints a layout as arguments of a training framework; `predict --layout FILE` reads them."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kernelcast.runtime import DataError, Estimate, UsageError
+from kernelcast.runtime.errors import shown_path
+from kernelcast.runtime.frameworks import FRAMEWORKS, Job, LayoutFile, read_layout_text, write_layout
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.small_file import read_small_file
+
+STDIN = "-"
+_MOST_BYTES = 1 << 18
+
+as_option = click.option(
+    "--as",
+    "framework",
+    type=click.Choice(list(FRAMEWORKS)),
+    help="Print only the layout, as arguments of this framework.",
+)
+layout_option = click.option(
+    "--layout",
+    metavar="FILE",
+    help="Read the layout from arguments of Megatron-LM, torchtitan's TOML or DeepSpeed's JSON; - is standard input.",
+)
+
+
+def check_alone(framework: str | None, **others: object) -> None:
+    """Refuse `--as` with other options about what is printed.
+
+    Raises:
+        UsageError: one of them is given.
+    """
+    given = [name for name, value in others.items() if value]
+    if framework is not None and given:
+        option = "--" + given[0].removeprefix("as_")
+        raise UsageError(f"--as and {option} are both given, expected one of them")
+
+
+def print_layout(framework: str, estimate: Estimate) -> None:
+    """Print an estimate's layout; what the framework cannot express is one line on standard error."""
+    job = Job(
+        model=estimate.model,
+        parallelism=estimate.parallelism,
+        gpus_per_node=estimate.cluster.gpus_per_node,
+        dtype=estimate.provenance.dtype,
+    )
+    written = write_layout(framework, job)
+    click.echo(written.text)
+    if written.lost:
+        click.echo(f"warning: {written.warning}", err=True)
+
+
+def open_layout(path: str) -> LayoutFile:
+    """The settings of a file or of standard input.
+
+    Raises:
+        DataError: it cannot be read, or is of no framework.
+    """
+    if path == STDIN:
+        where, content = "standard input", sys.stdin.buffer.read(_MOST_BYTES + 1)
+        if len(content) > _MOST_BYTES:
+            raise DataError(f"{where}: larger than {_MOST_BYTES} bytes")
+    else:
+        where = f"layout file {shown_path(path)}"
+        content = read_small_file(Path(path), where=where, most_bytes=_MOST_BYTES)
+    return read_layout_text(content.decode(errors="replace"), where)
+
+
+def read_fields(
+    layout: LayoutFile, model: ModelConfig, given: dict[str, Any], devices: int | None
+) -> dict[str, Any]:
+    """The fields that a file and options decide; what was not read is said on standard error.
+
+    Raises:
+        UsageError: see `LayoutFile.request`.
+    """
+    fields, notes = layout.request(model, given, devices)
+    if notes:
+        click.echo(f"warning: {layout.where}: {'; '.join(notes)}", err=True)
+    if layout.unread:
+        click.echo(f"{layout.where}: not read: {', '.join(layout.unread)}", err=True)
+    return fields

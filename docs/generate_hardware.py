@@ -1,0 +1,153 @@
+"""Write the tables of docs/hardware.md and its picture from what ships: devices, how operators are known, transfers.
+
+python docs/generate_hardware.py
+"""
+
+import re
+from math import exp
+from pathlib import Path
+
+from kernelcast.cli.hardware import known_operators
+from kernelcast.runtime.catalogue.composition import hardware_bundle
+from kernelcast.runtime.catalogue.hardware import all_hardware, measured_hardware
+from kernelcast.runtime.catalogue.transfer_errors import TransferError, transfer_errors
+from kernelcast.runtime.hardware.devices import device
+
+FOLDER = Path(__file__).resolve().parent
+PAGE, PICTURE = FOLDER / "hardware.md", FOLDER / "transfer.png"
+TARGETS = ("h100-sxm",)
+_SHOWN = ("a100-sxm", "gh200")
+
+
+def page(text: str) -> str:
+    """The page with its tables made anew."""
+    for name, content in (
+        ("devices", _devices()),
+        ("known", _known()),
+        ("transfers", _transfers()),
+        ("sources", _sources()),
+    ):
+        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
+        if not pattern.search(text):
+            raise SystemExit(f"{PAGE}: no place for {name}")
+        text = pattern.sub(lambda found, content=content: found[1] + content + found[2], text)
+    return text
+
+
+def _devices() -> str:
+    lines = ["| name | device | usual fabric | own measurements | the rest from |", "|---|---|---|---|---|"]
+    lines += [
+        f"| `{one.name}` | {device(one.name).title} | {one.fabric} | {one.data or '–'} | "
+        f"{', '.join(one.donors) or '–'} |"
+        for one in all_hardware().values()
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _known() -> str:
+    """How each operator of the measured devices is known, a letter each."""
+    letters = {
+        "measured": "m",
+        "measured as a sum": "m",
+        "measured as the forward product": "m",
+        "transferred": "t",
+        "substituted": "s",
+        "not known": "–",
+    }
+    found = {name: known_operators(hardware_bundle(name)) for name in measured_hardware()}
+    lines = ["| operator | direction | " + " | ".join(found) + " |", "|---|---|" + "---|" * len(found)]
+    for row in zip(*found.values(), strict=True):
+        if row[0].operator != "gemm" or row[0].direction != "backward":
+            cells = [
+                f"{letters[one.how]}{f' {one.transfer_error:.2f}×' if one.transfer_error else ''}"
+                for one in row
+            ]
+            lines.append(f"| {row[0].operator} | {row[0].direction} | " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _line(one: TransferError) -> str:
+    by = f" (by {one.by})" if one.by else ""
+    return (
+        f"| {one.key[0]} ({one.key[1]}){by} | {one.origin} | {one.target} | {one.rows:,} | {one.median_error:.0%} | "
+        f"{exp(one.median_log):.2f} | {exp(one.log_half_width):.2f}× |"
+    )
+
+
+_HEADS = (
+    "| operator | from | to | rows | median error | predicted / measured | 90 % within |\n"
+    "|---|---|---|---|---|---|---|\n"
+)
+
+
+def _transfers() -> str:
+    """Between devices, by the operator itself."""
+    chosen = [one for one in transfer_errors() if not one.source and not one.by and one.origin != one.target]
+    shown = [one for one in chosen if (one.origin, one.target) == _SHOWN or one.target in TARGETS]
+    return _HEADS + "\n".join(map(_line, shown)) + "\n"
+
+
+def _sources() -> str:
+    """On one device: what others measured there, and substitutes."""
+    shown = [one for one in transfer_errors() if one.source and one.origin == one.target]
+    shown += [one for one in transfer_errors() if one.source == "Liger-Kernel" and one.target == "h100-sxm"]
+    heads = _HEADS.replace("| to |", "| measured on |")
+    return (
+        heads
+        + "\n".join(
+            _line(one).replace(f"| {one.target} |", f"| {one.target}, {one.source} |", 1)
+            if one.origin != one.target
+            else _line(one).replace(
+                f"| {one.origin} | {one.target} |", f"| {one.origin} | {one.target}, {one.source} |"
+            )
+            for one in shown
+        )
+        + "\n"
+    )
+
+
+def picture() -> None:
+    """Bars: median error and what 90 % are within, of A100's operators on GH200 and of both on H100."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    rows = [one for one in transfer_errors() if not one.source and not one.by]
+    pairs = (("a100-sxm", "gh200"), ("a100-sxm", "h100-sxm"), ("gh200", "h100-sxm"), ("h100-sxm", "h200-sxm"))
+    names = sorted({one.key for one in rows if (one.origin, one.target) in pairs}, reverse=True)
+    figure, axes = plt.subplots(figsize=(9, 8), dpi=100)
+    for place, (origin, target) in enumerate(pairs):
+        own = {one.key: one for one in rows if (one.origin, one.target) == (origin, target)}
+        for height, key in enumerate(names):
+            if key in own:
+                one, y = own[key], height + 0.3 - 0.2 * place
+                axes.plot(
+                    [exp(one.median_log - one.log_half_width), exp(one.median_log + one.log_half_width)],
+                    [y, y],
+                    color=f"C{place}",
+                    linewidth=1,
+                )
+                axes.plot(
+                    [exp(one.median_log)],
+                    [y],
+                    "o",
+                    color=f"C{place}",
+                    markersize=5,
+                    label=f"{origin} → {target}" if key == next(iter(own)) else None,
+                )
+    axes.axvline(1, color="grey", linewidth=0.8)
+    axes.set_xscale("log")
+    ticks = [0.1, 0.25, 0.5, 1, 2, 4, 10]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_yticks(range(len(names)), [f"{name} ({direction})" for name, direction in names])
+    axes.set_xlabel("predicted / measured: median, and ± what 90 % of errors are within")
+    axes.legend(loc="lower right")
+    axes.grid(axis="x", alpha=0.3)
+    figure.tight_layout()
+    figure.savefig(PICTURE)
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(PAGE.read_text(encoding="utf-8")), encoding="utf-8")
+    picture()

@@ -1,0 +1,86 @@
+"""Energy of a step, where the power of the device's operators is known.
+
+Every call takes its time at the power that its shares of the device's peaks give (`PowerLaw`); collectives and waiting
+count as idle. A step's energy is that of its devices alone: no hosts, network or cooling.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from kernelcast.runtime.answers.asking import Question
+from kernelcast.runtime.answers.predictor import Answer
+from kernelcast.runtime.catalogue.power import PowerLaw
+from kernelcast.runtime.hardware.devices import Device
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
+from kernelcast.runtime.operators import OPERATORS
+
+_J_PER_KWH = 3.6e6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Energy:
+    """Of one step of all devices, in J; `operators_j` by operator, the rest is idle. `law` is what it follows from."""
+
+    step_j: float
+    mean_power_w: float
+    operators_j: Mapping[str, float]
+    law: PowerLaw
+
+    @property
+    def step_kwh(self) -> float:
+        """The same in kWh."""
+        return self.step_j / _J_PER_KWH
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "step_j": self.step_j,
+            "step_kwh": self.step_kwh,
+            "mean_power_w": self.mean_power_w,
+            "operators_j": dict(self.operators_j),
+            "rows": self.law.rows,
+            "median_error": self.law.median_error,
+            "source": self.law.source,
+        }
+
+
+def energy_of(
+    times_s: Mapping[Question, float],
+    *,
+    answers: Mapping[Question, Answer],
+    replicas: int,
+    devices: int,
+    step_time_s: float,
+    of: Device,
+    law: PowerLaw,
+    dtype: str,
+) -> Energy:
+    """Energy of one step.
+
+    `times_s` [s] are those of all calls of one device per pipeline stage, over the stages; `answers` those of one call.
+    `replicas` devices do the same as each of them; of all `devices` the rest of `step_time_s` is idle.
+    """
+    peak, element_bytes = of.peak_flops_per_s(dtype) or of.flops_per_s["float16"], ELEMENT_BYTES.get(dtype, 2)
+    operators_j: dict[str, float] = {}
+    busy_s = 0.0
+    for one, time_s in times_s.items():
+        (name, direction), vector, _ = one
+        row = OPERATORS[name]
+        if row.is_collective or time_s <= 0:
+            continue
+        call_s = answers[one][0] / 1e6
+        flops_per_s = row.flops(direction, vector) / call_s
+        bytes_per_s = row.moved_bytes(direction, vector, element_bytes) / call_s
+        power_w = law.power_w(flops_per_s / peak, bytes_per_s / of.memory_bytes_per_s)
+        operators_j[name] = operators_j.get(name, 0.0) + replicas * time_s * power_w
+        busy_s += replicas * time_s
+    idle_j = max(0.0, devices * step_time_s - busy_s) * law.idle_w
+    step_j = sum(operators_j.values()) + idle_j
+    return Energy(
+        step_j=step_j,
+        mean_power_w=step_j / (devices * step_time_s),
+        operators_j=MappingProxyType(operators_j),
+        law=law,
+    )

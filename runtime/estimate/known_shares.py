@@ -1,0 +1,57 @@
+"""How a step's operators are known: which share of their time was measured, carried over, or assumed."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+
+from kernelcast.runtime.answers.asking import Question, Warnings
+from kernelcast.runtime.answers.causes import Cause
+from kernelcast.runtime.answers.device_transfer import OperatorTransferWarning
+from kernelcast.runtime.answers.sources import SubstituteWarning
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownShares:
+    """Shares of the operators' time over all stages, 0 to 1; together 1.
+
+    - `measured`: by the operator's own measurements on this device, a linear's gradients by those of the same product;
+    - `transferred`: by measurements of another device or cluster, in operators or collectives;
+    - `assumed`: by another operator, or by a description of links.
+    """
+
+    measured: float
+    transferred: float
+    assumed: float
+
+    def to_dict(self) -> dict[str, float]:
+        """Plain values."""
+        return asdict(self)
+
+
+def known_shares(
+    concerned: Mapping[Warnings, Collection[Question]], times_s: Mapping[Question, float]
+) -> KnownShares:
+    """Shares by the warnings of an estimate; what is both transferred and assumed is assumed."""
+    assumed: set[Question] = set()
+    transferred: set[Question] = set()
+    for warning, questions in concerned.items():
+        if warning.cause is Cause.DESCRIBED or _is_assumption(warning):
+            assumed.update(questions)
+        elif warning.cause is Cause.TRANSFERRED:
+            transferred.update(questions)
+    whole_s = sum(times_s.values()) or 1.0
+    assumed_s = sum(times_s.get(one, 0.0) for one in assumed)
+    transferred_s = sum(times_s.get(one, 0.0) for one in transferred - assumed)
+    return KnownShares(
+        measured=max(0.0, 1 - (assumed_s + transferred_s) / whole_s),
+        transferred=transferred_s / whole_s,
+        assumed=assumed_s / whole_s,
+    )
+
+
+def origins(concerned: Collection[Warnings]) -> tuple[str, ...]:
+    """Devices whose measurements answered for this one, by name."""
+    return tuple(sorted({one.origin for one in concerned if isinstance(one, OperatorTransferWarning)}))
+
+
+def _is_assumption(warning: Warnings) -> bool:
+    return isinstance(warning, SubstituteWarning) and warning.source.is_assumption

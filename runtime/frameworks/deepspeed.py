@@ -1,0 +1,122 @@
+"""DeepSpeed: its JSON configuration (docs/frameworks.md)."""
+
+from dataclasses import dataclass
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.frameworks.facts import Facts
+from kernelcast.runtime.frameworks.framework import Framework
+from kernelcast.runtime.frameworks.nested import parse_json, render_json
+from kernelcast.runtime.frameworks.rows import (
+    Choice,
+    Found,
+    Lacks,
+    Option,
+    Part,
+    Same,
+    Settings,
+    checked,
+    lacks,
+)
+from kernelcast.runtime.request.fields import OPTIONS
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """A micro-batch, how often it is accumulated, and the global batch: their ratio is dp."""
+
+    micro: str = "train_micro_batch_size_per_gpu"
+    steps: str = "gradient_accumulation_steps"
+    whole: str = "train_batch_size"
+    fields: tuple[str, ...] = ("micro_batch", "micro_batches", "global_batch", "dp")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.micro, self.steps, self.whole)
+
+    def write(self, facts: Facts) -> Part:
+        """All three."""
+        values = (facts["micro_batch"], facts["micro_batches"], facts["global_batch"])
+        return Part(dict(zip(self.keys, values, strict=True)))
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """As far as they are set: "auto" is left to a trainer."""
+        kind = OPTIONS["global_batch"].kind
+        sizes = [
+            None if settings.get(key, "auto") == "auto" else checked(key, settings[key], kind)
+            for key in self.keys
+        ]
+        micro, steps, whole = sizes
+        if micro is None:
+            return Found({"global_batch": whole} if whole else {})
+        if whole is None:
+            return Found({"micro_batch": micro, "micro_batches": steps or 1})
+        if steps is None:
+            return Found({"micro_batch": micro, "global_batch": whole})
+        dp, rest = divmod(whole, micro * steps)
+        if rest:
+            expected = f"a multiple of {self.micro} · {self.steps} ({micro} · {steps})"
+            raise UsageError(f"{self.whole} is {whole}, expected {expected}")
+        return Found({"micro_batch": micro, "global_batch": whole, "dp": dp})
+
+
+_INTERVAL = "pipeline.activation_checkpoint_interval"
+_HALF = {"bf16.enabled": True}
+
+
+def _cut(facts: Facts) -> str:
+    counts = ",".join(map(str, facts["layer_counts"]))
+    return f"layers per chunk {counts} (PipelineModule decides)" if facts["pp"] > 1 else ""
+
+
+def _zero_with_pipeline(facts: Facts) -> str:
+    return (
+        f"zero {facts['zero']} with pp {facts['pp']} (PipelineEngine takes 0 and 1)"
+        if (facts["zero"] > 1 and facts["pp"] > 1)
+        else ""
+    )
+
+
+def _zero_with_tensors(facts: Facts) -> str:
+    return (
+        f"zero 3 with tp {facts['tp']} (AutoTP takes 0 to 2)" if facts["zero"] > 2 and facts["tp"] > 1 else ""
+    )
+
+
+def _recompute(facts: Facts) -> str:
+    return (
+        "recompute full without a pipeline (the model decides)"
+        if (facts["recompute"] == "full" and facts["pp"] == 1)
+        else ""
+    )
+
+
+ROWS = (
+    Same("tensor_parallel.autotp_size", "tp", 1, usual=1, unset=("auto", 0)),
+    Same("pipeline.stages", "pp", 1, usual=1),
+    Choice(
+        "recompute",
+        (Option("none"), Option("none", {_INTERVAL: 0}, only_read=True), Option("full", {_INTERVAL: 1})),
+    ),
+    Batches(),
+    Same("zero_optimization.stage", "zero", 0),
+    Choice("dtype", (Option("float32"), Option("bfloat16", _HALF), Option("float16", _HALF))),
+    Lacks(_cut),
+    Lacks(_zero_with_pipeline),
+    Lacks(_zero_with_tensors),
+    Lacks(_recompute),
+    lacks("schedule", "1f1b"),
+    lacks("virtual_stages", 1),
+    lacks("sequence_parallel", False),
+    Lacks(lambda facts: f"sequence_length {facts['sequence_length']}"),
+    Lacks(lambda facts: "the model"),
+)
+
+DEEPSPEED = Framework(
+    name="deepspeed",
+    title="DeepSpeed",
+    rows=ROWS,
+    parse=parse_json,
+    render=render_json,
+    is_form_of=lambda text: text.lstrip().startswith("{"),
+)

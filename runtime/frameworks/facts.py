@@ -1,0 +1,41 @@
+"""What a framework's arguments say, by the names of request fields, whatever the framework calls it."""
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.partition import layers_of_chunks
+
+Facts = dict[str, Any]
+"""Fields of layout and model by name, with `global_batch`, `devices` (of the job), `gpus_per_node` and `dtype`.
+
+When a layout is written, all of them are there and `layer_counts` are those of every chunk. When one is read, they are
+what is known so far: the model, what the caller gave, and what earlier rows have read.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """What is written: a model, its layout, the devices per node, and the element type of the measurements."""
+
+    model: ModelConfig
+    parallelism: Parallelism
+    gpus_per_node: int
+    dtype: str
+
+    def facts(self) -> Facts:
+        """Its fields. A field that changes nothing in this layout has its plainest value: ZeRO on one data-parallel
+        rank, sequence parallelism without tensor parallelism.
+
+        Raises:
+            UsageError: the model cannot be cut so.
+        """
+        layout = self.parallelism
+        facts = asdict(self.model) | asdict(layout)
+        facts["global_batch"] = layout.samples_per_update
+        facts["devices"] = layout.world_size
+        facts["layer_counts"] = layers_of_chunks(self.model.layers, layout)
+        facts["zero"] = layout.zero if layout.dp > 1 else 0
+        facts["sequence_parallel"] = layout.sequence_parallel and layout.tp > 1
+        return facts | {"gpus_per_node": self.gpus_per_node, "dtype": self.dtype}

@@ -1,0 +1,231 @@
+"""Megatron-LM: flags of pretrain_gpt.py and of torchrun (docs/frameworks.md)."""
+
+from dataclasses import dataclass
+from functools import partial
+from math import gcd
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.frameworks.cut import even_cut, layout_text, read_layout_text
+from kernelcast.runtime.frameworks.facts import Facts
+from kernelcast.runtime.frameworks.framework import Framework
+from kernelcast.runtime.frameworks.rows import (
+    Choice,
+    Constant,
+    Found,
+    Lacks,
+    Option,
+    Part,
+    Same,
+    Settings,
+    checked,
+    lacks,
+)
+from kernelcast.runtime.frameworks.shell import LAUNCHER, WORLD_SIZE, parse_shell, render_shell
+from kernelcast.runtime.request.fields import MODEL, SEARCH
+from kernelcast.runtime.step.layers.sizes import VOCABULARY_MULTIPLE
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """torchrun's nodes and processes per node: the devices of the job. WORLD_SIZE counts where they are not given."""
+
+    keys: tuple[str, ...] = (*LAUNCHER, WORLD_SIZE)
+    fields: tuple[str, ...] = ("devices", "gpus_per_node")
+
+    def write(self, facts: Facts) -> Part:
+        """As many processes on every node, as torchrun wants it."""
+        devices, per_node = facts["devices"], facts["gpus_per_node"]
+        processes = devices if devices <= per_node else gcd(devices, per_node)
+        settings = dict(zip(LAUNCHER, (devices // processes, processes), strict=True))
+        uneven = devices > per_node != processes
+        lost = f"{per_node} devices per node (torchrun starts {processes} on every node)"
+        return Part(settings, (lost,) if uneven else ())
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Nothing where they are no numbers: `--nproc-per-node gpu`, an unknown variable."""
+        kind = SEARCH["gpus"].kind
+        nodes, processes, world = (kind.read(settings.get(key)) for key in self.keys)
+        if isinstance(processes, int) and isinstance(nodes, int):
+            return Found({"devices": nodes * processes, "gpus_per_node": processes})
+        return Found({} if world is None else {"devices": world})
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Schedule and cut: the interleaved schedule is the one with several chunks per stage."""
+
+    layout: str = "--pipeline-model-parallel-layout"
+    per_chunk: str = "--num-layers-per-virtual-pipeline-stage"
+    chunks: str = "--num-virtual-stages-per-pipeline-rank"
+    first: str = "--decoder-first-pipeline-num-layers"
+    last: str = "--decoder-last-pipeline-num-layers"
+    fields: tuple[str, ...] = ("schedule", "virtual_stages", "layer_counts")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.layout, self.per_chunk, self.chunks, self.first, self.last)
+
+    def write(self, facts: Facts) -> Part:
+        """Chunks of the same size by their size, others by the layout."""
+        schedule, counts = facts["schedule"], facts["layer_counts"]
+        is_exact = schedule == ("interleaved" if facts["virtual_stages"] > 1 else "1f1b")
+        lost = () if is_exact else (f"schedule {schedule} (1F1B is used)",)
+        if len(set(counts)) > 1:
+            return Part({self.layout: layout_text(counts)}, lost)
+        return Part({self.per_chunk: counts[0]} if facts["virtual_stages"] > 1 else {}, lost)
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """The layers of every chunk as Megatron-LM cuts them."""
+        pp, layers = facts["pp"], facts["layers"]
+        if self.layout in settings:
+            counts = read_layout_text(str(settings[self.layout]), self.layout)
+            virtual_stages, rest = divmod(len(counts), pp)
+            if rest:
+                raise UsageError(f"{self.layout} has {len(counts)} chunks, expected a multiple of pp ({pp})")
+        else:
+            numbers = {
+                key: checked(key, settings[key], MODEL["layers"].kind)
+                for key in self.keys[1:]
+                if key in settings
+            }
+            per_chunk = numbers.get(self.per_chunk)
+            virtual_stages = numbers.get(self.chunks, layers // pp // per_chunk if per_chunk else 1)
+            found = even_cut(
+                layers, pp, max(1, virtual_stages), numbers.get(self.first), numbers.get(self.last)
+            )
+            if found is None or (per_chunk is not None and per_chunk not in found):
+                named = "".join(f", {key} {value}" for key, value in numbers.items())
+                raise UsageError(
+                    f"pp {pp}{named} does not divide {layers} layers, expected chunks of whole layers"
+                )
+            counts = found
+        schedule = "interleaved" if virtual_stages > 1 else "1f1b"
+        return Found({"schedule": schedule, "virtual_stages": virtual_stages, "layer_counts": counts})
+
+
+@dataclass(frozen=True, slots=True)
+class GroupedQueries:
+    """Fewer key-value heads than heads."""
+
+    keys: tuple[str, ...] = ("--group-query-attention", "--num-query-groups")
+    fields: tuple[str, ...] = ("kv_heads",)
+
+    def write(self, facts: Facts) -> Part:
+        """Both flags, where there are fewer."""
+        fewer = facts["kv_heads"] < facts["attention_heads"]
+        return Part(dict(zip(self.keys, (True, facts["kv_heads"]), strict=True)) if fewer else {})
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """The groups, where they are used."""
+        used, groups = (settings.get(key) for key in self.keys)
+        if not used or groups is None:
+            return Found({})
+        return Found({"kv_heads": checked(self.keys[1], groups, MODEL["kv_heads"].kind)})
+
+
+@dataclass(frozen=True, slots=True)
+class Positions:
+    """How positions are told, and the longest sequence."""
+
+    keys: tuple[str, ...] = ("--position-embedding-type", "--max-position-embeddings")
+    fields: tuple[str, ...] = ()
+
+    def write(self, facts: Facts) -> Part:
+        """A learned table with its rows, else rotary or none up to the sequence."""
+        rows, rotary = facts["learned_positions"], facts["rotary"]
+        kind = "learned_absolute" if rows else "rope" if rotary else "none"
+        settings = dict(zip(self.keys, (kind, rows or facts["sequence_length"]), strict=True))
+        return Part(settings, ("rotary with learned_positions",) if rows and rotary else ())
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Nothing: they belong to the model."""
+        return Found({})
+
+
+_FSDP = {"--use-megatron-fsdp": True}
+_SHARDING = "--data-parallel-sharding-strategy"
+_OPTIMIZER = {"--use-distributed-optimizer": True}
+# Megatron-FSDP refuses other checkpoints.
+_WITH_FSDP = {**_OPTIMIZER, "--ckpt-format": "fsdp_dtensor"}
+_GRANULARITY = "--recompute-granularity"
+_METHOD = "--recompute-method"
+_PER_LAYER = {_METHOD: "uniform", "--recompute-num-layers": 1}
+_SOME_LAYERS = "recomputation of some layers (block) is read as of all"
+
+# fmt: off
+ROWS = (
+    Launch(),
+    Same("--tensor-model-parallel-size", "tp", 1),
+    Same("--pipeline-model-parallel-size", "pp", 1),
+    Pipeline(),
+    Same("--micro-batch-size", "micro_batch"),
+    Same("--global-batch-size", "global_batch"),
+    Choice("sequence_parallel", (Option(False), Option(True, {"--sequence-parallel": True}))),
+    Choice("zero", (
+        Option(0),
+        Option(1, _OPTIMIZER),
+        Option(0, _FSDP, only_read=True),
+        Option(0, {**_FSDP, _SHARDING: "no_shard"}, only_read=True),
+        Option(1, {**_FSDP, _SHARDING: "optim"}, only_read=True),
+        Option(2, {**_FSDP, _SHARDING: "optim_grads"}, _WITH_FSDP),
+        Option(3, {**_FSDP, _SHARDING: "optim_grads_params"}, _WITH_FSDP),
+        Option(3, {"--use-torch-fsdp2": True}, only_read=True),
+    )),
+    Choice("recompute", (
+        Option("none"),
+        Option("selective", {_GRANULARITY: "selective"}),
+        Option("selective", {"--recompute-activations": True}, only_read=True),
+        Option("full", {_GRANULARITY: "full"}, _PER_LAYER),
+        Option("full", {_GRANULARITY: "full", _METHOD: "uniform"}, only_read=True),
+        Option("full", {_GRANULARITY: "full", _METHOD: "block"}, only_read=True, read=_SOME_LAYERS),
+    )),
+    Same("--seq-length", "sequence_length"),
+    Positions(),
+    Same("--num-layers", "layers"),
+    Same("--hidden-size", "hidden_size"),
+    Same("--ffn-hidden-size", "mlp_size"),
+    Same("--num-attention-heads", "attention_heads"),
+    Same("--kv-channels", "head_size"),
+    GroupedQueries(),
+    Choice("norm", (Option("layer_norm", {"--normalization": "LayerNorm"}),
+                    Option("rms_norm", {"--normalization": "RMSNorm"}))),
+    Choice("activation", (Option("gelu"), Option("swiglu", {"--swiglu": True}))),
+    Choice("biases", (
+        Option("all"),
+        Option("none", {"--disable-bias-linear": True}),
+        Option("qkv", {"--disable-bias-linear": True, "--add-qkv-bias": True}),
+    )),
+    Choice("tied_embeddings", (Option(True), Option(False, {"--untie-embeddings-and-output-weights": True}))),
+    Same("--vocab-size", "vocabulary_size"),
+    Constant({"--make-vocab-size-divisible-by": VOCABULARY_MULTIPLE}),
+    Choice("attention", (
+        Option("flash", {"--attention-backend": "flash"}),
+        Option("fused_softmax", {"--attention-backend": "unfused"}),
+        Option("unfused", {"--attention-backend": "unfused"}, written="attention unfused (its softmax is fused)"),
+        Option("flash", {"--attention-backend": "fused"}, only_read=True),
+        Option("flash", {"--attention-backend": "auto"}, only_read=True),
+    )),
+    Choice("dtype", (Option("float32"), Option("bfloat16", {"--bf16": True}), Option("float16", {"--bf16": True}))),
+    lacks("parallel_residual", False),
+    Lacks(lambda facts: f"sliding_window {window}" if (window := facts["sliding_window"]) else ""),
+)
+# fmt: on
+
+_SWITCHES = frozenset(
+    key
+    for row in ROWS
+    if isinstance(row, Choice)
+    for option in row.options
+    for key, value in (*option.settings.items(), *option.extra.items())
+    if value is True
+) | {GroupedQueries().keys[0]}
+
+MEGATRON = Framework(
+    name="megatron-lm",
+    title="Megatron-LM",
+    rows=ROWS,
+    parse=partial(parse_shell, switches=_SWITCHES),
+    render=render_shell,
+    is_form_of=lambda text: True,
+)

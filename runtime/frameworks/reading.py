@@ -1,0 +1,150 @@
+"""Reading a layout: the text's form tells the framework, whose rows read what it decides."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any, NamedTuple
+
+from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
+from kernelcast.runtime.frameworks.facts import Facts
+from kernelcast.runtime.frameworks.framework import Framework
+from kernelcast.runtime.frameworks.rows import Settings
+from kernelcast.runtime.frameworks.table import FRAMEWORKS
+from kernelcast.runtime.request.fields import DEGREES, MODEL, REQUEST
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.partition import partition
+
+_READ = frozenset(REQUEST) | {"devices"}
+
+
+class Request(NamedTuple):
+    """Fields of a request that a file and the caller decide together, and what was not read exactly, in words."""
+
+    fields: dict[str, Any]
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayoutFile:
+    """Settings of a framework from a file, which errors and notes name as `where`."""
+
+    where: str
+    framework: Framework
+    settings: Settings
+
+    @property
+    def unread(self) -> tuple[str, ...]:
+        """Keys that decide nothing here."""
+        known = self.framework.keys
+        return tuple(key for key in self.settings if key not in known)
+
+    def sequence_length(self) -> int | None:
+        """Tokens of a sequence, None where the file does not say it.
+
+        Raises:
+            UsageError: it is no such number.
+        """
+        try:
+            for row in self.framework.rows:
+                if row.fields == ("sequence_length",):
+                    return row.read(self.settings, {}).facts.get("sequence_length")
+        except UsageError as error:
+            raise UsageError(f"{self.where}: {error}") from error
+        return None
+
+    def request(self, model: ModelConfig, given: Mapping[str, Any], devices: int | None = None) -> Request:
+        """The fields of a prediction of `model`: those of the file under those that are `given`.
+
+        With another tp or pp the devices that the file names stay, with another dp or micro-batch the global batch.
+        `devices`, where given, are those of the job.
+
+        Raises:
+            UsageError: a setting is wrong, they contradict each other, or the file cannot tell dp.
+        """
+        asked = dict(given) if devices is None else {**given, "devices": devices}
+        try:
+            facts, notes = self._facts(model, asked)
+            fields = _completed(facts, asked)
+        except KernelcastError as error:
+            raise type(error)(f"{self.where}: {error}") from error
+        return Request(_without_usual_cut(model, fields, asked), notes)
+
+    def _facts(self, model: ModelConfig, asked: Mapping[str, Any]) -> tuple[Facts, tuple[str, ...]]:
+        facts: Facts = {"layers": model.layers, **asked}
+        notes: list[str] = []
+        for row in self.framework.rows:
+            if not row.fields or set(row.fields) <= asked.keys():
+                continue
+            is_of_model = not set(row.fields) & _READ
+            if is_of_model and not set(row.keys) & self.settings.keys():
+                continue
+            found = row.read(self.settings, facts)
+            notes += found.notes
+            if is_of_model:
+                notes += _differences(row.keys[-1], found.facts, model)
+            facts = {**found.facts, **facts}
+        return {name: value for name, value in facts.items() if name in _READ or name in asked}, tuple(notes)
+
+
+def read_layout_text(text: str, where: str) -> LayoutFile:
+    """The settings in a text: flags of Megatron-LM, TOML of torchtitan or JSON of DeepSpeed.
+
+    Raises:
+        DataError: it is not of its form, or says nothing about a layout.
+    """
+    framework = next(one for one in reversed(list(FRAMEWORKS.values())) if one.is_form_of(text))
+    try:
+        settings = framework.parse(text)
+    except DataError as error:
+        raise DataError(f"{where}: {error}") from error
+    if not settings.keys() & framework.keys:
+        titles = " or ".join(one.title for one in FRAMEWORKS.values())
+        raise DataError(f"{where}: holds no setting of a layout, expected those of {titles}")
+    return LayoutFile(where=where, framework=framework, settings=settings)
+
+
+def _completed(facts: Facts, asked: Mapping[str, Any]) -> Facts:
+    """The degree dp from the devices, and one of global batch and micro-batches."""
+    facts = dict(facts)
+    others = prod(facts[name] for name in DEGREES if name != "dp")
+    devices = facts.pop("devices", None)
+    is_free = "dp" not in asked
+    if is_free and ("dp" not in facts or "devices" in asked):
+        if devices is None:
+            raise UsageError("does not tell dp, expected the devices of the job: give --gpus or --dp")
+        facts["dp"], rest = divmod(devices, others)
+        if rest:
+            named = " · ".join(name for name in DEGREES if name != "dp")
+            raise UsageError(f"{devices} devices, expected a multiple of {named} ({others})")
+    elif "devices" in asked and devices != others * facts["dp"]:
+        raise UsageError(f"{devices} devices, expected {' · '.join(DEGREES)} ({others * facts['dp']})")
+    batches = {"micro_batches", "global_batch"}
+    if batches <= facts.keys() and not batches <= asked.keys():
+        del facts["global_batch" if "micro_batches" in asked else "micro_batches"]
+    return facts
+
+
+def _without_usual_cut(model: ModelConfig, fields: Facts, asked: Mapping[str, Any]) -> Facts:
+    """Without what would contradict the schedule, and without a cut that is the one that follows from pp anyway."""
+    fields = dict(fields)
+    if fields.get("schedule", "interleaved") != "interleaved" and "virtual_stages" not in asked:
+        fields["virtual_stages"] = 1
+    counts = fields.get("layer_counts")
+    if counts is None or "layer_counts" in asked:
+        return fields
+    stages = fields["pp"], fields.get("virtual_stages", 1)
+    try:
+        is_usual = partition(model.layers, *stages) == counts
+    except UsageError:
+        is_usual = False
+    if is_usual or len(counts) != prod(stages):
+        del fields["layer_counts"]
+    return fields
+
+
+def _differences(key: str, found: Facts, model: ModelConfig) -> list[str]:
+    return [
+        f"{key} says {name} {value}, model {model.name} has {getattr(model, name)}, which is used"
+        for name, value in found.items()
+        if name in MODEL and value != getattr(model, name)
+    ]

@@ -1,0 +1,204 @@
+"""Rows of a framework's table: how its settings and the fields of a request correspond, in both directions."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.frameworks.facts import Facts
+from kernelcast.runtime.request.fields import MODEL, REQUEST
+from kernelcast.runtime.request.kinds import Kind
+
+Settings = Mapping[str, Any]
+"""What a framework is told, by key: a flag (`--seq-length`) or a dotted name (`training.seq_len`).
+
+Numbers may be texts; a flag without a value is True.
+"""
+NOTHING: Settings = MappingProxyType({})
+
+
+class Part(NamedTuple):
+    """What a row writes, and what it cannot or not exactly express, in words."""
+
+    settings: Settings = NOTHING
+    lost: tuple[str, ...] = ()
+
+
+class Found(NamedTuple):
+    """What a row reads, and what it cannot read exactly, in words."""
+
+    facts: Facts
+    notes: tuple[str, ...] = ()
+
+
+class Row(Protocol):
+    """One row of a table: its settings' keys, the fields that it may read, and both directions."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys that it may write or read."""
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """Fields that it may read."""
+
+    def write(self, facts: Facts) -> Part:
+        """The settings of a layout."""
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """The fields that settings decide, as far as they are known.
+
+        Raises:
+            UsageError: a setting is wrong; names it, what was found and what was expected.
+        """
+
+
+@dataclass(frozen=True, slots=True)
+class Same:
+    """A number or text under another name. Absent, it has the framework's `default`, or is unknown.
+
+    `usual`: not written where it has this value. `unset`: values that mean that it is not set.
+    """
+
+    key: str
+    name: str
+    default: Any = None
+    usual: Any = None
+    unset: tuple[Any, ...] = ("auto",)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key."""
+        return (self.key,)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The field."""
+        return (self.name,)
+
+    def write(self, facts: Facts) -> Part:
+        """The value as it is."""
+        value = facts[self.name]
+        return Part(NOTHING if value == self.usual else {self.key: value})
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """The value, of the field's kind."""
+        value = settings.get(self.key, self.default)
+        if value is None or value in self.unset:
+            return Found({})
+        row = REQUEST.get(self.name) or MODEL[self.name]
+        return Found({self.name: checked(self.key, value, row.kind)})
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One value of a field: the settings that mean it, and `extra` ones that are written with them.
+
+    `only_read`: another way to say the value. `written`, `read`: what is not exact about it, in words.
+    """
+
+    value: Any
+    settings: Settings = field(default_factory=dict)
+    extra: Settings = field(default_factory=dict)
+    only_read: bool = False
+    written: str = ""
+    read: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A field with few values. Of options whose settings are all there, the one with most is meant."""
+
+    name: str
+    options: tuple[Option, ...]
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Keys of all options."""
+        return tuple(dict.fromkeys(key for one in self.options for key in (*one.settings, *one.extra)))
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The field."""
+        return (self.name,)
+
+    def write(self, facts: Facts) -> Part:
+        """The settings of the field's value; a value without any is lost."""
+        value = facts[self.name]
+        for option in self.options:
+            if option.value == value and not option.only_read:
+                settings = {**option.settings, **option.extra}
+                return Part(settings, (option.written,) if option.written else ())
+        return Part(lost=(f"{self.name} {value}",))
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """The value that the settings mean; no option without settings: unknown where there are none."""
+        for key in self.keys:
+            allowed = [one.settings[key] for one in self.options if key in one.settings]
+            if allowed and key in settings and settings[key] not in allowed:
+                expected = " or ".join(
+                    dict.fromkeys(str(one).lower() if one is True else str(one) for one in allowed)
+                )
+                raise UsageError(f"{key} is {shown(settings[key])}, expected {expected}")
+        meant = [one for one in self.options if one.settings.items() <= settings.items()]
+        if not meant:
+            return Found({})
+        option = max(reversed(meant), key=lambda one: len(one.settings))
+        return Found({self.name: option.value}, (option.read,) if option.read else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Lacks:
+    """Something that the framework has no setting for; `lost` names it, "" where a layout does without."""
+
+    lost: Callable[[Facts], str]
+    keys: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
+
+    def write(self, facts: Facts) -> Part:
+        """Nothing but the loss."""
+        lost = self.lost(facts)
+        return Part(lost=(lost,) if lost else ())
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Nothing."""
+        return Found({})
+
+
+def lacks(name: str, usual: Any) -> Lacks:
+    """A field that the framework only knows as `usual`."""
+    return Lacks(lambda facts: "" if facts[name] == usual else f"{name} {facts[name]}")
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Settings that every layout has."""
+
+    settings: Settings
+    fields: tuple[str, ...] = ()
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Its keys."""
+        return tuple(self.settings)
+
+    def write(self, facts: Facts) -> Part:
+        """The settings."""
+        return Part(self.settings)
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Nothing."""
+        return Found({})
+
+
+def checked(key: str, value: object, kind: Kind) -> Any:
+    """A setting's value, of a field's kind.
+
+    Raises:
+        UsageError: it is not accepted; names the key, what was found and what was expected.
+    """
+    found = kind.read(value)
+    if found is None:
+        raise UsageError(f"{key} is {shown(value)}, expected {kind.expected}")
+    return found

@@ -1,0 +1,96 @@
+"""Settings as command-line flags, as they stand in a shell script that starts a training run."""
+
+import re
+import shlex
+from collections.abc import Collection, Iterator
+from itertools import pairwise
+from math import prod
+
+from kernelcast.runtime.errors import DataError, one_line
+from kernelcast.runtime.frameworks.rows import Settings
+
+PROGRAM = "pretrain_gpt.py"
+LAUNCHER = ("--nnodes", "--nproc-per-node")
+"""Flags of torchrun, which stand before the program."""
+WORLD_SIZE = "WORLD_SIZE"
+"""A variable that is kept under its name."""
+
+_COMMENT = re.compile(r"(^|[ \t])#.*$", re.MULTILINE)
+_CONTINUED = re.compile(r"\\\r?\n")
+_ASSIGNMENT = re.compile(
+    r"^[ \t]*(?:export[ \t]+)?(\w+)=([\"']?)([^\s\"'();|$]{0,200})\2(?=\s|;|$)", re.MULTILINE
+)
+_VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^{}$]{0,200}))?\}|(\w+))")
+_ARITHMETIC = re.compile(r"\$\(\(([\w\s*]{1,200})\)\)")
+_FLAG = re.compile(r"--[A-Za-z]")
+_PUNCTUATION = "();|&"
+_MOST_STEPS = 16
+"""Variables that stand for variables."""
+
+
+def parse_shell(text: str, switches: Collection[str] = ()) -> Settings:
+    """Flags of a script or a command line; the last of several wins, as in argparse. `switches` have no value.
+
+    Variables stand for what the script assigns to them, `$((A * B))` for the product.
+
+    Raises:
+        DataError: quotes do not match.
+    """
+    text = _substituted(_CONTINUED.sub(" ", _COMMENT.sub(r"\1", text)))
+    lexer = shlex.shlex(text, posix=True, punctuation_chars=_PUNCTUATION)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    try:
+        words = list(lexer)
+    except ValueError as error:
+        raise DataError(f"not a shell script ({one_line(str(error))})") from error
+    known = _assigned(text)
+    variables = {WORLD_SIZE: known[WORLD_SIZE]} if WORLD_SIZE in known else {}
+    return variables | dict(_flags(words, switches))
+
+
+def _assigned(text: str) -> dict[str, str]:
+    return {name: value for name, _, value in _ASSIGNMENT.findall(text)}
+
+
+def _substituted(text: str) -> str:
+    """The text with values in place of variables and products, as far as they are known: inner ones first."""
+    for _ in range(_MOST_STEPS):
+        values = _assigned(text)
+
+        def value(match: re.Match[str], values: dict[str, str] = values) -> str:
+            name, default, plain = match.groups()
+            return values.get(name or plain, default or match[0])
+
+        def product(match: re.Match[str], values: dict[str, str] = values) -> str:
+            factors = [values.get(one.strip(), one.strip()) for one in match[1].split("*")]
+            known = all(one.isdecimal() and len(one) < 10 for one in factors)
+            return str(prod(map(int, factors))) if known else match[0]
+
+        before, text = text, _ARITHMETIC.sub(product, _VARIABLE.sub(value, text))
+        if text == before:
+            break
+    return text
+
+
+def _flags(words: list[str], switches: Collection[str]) -> Iterator[tuple[str, str | bool]]:
+    for word, after in pairwise([*words, ""]):
+        if not _FLAG.match(word):
+            continue
+        name, equals, value = word.partition("=")
+        name = name.replace("_", "-")  # torchrun takes its flags with either sign
+        if equals:
+            yield name, value
+        else:
+            is_value = after and name not in switches and not _FLAG.match(after) and after.strip(_PUNCTUATION)
+            yield name, after if is_value else True
+
+
+def render_shell(settings: Settings) -> str:
+    """A command: torchrun with its flags and the program, then one flag per line."""
+
+    def flag(name: str) -> str:
+        value = settings[name]
+        return name if value is True else f"{name} {shlex.quote(str(value))}"
+
+    launcher = " ".join(["torchrun", *(flag(name) for name in LAUNCHER if name in settings), PROGRAM])
+    return " \\\n  ".join([launcher, *(flag(name) for name in settings if name not in LAUNCHER)])

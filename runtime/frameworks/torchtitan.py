@@ -1,0 +1,251 @@
+"""torchtitan: its TOML configuration (docs/frameworks.md)."""
+
+import re
+from dataclasses import dataclass
+from itertools import accumulate
+from math import ceil
+
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.frameworks.cut import weighted_cut
+from kernelcast.runtime.frameworks.facts import Facts
+from kernelcast.runtime.frameworks.framework import Framework
+from kernelcast.runtime.frameworks.nested import parse_toml, render_toml
+from kernelcast.runtime.frameworks.rows import Choice, Found, Lacks, Option, Part, Same, Settings, checked
+from kernelcast.runtime.request.fields import LAYOUT, MODEL, OPTIONS
+from kernelcast.runtime.request.kinds import FLAG, choice, whole
+from kernelcast.runtime.step.partition import BLOCKS_AFTER, BLOCKS_BEFORE
+
+_DEGREE = LAYOUT["dp"].kind
+_NOT_SET = -1
+"""A shard degree of the ranks that are left, and a global batch without accumulation."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataParallel:
+    """Replicated ranks are ZeRO 0, sharded ones 3, or 2 where parameters stay whole from forward to backward."""
+
+    replicate: str = "parallelism.data_parallel_replicate_degree"
+    shard: str = "parallelism.data_parallel_shard_degree"
+    reshard: str = "parallelism.fsdp_reshard_after_forward"
+    fields: tuple[str, ...] = ("dp", "zero")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.replicate, self.shard, self.reshard)
+
+    def write(self, facts: Facts) -> Part:
+        """The nearest to ZeRO 1 that there is shards gradients too."""
+        dp, zero = facts["dp"], facts["zero"]
+        if zero == 0:
+            return Part({self.replicate: dp, self.shard: 1})
+        settings = {self.replicate: 1, self.shard: dp, self.reshard: "always" if zero == 3 else "never"}
+        return Part(settings, ("zero 1 (2 is used)",) if zero == 1 else ())
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Without a shard degree all ranks that are left are sharded: their number follows from the devices."""
+        replicated = checked(self.replicate, settings.get(self.replicate, 1), _DEGREE)
+        policy = checked(
+            self.reshard, settings.get(self.reshard, "default"), choice(("default", "always", "never"))
+        )
+        sharding = 3 if policy == "always" or (policy == "default" and facts["pp"] == 1) else 2
+        sharded = settings.get(self.shard, _NOT_SET)
+        if sharded == _NOT_SET:
+            found = {"zero": sharding}
+        else:
+            sharded = checked(self.shard, sharded, _DEGREE)
+            found = {"dp": replicated * sharded, "zero": 0 if sharded == 1 else sharding}
+        hybrid = replicated > 1 and sharded != 1
+        note = f"{replicated} replicas of sharded ranks (HSDP) are read as zero {sharding} over all ranks"
+        return Found(found, (note,) if hybrid else ())
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """A rank's batch: one micro-batch, or all micro-batches of a pipeline."""
+
+    local: str = "training.local_batch_size"
+    whole: str = "training.global_batch_size"
+    micro: str = "parallelism.pipeline_parallel_microbatch_size"
+    fields: tuple[str, ...] = ("micro_batch", "global_batch", "micro_batches")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.local, self.whole, self.micro)
+
+    def write(self, facts: Facts) -> Part:
+        """The pipeline's micro-batch only where there is a pipeline."""
+        micro_batch, global_batch = facts["micro_batch"], facts["global_batch"]
+        if facts["pp"] == 1:
+            return Part({self.local: micro_batch, self.whole: global_batch})
+        local = micro_batch * facts["micro_batches"]
+        return Part({self.local: local, self.whole: global_batch, self.micro: micro_batch})
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """A global batch above the ranks' batches is accumulated: as further micro-batches."""
+        size = OPTIONS["global_batch"].kind
+        local = checked(self.local, settings.get(self.local, 8), size)
+        is_pipeline = facts["pp"] > 1
+        micro = checked(self.micro, settings.get(self.micro, 1), _DEGREE) if is_pipeline else local
+        if settings.get(self.whole, _NOT_SET) == _NOT_SET:
+            if local % micro:
+                raise UsageError(f"{self.local} is {local}, expected a multiple of {self.micro} ({micro})")
+            return Found({"micro_batch": micro, "micro_batches": local // micro})
+        global_batch = checked(self.whole, settings[self.whole], size)
+        flushes = is_pipeline and "dp" in facts and global_batch != local * facts["dp"]
+        note = "gradient accumulation over several passes of the pipeline is read as one pass of more micro-batches"
+        return Found({"micro_batch": micro, "global_batch": global_batch}, (note,) if flushes else ())
+
+
+_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
+_WEIGHTS = ((BLOCKS_BEFORE, BLOCKS_AFTER), (1, 1), (0, 0))
+
+
+@dataclass(frozen=True, slots=True)
+class Pipeline:
+    """Schedule and cut. Embedding and output count as layers that the first and last chunk have less."""
+
+    schedule: str = "parallelism.pipeline_parallel_schedule"
+    before: str = "parallelism.pipeline_parallel_first_stage_less_layers"
+    after: str = "parallelism.pipeline_parallel_last_stage_less_layers"
+    per_chunk: str = "parallelism.pipeline_parallel_layers_per_stage"
+    modules: str = "parallelism.module_fqns_per_model_part"
+    fields: tuple[str, ...] = ("schedule", "virtual_stages", "layer_counts")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.schedule, self.before, self.after, self.per_chunk, self.modules)
+
+    def write(self, facts: Facts) -> Part:
+        """The cut by weights where they give it, else every chunk's modules."""
+        is_pipeline = facts["pp"] > 1
+        # A looped schedule has two chunks per stage or more.
+        is_known = is_pipeline and (facts["schedule"] != "interleaved" or facts["virtual_stages"] > 1)
+        schedule = _SCHEDULES.get(facts["schedule"], "1F1B") if is_known else "1F1B"
+        is_exact = schedule == _SCHEDULES.get(facts["schedule"])
+        lost = () if is_exact else (f"schedule {facts['schedule']} (1F1B is used)",)
+        if not is_pipeline:
+            return Part({}, lost)
+        cut = self._cut(facts["layers"], facts["virtual_stages"], facts["layer_counts"])
+        return Part({self.schedule: schedule, **cut}, lost)
+
+    def _cut(self, layers: int, virtual_stages: int, counts: tuple[int, ...]) -> dict[str, object]:
+        chunks = len(counts)
+        for before, after in _WEIGHTS:
+            per_chunk = ceil((layers + before + after) / chunks)
+            # Two chunks per device are the default of looped schedules; others follow from the layers of a chunk.
+            is_default = virtual_stages < 3
+            reached = is_default or ceil((layers + before + after) / per_chunk) == chunks
+            if reached and weighted_cut(layers, chunks, before, after) == counts:
+                settings: dict[str, object] = {self.before: before, self.after: after}
+                return settings if is_default else {**settings, self.per_chunk: per_chunk}
+        ends = list(accumulate(counts))
+        modules = [
+            [f"layers.{one}" for one in range(end - count, end)]
+            for end, count in zip(ends, counts, strict=True)
+        ]
+        modules[0].insert(0, "tok_embeddings")
+        modules[-1] += ["norm", "output"]
+        return {self.modules: modules}
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """The layers of every chunk as torchtitan cuts them."""
+        pp, layers = facts["pp"], facts["layers"]
+        name = settings.get(self.schedule, "1F1B")
+        names = {one.lower(): ours for ours, one in _SCHEDULES.items()}
+        schedule = facts.get("schedule", names.get(str(name).lower()))
+        if pp == 1:
+            return Found({"schedule": "1f1b", "virtual_stages": 1})
+        if schedule is None:
+            expected = " or ".join(_SCHEDULES.values())
+            raise UsageError(f"{self.schedule} is {shown(name)}, expected {expected} (or give --schedule)")
+        if self.modules in settings:
+            counts: tuple[int, ...] | None = self._modules(settings[self.modules])
+            chunks = len(counts or ())
+        else:
+            weight = whole(0, MODEL["layers"].kind.values[-1])
+            before, after = (checked(key, settings.get(key, 1), weight) for key in (self.before, self.after))
+            chunks = pp * (2 if schedule == "interleaved" else 1)
+            if self.per_chunk in settings:
+                per_chunk = checked(self.per_chunk, settings[self.per_chunk], MODEL["layers"].kind)
+                chunks = ceil((layers + before + after) / per_chunk)
+            counts = weighted_cut(layers, chunks, before, after)
+        is_single = schedule != "interleaved" and "schedule" not in facts
+        if counts is None or chunks % pp or (is_single and chunks > pp):
+            raise UsageError(
+                f"its {chunks} chunks of {layers} layers do not go onto pp {pp}, expected one per stage"
+                + ("" if is_single else ", or several")
+            )
+        return Found({"schedule": schedule, "virtual_stages": chunks // pp, "layer_counts": counts})
+
+    def _modules(self, value: object) -> tuple[int, ...]:
+        if isinstance(value, list) and all(isinstance(chunk, list) for chunk in value):
+            return tuple(sum(bool(re.match(r"layers\.", str(one))) for one in chunk) for chunk in value)
+        raise UsageError(f"{self.modules} is {shown(value)}, expected a list of lists of names")
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceParallel:
+    """On with tensor parallelism unless it is switched off."""
+
+    key: str = "parallelism.enable_sequence_parallel"
+    fields: tuple[str, ...] = ("sequence_parallel",)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The key."""
+        return (self.key,)
+
+    def write(self, facts: Facts) -> Part:
+        """Only where it is off: versions that read TOML do not know the key."""
+        if facts["tp"] == 1 or facts["sequence_parallel"]:
+            return Part()
+        return Part({self.key: False}, ("sequence_parallel off (before torchtitan's pull request 2386)",))
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Off without tensor parallelism."""
+        is_on = checked(self.key, settings.get(self.key, True), FLAG)
+        return Found({"sequence_parallel": facts["tp"] > 1 and is_on})
+
+
+_MODE = "activation_checkpoint.mode"
+_PRECISION = "training.mixed_precision_param"
+_HALF = {_PRECISION: "bfloat16"}
+_OWN = "selective recomputation keeps other operators' results than attention's"
+
+ROWS = (
+    Same("parallelism.tensor_parallel_degree", "tp", 1),
+    Same("parallelism.pipeline_parallel_degree", "pp", 1),
+    DataParallel(),
+    Pipeline(),
+    SequenceParallel(),
+    Batches(),
+    Same("training.seq_len", "sequence_length", 2048),
+    Choice(
+        "dtype",
+        (Option("float32", {_PRECISION: "float32"}), Option("bfloat16", _HALF), Option("float16", _HALF)),
+    ),
+    Choice(
+        "recompute",
+        (
+            Option("selective", only_read=True, read=_OWN),
+            Option("none", {_MODE: "none"}),
+            Option("selective", {_MODE: "selective"}, written=_OWN, read=_OWN),
+            Option("full", {_MODE: "full"}),
+        ),
+    ),
+    Lacks(lambda facts: "the model (a name and a flavor there)"),
+)
+
+_TABLE = re.compile(r"^[ \t]*\[[ \t]*(parallelism|training|activation_checkpoint)[ \t]*\]", re.MULTILINE)
+
+TORCHTITAN = Framework(
+    name="torchtitan",
+    title="torchtitan",
+    rows=ROWS,
+    parse=parse_toml,
+    render=render_toml,
+    is_form_of=lambda text: _TABLE.search(text) is not None,
+)

@@ -1,0 +1,163 @@
+"""Megatron-LM's flags, as scripts hold them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kernelcast.runtime import DataError, ModelConfig, Parallelism, UsageError, load_model
+from kernelcast.runtime.frameworks import Job, read_layout_text, write_layout
+
+MODEL = load_model("llama-3-8b")
+SCRIPT = r"""#!/bin/bash
+GPUS_PER_NODE=8
+NNODES=${SLURM_NNODES:-4}
+WORLD_SIZE=$((GPUS_PER_NODE * $NNODES))
+export TP=2
+PP="4"   # stages
+MODEL_ARGS=(
+    --num-layers 32 --hidden-size 4096
+    --swiglu
+)
+# --zero-is-commented-out 3
+PARALLEL="--tensor-model-parallel-size ${TP} --pipeline-model-parallel-size=$PP"
+torchrun --nproc_per_node $GPUS_PER_NODE --nnodes=$NNODES --master-addr "$ADDRESS" pretrain_gpt.py \
+    ${MODEL_ARGS[@]} $PARALLEL \
+    --tensor-model-parallel-size $TP --pipeline-model-parallel-size=$PP \
+    --micro-batch-size 1 --global-batch-size 128 --seq-length 4096 --lr 3e-4 \
+    --sequence-parallel --use-distributed-optimizer --recompute-activations 2>&1 | tee log
+"""
+
+
+def fields(text: str, model: ModelConfig = MODEL, **given: Any) -> dict[str, Any]:
+    devices = given.pop("devices", None)
+    return read_layout_text(text, "train.sh").request(model, given, devices).fields
+
+
+def test_a_script() -> None:
+    file = read_layout_text(SCRIPT, "train.sh")
+    assert file.framework.name == "megatron-lm"
+    assert file.sequence_length() == 4096
+    assert file.unread == ("--master-addr", "--lr")
+    assert (
+        fields(SCRIPT).items()
+        >= {
+            "tp": 2,
+            "pp": 4,
+            "dp": 4,
+            "micro_batch": 1,
+            "global_batch": 128,
+            "gpus_per_node": 8,
+            "sequence_parallel": True,
+            "zero": 1,
+            "recompute": "selective",
+            "schedule": "1f1b",
+            # Megatron-LM spreads layers evenly, where kernelcast counts embedding and output too.
+            "layer_counts": (8, 8, 8, 8),
+        }.items()
+    )
+
+
+def test_what_is_given_wins() -> None:
+    assert fields(SCRIPT, tp=4).items() >= {"tp": 4, "dp": 2}.items()  # the devices stay
+    assert fields(SCRIPT, dp=2).items() >= {"tp": 2, "pp": 4, "dp": 2, "global_batch": 128}.items()
+    assert fields(SCRIPT, devices=64)["dp"] == 8
+    assert fields(SCRIPT, pp=2)["layer_counts"] == (16, 16)
+    assert fields(SCRIPT, schedule="zero_bubble")["layer_counts"] == (8, 8, 8, 8)
+    assert "global_batch" not in fields(SCRIPT, micro_batches=3)
+    assert fields(SCRIPT.replace("TP=2", "TP=two"), tp=2)["dp"] == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ("--num-layers-per-virtual-pipeline-stage 4", {"schedule": "interleaved", "virtual_stages": 2}),
+        ("--num-virtual-stages-per-pipeline-rank 4", {"virtual_stages": 4}),
+        ("--decoder-first-pipeline-num-layers 6", None),
+        (
+            "--decoder-first-pipeline-num-layers 6 --decoder-last-pipeline-num-layers 6",
+            {"layer_counts": (6, 10, 10, 6)},
+        ),
+        ("--pipeline-model-parallel-layout 'Et*3|(t|)*6,t*23L'", {"virtual_stages": 2}),
+        ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", {"zero": 3}),
+        ("--use-distributed-optimizer", {"zero": 1}),
+        (
+            "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
+            {"recompute": "full"},
+        ),
+        ("", {"zero": 0, "recompute": "none", "sequence_parallel": False}),
+    ],
+)
+def test_flags(flags: str, expected: dict[str, Any] | None) -> None:
+    text = f"--pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 8 {flags}"
+    if expected is None:
+        with pytest.raises(UsageError, match=r"^train\.sh: pp 4, .* 6 does not divide 32 layers"):
+            fields(text, devices=4)
+    else:
+        assert fields(text, devices=4).items() >= expected.items()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("--tensor-model-parallel-size 2", "train.sh: does not tell dp, expected the devices of the job"),
+        (
+            "--tensor-model-parallel-size $TP",
+            "--tensor-model-parallel-size is '$TP', expected a whole number",
+        ),
+        ("WORLD_SIZE=8\n--tensor-model-parallel-size 3", "8 devices, expected a multiple of pp · tp (3)"),
+        (
+            "--tensor-model-parallel-size --bf16",
+            "--tensor-model-parallel-size is True, expected a whole number",
+        ),
+        ("--recompute-granularity some", "--recompute-granularity is 'some', expected selective or full"),
+        ("--pipeline-model-parallel-layout Ex", "expected chunks of E, t and L"),
+        (
+            "--pipeline-model-parallel-layout 'E(((t)*999999)*999999)*999999L'",
+            "expected chunks of E, t and L",
+        ),
+    ],
+)
+def test_refusals(text: str, said: str) -> None:
+    with pytest.raises(UsageError) as error:
+        fields(text)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("text", ["", "hello", "\n" * 200_000, "--lr 1", "--seq-length 'unclosed"])
+def test_texts_of_no_framework(text: str) -> None:
+    with pytest.raises(DataError, match=r"^train\.sh: (holds no setting|not a shell script)"):
+        read_layout_text(text, "train.sh")
+
+
+def test_another_model_is_said() -> None:
+    notes = read_layout_text(SCRIPT, "train.sh").request(load_model("gpt3-175b"), {"pp": 4}).notes
+    assert "--num-layers says layers 32, model gpt3-175b has 96, which is used" in notes
+    assert "--swiglu says activation swiglu, model gpt3-175b has gelu, which is used" in notes
+
+
+def test_variables_that_stand_for_each_other_end() -> None:
+    bomb = "A=$B$B\nB=$A$A\nC=$C\n" + "--seq-length $A " * 50
+    assert read_layout_text(bomb, "train.sh").settings["--seq-length"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "flags", "lost"),
+    [
+        ({}, "--untie-embeddings-and-output-weights --vocab-size 128256", ""),
+        ({"biases": "qkv"}, "--disable-bias-linear --add-qkv-bias", ""),
+        ({"biases": "mlp"}, "", "biases mlp"),
+        ({"parallel_residual": True}, "", "parallel_residual True"),
+        ({"tied_embeddings": True}, "", ""),
+        ({"learned_positions": 8192, "rotary": False}, "learned_absolute --max-position-embeddings 8192", ""),
+        ({"attention": "unfused"}, "--attention-backend unfused", "attention unfused (its softmax is fused)"),
+    ],
+)
+def test_the_model(changes: dict[str, Any], flags: str, lost: str) -> None:
+    layout = Parallelism(pp=1, tp=2, dp=1, micro_batch=1, micro_batches=1)
+    job = Job(model=replace(MODEL, **changes), parallelism=layout, gpus_per_node=8, dtype="float16")
+    written = write_layout("megatron-lm", job)
+    assert flags in " ".join(written.text.replace("\\\n", " ").split())
+    assert ("--untie" in written.text) == (not job.model.tied_embeddings)
+    assert "; ".join(written.lost) == lost

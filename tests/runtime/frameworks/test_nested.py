@@ -1,0 +1,126 @@
+"""torchtitan's TOML and DeepSpeed's JSON, as people write them."""
+
+from typing import Any
+
+import pytest
+
+from kernelcast.runtime import KernelcastError, load_model
+from kernelcast.runtime.frameworks import read_layout_text
+
+MODEL = load_model("llama-3-8b")
+SHARDED = "[parallelism]\npipeline_parallel_degree = 4\ndata_parallel_shard_degree = 2\n"
+
+
+def fields(text: str, **given: Any) -> dict[str, Any]:
+    devices = given.pop("devices", None)
+    return read_layout_text(text, "file").request(MODEL, given, devices).fields
+
+
+def notes(text: str) -> str:
+    return "; ".join(read_layout_text(text, "file").request(MODEL, {}, 64).notes)
+
+
+def test_torchtitan_where_nothing_is_said() -> None:
+    file = read_layout_text("[training]\nsteps = 10\nseq_len = 4096\n[optimizer]\nlr = 3e-4\n", "file")
+    assert file.unread == ("training.steps", "optimizer.lr")
+    found = file.request(MODEL, {}, 16)
+    # All ranks shard parameters, and a rank's batch of 8 is one micro-batch.
+    expected = {"pp": 1, "tp": 1, "dp": 16, "zero": 3, "micro_batch": 8, "micro_batches": 1}
+    assert found.fields.items() >= {**expected, "recompute": "selective"}.items()
+    assert "selective recomputation keeps other operators' results" in found.notes[0]
+
+
+def test_torchtitan_pipelines() -> None:
+    found = fields(SHARDED + "[training]\nlocal_batch_size = 16\n")
+    assert found.items() >= {"dp": 2, "micro_batch": 1, "micro_batches": 16, "zero": 2}.items()
+    # Embedding and output count as a layer each: 34 in 4 chunks.
+    assert found["layer_counts"] == (8, 9, 8, 7)
+    looped = SHARDED + 'pipeline_parallel_schedule = "interleaved1f1b"\n'
+    assert fields(looped)["virtual_stages"] == 2
+    assert fields(looped + "pipeline_parallel_layers_per_stage = 2\n" + _weights(0))["virtual_stages"] == 4
+    assert fields(SHARDED + _weights(0))["layer_counts"] == (8, 8, 8, 8)
+
+
+def _weights(weight: int) -> str:
+    ends = ("first", "last")
+    return "".join(f"pipeline_parallel_{end}_stage_less_layers = {weight}\n" for end in ends)
+
+
+def test_what_is_read_as_something_near_is_said() -> None:
+    hybrid = SHARDED + "data_parallel_replicate_degree = 8\n"
+    assert fields(hybrid)["dp"] == 16
+    assert "(HSDP) are read as zero 2 over all ranks" in notes(hybrid)
+    assert "several passes of the pipeline" in notes(SHARDED + "[training]\nglobal_batch_size = 512\n")
+    block = "--recompute-granularity full --recompute-method block --recompute-num-layers 2"
+    assert "some layers" in notes(block)
+
+
+@pytest.mark.parametrize(
+    ("text", "given", "expected"),
+    [
+        (
+            '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}',
+            {},
+            {"dp": 8, "micro_batch": 2, "global_batch": 64, "zero": 0},
+        ),
+        # Another micro-batch leaves ranks and global batch.
+        (
+            '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}',
+            {"micro_batch": 1},
+            {"dp": 8, "micro_batch": 1, "global_batch": 64},
+        ),
+        (
+            '{"train_batch_size": "auto", "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4,'
+            ' "zero_optimization": {"stage": 3}}',
+            {"devices": 8},
+            {"dp": 8, "micro_batch": 2, "micro_batches": 4, "zero": 3},
+        ),
+        (
+            '{"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "tensor_parallel": {"autotp_size": 4}}',
+            {"devices": 8},
+            {"dp": 2, "tp": 4, "global_batch": 64},
+        ),
+    ],
+)
+def test_deepspeed(text: str, given: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert fields(text, **given).items() >= expected.items()
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "file: not valid JSON"),
+        ('{"a":' * 100_000, "file: not valid JSON"),
+        ("[parallelism]\nx = ", "file: not valid TOML"),
+        (
+            "{}",
+            "file: holds no setting of a layout, expected those of Megatron-LM or torchtitan or DeepSpeed",
+        ),
+        (
+            '{"train_batch_size": 9, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 4}',
+            "train_batch_size is 9, expected a multiple of",
+        ),
+        (
+            '{"zero_optimization": {"stage": 5}}',
+            "zero_optimization.stage is 5, expected a whole number from 0 to 3",
+        ),
+        ('{"zero_optimization": {"stage": [1]}}', "zero_optimization.stage is [1], expected a whole number"),
+        ("[parallelism]\ntensor_parallel_degree = 2", "file: does not tell dp"),
+        (
+            SHARDED + 'pipeline_parallel_schedule = "ZBVZeroBubble"',
+            "expected 1F1B or GPipe or Interleaved1F1B",
+        ),
+        (SHARDED + "pipeline_parallel_layers_per_stage = 5", "do not go onto pp 4, expected one per stage"),
+        (
+            SHARDED + "pipeline_parallel_layers_per_stage = 7",
+            "file: its 5 chunks of 32 layers do not go onto pp 4",
+        ),
+        (SHARDED + "module_fqns_per_model_part = 3", "expected a list of lists of names"),
+        ('[activation_checkpoint]\nmode = "memory_budget"', "expected none or selective or full"),
+    ],
+)
+def test_refusals(text: str, said: str) -> None:
+    with pytest.raises(KernelcastError) as error:
+        fields(text)
+    assert said in str(error.value)
+    assert "\n" not in str(error.value)

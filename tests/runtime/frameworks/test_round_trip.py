@@ -1,0 +1,118 @@
+"""A layout written as a framework's arguments and read back is the same, as far as the framework can express it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from kernelcast.runtime import ModelConfig, Parallelism, UsageError, load_model
+from kernelcast.runtime.frameworks import FRAMEWORKS, Job, read_layout_text, write_layout
+from kernelcast.runtime.request.reading import read_layout
+from kernelcast.runtime.step.partition import layers_of_chunks, partition
+
+every_framework = pytest.mark.parametrize("name", FRAMEWORKS)
+Case = tuple[ModelConfig, Parallelism]
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> Case:
+    """A model and a layout of it, with a cut of its own in half the cases."""
+    model = replace(load_model("llama-3-8b"), layers=draw(st.integers(24, 40)), sequence_length=4096)
+    pp = draw(st.integers(1, 6))
+    interleaved = pp > 1 and draw(st.booleans())
+    virtual_stages = draw(st.integers(1, 4)) if interleaved else 1
+    schedule = "interleaved" if interleaved else draw(st.sampled_from(["1f1b", "gpipe", "zero_bubble"]))
+    counts = None
+    if draw(st.booleans()):
+        ends = sorted(draw(st.integers(0, model.layers)) for _ in range(pp * virtual_stages - 1))
+        counts = tuple(b - a for a, b in zip([0, *ends], [*ends, model.layers], strict=True))
+    layout = Parallelism(
+        pp=pp,
+        tp=draw(st.sampled_from([1, 2, 4, 8])),
+        dp=draw(st.integers(1, 6)),
+        micro_batch=draw(st.integers(1, 4)),
+        micro_batches=pp * draw(st.integers(1, 3)),
+        recompute=draw(st.sampled_from(["none", "selective", "full"])),
+        schedule=schedule,
+        virtual_stages=virtual_stages,
+        zero=draw(st.integers(0, 3)),
+        sequence_parallel=draw(st.booleans()),
+        layer_counts=counts,
+    )
+    try:
+        layers_of_chunks(model.layers, layout)
+    except UsageError:
+        assume(False)
+    return model, layout
+
+
+def plain(model: ModelConfig, layout: Parallelism) -> Parallelism:
+    """The same layout with what changes nothing in it at its plainest, and with the layers of every chunk."""
+    return replace(
+        layout,
+        zero=layout.zero if layout.dp > 1 else 0,
+        sequence_parallel=layout.sequence_parallel and layout.tp > 1,
+        layer_counts=layers_of_chunks(model.layers, layout),
+    )
+
+
+def expressible(name: str, model: ModelConfig, layout: Parallelism) -> Parallelism:
+    """What is left of a layout in a framework's arguments."""
+    changes: dict[str, Any] = {}
+    if layout.virtual_stages == 1 and (name == "megatron-lm" or layout.schedule == "interleaved"):
+        changes["schedule"] = "1f1b"
+    if name == "torchtitan":
+        if layout.schedule == "zero_bubble" or layout.pp == 1:
+            changes["schedule"] = "1f1b"
+        changes["zero"] = max(layout.zero, 2) if layout.zero else 0
+    if name == "deepspeed":
+        changes = {"schedule": "1f1b", "virtual_stages": 1, "sequence_parallel": False}
+        changes["layer_counts"] = partition(model.layers, layout.pp)
+        if layout.recompute == "selective":
+            changes["recompute"] = "none"
+    return replace(layout, **changes)
+
+
+def read_back(text: str, model: ModelConfig) -> tuple[Parallelism, dict[str, Any]]:
+    file = read_layout_text(text, "text")
+    assert file.unread == ()
+    fields, _ = file.request(model, {})
+    return read_layout(fields), fields
+
+
+@every_framework
+@given(case=cases(), gpus_per_node=st.integers(1, 9))
+def test_the_same_as_far_as_it_can_be_expressed(name: str, case: Case, gpus_per_node: int) -> None:
+    model, layout = case
+    layout = plain(model, layout)
+    written = write_layout(
+        name, Job(model=model, parallelism=layout, gpus_per_node=gpus_per_node, dtype="bfloat16")
+    )
+    expected = expressible(name, model, layout)
+    found, fields = read_back(written.text, model)
+    assert plain(model, found) == expected
+    assert fields.get("sequence_length", 4096) == 4096
+    # Whatever is not the same was said.
+    lost = "; ".join(written.lost)
+    for field, said in (
+        ("schedule", "schedule"),
+        ("virtual_stages", "virtual_stages"),
+        ("zero", "zero"),
+        ("recompute", "recompute"),
+        ("sequence_parallel", "sequence_parallel"),
+        ("layer_counts", "layers per chunk"),
+    ):
+        if getattr(expected, field) != getattr(layout, field):
+            assert said in lost
+
+
+@every_framework
+@given(case=cases())
+def test_what_is_read_is_written_the_same(name: str, case: Case) -> None:
+    model, layout = case
+    job = Job(model=model, parallelism=plain(model, layout), gpus_per_node=8, dtype="float32")
+    text = write_layout(name, job).text
+    again, _ = read_back(text, model)
+    assert write_layout(name, replace(job, parallelism=again)).text == text
