@@ -45,13 +45,15 @@ _USUAL_ELEMENT_BYTES = 2
 class Prior:
     """A bundle of another device, and the rates of both: times are scaled by what `origin` and `target` need at least.
 
-    `scaled_by` says in a few words what the scale rests on.
+    `scaled_by` says in a few words what the scale rests on; `is_comparable` whether both compute about alike, so that
+    times of the one are a guess at those of the other: GPUs with published peaks, or devices of one kind.
     """
 
     bundle: Bundle
     origin: Rates
     target: Rates
     scaled_by: str
+    is_comparable: bool
     _predictors: dict[Key, Predictor] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
@@ -63,18 +65,18 @@ class Prior:
         donor = bundle.manifest.compute[0]
         origin, target = _published(donor, dtype), _published(compute, dtype)
         if origin is not None and target is not None:
-            return cls(
-                bundle=bundle, origin=origin, target=target, scaled_by="the published peaks of both devices"
-            )
+            by = "the published peaks of both devices"
+            return cls(bundle=bundle, origin=origin, target=target, scaled_by=by, is_comparable=True)
         there, here = _rate(bundle.manifest.peaks, dtype), _rate(peaks, dtype)
         is_known = there is not None and here is not None
         return cls(
             bundle=bundle,
             origin=_measured(donor, there if is_known else None),
             target=_measured(compute, here if is_known else None),
-            scaled_by="the measured rates of matrix products of both; what is limited by memory is taken as it is"
+            scaled_by="the measured rates of matrix products, where these count"
             if is_known
-            else "nothing, as a peak is unknown: they are taken as they are",
+            else "nothing, as the peaks are not known of both devices",
+            is_comparable=donor.kind == compute.kind,
         )
 
     @property
