@@ -20,6 +20,12 @@ VERBS = MappingProxyType(
             "train",
             "Predict published collectives from descriptions of their fabrics.",
         ),
+        "prior": Verb(
+            "validate_prior",
+            "prior",
+            "train",
+            "Predict a device's operators from a few of its points and another device.",
+        ),
         "run": Verb(
             "validate_run", "run", "collector", "Train on this machine and compare with predictions."
         ),
@@ -34,5 +40,6 @@ def validate() -> None:
     \b
     kernelcast validate published Perlmutter
     kernelcast validate fabrics data
+    kernelcast validate prior a100-sxm gh200.db
     kernelcast validate run --bundle here.kcast --db bench.db
     """

@@ -1,11 +1,6 @@
-"""Which few points tell most about a device beside a prior: those after which the other answers are least uncertain.
+"""A few points of a plan beside a prior: `collect compute --prior NAME --points N`, and what they take."""
 
-The prior's errors are taken to be alike where workloads are (`Likeness`). Greedily, the next point is the one that
-lowers the sum of the posterior variances over all candidates most (Seo et al., "Gaussian process regression: active
-data selection and test point rejection", 2000), summed over the operator's directions.
-"""
-
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,16 +11,13 @@ from kernelcast.collector.machine.probe import probe
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.plans.plan import Plan, distinct_points, planned_operators
 from kernelcast.collector.plans.plan_memory import device_memory_bytes, point_bytes
-from kernelcast.runtime.bundle.correction import LIKENESS, centred
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.operators import Key, Operator
+from kernelcast.runtime.operators import Operator
 from kernelcast.sampling.design import FIRST_ROWS, positions, space_filling
 from kernelcast.store import Database
 from kernelcast.train.dataset import Array
 from kernelcast.train.prior import Prior
-
-MOST_CANDIDATES = 250
-"""Workloads of an operator that points are chosen from and for, drawn at random where there are more."""
+from kernelcast.train.prior_points import MOST_CANDIDATES, answered, most_telling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,37 +65,6 @@ def points_by_prior(
         corrected=tuple(corrected),
         apart=tuple(apart),
     )
-
-
-def answered(prior: Prior, op: Operator) -> tuple[Key, ...]:
-    """What the prior answers of an operator, in one direction or several."""
-    return tuple((op.name, direction) for direction in op.costs if (op.name, direction) in prior)
-
-
-def most_telling(prior: Prior, keys: Sequence[Key], vectors: Array, count: int) -> list[int]:
-    """Numbers of the `count` workloads [candidates, features] to measure, the most telling first."""
-    left, noises = [], []
-    for key in keys:
-        places = prior.positions(key, vectors)
-        places = centred(places, places)
-        covariance = LIKENESS.covariance(places, places)
-        # Directions count alike, however uncertain they are.
-        left.append(covariance / np.trace(covariance))
-        noises.append(LIKENESS.noise**2 / np.trace(covariance))
-    chosen: list[int] = []
-    while len(chosen) < min(count, len(vectors)):
-        gain = np.sum(
-            [(one**2).sum(axis=0) / (np.diag(one) + own) for one, own in zip(left, noises, strict=True)],
-            axis=0,
-        )
-        gain[chosen] = -1.0
-        best = int(np.argmax(gain))
-        chosen.append(best)
-        left = [
-            one - np.outer(one[:, best], one[:, best]) / (one[best, best] + own)
-            for one, own in zip(left, noises, strict=True)
-        ]
-    return chosen
 
 
 def calls_us(prior: Prior, op: Operator, vectors: Array) -> Array | None:

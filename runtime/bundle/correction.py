@@ -42,8 +42,8 @@ class Likeness:
     time: float = 0.3
     time_scale: float = 2.0
     efficiency: float = 1.0
-    shape: float = 0.05
-    shape_scale: float = 2.0
+    shape: float = 0.1
+    shape_scale: float = 3.0
     value: float = 0.003
     value_scale: float = 0.3
     noise: float = 0.06
