@@ -104,7 +104,7 @@ def test_few_points_correct_the_prior_and_the_rest_is_carried_over(
     assert bundle.manifest.compute == (NEW,)
     assert bundle.models["gelu", FORWARD] == donor.models["gelu", FORWARD]
     assert error(donor, "gelu", FORWARD, workloads, new_us) > 0.3
-    assert error(bundle, "gelu", FORWARD, workloads, new_us) < 0.06
+    assert error(bundle, "gelu", FORWARD, workloads, new_us) < 0.1
     points = {
         key: entry.transfer and entry.transfer.correction and entry.transfer.correction.points
         for key, entry in bundle.entries.items()
