@@ -1,6 +1,6 @@
 """An estimate as readable text, for a terminal or a file."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 
 from kernelcast.cli.tables import seconds, seconds_precisely, text_table
@@ -14,10 +14,11 @@ from kernelcast.runtime.views.step_breakdown import operator_totals
 TOP_OPERATORS = 12
 
 
-def render(estimate: Estimate) -> str:
-    """Headline, components, stages, memory, the longest operators, warnings."""
+def render(estimate: Estimate, *, facts: Sequence[str] = (), sections_after: Sequence[str] = ()) -> str:
+    """Headline with further `facts`, further sections, components, stages, memory, the longest operators, warnings."""
     sections = [
-        headline(estimate),
+        "\n".join((headline(estimate), *facts)),
+        *sections_after,
         "Components\n" + _components(estimate),
         "Stages, per micro-batch (forward, backward) and per update\n" + _stages(estimate),
         f"Memory per device, {_room(estimate)}\n" + _memory(estimate),

@@ -1,13 +1,14 @@
 """`kernelcast predict`: the time of a training step from a bundle, a model and a layout."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from kernelcast.cli.estimate_files import EstimateFiles
-from kernelcast.cli.estimate_text import headline, render
+from kernelcast.cli.estimate_text import headline
 from kernelcast.cli.explain import explain, render_explanations
 from kernelcast.cli.frameworks import (
     as_option,
@@ -17,6 +18,8 @@ from kernelcast.cli.frameworks import (
     print_layout,
     read_fields,
 )
+from kernelcast.cli.intent_options import hardware_names, take_wish, wish_options
+from kernelcast.cli.intent_text import render_answer, render_comparison
 from kernelcast.cli.options import (
     bundle_option,
     chosen_bundle,
@@ -28,8 +31,10 @@ from kernelcast.cli.sizes import parse_size
 from kernelcast.runtime import Estimator, UsageError, load_model
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
+from kernelcast.runtime.intent.answer import answer
+from kernelcast.runtime.intent.comparison import compare
+from kernelcast.runtime.intent.open_request import read_open_request
 from kernelcast.runtime.request.fields import REQUEST
-from kernelcast.runtime.request.reading import read_request
 
 
 @click.command("predict")
@@ -37,9 +42,7 @@ from kernelcast.runtime.request.reading import read_request
 @model_option
 @field_options(*REQUEST.values(), old={"layer_counts": "--stages"})
 @layout_option
-@click.option(
-    "--gpus", type=click.IntRange(min=1), help="Devices, with --layout where the file does not tell them."
-)
+@wish_options
 @click.option(
     "--gpu-memory", metavar="SIZE", help="Memory of a device, 80GB or 40GiB.  [default: the bundle's]"
 )
@@ -61,7 +64,6 @@ def predict(
     hardware: str | None,
     model_name: str,
     layout: str | None,
-    gpus: int | None,
     gpu_memory: str | None,
     no_calibration: bool,
     explained: str | None,
@@ -74,33 +76,55 @@ def predict(
 ) -> None:
     """Predict the time of one training step.
 
+    With --gpus, --days or --largest, what is not given of the layout is searched; with --layout, --gpus is what
+    the file does not tell. --hardware takes several names with --gpus, separated by commas, and compares them.
+
     \b
     kernelcast predict --bundle here.kcast --model gpt.toml --pp 2 --micro-batch 4 --micro-batches 8
     kernelcast predict --hardware a100-sxm --model llama-2-7b --tp 4 --dp 16 --micro-batch 1 --global-batch 256
+    kernelcast predict --hardware a100-sxm --model llama-3-8b --gpus 64 --global-batch 512 --tokens 1T
     kernelcast predict --hardware a100-sxm --model llama-2-7b --layout train.sh --gpus 64
     """
-    path = chosen_bundle(bundle, hardware)
+    names = hardware_names(hardware)
+    wish = take_wish(fields)
+    paths = {one: chosen_bundle(bundle, one) for one in names or (None,)}
     # Checked before the bundle is read: what was asked for is the cheaper thing to get wrong.
     given = {name: value for name, value in fields.items() if value is not None}
     if gpu_memory is not None:
         given["gpu_memory_bytes"] = parse_size(gpu_memory, name="gpu_memory")
     check_alone(framework, as_json=as_json, explain=explained)
-    if layout is None and gpus is not None:
-        raise UsageError("--gpus is given without --layout, expected both")
     sequence_length = fields["sequence_length"]
     if layout is not None:
         file = open_layout(layout)
         sequence_length = sequence_length or file.sequence_length()
     model = load_model(model_name, sequence_length=sequence_length)
     if layout is not None:
-        given = read_fields(file, model, given, gpus)
-    asked = read_request(given)
+        if wish.days is not None or wish.largest is not None:
+            raise UsageError(
+                "--layout is given with --days or --largest, expected not: it leaves nothing open"
+            )
+        # The file gives the whole layout: devices complete it, and nothing is searched.
+        given, wish = read_fields(file, model, given, wish.gpus), replace(wish, gpus=None)
+    wish.check(given, names)
     fabric = find_fabric(given["fabric"]) if "fabric" in given else None
     if database is not None and explained is None:
         raise UsageError("--db is given without --explain, expected both")
+    if len(names) > 1 and (trace or html or explained or framework):
+        raise UsageError("several hardware is given with --trace, --html, --explain or --as, expected one")
     files = EstimateFiles(trace=trace, html=html)
-    estimator = Estimator.load(path, calibrated=not no_calibration)
-    estimate = estimator.predict(model=model, fabric=fabric, **asked)
+    estimators = {one: Estimator.load(path, calibrated=not no_calibration) for one, path in paths.items()}
+    if len(names) > 1:
+        values_of = {**given, "gpus": wish.gpus}
+        requests = {
+            name: read_open_request(values_of, model=model, estimator=estimators[name], fabric=fabric)
+            for name in names
+        }
+        comparison = compare(requests, wish)
+        click.echo(json.dumps(comparison.to_dict(), indent=2) if as_json else render_comparison(comparison))
+        return
+    [(name, estimator)] = estimators.items()
+    found = answer(estimator, wish, given, model=model, fabric=fabric, price_per_gpu_hour=wish.price(name))
+    estimate = found.estimate
     files.write(estimate)
     explanations = (
         ()
@@ -110,11 +134,11 @@ def predict(
     if framework is not None:
         print_layout(framework, estimate)
     elif as_json:
-        values = estimate.to_dict()
+        values = found.to_dict()
         if explained is not None:
             values["explanations"] = [explanation.to_dict() for explanation in explanations]
         click.echo(json.dumps(values, indent=2))
     elif explained is not None:
         click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
     else:
-        click.echo(render(estimate))
+        click.echo(render_answer(found))

@@ -17,12 +17,14 @@ from kernelcast.cli.options import (
     model_option,
     no_calibration_option,
 )
-from kernelcast.cli.sizes import in_gib, parse_size
+from kernelcast.cli.sizes import in_days, in_gib, parse_size
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE, warning_lines
-from kernelcast.runtime.request.fields import DEGREES, REQUEST, SEARCH, option_name
+from kernelcast.runtime.estimate.training import training
+from kernelcast.runtime.request.fields import DEGREES, REQUEST, SEARCH, TOKENS, option_name
+from kernelcast.runtime.request.kinds import with_unit
 from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.search import Answer, Question, SearchResult, search
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, read_question
@@ -63,7 +65,7 @@ def _limit_options(function: F) -> F:
 @click.option(
     "--gpu-memory", metavar="SIZE", help="Memory of a device: 80GB, 40GiB, any.  [default: the bundle's]"
 )
-@field_options(REQUEST["timeline"], SEARCH["rank_by"])
+@field_options(REQUEST["timeline"], SEARCH["rank_by"], TOKENS)
 @_limit_options
 @field_options(REQUEST["bucket_entries"], SEARCH["top"])
 @no_calibration_option
@@ -83,6 +85,7 @@ def search_(
     framework: str | None,
     as_json: bool,
     scheduler: str | None,
+    tokens: int | None,
     **options: Any,
 ) -> None:
     """Find the fastest layouts: every valid one is evaluated, those that do not fit into memory are left out.
@@ -108,13 +111,13 @@ def search_(
         else:
             result = _on_dask(scheduler, estimator, question, report)
     if as_json:
-        click.echo(json.dumps(result.to_dict(), indent=2))
+        click.echo(json.dumps(result.to_dict(tokens=tokens), indent=2))
     if result.best is None:
         raise DataError(result.why_nothing())
     if framework is not None:
         print_layout(framework, result.best.estimate)
     elif not as_json:
-        click.echo(render(result, pareto=pareto))
+        click.echo(render(result, pareto=pareto, tokens=tokens))
 
 
 def _late_progress(stack: ExitStack) -> Report:
@@ -149,7 +152,7 @@ def _on_dask(scheduler: str, estimator: Estimator, question: Question, report: R
     return search_on_dask(scheduler, estimator, question, report=report)
 
 
-def render(result: SearchResult, *, pareto: bool) -> str:
+def render(result: SearchResult, *, pareto: bool, tokens: int | None = None) -> str:
     """A result as readable text: the best layouts, the front if asked for, what was looked at, warnings."""
     best = result.best
     if best is None:
@@ -158,10 +161,10 @@ def render(result: SearchResult, *, pareto: bool) -> str:
     sections = [
         f"best of {result.counts.layouts:,} layouts of {space.model.name}, {space.global_batch} samples per update: "
         f"step {seconds_precisely(best.step_time_s)}, {rate(best.tokens_per_s_per_gpu)} tokens/s per device",
-        text_table(_HEADERS, _rows(result.top)),
+        _table(result.top, tokens),
     ]
     if pareto:
-        sections.append("Pareto front of time and memory\n" + text_table(_HEADERS, _rows(result.front)))
+        sections.append("Pareto front of time and memory\n" + _table(result.front, tokens))
     return "\n\n".join([*sections, "\n".join(_notes(result))])
 
 
@@ -169,6 +172,15 @@ _HEADERS = (
     "", "step", "tokens/s/device", "TFLOP/s/device", "MFU", "GiB", *DEGREES, "micro-batch", "schedule",
     "recompute", "ZeRO", "seq.", "warnings",
 )  # fmt: skip
+
+
+def _table(answers: tuple[Answer, ...], tokens: int | None) -> str:
+    rows = _rows(answers)
+    if tokens is None:
+        return text_table(_HEADERS, rows)
+    days = [in_days(training(answer.estimate, tokens).days) for answer in answers]
+    headers = (*_HEADERS[:2], f"days for {with_unit(tokens)}", *_HEADERS[2:])
+    return text_table(headers, [[*row[:2], one, *row[2:]] for row, one in zip(rows, days, strict=True)])
 
 
 def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:

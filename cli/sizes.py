@@ -1,8 +1,9 @@
-"""Amounts of memory as people write them: `80GB`, `40GiB`."""
+"""Amounts of memory as people write them: `80GB`, `40GiB`; and of days."""
 
 import re
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.views.formatting import three_digits
 
 _UNITS = {
     "B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
@@ -35,3 +36,8 @@ def in_gib(size_bytes: float) -> str:
     """A size in GiB, without the unit: `12.3`, small ones with more digits, `0.012`."""
     size_gib = size_bytes / 2**30
     return f"{size_gib:.{1 if size_gib >= 10 else 2 if size_gib >= 1 else 3}f}"
+
+
+def in_days(days: float) -> str:
+    """A number of days without the unit: `1,234.5`, few of them with three digits, `0.125`."""
+    return f"{days:,.1f}" if days >= 10 else three_digits(days)

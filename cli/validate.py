@@ -26,6 +26,9 @@ VERBS = MappingProxyType(
             "train",
             "Predict a device's operators from a few of its points and another device.",
         ),
+        "steps": Verb(
+            "validate_steps", "steps", "all", "Score predictions against training steps that others measured."
+        ),
         "run": Verb(
             "validate_run", "run", "collector", "Train on this machine and compare with predictions."
         ),
@@ -38,6 +41,7 @@ def validate() -> None:
     """Predict training steps and collectives that were measured, and print predicted, measured and error.
 
     \b
+    kernelcast validate steps
     kernelcast validate published Perlmutter
     kernelcast validate fabrics data
     kernelcast validate prior a100-sxm gh200.db

@@ -23,6 +23,7 @@ TEXT = RESULTS / "page.md"
 # Where in page.md each kind of result goes, by the format that it names.
 PLACES = {
     "kernelcast.published_validation/2": "published",
+    "kernelcast.steps/1": "steps of others",
     "kernelcast.calibration/1": "calibration",
     "kernelcast.validation-run/2": "real steps",
 }
@@ -164,6 +165,42 @@ def _components(runs: Sequence[dict[str, Any]]) -> Iterator[str]:
     yield from table(("component", *(run["label"] for run in runs)), rows)
 
 
+def _steps_of_others(result: dict[str, Any]) -> Iterator[str]:
+    """Scores by model of every runs file, of `validate steps --json`."""
+    heads = (
+        "steps of", "model", "steps", "mean error", "mean absolute", "in interval", "half-width", "memory error",
+        "predicted too large", "published error",
+    )  # fmt: skip
+    rows = [
+        (
+            file["site"],
+            score["model"],
+            str(score["steps"]),
+            signed(score["mean_error"]),
+            share(score["mean_abs_error"]),
+            f"{score['inside']} of {score['predicted']}",
+            share(score["median_half_width"]),
+            signed(score["mean_memory_error"]),
+            str(score["too_large"] or "–"),
+            share(score["mean_abs_published_error"]),
+        )
+        for file in result["files"]
+        for score in file["scores"]
+    ]
+    yield from table(heads, rows)
+    yield ""
+    for file in result["files"]:
+        licence = f" ({file['licence']})" if file["licence"] else ""
+        yield (
+            f"- {file['site']}: {file['hardware']}; {file['stack']}. "
+            f"Predicted as `{file['asked']}` over `{file['fabric']}`. Measured: {file['source']}{licence}."
+        )
+        yield from (
+            f"  Not predicted: {step['label']}: {step['reason']}" for step in file["steps"] if step["reason"]
+        )
+    yield ""
+
+
 def _calibration(result: dict[str, Any]) -> Iterator[str]:
     """Errors before and after, of `calibrate --json`."""
     calibration, means = result["calibration"], result["mean_abs_error"]
@@ -269,7 +306,12 @@ def _configuration(run: dict[str, Any]) -> tuple[str, ...]:
     )
 
 
-_TABLES = {"published": _published, "calibration": _calibration, "real steps": _real_steps}
+_TABLES = {
+    "published": _published,
+    "steps of others": _steps_of_others,
+    "calibration": _calibration,
+    "real steps": _real_steps,
+}
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:

@@ -12,6 +12,7 @@ from kernelcast.runtime.errors import shown, shown_path
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.validate.runs_fields import (
     DEFAULT_FIELDS,
+    GIB,
     RELATIVE_ERROR,
     RUN_FIELDS,
     SECONDS,
@@ -24,7 +25,8 @@ from kernelcast.validate.runs_fields import (
 from kernelcast.validate.runs_models import RunModels
 
 _MAX_FILE_BYTES = 1 << 20
-_FILE_FIELDS = ("site", "hardware", "source", "defaults", "models", "runs")
+_OPTIONAL_TEXTS = ("device", "fabric", "stack", "licence")
+_FILE_FIELDS = ("site", "hardware", "source", *_OPTIONAL_TEXTS, "defaults", "models", "runs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +35,7 @@ class MeasuredRun:
 
     `cluster` is None where the file does not give the devices per node; the bundle's then hold. Component names are
     those of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors are
-    those of others' predictions, predicted / measured - 1.
+    those of others' predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device.
     """
 
     label: str
@@ -45,13 +47,15 @@ class MeasuredRun:
     published_error: float | None = None
     published_components: Mapping[str, float] | None = None
     measured_components: Mapping[str, float] | None = None
+    memory_gib: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsFile:
     """A site's measured steps in the file's order, with their hardware and their source.
 
-    `digest` is the SHA-256 of the file, hexadecimal.
+    `digest` is the SHA-256 of the file, hexadecimal. `hardware` is a text; `device` and `fabric` are names of what
+    ships, `stack` is the software that ran the steps: texts, empty where the file does not say.
     """
 
     site: str
@@ -59,6 +63,10 @@ class RunsFile:
     source: str
     digest: str
     runs: tuple[MeasuredRun, ...]
+    device: str = ""
+    fabric: str = ""
+    stack: str = ""
+    licence: str = ""
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -99,6 +107,7 @@ class RunsFile:
             source=text(document, "source"),
             digest=digest,
             runs=tuple(_run(number, run, defaults, models) for number, run in enumerate(runs, start=1)),
+            **{name: text(document, name) for name in _OPTIONAL_TEXTS if name in document},
         )
 
 
@@ -147,6 +156,7 @@ def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: R
             else None,
             published_components=components(values, "published_components", RELATIVE_ERROR),
             measured_components=components(values, "measured_components", SECONDS),
+            memory_gib=number_of(values, "memory_gib", GIB) if "memory_gib" in values else None,
         )
     except (UsageError, DataError) as error:
         raise type(error)(f"{where}: {error}") from error

@@ -21,6 +21,7 @@ RUN_FIELDS = (
     *DEFAULT_FIELDS,
     "measured_s",
     "measured_components",
+    "memory_gib",
     "published_error",
     "published_components",
 )
@@ -29,6 +30,7 @@ COMPONENT_NAMES = tuple(Components(**dict.fromkeys((f.name for f in fields(Compo
 
 _TEXT = text_kind("a text on one line", one_line=True)
 SECONDS = number(0, 1e9, "seconds, a number above 0", above=True)
+GIB = number(0, 1e6, "GiB, a number above 0", above=True)
 RELATIVE_ERROR = number(-1, 1e9, "a fraction above -1 (-0.05: 5 % too short)", above=True)
 
 

@@ -3,7 +3,7 @@
 The table behind `kernelcast.toml`, `#KERNELCAST` lines, the site file and the options of the command.
 """
 
-from kernelcast.runtime.request.fields import REQUEST, Field, table
+from kernelcast.runtime.request.fields import REQUEST, TOKENS, Field, table
 from kernelcast.runtime.request.kinds import Kind, number, read_decimal, text, whole
 from kernelcast.walltime.durations import read_duration
 
@@ -54,7 +54,7 @@ FIELDS = table(
     Field("model", text("a model's name or a file's path"), "Model: its name, or its file."),
     *REQUEST.values(),
     Field("steps", _STEPS, "Steps (updates) that the job runs."),
-    Field("tokens", whole(1, 10**18), "Tokens that it trains on, instead of steps."),
+    Field("tokens", TOKENS.kind, "Tokens that it trains on, instead of steps."),
     Field("startup", _duration(), "From the job's start to its first step.", 0),
     Field("checkpoint_every", _STEPS, "Steps between checkpoints.", unit="steps"),
     Field("checkpoint_cost", _duration(), "How long one checkpoint stops the training."),

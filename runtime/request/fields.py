@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.kinds import FLAG, Kind, choice, counts, text, whole
+from kernelcast.runtime.request.kinds import FLAG, Kind, choice, counted, counts, number, text, whole
 from kernelcast.runtime.request.spelling import nearest_names
 
 Norm = Literal["layer_norm", "rms_norm"]
@@ -161,6 +161,17 @@ SEARCH = table(
     Field("top", whole(1, 10_000), "How many of the best to show.", 10),
 )
 """Fields that only a search has."""
+
+TOKENS = Field("tokens", counted(1, 10**18), "Tokens to train on, such as 300B or 15T: adds the days of training.")
+WISHES = table(
+    Field("gpus", _SIZE, "Devices, all of which are used: searches what is not given of the layout."),
+    TOKENS,
+    Field("days", number(0, 36_600, "days, a number above 0 and at most 36600", above=True),
+          "Finds the fewest devices that train the tokens in these days."),
+    Field("largest", choice(("global-batch", "sequence-length")),
+          "Finds the largest global batch or sequence length that fits into the memory."),
+)
+"""What a layout is searched for, where a prediction does not give all of it."""
 # fmt: on
 
 

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
@@ -54,6 +54,29 @@ def whole(low: int, high: int) -> Kind:
         read=read,
         values=range(low, high + 1),
     )
+
+
+_TIMES = {"k": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
+
+
+def counted(low: int, high: int) -> Kind:
+    """Whole numbers; as text also with a unit, in upper or lower case: `15T`, `300B`, `1.5M`."""
+    plain = whole(low, high)
+    times = {unit.lower(): factor for unit, factor in _TIMES.items()}
+
+    def read(value: object) -> Value | None:
+        if not isinstance(value, str) or value[-1:].lower() not in times:
+            return plain.read(value)
+        number = read_decimal(value[:-1])
+        return None if number is None else plain.read(str(number * times[value[-1].lower()]))
+
+    return replace(plain, expected=f"{plain.expected}, such as 300B or 15T (units k, M, B, T)", read=read)
+
+
+def with_unit(count: float) -> str:
+    """A count with the unit that `counted` reads, and up to four digits: `15T`, `1.5B`, `640`."""
+    unit, factor = next(((u, f) for u, f in reversed(_TIMES.items()) if count >= f), ("", 1))
+    return f"{count / factor:.4g}{unit}"
 
 
 def choice(values: Sequence[str]) -> Kind:

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.found import Counts
@@ -35,8 +36,8 @@ class Answer:
         """Tokens per second and device."""
         return self.estimate.tokens_per_s / self.parallelism.world_size
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+    def to_dict(self, *, tokens: int | None = None) -> dict[str, Any]:
+        """Plain values; with `tokens` also what training on them takes."""
         interval = self.estimate.interval_s
         return {
             "parallelism": plain_layout(self.parallelism),
@@ -47,6 +48,7 @@ class Answer:
             "tflops_per_device": self.estimate.flops_per_s_per_device / 1e12,
             "mfu": self.estimate.mfu,
             "memory_bytes": self.memory_bytes,
+            **({} if tokens is None else training(self.estimate, tokens).to_dict()),
             **self.estimate.warning_values(),
         }
 
@@ -114,8 +116,8 @@ class SearchResult:
             examples = "; ".join(filter(None, (products, examples)))
         return f"model {question.space.model.name} has no valid layout on {asked} ({examples})"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON, form `kernelcast.search/2` (docs/json.md)."""
+    def to_dict(self, *, tokens: int | None = None) -> dict[str, Any]:
+        """Plain values for JSON, form `kernelcast.search/2` (docs/json.md); with `tokens` also how long they take."""
         space = self.question.space
         return {
             "format": SEARCH_FORMAT,
@@ -126,13 +128,13 @@ class SearchResult:
                 for name, refusal in self.refusals.by_field.items()
             },
             "problems": list(self.problems),
-            "best": None if self.best is None else self.best.to_dict(),
-            "top": [answer.to_dict() for answer in self.top],
+            "best": None if self.best is None else self.best.to_dict(tokens=tokens),
+            "top": [answer.to_dict(tokens=tokens) for answer in self.top],
             "provenance": None if self.best is None else self.best.estimate.provenance.to_dict(),
             "peak": None
             if self.best is None or self.best.estimate.peak is None
             else self.best.estimate.peak.to_dict(),
-            "front": [answer.to_dict() for answer in self.front],
+            "front": [answer.to_dict(tokens=tokens) for answer in self.front],
             "smallest": None if self.smallest is None else self.smallest.to_dict(),
             "asked": {
                 "model": space.model.name,

@@ -10,14 +10,12 @@ from kernelcast.runtime.answers.collective_times import Collectives, collective_
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.estimate.layouts import SCHEDULES, Layouts
-from kernelcast.runtime.memory import largest_stage_bytes, on_cpu
+from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.search.found import Found
+from kernelcast.runtime.search.needed_memory import needed_bytes
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked
 from kernelcast.runtime.search.space import Refusals
-
-_AT_ONCE = 1 << 10
 
 Report = Callable[[int, int, str], None]
 """Takes (done, total, what) now and then."""
@@ -149,7 +147,7 @@ class _Sweep:
         for layouts, units in blocks:
             counts.layouts += len(layouts)
             if len(layouts):
-                memory = self._memory_bytes(layouts)
+                memory = needed_bytes(self.predictor.bundle, question.space.model, layouts)
                 found.look_at_memory(layouts, memory)
                 if question.gpu_memory_bytes is not None:
                     fits = memory <= question.gpu_memory_bytes
@@ -162,22 +160,3 @@ class _Sweep:
             if self.report is not None:
                 total = self.passes * -(-self.units // self.shards)
                 self.report(min(self.done, total), total, f"{counts.layouts:,} layouts")
-
-    def _memory_bytes(self, layouts: Layouts) -> NDArray[np.float64]:
-        """What the fullest device of every layout needs."""
-        # Some at a time: each has a row for every stage that can be the fullest.
-        parts = (
-            Layouts(layouts.table[first : first + _AT_ONCE]) for first in range(0, len(layouts), _AT_ONCE)
-        )
-        bundle = self.predictor.bundle.manifest
-        needed = [
-            largest_stage_bytes(
-                self.question.space.model,
-                **part.columns(),
-                schedules=SCHEDULES,
-                dtype=bundle.dtype,
-                is_cpu=on_cpu(bundle.compute),
-            )
-            for part in parts
-        ]
-        return np.concatenate(needed)

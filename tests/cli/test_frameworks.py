@@ -105,9 +105,9 @@ def test_options_win_and_the_rest_is_named(asked: Callable[..., Result]) -> None
             "standard input: 8 devices, expected pp · tp · dp (4)",
         ),
         (["--layout", "missing"], "layout file missing: no such file"),
-        (["--gpus", "8"], "--gpus is given without --layout, expected both"),
+        (["--gpus", "8"], "global_batch is not given, expected it with a search for a layout"),
         (["--as", "deepspeed", "--json"], "--as and --json are both given, expected one of them"),
-        ([], "micro_batch is not given, expected a whole number from 1 to 1000000"),
+        ([], "micro_batch is not given, expected it, or gpus and global_batch to search for a layout"),
     ],
 )
 def test_refusals(asked: Callable[..., Result], arguments: list[str], said: str) -> None:

@@ -121,7 +121,7 @@ def test_wrong_use_is_one_line(arguments: list[str], message: str) -> None:
 def test_readme_shows_what_is_printed() -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     example = re.search(
-        r"^\$ \.venv/bin/kernelcast predict (.*) \\\n +\| grep -E '(.*)'\n((?:.*\n)*?)```$",
+        r"^\$ kernelcast predict (.*) \\\n +\| grep -E '(.*)'\n((?:.*\n)*?)```$",
         page,
         re.MULTILINE,
     )

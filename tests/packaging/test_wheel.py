@@ -186,6 +186,57 @@ def test_built_in_models_are_there(installed: Path, folder: Path) -> None:
     assert found["model"]["hidden_size"] == 4096
 
 
+# The sizes of Qwen2.5-72B (its config.json on Hugging Face), as facts.
+QWEN = {
+    "model_type": "qwen2",
+    "hidden_size": 8192,
+    "intermediate_size": 29568,
+    "num_hidden_layers": 80,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "vocab_size": 152064,
+    "max_position_embeddings": 131072,
+    "tie_word_embeddings": False,
+    "hidden_act": "silu",
+}
+
+
+@pytest.mark.parametrize(
+    "hardware", ["a100-sxm", "a100-sxm-40gb", "gh200", "h100-sxm", "h200-sxm", "b200-sxm", "a100-pcie"]
+)
+def test_the_wheel_alone_answers_for_hardware_that_nobody_here_has(
+    installed: Path, tmp_path: Path, hardware: str
+) -> None:
+    (tmp_path / "qwen2.5-72b.json").write_text(json.dumps(QWEN))
+    models = [
+        ["llama-3-8b"],
+        ["llama-3-70b"],
+        ["gpt3-175b"],
+        ["qwen2.5-72b.json", "--sequence-length", "4096"],
+    ]
+    for model in models:
+        asked = [
+            "--hardware",
+            hardware,
+            "--model",
+            *model,
+            "--gpus",
+            "256",
+            "--global-batch",
+            "1024",
+            "--json",
+        ]
+        found = json.loads(succeed(installed / "kernelcast", "predict", *asked, cwd=tmp_path))
+        low_s, high_s = found["interval_s"]
+        assert low_s < found["step_time_s"] < high_s
+        assert 0.3 < found["mfu"] < 0.75
+        assert found["memory"]["fits"]
+        assert found["provenance"]["data"]
+        assert found["provenance"]["collectives"]["name"]
+        assert min(found["known"].values()) >= 0
+        assert found["fabric_rate_sensitivity"]
+
+
 def test_the_command_explains_itself(installed: Path, tmp_path: Path) -> None:
     version = PROJECT["project"]["version"]
     assert succeed(installed / "kernelcast", "--version", cwd=tmp_path) == f"kernelcast {version}\n"

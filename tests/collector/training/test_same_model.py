@@ -121,8 +121,9 @@ def test_every_layout_trains_the_same_model(tmp_path: Path, monkeypatch: pytest.
         for one in found:
             assert one["loss"][0] == pytest.approx(one["loss"][1], rel=1e-5), label
             assert one["loss"][1] == pytest.approx(5.55, abs=0.3), label  # ln 256: it knows nothing yet
-            assert one["gradients"] < 2e-4, label
+            # float32 sums in another order; a wrong gradient is off by percents.
+            assert one["gradients"] < 5e-4, label
             assert one["norm"] == pytest.approx(0.25, rel=1e-4), label
-            assert one["clipped"] < 2e-4, label
-            assert one["weights"] < 2e-4, label
+            assert one["clipped"] < 5e-4, label
+            assert one["weights"] < 5e-4, label
             assert one["compared"] > 3000, label

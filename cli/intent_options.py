@@ -1,0 +1,59 @@
+"""Options of `kernelcast predict` for what is searched, counted and compared, and the wish that they make up."""
+
+from typing import Any
+
+import click
+
+from kernelcast.cli.options import F, field_options
+from kernelcast.runtime.catalogue.hardware import hardware_named
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.intent.wish import RANK_BY, Wish
+from kernelcast.runtime.request.fields import WISHES
+from kernelcast.runtime.request.kinds import number
+
+_PRICE = number(0, 1e9, "a price of a device for one hour, such as 2.50, or a100-sxm=1.5,gh200=3")
+
+
+def wish_options(function: F) -> F:
+    """One option for each field of a wish; `take_wish` takes them out of the command's arguments."""
+    function = click.option(
+        "--rank-by", type=click.Choice(RANK_BY), help="Orders several hardware.  [default: time]"
+    )(function)
+    function = click.option(
+        "--price",
+        metavar="PRICE",
+        help="Price of a device for one hour, of all or by hardware (NAME=PRICE,…).",
+    )(function)
+    return field_options(*WISHES.values())(function)
+
+
+def take_wish(fields: dict[str, Any]) -> Wish:
+    """Take the wish out of a command's arguments.
+
+    Raises:
+        UsageError: a price is not a price, or of an unknown device.
+    """
+    values = {name: fields.pop(name) for name in (*WISHES, "rank_by")}
+    return Wish(**values, prices=_prices(fields.pop("price")))
+
+
+def hardware_names(hardware: str | None) -> tuple[str, ...]:
+    """The names of `--hardware`, each device once.
+
+    Raises:
+        UsageError: a device is unknown.
+    """
+    parts = [] if hardware is None else hardware.split(",")
+    return tuple(dict.fromkeys(hardware_named(part.strip()).name for part in parts))
+
+
+def _prices(text: str | None) -> dict[str, float]:
+    prices = {}
+    for part in [] if text is None else text.split(","):
+        name, _, amount = part.strip().rpartition("=")
+        name = name and hardware_named(name).name
+        price = _PRICE.read(amount)
+        if not isinstance(price, float) or name in prices:
+            raise UsageError(f"price is {shown(text)}, expected {_PRICE.expected}")
+        prices[name] = price
+    return prices

@@ -1,0 +1,127 @@
+"""`kernelcast validate steps`."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
+from kernelcast.cli.tables import seconds, text_table
+from kernelcast.runtime.request.fields import OPTIONS
+from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, score_steps
+
+
+@click.command(short_help="Score predictions against training steps that others measured.")
+@click.argument("paths", metavar="[RUNS]...", nargs=-1, type=click.Path(path_type=Path, dir_okay=False))
+@bundle_option
+@click.option(
+    "--fabric", metavar="NAME|FILE", default="", help=f"{OPTIONS['fabric'].help}  [default: the file's]"
+)
+@click.option("--each", is_flag=True, help="Show every step.")
+@json_option
+def steps(
+    paths: tuple[Path, ...],
+    bundle: str | None,
+    hardware: str | None,
+    fabric: str,
+    each: bool,
+    as_json: bool,
+) -> None:
+    """Predict training steps that others measured, and score the predictions by model.
+
+    RUNS are files of measured steps (TOML, docs/validation.md); without any, those that ship. Each is predicted with
+    the hardware and the fabric that it names, unless others are given. Nothing is fitted to the steps. Exit code 1
+    where no step can be predicted.
+
+    \b
+    kernelcast validate steps
+    kernelcast validate steps site.toml --bundle here.kcast --each
+    """
+    given = bundle is not None or hardware is not None
+    found = score_steps(paths, bundle=chosen_bundle(bundle, hardware) if given else "", fabric=fabric)
+    if as_json:
+        document = {"format": FORMAT, "files": [one.to_dict() for one in found]}
+        click.echo(json.dumps(document, indent=2))
+    else:
+        click.echo("\n\n".join(_shown(one, each) for one in found))
+    if all(step.estimate is None for one in found for step in one.steps):
+        raise SystemExit(1)
+
+
+def _shown(found: ScoredFile, each: bool) -> str:
+    file = found.file
+    over = f" over {found.fabric}" if found.fabric else ""
+    lines = [f"{file.site}: {file.hardware}; predicted as {found.asked}{over}"]
+    if file.stack:
+        lines.append(f"ran with {file.stack}")
+    lines.append(_scores(found.scores))
+    reasons = Counter((step.run.label, step.reason) for step in found.steps if step.estimate is None)
+    lines += [f"not predicted: {count} × {label}: {why}" for (label, why), count in reasons.items()]
+    lines.append(f"measured: {file.source}{f'; {file.licence}' if file.licence else ''}")
+    if each:
+        lines += ["", _each(found.steps)]
+    return "\n".join(lines)
+
+
+def _scores(scores: tuple[Score, ...]) -> str:
+    columns = {
+        "model": [score.model for score in scores],
+        "steps": [f"{score.steps}" for score in scores],
+        "mean error": [_signed(score.mean_error) for score in scores],
+        "mean absolute": [_share(score.mean_abs_error) for score in scores],
+        "in interval": [f"{score.inside} of {score.predicted}" for score in scores],
+        "half-width": [_share(score.median_half_width) for score in scores],
+        "memory error": [_signed(score.mean_memory_error) for score in scores],
+        "predicted too large": [f"{score.too_large or '-'}" for score in scores],
+        "published error": [_share(score.mean_abs_published_error) for score in scores],
+    }
+    return _table(columns)
+
+
+def _each(steps: tuple[ScoredStep, ...]) -> str:
+    columns = {
+        "step": [step.run.label for step in steps],
+        "tokens": [f"{step.run.model.sequence_length}" for step in steps],
+        "b × m": [
+            f"{step.run.parallelism.micro_batch} × {step.run.parallelism.micro_batches}" for step in steps
+        ],
+        "ZeRO, recompute": [
+            f"{step.run.parallelism.zero}, {step.run.parallelism.recompute}" for step in steps
+        ],
+        "measured": [seconds(step.run.measured_s) for step in steps],
+        "predicted": [seconds(step.estimate.step_time_s) if step.estimate else "-" for step in steps],
+        "error": [_signed(step.error) for step in steps],
+        "90 % interval": [_interval(step) for step in steps],
+        "memory": [_gib(step) for step in steps],
+        "memory error": [_signed(step.memory_error) for step in steps],
+    }
+    return _table(columns)
+
+
+def _table(columns: dict[str, list[str]]) -> str:
+    """A table without the columns that say nothing."""
+    kept = {head: cells for head, cells in columns.items() if any(cell != "-" for cell in cells)}
+    return text_table(list(kept), list(zip(*kept.values(), strict=True)))
+
+
+def _interval(step: ScoredStep) -> str:
+    if step.estimate is None or step.estimate.interval_s is None:
+        return "-"
+    return (
+        f"{' to '.join(map(seconds, step.estimate.interval_s))}, {'inside' if step.is_inside else 'outside'}"
+    )
+
+
+def _gib(step: ScoredStep) -> str:
+    if step.estimate is None:
+        return "-"
+    return f"{step.estimate.memory.largest_bytes / 2**30:.1f} GiB{' (does not fit)' if step.fits is False else ''}"
+
+
+def _signed(error: float | None) -> str:
+    return "-" if error is None else f"{error:+.1%}".replace("%", " %")
+
+
+def _share(error: float | None) -> str:
+    return "-" if error is None else f"{error:.1%}".replace("%", " %")

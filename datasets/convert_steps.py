@@ -1,0 +1,212 @@
+"""Write runs files of validate/ from others' published tables of measured steps.
+
+    python datasets/convert_steps.py llm-foundry llm-foundry-a100.csv   # validate/llm-foundry-a100-{40,80}gb.toml
+    python datasets/convert_steps.py simumax b200_steps_part.json       # validate/simumax-b200.toml
+
+The same table gives the same bytes; every file names its source, its licence and the SHA-256 of the table.
+"""
+
+import csv
+import json
+import re
+import sys
+from collections.abc import Iterable, Mapping
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+VALIDATE = Path(__file__).resolve().parent.parent / "validate"
+DEGREES = ("tp", "pp", "ep", "cp", "dp")
+MIB_PER_GIB = 1024
+
+
+def main(arguments: list[str]) -> None:
+    """See the module's docstring."""
+    match arguments:
+        case [source, table] if source in CONVERT:
+            for name, text in CONVERT[source](Path(table).read_bytes()).items():
+                path = VALIDATE / f"{name}.toml"
+                path.write_text(text, encoding="utf-8")
+                print(path.relative_to(VALIDATE.parent))
+        case _:
+            sys.exit(__doc__)
+
+
+def llm_foundry(content: bytes) -> dict[str, str]:
+    """Texts by file name, one for each machine, of llm-foundry's FSDP steps of MPT models (CSV)."""
+    rows = list(csv.DictReader(content.decode().splitlines()))
+    machines = {
+        "a100-sxm-40gb": ("A100-SXM4-40GB", "PURE mixed precision: gathers and reduces bf16"),
+        "a100-sxm": ("A100-SXM4-80GB", "DEFAULT mixed precision: gathers bf16, reduces fp32"),
+    }
+    files = {}
+    for device, (machine, precision) in machines.items():
+        chosen = [row for row in rows if row["machine"] == machine]
+        models = {_mpt_name(row): _mpt(row) for row in chosen}
+        runs = [
+            {
+                "model": _mpt_name(row),
+                "dp": int(row["gpus"]),
+                "micro_batch": int(row["micro_batch"]),
+                "micro_batches": int(row["micro_batches"]),
+                "recompute": row["recompute"],
+                "measured_s": float(row["step_s"]),
+            }
+            for row in chosen
+        ]
+        files[f"llm-foundry-{machine[:4].lower()}-{machine[-4:].lower()}"] = _file(
+            comment=(
+                f"{len(chosen)} training steps of MPT models that MosaicML published with LLM Foundry. measured_s is "
+                "tokens of a batch / tokens per second. Position tables have as many rows as the "
+                "sequence tokens, which gives the published numbers of parameters exactly."
+            ),
+            head={
+                "site": f"LLM Foundry {machine[-4:]}",
+                "hardware": f"8 × {machine} per node, 1,600 Gbit/s RoCE between nodes",
+                "device": device,
+                "fabric": "a100-1600g",
+                "stack": f"LLM Foundry, PyTorch FSDP (FULL_SHARD), {precision}, Triton FlashAttention-1, AdamW",
+                "source": "mosaicml/llm-foundry, scripts/train/benchmarking, a part of its tables, "
+                f"{_digest(content)}",
+                "licence": "Apache-2.0",
+            },
+            defaults={"gpus_per_node": 8, "pp": 1, "tp": 1, "zero": 3},
+            models=models,
+            runs=runs,
+        )
+    return files
+
+
+def _mpt_name(row: Mapping[str, str]) -> str:
+    return f"{row['model']}-{row['sequence_length']}"
+
+
+def _mpt(row: Mapping[str, str]) -> dict[str, Any]:
+    return {
+        "name": row["model"],
+        "hidden_size": int(row["hidden_size"]),
+        "sequence_length": int(row["sequence_length"]),
+        "attention_heads": int(row["attention_heads"]),
+        "layers": int(row["layers"]),
+        "vocabulary_size": int(row["vocabulary"]),
+        "learned_positions": int(row["sequence_length"]),
+        "rotary": False,
+        "biases": "all",
+        "tied_embeddings": True,
+    }
+
+
+def simumax(content: bytes) -> dict[str, str]:
+    """The text, by file name, of SimuMax's measured B200 steps (JSON).
+
+    Mixtures of experts and context parallelism are left out: they cannot be asked for.
+    """
+    models: dict[str, dict[str, Any]] = {}
+    runs, left_out = [], []
+    for row in json.loads(content)["rows"]:
+        case = row["case"]
+        # As in `llama3_70b_l12_tp1_pp2_dp4_mbc4_cef`, in any order.
+        degrees = {name: int(value) for name, value in re.findall(r"_(tp|pp|ep|cp|dp)(\d+)", case)}
+        plain = not ({"ep", "cp"} & set(degrees)) and row["vp_size"] == 1 and not row["pp_comm_async"]
+        if row["model"] not in LLAMA or row["status"] != "ok" or not plain or "_seq" in case:
+            left_out.append(case)
+            continue
+        layers, pp = row["layer_num"], degrees["pp"]
+        name = f"{row['model']}-{layers}-layers"
+        models[name] = LLAMA[row["model"]] | {"layers": layers}
+        runs.append(
+            {
+                "model": name,
+                "pp": pp,
+                "tp": degrees["tp"],
+                "dp": degrees["dp"],
+                "layer_counts": [layers // pp] * pp,
+                "sequence_parallel": degrees["tp"] > 1,
+                "micro_batches": row["mbc"],
+                "measured_s": row["real_ms"] / 1000,
+                "memory_gib": _fullest_gib(row),
+                "published_error": row["rel_err_pct"] / 100,
+            }
+        )
+    text = _file(
+        comment=(
+            f"{len(runs)} training steps on one B200 node that SimuMax published; published_error is its simulator's. "
+            "memory_gib is allocated on the fullest device. Left out, because mixtures of experts and context "
+            f"parallelism cannot be asked for: {', '.join(left_out)}."
+        ),
+        head={
+            "site": "SimuMax B200",
+            "hardware": "8 × B200 SXM, NVSwitch",
+            "device": "b200-sxm",
+            "fabric": "b200-nvswitch",
+            "stack": "Megatron-LM core, TransformerEngine 2.11, bf16, gradients accumulated and reduced in fp32, "
+            "fused cross-entropy, nothing overlapped",
+            "source": f"MooreThreads/SimuMax, commit 4dcaae51, a part of its measured steps, {_digest(content)}",
+            "licence": "Apache-2.0, © 2023-2024 Moore Threads Technology Co., Ltd",
+        },
+        defaults={"gpus_per_node": 8, "micro_batch": 1, "zero": 1},
+        models=models,
+        runs=runs,
+    )
+    return {"simumax-b200": text}
+
+
+LLAMA = {
+    "llama3-70b": {
+        "hidden_size": 8192,
+        "sequence_length": 4096,
+        "attention_heads": 64,
+        "kv_heads": 8,
+        "vocabulary_size": 128256,
+        "mlp_size": 28672,
+        "norm": "rms_norm",
+        "activation": "swiglu",
+    },
+}
+
+
+def _fullest_gib(row: Mapping[str, Any]) -> float:
+    ranks = row["peak_memory_by_rank_mb"].values()
+    return round(max(rank["max_allocated_mb"] for rank in ranks) / MIB_PER_GIB, 3)
+
+
+def _digest(content: bytes) -> str:
+    return f"SHA-256 {sha256(content).hexdigest()}"
+
+
+def _file(
+    *,
+    comment: str,
+    head: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    models: Mapping[str, Mapping[str, Any]],
+    runs: Iterable[Mapping[str, Any]],
+) -> str:
+    lines = [*_wrapped(comment), "# Made by datasets/convert_steps.py.", *_fields(head)]
+    lines += ["", "[defaults]", *_fields(defaults)]
+    for name, fields in models.items():
+        lines += ["", f"[models.{name}]", *_fields(fields)]
+    for run in runs:
+        lines += ["", "[[runs]]", *_fields(run)]
+    return "\n".join(lines) + "\n"
+
+
+def _fields(values: Mapping[str, Any]) -> list[str]:
+    # JSON's texts, numbers, booleans and lists are TOML's too.
+    return [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
+
+
+def _wrapped(text: str, width: int = 110) -> list[str]:
+    lines, line = [], "#"
+    for word in text.split():
+        if len(line) + 1 + len(word) > width and line != "#":
+            lines.append(line)
+            line = "#"
+        line += f" {word}"
+    return [*lines, line]
+
+
+CONVERT = {"llm-foundry": llm_foundry, "simumax": simumax}
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

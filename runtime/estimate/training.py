@@ -1,0 +1,59 @@
+"""What training on a number of tokens takes at an estimate's rate: days, device-hours, price, energy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from kernelcast.runtime.estimate.estimate import Estimate
+
+_S_PER_DAY, _S_PER_HOUR = 86_400.0, 3_600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Training:
+    """`tokens` trained on at a constant rate, without start-up, checkpoints and failures (`walltime` adds those).
+
+    `days_interval` follows the step's interval, None without one; `cost` is in the unit of the price, None without
+    one; `energy_kwh` of the devices is None where it is not known.
+    """
+
+    tokens: int
+    days: float
+    days_interval: tuple[float, float] | None
+    gpu_hours: float
+    cost: float | None
+    energy_kwh: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        interval = self.days_interval
+        return {
+            "tokens": self.tokens,
+            "days": self.days,
+            "days_interval": None if interval is None else list(interval),
+            "gpu_hours": self.gpu_hours,
+            "cost": self.cost,
+            "energy_kwh": self.energy_kwh,
+        }
+
+
+def training(estimate: Estimate, tokens: int, *, price_per_gpu_hour: float | None = None) -> Training:
+    """Train on `tokens` as estimated."""
+    steps = tokens / (estimate.tokens_per_s * estimate.step_time_s)
+    seconds = steps * estimate.step_time_s
+    gpu_hours = seconds * estimate.parallelism.world_size / _S_PER_HOUR
+    energy = estimate.energy
+    return Training(
+        tokens=tokens,
+        days=seconds / _S_PER_DAY,
+        days_interval=None
+        if estimate.interval_s is None
+        else (steps * estimate.interval_s[0] / _S_PER_DAY, steps * estimate.interval_s[1] / _S_PER_DAY),
+        gpu_hours=gpu_hours,
+        cost=None if price_per_gpu_hour is None else gpu_hours * price_per_gpu_hour,
+        energy_kwh=None if energy is None else steps * energy.step_kwh,
+    )
+
+
+def step_time_for(*, tokens: int, days: float, tokens_per_step: int) -> float:
+    """Seconds that a step may take for `tokens` in `days`."""
+    return days * _S_PER_DAY * tokens_per_step / tokens

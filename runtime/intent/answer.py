@@ -1,0 +1,121 @@
+"""The answer to a wish over one hardware: an estimate, and how it was come by."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from kernelcast.runtime.answers.fabric_choice import FabricChoice
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.estimate.defaults import chosen_gpus_per_node, usual_gpus_per_node
+from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.estimate.estimator import Estimator
+from kernelcast.runtime.estimate.training import Training, training
+from kernelcast.runtime.intent.best import Best, find_best
+from kernelcast.runtime.intent.fewest_devices import Fewest, find_fewest
+from kernelcast.runtime.intent.largest import Largest, largest_global_batch, largest_sequence_length
+from kernelcast.runtime.intent.network import RateSensitivity, rate_sensitivity
+from kernelcast.runtime.intent.open_request import OpenRequest, read_open_request
+from kernelcast.runtime.intent.wish import Wish
+from kernelcast.runtime.request.fields import DEGREES, REPLICATING
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.reading import read_request
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IntentAnswer:
+    """An estimate; `best` where its layout was searched, and what was wished for. None is what was not."""
+
+    estimate: Estimate
+    sensitivity: RateSensitivity | None = None
+    training: Training | None = None
+    best: Best | None = None
+    fewest: Fewest | None = None
+    largest: Largest | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values: the estimate's form `kernelcast.estimate/2`, with further keys."""
+        values = self.estimate.to_dict()
+        if self.sensitivity is not None:
+            values["fabric_rate_sensitivity"] = self.sensitivity.to_dict()
+        if self.training is not None:
+            values |= self.training.to_dict()
+        if self.best is not None:
+            values["runners_up"] = [one.to_dict() for one in self.best.runners_up]
+            values["search"] = self.best.counted()
+        if self.fewest is not None:
+            values["fewest_gpus"] = self.fewest.to_dict()
+        if self.largest is not None:
+            values["largest"] = self.largest.to_dict()
+        return values
+
+
+def answer(
+    estimator: Estimator,
+    wish: Wish,
+    values: Mapping[str, Any],
+    *,
+    model: ModelConfig,
+    fabric: FabricChoice | None = None,
+    price_per_gpu_hour: float | None = None,
+) -> IntentAnswer:
+    """Answer a wish that was checked with the `values` of its request, by field name.
+
+    Raises:
+        UsageError: a field is missing or wrong.
+        DataError: no layout is valid, fits, has an answer, or is fast enough.
+    """
+    best = fewest = largest = None
+    if not wish.is_open:
+        estimate = estimator.predict(model=model, fabric=fabric, **read_request(values))
+    else:
+        if wish.days is not None:
+            _require_nodes(estimator, values, fabric)
+        # What is looked for is not known yet; any number that goes with the given ones will do.
+        request = read_open_request(
+            {
+                "global_batch": prod(
+                    values.get(name, 1) for name in (*REPLICATING, "micro_batch", "micro_batches")
+                ),
+                "gpus": wish.gpus or prod(values.get(name, 1) for name in DEGREES),
+                **values,
+            },
+            model=model,
+            estimator=estimator,
+            fabric=fabric,
+        )
+        if wish.days is not None and wish.tokens is not None:
+            fewest = find_fewest(request, tokens=wish.tokens, days=wish.days)
+            request = request.with_space(gpus=(fewest.by_median.parallelism.world_size,))
+        elif wish.largest is not None:
+            largest = _largest(request, wish, values)
+            request = largest.request
+        best = find_best(request)
+        estimate = best.estimate
+    return IntentAnswer(
+        estimate=estimate,
+        sensitivity=rate_sensitivity(estimator, estimate, fabric=fabric),
+        training=None
+        if wish.tokens is None
+        else training(estimate, wish.tokens, price_per_gpu_hour=price_per_gpu_hour),
+        best=best,
+        fewest=fewest,
+        largest=largest,
+    )
+
+
+def _largest(request: OpenRequest, wish: Wish, values: Mapping[str, Any]) -> Largest:
+    if wish.largest == "sequence-length":
+        return largest_sequence_length(request)
+    return largest_global_batch(
+        request, micro_batches=values.get("micro_batches", 1), micro_batch=values.get("micro_batch")
+    )
+
+
+def _require_nodes(estimator: Estimator, values: Mapping[str, Any], fabric: FabricChoice | None) -> None:
+    if (
+        "gpus_per_node" not in values
+        and chosen_gpus_per_node(fabric) is None
+        and usual_gpus_per_node(estimator.bundle) is None
+    ):
+        raise UsageError("gpus_per_node is not given and the bundle knows none, expected it with days")

@@ -1,0 +1,139 @@
+"""The fastest layout of a question, and the fastest ones that differ from it in kind."""
+
+import time
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.intent.open_request import OpenRequest
+from kernelcast.runtime.request.fields import DEGREES, SEARCH
+from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.search.found import Counts, Found
+from kernelcast.runtime.search.question import Question
+from kernelcast.runtime.search.result import Answer, SearchResult, Smallest
+from kernelcast.runtime.search.sweep import sweep
+
+RUNNERS_UP = 2
+_FEW_FIELDS = ("schedule", "virtual_stages", "recompute", "sequence_parallel", "micro_batch")
+
+Kind = tuple[int | bool, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunnerUp:
+    """A layout of another kind than the best one, and how much longer its step is (0.05: 5 %)."""
+
+    estimate: Estimate
+    slower: float
+    differs_in: tuple[str, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        answer = Answer(parallelism=self.estimate.parallelism, estimate=self.estimate)
+        return {**answer.to_dict(), "slower": self.slower, "differs_in": list(self.differs_in)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Best:
+    """The fastest layout, at most `RUNNERS_UP` others, best first, and what was looked at.
+
+    All are of different kinds: they differ in a parallel degree, or in whether parameters are sharded (ZeRO-3).
+    """
+
+    estimate: Estimate
+    runners_up: tuple[RunnerUp, ...]
+    counts: Counts
+    seconds: float
+
+    def counted(self) -> dict[str, Any]:
+        """How many layouts were looked at, and how long it took."""
+        return {**asdict(self.counts), "seconds": self.seconds}
+
+
+def find_best(request: OpenRequest) -> Best:
+    """Search the whole space of a request.
+
+    Raises:
+        DataError: no layout is valid, fits, or has an answer; or a regressor answers nonsense.
+    """
+    begin = time.perf_counter()
+    question, predictor = request.question, request.estimator.predictor
+    found = sweep(predictor, question)
+    require_answer(question, found)
+    rows = _different(found)
+    most = SEARCH["top"].kind.values[-1]
+    while len(rows) <= RUNNERS_UP and question.top < min(most, found.counts.evaluated):
+        # The best are too much alike: look at more of them.
+        question = replace(question, top=min(most, 10 * question.top))
+        found = sweep(predictor, question)
+        rows = _different(found)
+    best, *others = (request.estimate(found.best.layouts.parallelism(row)) for row in rows)
+    return Best(
+        estimate=best,
+        runners_up=tuple(
+            RunnerUp(
+                estimate=one,
+                slower=one.step_time_s / best.step_time_s - 1,
+                differs_in=_differences(one.parallelism, best.parallelism),
+            )
+            for one in others
+        ),
+        counts=found.counts,
+        seconds=time.perf_counter() - begin,
+    )
+
+
+def require_answer(question: Question, found: Found) -> None:
+    """Refuse what has no answer.
+
+    Raises:
+        DataError: nothing was found; says why.
+    """
+    if len(found.best):
+        return
+    smallest = None
+    if len(found.smallest):
+        layout = found.smallest.layouts.parallelism(0)
+        smallest = Smallest(parallelism=layout, memory_bytes=round(found.smallest.memory_bytes[0]))
+    nothing = SearchResult(
+        question=question,
+        counts=found.counts,
+        refusals=found.refusals,
+        problems=tuple(found.problems.values()),
+        top=(),
+        front=(),
+        smallest=smallest,
+        seconds=0.0,
+    )
+    raise DataError(nothing.why_nothing())
+
+
+def kind_of(layout: Parallelism) -> Kind:
+    """What makes a layout another kind of layout: its degrees, and whether its parameters are sharded."""
+    return (*(getattr(layout, name) for name in DEGREES), layout.zero == 3)
+
+
+def _different(found: Found) -> list[int]:
+    """Rows of the best layout of each kind, best first, at most the best and its runners-up."""
+    rows: dict[Kind, int] = {}
+    for row in range(len(found.best)):
+        rows.setdefault(kind_of(found.best.layouts.parallelism(row)), row)
+        if len(rows) > RUNNERS_UP:
+            break
+    return list(rows.values())
+
+
+def _differences(one: Parallelism, best: Parallelism) -> tuple[str, ...]:
+    """What differs, in words: `tp 2 instead of 1`; degrees first."""
+    names = {"zero": "ZeRO"}
+    return tuple(
+        f"{names.get(name, name.replace('_', ' '))} {_word(getattr(one, name))} "
+        f"instead of {_word(getattr(best, name))}"
+        for name in (*DEGREES, "zero", *_FEW_FIELDS)
+        if getattr(one, name) != getattr(best, name)
+    )
+
+
+def _word(value: object) -> str:
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else str(value)

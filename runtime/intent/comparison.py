@@ -1,0 +1,97 @@
+"""One question to several hardware: the best layout of each, in one order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.estimate.training import Training, training
+from kernelcast.runtime.intent.best import Best, find_best
+from kernelcast.runtime.intent.open_request import OpenRequest
+from kernelcast.runtime.intent.wish import RankBy, Wish
+from kernelcast.runtime.search.result import Answer
+
+COMPARISON_FORMAT = "kernelcast.comparison/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """The best layout on one hardware, or the `problem` that leaves it without one."""
+
+    hardware: str
+    best: Best | None
+    training: Training | None
+    problem: str = ""
+
+    def key(self, rank_by: RankBy) -> float:
+        """What it is ranked by, the smaller the better; without a layout behind all others."""
+        if self.best is None:
+            return float("inf")
+        run = self.training
+        values = {
+            "time": self.best.estimate.step_time_s,
+            "days": None if run is None else run.days,
+            "cost": None if run is None else run.cost,
+            "energy": None if run is None else run.energy_kwh,
+        }
+        value = values[rank_by]
+        if value is None:
+            raise UsageError(
+                f"rank_by is {rank_by}, expected another: the {rank_by} on {self.hardware} is not known"
+            )
+        return value
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        values: dict[str, Any] = {"hardware": self.hardware, "problem": self.problem or None}
+        if self.best is None:
+            return {**values, "best": None}
+        estimate = self.best.estimate
+        return {
+            **values,
+            "best": Answer(parallelism=estimate.parallelism, estimate=estimate).to_dict(),
+            **({} if self.training is None else self.training.to_dict()),
+            "search": self.best.counted(),
+            "provenance": estimate.provenance.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """What was compared, the best first."""
+
+    rank_by: RankBy
+    compared: tuple[Compared, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON, form `kernelcast.comparison/1` (docs/json.md)."""
+        return {
+            "format": COMPARISON_FORMAT,
+            "rank_by": self.rank_by,
+            "hardware": [one.to_dict() for one in self.compared],
+        }
+
+
+def compare(requests: Mapping[str, OpenRequest], wish: Wish) -> Comparison:
+    """Ask each hardware for its best layout.
+
+    Raises:
+        UsageError: what to rank by is not known of one of them.
+        DataError: none of them has an answer.
+    """
+    rank_by = wish.rank_by or "time"
+    found = [_compared(name, request, wish) for name, request in requests.items()]
+    if all(one.best is None for one in found):
+        raise DataError("; ".join(f"{one.hardware}: {one.problem}" for one in found))
+    return Comparison(rank_by=rank_by, compared=tuple(sorted(found, key=lambda one: one.key(rank_by))))
+
+
+def _compared(hardware: str, request: OpenRequest, wish: Wish) -> Compared:
+    try:
+        best = find_best(request)
+    except DataError as error:
+        return Compared(hardware=hardware, best=None, training=None, problem=str(error))
+    run = None
+    if wish.tokens is not None:
+        run = training(best.estimate, wish.tokens, price_per_gpu_hour=wish.price(hardware))
+    return Compared(hardware=hardware, best=best, training=run)

@@ -1,0 +1,93 @@
+"""What is wished for beside a layout, and which wishes go together."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, get_args
+
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.intent.open_request import check_open_request
+from kernelcast.runtime.request.reading import read_request
+
+RankBy = Literal["time", "days", "cost", "energy"]
+RANK_BY: tuple[RankBy, ...] = get_args(RankBy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """The fields of `WISHES`, None where they are not given, and prices of a device-hour.
+
+    `prices` are by hardware's name; that of "" is for all others. `rank_by` orders several hardware.
+    """
+
+    gpus: int | None = None
+    tokens: int | None = None
+    days: float | None = None
+    largest: str | None = None
+    prices: Mapping[str, float] = field(default_factory=dict)
+    rank_by: RankBy | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether parts of the layout are searched."""
+        return self.gpus is not None or self.days is not None or self.largest is not None
+
+    def price(self, hardware: str | None) -> float | None:
+        """Price of an hour of a device; None where none is given."""
+        return self.prices.get(hardware or "", self.prices.get(""))
+
+    def check(self, values: Mapping[str, Any], hardware: tuple[str, ...]) -> None:
+        """Check it with the other fields of a request; `hardware` are the names that are asked for.
+
+        Raises:
+            UsageError: something is missing, or does not go together.
+        """
+        if self.rank_by is not None and len(hardware) < 2:
+            raise UsageError("rank_by is given with one hardware, expected several, such as a100-sxm,gh200")
+        for name in self.prices:
+            if name and name not in hardware:
+                known = ", ".join(hardware) or "none, as no hardware is given by name"
+                raise UsageError(f"price names hardware {shown(name)}, expected one of {known}")
+        if self.prices and self.tokens is None:
+            raise UsageError("price is given without tokens, expected both")
+        if self.rank_by in ("days", "cost", "energy") and self.tokens is None:
+            raise UsageError(f"rank_by is {self.rank_by}, expected tokens too")
+        if self.rank_by == "cost":
+            unknown = [name for name in hardware if self.price(name) is None]
+            if unknown:
+                raise UsageError(f"rank_by is cost, expected a price too for {', '.join(unknown)}")
+        if not self.is_open:
+            if len(hardware) > 1:
+                raise UsageError(
+                    "several hardware is given without gpus, expected it: each has its own layout"
+                )
+            if "micro_batch" not in values:
+                raise UsageError(
+                    "micro_batch is not given, expected it, or gpus and global_batch to search for a layout"
+                )
+            read_request(values)
+            return
+        self._check_search(values, several=len(hardware) > 1)
+
+    def _check_search(self, values: Mapping[str, Any], *, several: bool) -> None:
+        if self.days is not None:
+            other = "gpus" if self.gpus is not None else "largest" if self.largest is not None else None
+            if other is not None:
+                raise UsageError(f"{other} is given with days, expected one of them")
+            if self.tokens is None:
+                raise UsageError("days is given without tokens, expected both")
+        elif self.gpus is None:
+            raise UsageError("largest is given without gpus, expected both")
+        if several and (self.days is not None or self.largest is not None):
+            name = "days" if self.days is not None else "largest"
+            raise UsageError(f"{name} is given with several hardware, expected one")
+        known = dict(values)
+        if self.gpus is not None:
+            known["gpus"] = self.gpus
+        if self.largest == "global-batch":
+            if "global_batch" in values:
+                raise UsageError("global_batch is given, expected not with largest global-batch")
+        elif "global_batch" not in values:
+            raise UsageError("global_batch is not given, expected it with a search for a layout")
+        if self.largest == "sequence-length" and "sequence_length" in values:
+            raise UsageError("sequence_length is given, expected not with largest sequence-length")
+        check_open_request(known)

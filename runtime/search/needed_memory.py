@@ -1,0 +1,44 @@
+"""Memory that layouts need, without their times."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.estimate.layouts import SCHEDULES, Layouts
+from kernelcast.runtime.memory import largest_stage_bytes, on_cpu
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.search.found import Found
+from kernelcast.runtime.search.question import Question
+
+_AT_ONCE = 1 << 10
+
+
+def needed_bytes(bundle: Bundle, model: ModelConfig, layouts: Layouts) -> NDArray[np.float64]:
+    """What the fullest device of every layout needs, float64 [layouts]; at least one layout."""
+    # Some at a time: each has a row for every stage that can be the fullest.
+    parts = (Layouts(layouts.table[first : first + _AT_ONCE]) for first in range(0, len(layouts), _AT_ONCE))
+    needed = [
+        largest_stage_bytes(
+            model,
+            **part.columns(),
+            schedules=SCHEDULES,
+            dtype=bundle.manifest.dtype,
+            is_cpu=on_cpu(bundle.manifest.compute),
+        )
+        for part in parts
+    ]
+    return np.concatenate(needed)
+
+
+def look_for_fitting(bundle: Bundle, question: Question) -> Found:
+    """Go through a space until a layout fits into `gpu_memory_bytes`; `smallest` is the smallest so far."""
+    found = Found()
+    simulated = question.timeline == "simulate"
+    for layouts, _ in question.space.blocks(simulated=simulated, refusals=found.refusals):
+        found.counts.layouts += len(layouts)
+        if len(layouts):
+            memory = needed_bytes(bundle, question.space.model, layouts)
+            found.look_at_memory(layouts, memory)
+            if question.gpu_memory_bytes is None or memory.min() <= question.gpu_memory_bytes:
+                break
+    return found

@@ -1,0 +1,272 @@
+"""`kernelcast predict` without a layout: the best one, several hardware, the fewest devices, the largest sizes."""
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from kernelcast.cli.predict import predict
+from kernelcast.cli.search import search_
+from kernelcast.runtime import DataError, UsageError
+
+ROOT = Path(__file__).parent.parent.parent
+MODEL = ["--model", "llama-2-7b"]
+A100 = ["--hardware", "a100-sxm", *MODEL]
+BOTH = ["--hardware", "gh200,a100-sxm", *MODEL]
+BATCH = ["--gpus", "16", "--global-batch", "64"]
+
+
+def text(*arguments: str) -> str:
+    result = CliRunner().invoke(predict, arguments)
+    assert result.exit_code == 0, result.exception
+    return result.stdout
+
+
+def values(*arguments: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(text(*arguments, "--json"))
+    return found
+
+
+def refusal(*arguments: str) -> Exception:
+    result = CliRunner().invoke(predict, arguments)
+    assert result.stdout == ""
+    assert isinstance(result.exception, UsageError | DataError)
+    return result.exception
+
+
+def test_the_best_layout_is_that_of_search() -> None:
+    found = values(*A100, *BATCH)
+    best = json.loads(CliRunner().invoke(search_, [*A100, *BATCH, "--json"]).stdout)["best"]
+    assert found["format"] == "kernelcast.estimate/2"
+    assert found["step_time_s"] == best["step_time_s"]
+    assert found["interval_s"] == best["interval_s"]
+    assert found["memory"]["largest_bytes"] == best["memory_bytes"]
+    assert found["cluster"]["source"] == "bundle"
+    assert best["parallelism"].items() <= found["parallelism"].items()
+    assert len(found["runners_up"]) == 2
+    assert all(one["slower"] >= 0 and one["differs_in"] for one in found["runners_up"])
+
+
+def test_it_shows_what_a_given_layout_shows() -> None:
+    lines = text(*A100, *BATCH, "--tokens", "1T", "--price", "2").splitlines()
+    layout = values(*A100, *BATCH)["parallelism"]
+    names = (
+        "pp",
+        "tp",
+        "dp",
+        "micro_batch",
+        "micro_batches",
+        "recompute",
+        "schedule",
+        "virtual_stages",
+        "zero",
+    )
+    given = [part for name in names for part in (f"--{name.replace('_', '-')}", str(layout[name]))]
+    given += ["--sequence-parallel"] if layout["sequence_parallel"] else []
+    alone = text(*A100, *given).splitlines()
+    assert set(alone) <= set(lines)
+    added = [line for line in lines if line not in alone]
+    assert [line.split(" ")[0] for line in added if re.match(r"\w", line)] == [
+        "memory",
+        "training",
+        "searched",
+        "Runners-up",
+    ]
+
+
+def test_given_degrees_are_fixed() -> None:
+    found = values(*A100, *BATCH, "--tp", "4", "--recompute", "full")["parallelism"]
+    assert (found["tp"], found["recompute"], found["world_size"], found["global_batch"]) == (
+        4,
+        "full",
+        16,
+        64,
+    )
+
+
+@pytest.mark.parametrize(
+    "layout", [BATCH, ["--tp", "4", "--dp", "4", "--micro-batch", "1", "--global-batch", "64"]]
+)
+def test_tokens_take_days(layout: list[str]) -> None:
+    found = values(*A100, *layout, "--tokens", "1.5T", "--price", "2.50")
+    assert found["tokens"] == 1.5e12
+    assert found["days"] == pytest.approx(1.5e12 / found["tokens_per_s"] / 86_400)
+    low, high = found["days_interval"]
+    assert [low, high] == pytest.approx(
+        [found["days"] * end / found["step_time_s"] for end in found["interval_s"]]
+    )
+    assert found["cost"] == pytest.approx(2.5 * found["gpu_hours"])
+    assert found["gpu_hours"] == pytest.approx(16 * 24 * found["days"])
+    assert found["energy_kwh"] is None
+
+
+def test_a_search_takes_tokens_too() -> None:
+    arguments = [*A100, *BATCH, "--tokens", "300B", "--top", "2"]
+    lines = CliRunner().invoke(search_, arguments).stdout.splitlines()
+    assert "days for 300B" in lines[2]
+    [first, _] = json.loads(CliRunner().invoke(search_, [*arguments, "--json"]).stdout)["top"]
+    assert first["days"] == pytest.approx(3e11 / first["tokens_per_s"] / 86_400)
+
+
+def test_the_rate_between_nodes_is_named() -> None:
+    layout = ["--tp", "4", "--micro-batch", "1", "--global-batch", "64"]
+    [line] = [line for line in text(*A100, *layout, "--dp", "4").splitlines() if line.startswith("network")]
+    assert re.fullmatch(
+        r"network   200 Gbit/s per device between nodes; "
+        r"step \+[\d.]+ % at half, −[\d.]+ % at double that rate",
+        line,
+    )
+    found = values(*A100, *layout, "--dp", "4", "--fabric", "a100-400g")["fabric_rate_sensitivity"]
+    assert (found["fabric"], found["gbit_per_s_per_device"]) == ("a100-400g", 50)
+    assert found["at_half"] > 0 > found["at_double"]
+    one_node = text(*A100, *layout, "--dp", "2")
+    assert "fabric  " in one_node
+    assert "network" not in one_node
+
+
+def test_several_hardware_are_ranked() -> None:
+    tokens = ["--tokens", "1T", "--price", "a100-sxm=1,gh200=100"]
+    by_time = values(*BOTH, *BATCH)
+    by_cost = values(*BOTH, *BATCH, *tokens, "--rank-by", "cost")
+    assert (by_time["format"], by_time["rank_by"]) == ("kernelcast.comparison/1", "time")
+    assert [one["hardware"] for one in by_time["hardware"]] == ["gh200", "a100-sxm"]
+    assert [one["hardware"] for one in by_cost["hardware"]] == ["a100-sxm", "gh200"]
+    for one in by_cost["hardware"]:
+        alone = values("--hardware", one["hardware"], *MODEL, *BATCH)
+        assert one["best"]["step_time_s"] == alone["step_time_s"]
+        assert one["cost"] == pytest.approx(one["gpu_hours"] * {"a100-sxm": 1, "gh200": 100}[one["hardware"]])
+    lines = text(*BOTH, *BATCH, *tokens).splitlines()
+    assert lines[0] == "best by time: gh200"
+    assert re.split(r"  +", lines[2])[:8] == [
+        "hardware", "step", "90 % interval", "tokens/s", "MFU", "memory", "days", "GPU-hours",
+    ]  # fmt: skip
+    assert all("not known" in line for line in lines[4:6])
+
+
+def test_energy_is_known_where_power_was_measured() -> None:
+    layout = ["--gpus", "16", "--global-batch", "64", "--tokens", "1T"]
+    found = values("--hardware", "h200-sxm", *MODEL, *layout)
+    steps = found["days"] * 86_400 / found["step_time_s"]
+    assert found["energy_kwh"] == pytest.approx(steps * found["energy"]["step_kwh"])
+    lines = text("--hardware", "h200,gh200", *MODEL, *layout).splitlines()
+    known = {line.split()[0]: "kWh" in line for line in lines[4:6]}
+    assert known == {"h200-sxm": True, "gh200": False}
+
+
+def test_hardware_without_a_layout_comes_last() -> None:
+    # Heads are a multiple of tp; a GH200 node has one device, so its tp is 1.
+    found = values(*BOTH, "--gpus", "2", "--global-batch", "2", "--pp", "1", "--dp", "1")
+    assert [one["hardware"] for one in found["hardware"]] == ["a100-sxm", "gh200"]
+    assert found["hardware"][1]["best"] is None
+    assert "has no valid layout on 2 device(s)" in found["hardware"][1]["problem"]
+
+
+def test_the_fewest_devices() -> None:
+    arguments = [*A100, "--global-batch", "64", "--tokens", "10B", "--days", "3", "--recompute", "none"]
+    found = values(*arguments)
+    median = found["fewest_gpus"]["gpus_by_median"]
+    assert found["parallelism"]["world_size"] == median
+    assert found["days"] <= 3
+    assert found["fewest_gpus"]["gpus_by_95th_percentile"] >= median
+    assert f"devices   {median} are the fewest by the median, " in text(*arguments)
+
+
+def test_the_largest_sizes() -> None:
+    sequence = [*A100, "--gpus", "8", "--global-batch", "8", "--largest", "sequence-length"]
+    found = values(*sequence)
+    assert found["largest"]["field"] == "sequence_length"
+    assert found["model"]["sequence_length"] == found["largest"]["value"]
+    assert found["memory"]["fits"]
+    found = values(*A100, "--gpus", "8", "--micro-batches", "2", "--largest", "global-batch")
+    assert found["parallelism"]["global_batch"] == found["largest"]["value"]
+    assert found["parallelism"]["micro_batches"] == 2
+    assert f"sequence length {values(*sequence)['largest']['value']:,} is the largest that fits" in text(
+        *sequence
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (
+            [*A100, *BATCH, "--tp", "2", "--pp", "2", "--dp", "2"],
+            "gpus is 16, expected pp · tp · dp (2 · 2 · 2 = 8)",
+        ),
+        (
+            [*A100, *BATCH, "--tokens", "15X"],
+            "--tokens is '15X', expected a whole number from 1 to 1e18, such as",
+        ),
+        ([*A100, *BATCH, "--tokens", "1.5"], "--tokens is '1.5', expected a whole number from 1"),
+        (
+            [*A100, *BATCH, "--tokens", "1T", "--price", "x"],
+            "price is 'x', expected a price of a device for one hour",
+        ),
+        ([*A100, *BATCH, "--tokens", "1T", "--price", "1,2"], "price is '1,2', expected a price of a device"),
+        (
+            [*BOTH, *BATCH, "--tokens", "1T", "--rank-by", "cost"],
+            "rank_by is cost, expected a price too for gh200, ",
+        ),
+        (
+            [*BOTH, *BATCH, "--tokens", "1T", "--rank-by", "energy"],
+            "rank_by is energy, expected another: the energy on ",
+        ),
+        (
+            [*BOTH, *BATCH, "--tokens", "1T", "--price", "b200=1"],
+            "price names hardware 'b200-sxm', expected one of gh200, a100-sxm",
+        ),
+        (
+            [*BOTH, *BATCH, "--explain", "gemm"],
+            "several hardware is given with --trace, --html, --explain or --as",
+        ),
+        (
+            ["--hardware", "gh200,tpu-v5", *MODEL, *BATCH],
+            "hardware is 'tpu-v5', expected one of a100-sxm, gh200",
+        ),
+        ([*A100, "--gpus", "16"], "global_batch is not given, expected it with a search for a layout"),
+        ([*A100, "--global-batch", "16"], "micro_batch is not given, expected it, or gpus and global_batch"),
+        ([*A100, *BATCH, "--gpu-memory", "1GB"], "none of "),
+        ([*BOTH, *BATCH, "--gpu-memory", "1GB"], "gh200: none of "),
+    ],
+)
+def test_errors_are_one_line(arguments: list[str], message: str) -> None:
+    error = str(refusal(*arguments))
+    assert error.startswith(message)
+    assert len(error.splitlines()) == 1
+
+
+def test_a_bundle_without_nodes_needs_them(make_bundle: Callable[..., Path]) -> None:
+    arguments = [
+        "--bundle",
+        str(make_bundle()),
+        *MODEL,
+        "--global-batch",
+        "8",
+        "--tokens",
+        "1B",
+        "--days",
+        "3",
+    ]
+    assert str(refusal(*arguments)) == (
+        "gpus_per_node is not given and the bundle knows none, expected it with days"
+    )
+
+
+def test_every_key_is_documented() -> None:
+    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    tokens = ["--tokens", "1B"]
+    documents = [
+        values(*A100, "--global-batch", "64", *tokens, "--days", "3", "--recompute", "none"),
+        values(*A100, "--gpus", "8", "--largest", "global-batch"),
+    ]
+    comparison = values(*BOTH, *BATCH, *tokens)
+    keys = {key for one in (*documents, comparison, *comparison["hardware"]) for key in one}
+    for one in documents:
+        for name in ("fabric_rate_sensitivity", "fewest_gpus", "largest", "search"):
+            keys |= set(one.get(name) or {})
+        keys |= {key for other in one["runners_up"] for key in other}
+    missing = {key for key in keys if f"`{key}`" not in page}
+    assert not missing

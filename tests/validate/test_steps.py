@@ -1,0 +1,185 @@
+"""Predictions scored against measured steps: by hand-made runs, and by the runs files that ship."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernelcast.cli.main import main
+from kernelcast.runtime import DataError, Estimator, UsageError
+from kernelcast.runtime.request.fields import LAYOUT
+from kernelcast.validate.runs import RunsFile
+from kernelcast.validate.steps import SHIPPED, ScoredFile, score_steps
+
+ROOT = Path(__file__).resolve().parents[2]
+RUNS = """
+site = "Example"
+hardware = "two devices"
+source = "made up"
+[models.small]
+hidden_size = 64
+sequence_length = 32
+attention_heads = 4
+layers = 4
+vocabulary_size = 1000
+[models.other]
+hidden_size = 64
+sequence_length = 32
+attention_heads = 4
+layers = 2
+vocabulary_size = 1000
+[defaults]
+model = "small"
+pp = 1
+tp = 1
+dp = 1
+micro_batch = 1
+micro_batches = 2
+gpus_per_node = 8
+"""
+RUN = "[[runs]]\nmeasured_s = 1\n"
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "site.toml"
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def main_ended(arguments: list[str]) -> int | str | None:
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    return stopped.value.code
+
+
+@pytest.fixture(scope="module")
+def shipped() -> dict[str, ScoredFile]:
+    """Scores of the runs files that ship, by name."""
+    return {one.path.stem: one for one in score_steps()}
+
+
+def test_figures_are_those_of_the_steps(tmp_path: Path, make_bundle: Callable[..., Path]) -> None:
+    bundle = make_bundle()
+    file = RunsFile.read(write(tmp_path, RUNS + RUN + RUN + 'model = "other"\n'))
+    estimator = Estimator.load(bundle)
+    first, other = (estimator.predict(model=r.model, parallelism=r.parallelism) for r in file.runs)
+    half, twice = first.step_time_s / 0.5, first.step_time_s / 2
+    gib = first.memory.largest_bytes / 2**30
+    text = RUNS + (
+        f"[[runs]]\nmeasured_s = {half}\nmemory_gib = {2 * gib}\npublished_error = -0.1\n"
+        f"[[runs]]\nmeasured_s = {twice}\npublished_error = 0.3\n"
+        f'[[runs]]\nmodel = "other"\nmeasured_s = {other.step_time_s}\n'
+    )
+    [found] = score_steps([write(tmp_path, text)], bundle=str(bundle))
+    small, exact, every = found.scores
+    assert [score.model for score in found.scores] == ["small", "other", "all"]
+    assert [step.error for step in found.steps] == pytest.approx([-0.5, 1.0, 0.0])
+    assert (small.mean_error, small.mean_abs_error) == pytest.approx((0.25, 0.75))
+    assert (exact.mean_abs_error, exact.inside, exact.mean_memory_error) == (pytest.approx(0), 1, None)
+    assert (every.steps, every.predicted) == (3, 3)
+    assert small.mean_memory_error == pytest.approx(-0.5)
+    assert small.mean_abs_published_error == pytest.approx(0.2)
+    assert first.interval_s is not None
+    low_s, high_s = first.interval_s
+    assert small.median_half_width == pytest.approx((high_s - low_s) / 2 / first.step_time_s)
+    assert small.inside == sum(low_s <= measured_s <= high_s for measured_s in (half, twice))
+
+
+def test_a_step_that_cannot_be_predicted_says_why(
+    tmp_path: Path, make_bundle: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, bundle = write(tmp_path, RUNS + RUN + RUN + "dp = 2\n"), str(make_bundle(without=["all_reduce"]))
+    [found] = score_steps([path], bundle=bundle)
+    [score] = found.scores
+    alone, together = found.steps
+    assert (score.steps, score.predicted, together.estimate, together.error) == (2, 1, None, None)
+    assert alone.reason == ""
+    assert "all_reduce" in together.reason
+    assert main_ended(["validate", "steps", str(path), "--bundle", bundle, "--each"]) == 0
+    assert f"not predicted: 1 × small (1-1-2): {together.reason}" in capsys.readouterr().out
+
+
+def test_no_prediction_at_all_is_a_failure(tmp_path: Path, make_bundle: Callable[..., Path]) -> None:
+    bundle = str(make_bundle(without=["gemm"]))
+    assert main_ended(["validate", "steps", str(write(tmp_path, RUNS + RUN)), "--bundle", bundle]) == 1
+
+
+def test_hardware_and_fabric_of_a_file_give_way_to_what_is_asked(tmp_path: Path) -> None:
+    text = 'device = "a100-sxm"\nfabric = "a100-1600g"\n' + RUNS + RUN + "dp = 16\n"
+    path = write(tmp_path, text)
+    [named] = score_steps([path])
+    [asked] = score_steps([path], bundle="hardware:h100-sxm", fabric="h100-400g")
+    assert (named.asked, named.fabric) == ("a100-sxm", "a100-1600g")
+    assert (asked.asked, asked.fabric) == ("h100-sxm", "h100-400g")
+    assert named.steps[0].error != asked.steps[0].error
+    [other] = score_steps([path], fabric="a100-400g")
+    assert named.steps[0].estimate is not None
+    assert other.steps[0].estimate is not None
+    assert named.steps[0].estimate.step_time_s < other.steps[0].estimate.step_time_s
+
+
+@pytest.mark.parametrize(
+    ("head", "error", "complaint"),
+    [
+        ("", UsageError, "site.toml: device is missing, expected a device's name, or --hardware or --bundle"),
+        ('device = "abacus"\n', UsageError, "site.toml: hardware is 'abacus', expected one of"),
+        ('device = "gh200"\nfabric = "string"\n', UsageError, "site.toml: fabric"),
+        ('device = "gh200"\nfabric = "none.kcast"\n', DataError, "site.toml: .*none.kcast"),
+        ("device = 1\n", UsageError, "site.toml: device is 1, expected a text on one line"),
+    ],
+)
+def test_a_file_that_names_nothing_known_is_refused(
+    tmp_path: Path, head: str, error: type[Exception], complaint: str
+) -> None:
+    with pytest.raises(error, match=complaint):
+        score_steps([write(tmp_path, head + RUNS + RUN)])
+
+
+def test_json_has_every_figure_and_step(
+    tmp_path: Path, make_bundle: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, RUNS + RUN)
+    assert main_ended(["validate", "steps", str(path), "--bundle", str(make_bundle()), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["format"] == "kernelcast.steps/1"
+    [file] = document["files"]
+    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    section = page.split("## `kernelcast.steps/1`")[1].split("\n## ")[0]
+    for name in {*file, *file["scores"][0], *(set(file["steps"][0]) - set(LAYOUT))}:
+        assert f"`{name}`" in section, f"{name} is not in docs/json.md"
+
+
+def test_every_runs_file_in_the_folder_ships(shipped: dict[str, ScoredFile]) -> None:
+    inside = {path.stem for path in (ROOT / "validate").glob("*.toml")} - {"here"}
+    assert inside == set(SHIPPED) == set(shipped)
+    for one in shipped.values():
+        assert one.asked == one.file.device
+        assert one.fabric == one.file.fabric
+        assert one.file.source
+        assert all(step.estimate is not None for step in one.steps)
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "most"),
+    [
+        ("perlmutter", 5, 0.60),  # its fabric's description is far above what its jobs got
+        ("vista", 5, 0.30),
+        ("llm-foundry-a100-40gb", 78, 0.09),
+        ("llm-foundry-a100-80gb", 20, 0.07),
+        ("simumax-b200", 12, 0.32),
+    ],
+)
+def test_errors_are_no_larger_than_recorded(
+    shipped: dict[str, ScoredFile], name: str, steps: int, most: float
+) -> None:
+    score = shipped[name].scores[-1]
+    assert score.steps == score.predicted == steps
+    assert score.mean_abs_error is not None
+    assert score.mean_abs_error <= most
+
+
+def test_memory_is_no_further_off_than_recorded(shipped: dict[str, ScoredFile]) -> None:
+    error = shipped["simumax-b200"].scores[-1].mean_abs_memory_error
+    assert error is not None
+    assert error <= 0.13

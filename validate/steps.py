@@ -1,0 +1,228 @@
+"""Scores predictions against measured steps: what ships, or another bundle, asked for every step of runs files."""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from importlib.resources import files
+from pathlib import Path
+from statistics import mean, median
+from typing import Any
+
+from kernelcast.runtime import Estimate, Estimator, KernelcastError, UsageError
+from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
+from kernelcast.runtime.catalogue.composition import SCHEME
+from kernelcast.runtime.errors import shown_path
+from kernelcast.validate.runs import MeasuredRun, RunsFile
+
+FORMAT = "kernelcast.steps/1"
+SHIPPED = ("perlmutter", "vista", "llm-foundry-a100-40gb", "llm-foundry-a100-80gb", "simumax-b200")
+"""Runs files in this folder; each names its device and its fabric."""
+_BYTES_PER_GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredStep:
+    """A measured step and its prediction; `reason` says why there is none. Errors are predicted / measured - 1."""
+
+    run: MeasuredRun
+    estimate: Estimate | None
+    reason: str = ""
+
+    @property
+    def error(self) -> float | None:
+        """The error of the step's time."""
+        return None if self.estimate is None else self.estimate.step_time_s / self.run.measured_s - 1
+
+    @property
+    def is_inside(self) -> bool | None:
+        """Whether the measured step lies in the 90 % interval."""
+        if self.estimate is None or self.estimate.interval_s is None:
+            return None
+        low_s, high_s = self.estimate.interval_s
+        return low_s <= self.run.measured_s <= high_s
+
+    @property
+    def half_width(self) -> float | None:
+        """Half of the interval's width, as a fraction of the predicted step."""
+        if self.estimate is None or self.estimate.interval_s is None:
+            return None
+        low_s, high_s = self.estimate.interval_s
+        return (high_s - low_s) / 2 / self.estimate.step_time_s
+
+    @property
+    def memory_error(self) -> float | None:
+        """The error of the fullest device's memory; None where it was not measured."""
+        if self.estimate is None or self.run.memory_gib is None:
+            return None
+        return self.estimate.memory.largest_bytes / _BYTES_PER_GIB / self.run.memory_gib - 1
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the step, which did run, is predicted to fit into the device's memory."""
+        return None if self.estimate is None else self.estimate.memory.fits
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        run, estimate = self.run, self.estimate
+        interval_s = None if estimate is None else estimate.interval_s
+        return {
+            "label": run.label,
+            "model": run.model.name,
+            "sequence_length": run.model.sequence_length,
+            **asdict(run.parallelism),
+            "measured_s": run.measured_s,
+            "predicted_s": None if estimate is None else estimate.step_time_s,
+            "interval_s": None if interval_s is None else list(interval_s),
+            "error": self.error,
+            "is_inside": self.is_inside,
+            "published_error": run.published_error,
+            "measured_memory_gib": run.memory_gib,
+            "predicted_memory_gib": None
+            if estimate is None
+            else estimate.memory.largest_bytes / _BYTES_PER_GIB,
+            "memory_error": self.memory_error,
+            "fits": self.fits,
+            "reason": self.reason,
+        }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Figures of several steps, over those that were predicted; None where there is nothing to take them from.
+
+    `inside` counts steps in their interval, `too_large` those that ran though they are predicted not to fit.
+    """
+
+    model: str
+    steps: int
+    predicted: int
+    mean_error: float | None
+    mean_abs_error: float | None
+    inside: int
+    median_half_width: float | None
+    mean_memory_error: float | None
+    mean_abs_memory_error: float | None
+    too_large: int
+    mean_abs_published_error: float | None
+
+    @classmethod
+    def of(cls, model: str, steps: Sequence[ScoredStep]) -> "Score":
+        """The figures of `steps`."""
+        errors = _known([step.error for step in steps])
+        widths = _known([step.half_width for step in steps])
+        memory = _known([step.memory_error for step in steps])
+        published = _known([step.run.published_error for step in steps])
+        return cls(
+            model=model,
+            steps=len(steps),
+            predicted=len(errors),
+            mean_error=mean(errors) if errors else None,
+            mean_abs_error=_mean_abs(errors),
+            inside=sum(step.is_inside is True for step in steps),
+            median_half_width=median(widths) if widths else None,
+            mean_memory_error=mean(memory) if memory else None,
+            mean_abs_memory_error=_mean_abs(memory),
+            too_large=sum(step.fits is False for step in steps),
+            mean_abs_published_error=_mean_abs(published),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScoredFile:
+    """The steps of one runs file. `asked` is the hardware or bundle that answered, `fabric` what it was asked with."""
+
+    path: Path
+    file: RunsFile
+    asked: str
+    bundle_digest: str
+    fabric: str
+    steps: tuple[ScoredStep, ...]
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """Of every model, in the file's order, then of all steps as model "all" where there are several models."""
+        names = list(dict.fromkeys(step.run.model.name for step in self.steps))
+        found = [
+            Score.of(name, [step for step in self.steps if step.run.model.name == name]) for name in names
+        ]
+        return (*found, Score.of("all", self.steps)) if len(names) > 1 else tuple(found)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "runs_file": self.path.name,
+            "runs_digest": self.file.digest,
+            **{name: getattr(self.file, name) for name in ("site", "hardware", "stack", "source", "licence")},
+            "asked": self.asked,
+            "bundle_digest": self.bundle_digest,
+            "fabric": self.fabric,
+            "scores": [asdict(score) for score in self.scores],
+            "steps": [step.to_dict() for step in self.steps],
+        }
+
+
+def score_steps(paths: Sequence[Path] = (), *, bundle: str = "", fabric: str = "") -> tuple[ScoredFile, ...]:
+    """Predict every step of the runs files, without any those that ship; steps that cannot be predicted say why.
+
+    `bundle` (a file, or `hardware:NAME`) and `fabric` (as `find_fabric` takes it) answer instead of the device and the
+    fabric that a file names. A file that names no fabric is answered over the bundle's own.
+
+    Raises:
+        UsageError: a file names no device and `bundle` is not given; the device or the fabric is unknown; as
+            `RunsFile.read`.
+        DataError: a file is missing or damaged.
+    """
+    folder = Path(str(files("kernelcast.validate")))
+    read = [(path, RunsFile.read(path)) for path in paths or [folder / f"{name}.toml" for name in SHIPPED]]
+    asked_fabric = find_fabric(fabric) if fabric else None
+    estimators = {bundle: Estimator.load(bundle)} if bundle else {}
+    return tuple(_scored(path, file, bundle, asked_fabric, fabric, estimators) for path, file in read)
+
+
+def _scored(
+    path: Path,
+    file: RunsFile,
+    bundle: str,
+    fabric: FabricChoice | None,
+    fabric_name: str,
+    estimators: dict[str, Estimator],
+) -> ScoredFile:
+    try:
+        if not bundle and not file.device:
+            raise UsageError("device is missing, expected a device's name, or --hardware or --bundle")
+        asked = bundle or f"{SCHEME}{file.device}"
+        if asked not in estimators:
+            estimators[asked] = Estimator.load(asked)
+        if fabric is None and file.fabric:
+            fabric, fabric_name = find_fabric(file.fabric), file.fabric
+    except KernelcastError as error:
+        raise type(error)(f"runs file {shown_path(path)}: {error}") from error
+    return ScoredFile(
+        path=path,
+        file=file,
+        asked=asked.removeprefix(SCHEME),
+        bundle_digest=estimators[asked].bundle.digest,
+        fabric=fabric_name,
+        steps=tuple(_step(estimators[asked], run, fabric) for run in file.runs),
+    )
+
+
+def _step(estimator: Estimator, run: MeasuredRun, fabric: FabricChoice | None) -> ScoredStep:
+    try:
+        estimate = estimator.predict(
+            model=run.model,
+            parallelism=run.parallelism,
+            cluster=run.cluster,
+            bucket_entries=run.bucket_entries,
+            fabric=fabric,
+        )
+    except KernelcastError as error:
+        return ScoredStep(run=run, estimate=None, reason=str(error))
+    return ScoredStep(run=run, estimate=estimate)
+
+
+def _known(values: Sequence[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _mean_abs(values: Sequence[float]) -> float | None:
+    return mean(map(abs, values)) if values else None
