@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-run validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo bench-substitutes bench-hardware datasets clean
+.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo bench-substitutes bench-hardware datasets clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -67,7 +67,7 @@ PUBLISHED ?= ../shared/data/estimate-train-time/Perlmutter
 VALIDATED := $(VENV)/validated
 KEEP := $(BIN)/python docs/generate_validation.py keep
 
-validate: validate-published validate-steps validate-fabrics validate-run validate-page
+validate: validate-published validate-steps validate-fabrics validate-prior validate-run validate-page
 
 validate-published: $(INSTALLED)
 	@mkdir -p $(VALIDATED)
@@ -95,6 +95,16 @@ validate-fabrics: $(INSTALLED)
 	  $(BIN)/kernelcast validate fabrics "$(FABRICS)" --json > $(VALIDATED)/fabrics.json; \
 	  $(BIN)/python docs/generate_fabrics.py $(VALIDATED)/fabrics.json; \
 	else echo "$(FABRICS): no such folder, fabrics are not validated"; fi
+
+# A GH200 from a few points and an A100, from the tables in datasets/; training the A100 takes ten minutes, once.
+validate-prior: $(INSTALLED)
+	@mkdir -p $(VALIDATED)
+	for site in Perlmutter Vista; do test -f $(VALIDATED)/$$site.db || $(BIN)/kernelcast import estimate-train-time \
+	  datasets/estimate-train-time/$$site --db $(VALIDATED)/$$site.db || exit 1; done
+	test -f $(VALIDATED)/perlmutter.kcast || $(BIN)/kernelcast train --db $(VALIDATED)/Perlmutter.db -o $(VALIDATED)/perlmutter.kcast
+	$(BIN)/kernelcast validate prior $(VALIDATED)/perlmutter.kcast $(VALIDATED)/Vista.db --points 1,2,3,5,8,10,15,20,30,40 \
+	  --without flash_attention --without adam:first_stage --draws 10 --json > $(VALIDATED)/prior.json
+	$(BIN)/python docs/generate_prior.py $(VALIDATED)/prior.json
 
 validate-run: $(INSTALLED)
 	@mkdir -p $(VALIDATED)

@@ -79,6 +79,10 @@ def info(path: Path, as_json: bool) -> None:
     for name, value in facts:
         click.echo(f"{name:{width}}  {one_line(value)}")
     click.echo("\n" + text_table(HEADS, [_row(entry) for entry in manifest.regressors]))
+    if rows := list(_of_other_devices(manifest)):
+        click.echo(
+            "\nOf other devices\n" + text_table(("operator", "direction", "measured on", "points here"), rows)
+        )
     if rows := list(_roles(manifest)):
         click.echo("\nErrors by role\n" + text_table(("role", "operator", "direction", "error"), rows))
 
@@ -89,7 +93,8 @@ HEADS = (
 
 
 def _row(entry: RegressorEntry) -> tuple[str, ...]:
-    widest = max(entry.interval.log_half_widths)
+    added = 0.0 if entry.transfer is None else entry.transfer.log_half_width
+    widest = math.hypot(max(entry.interval.log_half_widths), added)
     bound = "" if entry.interval.method == "cross_conformal" else "≤ "
     ranges = [
         f"{feature} {low:g}" if low == high else f"{feature} {low:g}–{high:g}"
@@ -108,6 +113,15 @@ def _row(entry: RegressorEntry) -> tuple[str, ...]:
         f"{entry.size_bytes / 1000:.0f} kB",
         ", ".join(ranges),
     )
+
+
+def _of_other_devices(manifest: Manifest) -> Iterator[tuple[str, ...]]:
+    """Regressors that were fitted on another device, and how many points of this one corrected them."""
+    for entry in manifest.regressors:
+        if entry.transfer is not None:
+            correction = entry.transfer.correction
+            points = "" if correction is None else str(correction.points)
+            yield entry.operator, entry.direction_text, entry.transfer.origin.device, points
 
 
 def _roles(manifest: Manifest) -> Iterator[tuple[str, ...]]:

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from kernelcast.cli.collect_budget import budget_option, measure_within, target_option
+from kernelcast.cli.collect_by_prior import few_points, measure_by_prior, points_option
 from kernelcast.cli.collect_plan import plan as plan_command
 from kernelcast.cli.options import (
     again_option,
@@ -22,6 +23,7 @@ from kernelcast.cli.options import (
     threads_option,
     timeout,
 )
+from kernelcast.cli.prior import prior_option
 from kernelcast.cli.progress import progress
 from kernelcast.collector.communication.comm import TIMEOUT_S, collect_comm, what_to_exchange
 from kernelcast.collector.communication.peers import FailedAloneError, FirstFailedError, LostPeersError
@@ -54,6 +56,8 @@ def collect() -> None:
 @again_option
 @budget_option
 @target_option
+@prior_option
+@points_option
 @site_option
 def compute(
     database_path: Path,
@@ -66,6 +70,8 @@ def compute(
     again: Again,
     budget_s: float | None,
     target: float | None,
+    prior: str | None,
+    points: int | None,
     site: str,
 ) -> None:
     """Measure every compute operator, forward and backward, on one device.
@@ -74,8 +80,27 @@ def compute(
     kernelcast collect compute --plan quick --db bench.db
     kernelcast collect compute --plan quick --db bench.db --procs-per-node 1,2
     kernelcast collect compute --plan quick --db bench.db --budget 10m --target 5%
+    kernelcast collect compute --plan paper --db bench.db --prior a100-sxm --points 5
     """
     chosen = load_plan(plan)
+    if few := few_points(prior, points):
+        if budget_s is not None or target is not None or processes != (1,):
+            raise UsageError("--points goes with neither --budget, --target nor --procs-per-node")
+        show_collected(
+            measure_by_prior(
+                database_path,
+                chosen,
+                few,
+                device=device,
+                dtype=dtype,
+                threads=threads,
+                operators=operators,
+                again=again,
+                site=site,
+            ),
+            database_path,
+        )
+        return
     if budget_s is not None or target is not None:
         if again != "no" or processes != (1,):
             raise UsageError("--budget and --target go with neither --again nor --procs-per-node")

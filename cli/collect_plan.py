@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from kernelcast.cli.collect_by_prior import few_points, points_option
 from kernelcast.cli.options import (
     device_option,
     dtype_option,
@@ -14,6 +15,7 @@ from kernelcast.cli.options import (
     processes_option,
     threads_option,
 )
+from kernelcast.cli.prior import prior_option
 from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.errors import UsageError
@@ -40,6 +42,8 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
     metavar="SIZE",
     help="Memory of the device, 80GB or 40GiB, instead of this one's.",
 )
+@prior_option
+@points_option
 @json_option
 def plan(
     plan: str,
@@ -50,6 +54,8 @@ def plan(
     processes: tuple[int, ...],
     operators: tuple[str, ...],
     memory: str | None,
+    prior: str | None,
+    points: int | None,
     as_json: bool,
 ) -> None:
     """Show a plan's workloads: how many, which fit in memory, which are measured already, how long the rest takes.
@@ -59,7 +65,9 @@ def plan(
     \b
     kernelcast collect plan --plan paper
     kernelcast collect plan --plan quick --db bench.db --json
+    kernelcast collect plan --plan paper --dtype bfloat16 --prior a100-sxm --points 5
     """
+    few = few_points(prior, points)
     try:
         from kernelcast.sampling.preview import preview
     except ModuleNotFoundError as error:
@@ -78,6 +86,8 @@ def plan(
         processes=processes,
         operators=operators,
         memory_bytes=0 if memory is None else parse_size(memory, name="memory"),
+        prior=few.bundle if few else None,
+        points_each=few.points if few else 0,
     )
     document = found.to_dict()
     if as_json:

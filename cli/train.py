@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from kernelcast.cli.options import database_option, id_option, json_option
+from kernelcast.cli.prior import prior_option, read_prior
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.bundle.file import read_bundle
@@ -59,6 +60,7 @@ from kernelcast.train.report.table import columns
     type=click.Path(path_type=Path, dir_okay=False),
     help="Take over the regressors of an earlier bundle whose rows and settings have not changed.",
 )
+@prior_option
 @click.option(
     "--report",
     "report_directory",
@@ -86,6 +88,7 @@ def train(
     seed: int,
     jobs: int,
     earlier_path: Path | None,
+    prior: str | None,
     report_directory: Path | None,
     reference_directory: Path | None,
     as_json: bool,
@@ -97,11 +100,13 @@ def train(
     \b
     kernelcast train --db bench.db -o here.kcast
     kernelcast train --db bench.db -o here.kcast --report here-report
+    kernelcast train --db few.db -o new.kcast --prior a100-sxm
     """
     # What can be refused is refused before the long work.
     write = _page_writer(report_directory) if report_directory else None
     reference = Reference.read(reference_directory) if reference_directory else None
     earlier = read_bundle(earlier_path) if earlier_path else None
+    prior_bundle = None if prior is None else read_prior(prior)
     with open_measurements(database_path) as database, progress("regressors") as report:
         trained = train_bundle(
             database,
@@ -114,6 +119,7 @@ def train(
             traces=traces,
             seed=seed,
             earlier=earlier,
+            prior=prior_bundle,
             jobs=jobs,
             on_progress=report,
         )
@@ -143,7 +149,11 @@ def _show(found: TrainingFigures) -> None:
     cells = zip(*([cell.text for cell in column.cells] for column in table), strict=True)
     click.echo(text_table([column.heading for column in table], list(cells)))
     show_doubts(found)
-    taken = sum(operator.selected is None for operator in found.operators)
+    if found.trained.prior is not None:
+        click.echo(f"prior: {found.trained.prior.name}; times are scaled by {found.trained.prior.scaled_by}")
+        if carried := [one.name for one in found.operators if one.is_carried]:
+            click.echo(f"carried over, without a point of their own: {'; '.join(carried)}")
+    taken = sum(one.selected is None and one.prior is None for one in found.operators)
     click.echo(
         f"{found.trained.path}: {len(found.operators)} regressors{f' ({taken} taken over)' if taken else ''}, "
         f"{amount(found.size_bytes, 'B')}, mean validation error {percent(found.mean_validation_error)}"

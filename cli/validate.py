@@ -20,6 +20,12 @@ VERBS = MappingProxyType(
             "train",
             "Predict published collectives from descriptions of their fabrics.",
         ),
+        "prior": Verb(
+            "validate_prior",
+            "prior",
+            "train",
+            "Predict a device's operators from a few of its points and another device.",
+        ),
         "steps": Verb(
             "validate_steps", "steps", "all", "Score predictions against training steps that others measured."
         ),
@@ -38,5 +44,6 @@ def validate() -> None:
     kernelcast validate steps
     kernelcast validate published Perlmutter
     kernelcast validate fabrics data
+    kernelcast validate prior a100-sxm gh200.db
     kernelcast validate run --bundle here.kcast --db bench.db
     """

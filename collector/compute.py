@@ -83,20 +83,22 @@ def collect_compute(
     again: Again = "no",
     effort: Effort | None = None,
     site: str = "",
+    points: Sequence[Point] | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Collected:
-    """Measure every point of `plan` that the database does not hold yet for this hardware and software.
+    """Measure every point that the database does not hold yet for this hardware and software.
 
-    Each of `processes` is a level: that number of processes of this node run an operator at once, one of which is
-    measured (see companions.py). `again` measures what is held once more, all of it or what was flagged; older
-    samples stay.
+    Points are those of `plan`, or the given `points` of its ranges. Each of `processes` is a level: that number of
+    processes of this node run an operator at once, one of which is measured (see companions.py). `again` measures what
+    is held once more, all of it or what was flagged; older samples stay.
 
     Raises:
         UsageError: unknown device, dtype or operator, or more processes than there are devices or cores.
     """
-    place, points = what_to_measure(
+    place, planned = what_to_measure(
         plan, device=device, dtype=dtype, operators=operators, threads=threads, processes=processes
     )
+    points = planned if points is None else points
     if place.device.type == "cpu":
         keep_freed_memory()
     torch.set_num_threads(threads)

@@ -10,8 +10,10 @@ import torch
 from kernelcast.collector.benches import Bench, Place, Point
 from kernelcast.collector.measuring.harness import Effort, measure
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, Vector
+from kernelcast.sampling.by_prior import calls_us
 from kernelcast.train.baseline import fit_baseline
 from kernelcast.train.formula import Baseline
+from kernelcast.train.prior import Prior
 
 # Calls of an operator per measurement: ten to warm up, and two blocks, as most of them need.
 _CALLS = 10 + 2 * 15
@@ -24,7 +26,10 @@ Times = dict[Key, dict[Vector, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Seconds per point: from `fitted` baselines, else from a roofline of the probed rates. `source` describes both."""
+    """Seconds per point: from `fitted` baselines, else from a `prior`, else from a roofline of the probed rates.
+
+    `source` describes them.
+    """
 
     source: str
     overhead_s: float
@@ -32,10 +37,18 @@ class Cost:
     bytes_per_s: float
     element_bytes: int
     fitted: dict[Key, Baseline]
+    prior: Prior | None = None
 
     def seconds(self, op: Operator, vectors: Sequence[Vector]) -> list[float]:
         """Seconds that measuring each workload takes."""
         total = np.zeros(len(vectors))
+        by_prior = (
+            None if self.prior is None else calls_us(self.prior, op, np.array(vectors, dtype=np.float64))
+        )
+        if by_prior is not None and not any(
+            (op.name, direction) in self.fitted for direction in op.directions
+        ):
+            return [float(self.overhead_s + _CALLS * value / 1e6) for value in by_prior]
         for direction in op.directions:
             baseline = self.fitted.get((op.name, direction))
             if baseline is not None:
@@ -51,8 +64,8 @@ class Cost:
         return [float(self.overhead_s + _CALLS * value) for value in total]
 
 
-def cost_of_measuring(place: Place, times: Times, *, stored: bool = True) -> Cost:
-    """Probe the device for a second, and fit the stored times of it."""
+def cost_of_measuring(place: Place, times: Times, *, stored: bool = True, prior: Prior | None = None) -> Cost:
+    """Probe the device for a second, and fit the stored times of it; a `prior` has those of what is not stored."""
     flops_per_s, bytes_per_s, overhead_s = _probe(place)
     fitted = {
         (name, direction): fit_baseline(
@@ -65,17 +78,18 @@ def cost_of_measuring(place: Place, times: Times, *, stored: bool = True) -> Cos
         for (name, direction), found in times.items()
         if stored and len(found) >= _FEWEST_ROWS
     }
+    known_by = [f"samples of {len({n for n, _ in fitted})} operators in the database"] if fitted else []
+    prior = prior if prior is not None and prior.is_comparable else None
+    known_by += [f"{prior.name}, scaled by {prior.scaled_by}"] if prior else []
     probed = f"probe kernels: {flops_per_s / 1e9:,.0f} GFLOP/s, {bytes_per_s / 1e9:,.1f} GB/s"
-    source = (
-        f"samples of {len({n for n, _ in fitted})} operators in the database; {probed}" if fitted else probed
-    )
     return Cost(
-        source=source,
+        source="; ".join([*known_by, probed]),
         overhead_s=overhead_s,
         flops_per_s=flops_per_s,
         bytes_per_s=bytes_per_s,
         element_bytes=place.dtype.itemsize,
         fitted=fitted,
+        prior=prior,
     )
 
 

@@ -13,9 +13,12 @@ from kernelcast.collector.machine.probe import probe
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.plans.plan import load_plan
 from kernelcast.collector.plans.plan_memory import device_memory_bytes, point_bytes
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.sampling.by_prior import points_by_prior
 from kernelcast.sampling.cost import Times, cost_of_measuring, total_seconds
 from kernelcast.sampling.known import known_times
 from kernelcast.store import Database, PointKey
+from kernelcast.train.prior import Prior
 
 FORMAT = "kernelcast.plan/1"
 
@@ -66,8 +69,12 @@ def preview(
     processes: Sequence[int] = (1,),
     operators: tuple[str, ...] = (),
     memory_bytes: int = 0,
+    prior: Bundle | None = None,
+    points_each: int = 0,
 ) -> Preview:
     """What `collect compute` with the same arguments would measure; each level of `processes` counts.
+
+    With a `prior`, `points_each` of every operator (by_prior.py) instead of the plan's.
 
     Raises:
         UsageError, DataError: as `collect compute` would.
@@ -87,8 +94,14 @@ def preview(
             runs = [compute_run(keys, plan, site="", processes=level) for level in processes]
             known = [measured(database, run) for run in runs]
             times = known_times(database, runs[0], dtype)
-    cost = cost_of_measuring(place, times)
+    start = None if prior is None else Prior.of(prior, keys.compute, dtype)
+    cost = cost_of_measuring(place, times, prior=start)
     memory = memory_bytes or device_memory_bytes(place.device)
+    if start is not None:
+        chosen = points_by_prior(
+            start, plan, operators, points_each, element_bytes=place.dtype.itemsize, memory_bytes=memory
+        )
+        points = list(chosen.points)
     by_role: dict[tuple[str, str], list[Point]] = {}
     for point in points:
         by_role.setdefault((point.operator, point.role), []).append(point)

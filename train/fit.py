@@ -20,6 +20,8 @@ from kernelcast.train.fit_table import FitTask, Fitted, fit_table, table_digest
 from kernelcast.train.levels import base_of
 from kernelcast.train.notes import Note, constant_times, notes_on, notes_on_flags
 from kernelcast.train.peaks import measured_peaks
+from kernelcast.train.prior import Prior
+from kernelcast.train.prior_choice import choose, corrections, parts_of
 from kernelcast.train.scope import Scope
 from kernelcast.train.screening import Skipped, screen, statistic_of_all
 from kernelcast.train.selection import FEWEST_ROWS, Selected
@@ -39,7 +41,7 @@ class Trained:
 
     `without_quiet` counts samples without a quiet time.
     `selections` hold the rows of the regressors that were fitted, and their held-out predictions; `notes` are on rows
-    that are doubtful, `doubts` counts those that cannot be right, of `samples`.
+    that are doubtful, `doubts` counts those that cannot be right, of `samples`. `prior` is what others rest on.
     """
 
     path: Path
@@ -51,6 +53,7 @@ class Trained:
     doubts: Mapping[str, int] = field(default_factory=lambda: count_doubts([]))
     samples: int = 0
     without_quiet: int = 0
+    prior: Prior | None = None
 
 
 def train_bundle(
@@ -65,6 +68,7 @@ def train_bundle(
     traces: bool = False,
     seed: int = DEFAULT_SEED,
     earlier: Bundle | None = None,
+    prior: Bundle | None = None,
     jobs: int = 1,
     on_progress: Callable[[int, int, str], None] = lambda done, total, operator: None,
 ) -> Trained:
@@ -81,6 +85,9 @@ def train_bundle(
     the same bytes as fitting them again. `jobs` are processes that fit at once (0: one per core, where that pays);
     the bytes do not depend on them.
 
+    `prior` is a bundle of another device. Operators with few rows get its regressors corrected by them, those without
+    rows its regressors scaled by the peaks of both devices (prior.py); a single row is then enough.
+
     Raises:
         UsageError: several dtypes or fingerprints to choose from, none that matches, or another wrong argument.
         DataError: no usable rows, an export that answers other than its regressor, or the bundle or its records
@@ -90,7 +97,7 @@ def train_bundle(
     scope = Scope.choose(
         database, dtype=dtype, hardware=hardware, software=software, fabric=fabric, traces=traces
     )
-    statistic = statistic or statistic_of_all(scope.samples)
+    statistic = statistic or _statistic(scope, prior)
     screened = screen(
         scope.samples,
         statistic=statistic,
@@ -99,13 +106,21 @@ def train_bundle(
         fabric=scope.fabric[0] if scope.fabric else None,
     )
     found = tables(screened.rows, statistic=statistic)
+    peaks = measured_peaks(scope, found)
+    start = None if prior is None else Prior.of(prior, scope.compute[0], scope.dtype, peaks)
+    corrected = [] if start is None else corrections(start, found, statistic=statistic)
     unfit = {table.key: reason for table in found if (reason := _why_unfit(table))}
     enough = [table for table in found if table.key not in unfit]
+    by_prior = {(*part, 1) for one in corrected for part in parts_of(one.entry.key)}
     skipped = [
         *screened.skipped,
-        *(Skipped(operator=o, direction=d, reason=r) for (o, d, _), r in unfit.items()),
+        *(
+            Skipped(operator=o, direction=d, reason=r)
+            for (o, d, n), r in unfit.items()
+            if (o, d, n) not in by_prior
+        ),
     ]
-    if not enough:
+    if not enough and not corrected:
         raise DataError(f"{database.path}: no operator has enough rows to train on ({_listed(skipped)})")
     apart = replace(scope, samples=())
     tasks = [
@@ -114,12 +129,15 @@ def train_bundle(
     # Errors are recorded in it at the end: minutes later is too late to find that it cannot be written.
     check_database_writable(database.path)
     fitted = _fit_all(tasks, earlier, jobs or _worthwhile_jobs(enough), on_progress)
-    keys = {table.key for table in enough}
+    keys = {table.key for table in enough} | by_prior
     used = [
         sample
         for sample, row in zip(screened.samples, screened.rows, strict=True)
         if (row.operator, row.direction, row.processes_per_node) in keys
     ]
+    entries = tuple(one.entry for one in fitted)
+    if start is not None:
+        entries = choose(start, entries, [one.entry for one in corrected], statistic=statistic)
     manifest = Manifest(
         kernelcast_version=version("kernelcast"),
         created_at=_newest(database, used),
@@ -127,13 +145,21 @@ def train_bundle(
         statistic=statistic,
         compute=scope.compute,
         fabric=(*scope.fabric, *_described(database, scope)),
-        software=scope.software,
+        software=tuple(dict.fromkeys((*scope.software, *(prior.manifest.software if prior else ())))),
         dataset_digest=dataset_digest(used),
         seed=seed,
-        regressors=tuple(one.entry for one in fitted),
-        peaks=measured_peaks(scope, found),
+        regressors=entries,
+        peaks=peaks,
     )
-    digest = write_bundle(output, manifest, {one.entry.file: one.model for one in fitted})
+    models = {one.entry.file: one.model for one in fitted}
+    digest = write_bundle(
+        output,
+        manifest,
+        {
+            one.file: prior.files[one.file] if prior and one.transfer else models[one.file]
+            for one in manifest.regressors
+        },
+    )
     try:
         with Database.open(database.path) as writable:
             writable.add_predictors(_records(manifest, digest))
@@ -142,13 +168,14 @@ def train_bundle(
     return Trained(
         path=output,
         manifest=manifest,
-        selections=tuple(one.selected for one in fitted if one.selected),
+        selections=tuple(one.selected for one in fitted if one.selected and one.entry in entries),
         notes=(*notes_on(screened.rows, enough), *notes_on_flags(used)),
         skipped=tuple(skipped),
         digest=digest,
         doubts=screened.doubts,
         samples=len(scope.samples),
         without_quiet=sum(sample.quiet_us is None for sample in scope.samples),
+        prior=start,
     )
 
 
@@ -197,7 +224,10 @@ def _known(earlier: Bundle | None, task: FitTask) -> Fitted | None:
         return None
     for entry in earlier.manifest.regressors:
         if (*entry.key, entry.processes_per_node) == task.table.key:
-            same = (entry.table_digest, entry.recipe_digest) == (table_digest(task.table), task.recipe)
+            same = entry.transfer is None and (entry.table_digest, entry.recipe_digest) == (
+                table_digest(task.table),
+                task.recipe,
+            )
             return Fitted(selected=None, model=earlier.files[entry.file], entry=entry) if same else None
     return None
 
@@ -208,6 +238,13 @@ def _described(database: Database, scope: Scope) -> tuple[FabricFingerprint, ...
     found = [row.fingerprint for row in database.fabric_list() if row.fingerprint.backend == DESCRIBED]
     alike = [one for one in found if not sizes or one.gpus_per_node in sizes]
     return tuple(alike) if len(alike) == 1 else ()
+
+
+def _statistic(scope: Scope, prior: Bundle | None) -> str:
+    """That of the prior, where every sample has it: what is carried over is not measured again."""
+    possible = statistic_of_all(scope.samples)
+    wanted = possible if prior is None else prior.manifest.statistic
+    return possible if wanted == "quiet" else wanted
 
 
 def _check(database: Database, output: Path, statistic: str, seed: int, jobs: int) -> None:
@@ -256,6 +293,12 @@ def _settings(entry: RegressorEntry) -> dict[str, Any]:
     return {**entry.hyperparameters, **level}
 
 
+def _fitted_rows(entry: RegressorEntry) -> int:
+    """Rows of this database that it was fitted to."""
+    correction = None if entry.transfer is None else entry.transfer.correction
+    return entry.rows if correction is None else correction.points
+
+
 def _records(manifest: Manifest, digest: str) -> list[PredictorRecord]:
     return [
         PredictorRecord(
@@ -266,7 +309,7 @@ def _records(manifest: Manifest, digest: str) -> list[PredictorRecord]:
             algorithm=entry.algorithm,
             form=entry.form,
             hyperparameters=_settings(entry),
-            training_rows=entry.rows,
+            training_rows=_fitted_rows(entry),
             validation_error=entry.validation_error,
             size_bytes=entry.size_bytes,
             trained_at=manifest.created_at,
@@ -277,4 +320,5 @@ def _records(manifest: Manifest, digest: str) -> list[PredictorRecord]:
             fabric_id=manifest.fabric[0].digest if manifest.fabric else None,
         )
         for entry in manifest.regressors
+        if entry.transfer is None or entry.transfer.correction is not None
     ]

@@ -172,8 +172,8 @@ class Predictor:
         transfer = self.bundle.entries[key].transfer
         if transfer is not None:
             element_bytes = ELEMENT_BYTES.get(self.bundle.entries[key].dtype, _USUAL_ELEMENT_BYTES)
-            factors = transfer.factors(key, vectors, element_bytes)
-            answers = carried_over(answers, factors, transfer.log_half_width)
+            carried_us = transfer.carried_us(key, vectors, answers[:, 0], element_bytes)
+            answers = carried_over(answers, carried_us / answers[:, 0], transfer.log_half_width)
         return list(map(tuple, answers.tolist()))
 
     def _session(self, key: Key) -> Any:

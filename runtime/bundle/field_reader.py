@@ -104,6 +104,14 @@ class FieldReader:
             raise DataError(f"{self._where}: {name} is {values!r:.80}, expected a list of numbers")
         return tuple(map(_as_float, values))
 
+    def number_rows(self, name: str) -> tuple[tuple[float, ...], ...]:
+        """A list of lists of numbers."""
+        rows = self.items(name)
+        for row in rows:
+            if type(row) is not list or not all(type(value) in (int, float) for value in row):
+                raise DataError(f"{self._where}: {name} holds {row!r:.80}, expected a list of numbers")
+        return tuple(tuple(map(_as_float, row)) for row in rows)
+
     def number_or_null(self, name: str) -> float | None:
         """A number, or nothing."""
         value = self._get(name, "a number or null", float, int, type(None))

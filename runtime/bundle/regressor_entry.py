@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, fields
 from hashlib import sha256
 from typing import Any, Self
 
+from kernelcast.runtime.bundle.correction import FEATURES
 from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_word, require
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.bundle.transfer import Transfer
@@ -125,6 +126,14 @@ class RegressorEntry:
             "one finite [minimum, maximum] per feature",
         )
 
+        correction = None if self.transfer is None else self.transfer.correction
+        require(
+            correction is None or len(correction.knots[0]) == FEATURES + len(self.features),
+            where,
+            "correction.knots",
+            "" if correction is None else correction.knots[0],
+            f"log of time and efficiency, and of {len(self.features)} features",
+        )
         elements = self.elements_range
         require(
             elements is None

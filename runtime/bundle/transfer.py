@@ -1,13 +1,14 @@
 """A regressor of one device that answers for another: times are scaled by the roofline of both.
 
-time(target) = time(origin) · roofline(target) / roofline(origin) · exp(correction), where the correction is a line in
-the logarithms of the features that was fitted to the few points that were measured on the target, if any.
+time(target) = time(origin) · roofline(target) / roofline(origin) · exp(correction), where the correction was fitted to
+the few points that were measured on the target, if any (correction.py).
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self
 
+from kernelcast.runtime.bundle.correction import Correction
 from kernelcast.runtime.bundle.field_reader import FieldReader, require
 from kernelcast.runtime.hardware.roofline import Rates, is_rate
 from kernelcast.runtime.operators import OPERATORS, Key
@@ -17,64 +18,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MOST_LOG = 20.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Correction:
-    """`offset` + Σ `slopes`[i] · (log x[i] − `center`[i]), with log x held inside `low` to `high`.
-
-    `points` are those of the target that it was fitted to.
-    """
-
-    points: int
-    offset: float
-    slopes: tuple[float, ...]
-    center: tuple[float, ...]
-    low: tuple[float, ...]
-    high: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        require(self.points > 0, "correction", "points", self.points, "at least 1")
-        for name in ("slopes", "center", "low", "high"):
-            values = getattr(self, name)
-            require(
-                len(values) == len(self.slopes) and all(abs(value) <= _MOST_LOG for value in values),
-                "correction",
-                name,
-                values,
-                f"a number per feature, at most {_MOST_LOG:g}",
-            )
-        require(abs(self.offset) <= _MOST_LOG, "correction", "offset", self.offset, f"at most {_MOST_LOG:g}")
-
-    def log_factors(self, vectors: "NDArray[np.float64]") -> "NDArray[np.float64]":
-        """The correction of log(time) at each workload, float64 [vectors]."""
-        import numpy as np  # only here: reading a bundle does not need it
-
-        logs = np.clip(np.log(np.maximum(vectors, 1.0)), self.low, self.high)
-        found: NDArray[np.float64] = self.offset + (logs - np.array(self.center)) @ np.array(self.slopes)
-        return found
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, as they stand in manifest.json."""
-        logs = {name: list(getattr(self, name)) for name in ("slopes", "center", "low", "high")}
-        return {"points": self.points, "offset": self.offset, **logs}
-
-    @classmethod
-    def from_dict(cls, values: object) -> Self:
-        """Inverse of `to_dict`.
-
-        Raises:
-            DataError: a field is missing, unknown, ill-typed or out of bounds.
-        """
-        read = FieldReader("correction", values, ["points", "offset", "slopes", "center", "low", "high"])
-        return cls(
-            points=read.integer("points"),
-            offset=read.number("offset"),
-            slopes=read.numbers("slopes"),
-            center=read.numbers("center"),
-            low=read.numbers("low"),
-            high=read.numbers("high"),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,15 +49,32 @@ class Transfer:
     def factors(
         self, key: Key, vectors: Sequence[Sequence[float]], element_bytes: int
     ) -> "NDArray[np.float64]":
-        """What the origin's times are multiplied by, float64 [vectors]."""
-        import numpy as np
+        """What the origin's times are multiplied by before any correction, float64 [vectors]."""
+        name, direction = key
+        there, here = (
+            rates.roofline_us(OPERATORS[name], direction, vectors, element_bytes)
+            for rates in (self.origin, self.target)
+        )
+        return here / there
+
+    def carried_us(
+        self,
+        key: Key,
+        vectors: Sequence[Sequence[float]],
+        times_us: "NDArray[np.float64]",
+        element_bytes: int,
+    ) -> "NDArray[np.float64]":
+        """Times on the target in µs, float64 [vectors], from those on the origin."""
+        import numpy as np  # only here: reading a bundle does not need it
 
         name, direction = key
-        ratio = self.target.roofline_us(OPERATORS[name], direction, vectors, element_bytes)
-        ratio = ratio / self.origin.roofline_us(OPERATORS[name], direction, vectors, element_bytes)
+        carried_us = times_us * self.factors(key, vectors, element_bytes)
         if self.correction is None:
-            return ratio
-        found: NDArray[np.float64] = ratio * np.exp(self.correction.log_factors(np.array(vectors, float)))
+            return carried_us
+        roofline_us = self.target.roofline_us(OPERATORS[name], direction, vectors, element_bytes)
+        found: NDArray[np.float64] = carried_us * np.exp(
+            self.correction.log_factors(carried_us, roofline_us, vectors)
+        )
         return found
 
     def to_dict(self) -> dict[str, Any]:

@@ -9,11 +9,14 @@ from click.testing import CliRunner, Result
 
 from kernelcast.cli.collect import collect
 from kernelcast.cli.collect_budget import seconds, share
+from kernelcast.cli.prior import read_prior
+from kernelcast.cli.train import train
 from kernelcast.collector.benches import Bench, Place, Point
 from kernelcast.collector.measuring import measurer
-from kernelcast.runtime import DataError, UsageError
+from kernelcast.runtime import DataError, UsageError, read_bundle
 from kernelcast.sampling import collect as sampled
 from kernelcast.store import Database
+from kernelcast.train.fit import train_bundle
 
 PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
 TWO = ("--operator", "gelu", "--operator", "layer_norm")
@@ -148,3 +151,48 @@ def test_wrong_use_makes_no_database(tmp_path: Path, arguments: tuple[str, ...],
 def test_durations_and_shares() -> None:
     assert [seconds(text) for text in ("90s", "10m", "1.5h", "1h30m")] == [90, 600, 5400, 5400]
     assert [share(text) for text in ("5%", "0.05", "12.5%")] == pytest.approx([0.05, 0.05, 0.125])
+
+
+def test_few_points_beside_a_prior(tmp_path: Path) -> None:
+    """A bundle of one thread of this CPU is the prior of two; what it lacks is measured as for a first fit."""
+    assert invoke("compute", "--db", str(tmp_path / "one.db"), *TWO).exit_code == 0
+    with Database.open(tmp_path / "one.db") as database:
+        train_bundle(database, tmp_path / "one.kcast", prior=read_prior("a100-sxm"))
+    prior = ("--prior", str(tmp_path / "one.kcast"), "--points", "3", "--threads", "2", *TWO)
+    plan = json.loads(invoke("plan", *prior, "--operator", "bias_add", "--json").stdout)
+    assert {one["operator"]: one["to_measure"] for one in plan["operators"]} == {
+        "gelu": 3,
+        "layer_norm": 3,
+        "bias_add": 12,
+    }
+    few = tmp_path / "few.db"
+    first = invoke("compute", "--db", str(few), *prior)
+    assert (first.exit_code, first.stdout) == (0, f"{few}: 6 measured\n")
+    # The same points again: a collection can be resumed.
+    assert invoke("compute", "--db", str(few), *prior).stdout == f"{few}: 0 measured, 6 already there\n"
+    trained = CliRunner().invoke(
+        train, ["--db", str(few), "-o", str(tmp_path / "two.kcast"), "--prior", str(tmp_path / "one.kcast")]
+    )
+    assert trained.exit_code == 0, trained.output
+    entries = read_bundle(tmp_path / "two.kcast").entries
+    points = {key[0]: entry.transfer.correction for key, entry in entries.items() if entry.transfer}
+    assert {name for name, correction in points.items() if correction} == {"gelu", "layer_norm"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--prior", "a100-sxm"), "--prior is given without --points, expected both or neither"),
+        (("--points", "5"), "--points is given without --prior, expected both or neither"),
+        (("--points", "5", "--prior", "a100-sxm", "--budget", "5m"), "--points goes with neither --budget"),
+        (("--points", "5", "--prior", "a1000"), "a1000"),
+        (("--points", "5", "--prior", "none.kcast"), "none.kcast"),
+    ],
+)
+def test_a_prior_that_cannot_be_used_makes_no_database(
+    tmp_path: Path, arguments: tuple[str, ...], message: str
+) -> None:
+    found = invoke("compute", "--db", str(tmp_path / "bench.db"), *arguments)
+    assert isinstance(found.exception, UsageError | DataError)
+    assert message in str(found.exception)
+    assert not list(tmp_path.iterdir())

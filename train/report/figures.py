@@ -38,7 +38,8 @@ class LayoutFigures:
 class RoleFigures:
     """A regressor in one of the roles that its rows were measured in; `name` is the paper's (Table I).
 
-    `rows` is None for a regressor that was taken over. `reference_error` is the error that others published for it.
+    `rows` is None for a regressor that was taken over; of a prior's that was corrected, they are the points that did.
+    `reference_error` is the error that others published for it.
     """
 
     role: str
@@ -83,6 +84,16 @@ class OperatorFigures:
         return self.entry.file.removeprefix("models/").removesuffix(".onnx")
 
     @property
+    def prior(self) -> str | None:
+        """The device whose regressor answers here, corrected or carried over; None for an own one."""
+        return None if self.entry.transfer is None else self.entry.transfer.origin.device
+
+    @property
+    def is_carried(self) -> bool:
+        """Whether nothing was measured here: a prior's regressor, scaled alone."""
+        return self.entry.transfer is not None and self.entry.transfer.correction is None
+
+    @property
     def is_collective(self) -> bool:
         """Whether it is a collective; means over operators leave those out."""
         return OPERATORS[self.entry.operator].is_collective
@@ -105,6 +116,7 @@ class OperatorFigures:
             "hyperparameters": dict(entry.hyperparameters),
             "training_range": dict(zip(entry.features, map(list, entry.training_range), strict=True)),
             "fitted": self.selected is not None,
+            "prior": self.prior,
             "roles": list(map(asdict, self.roles)),
             "layouts": list(map(asdict, self.layouts)),
             "outliers": list(map(asdict, self.outliers)),
@@ -243,7 +255,7 @@ def _operator(
             RoleFigures(
                 role=role,
                 name=role_name(entry.operator, role),
-                rows=int(np.isfinite(_times_us(selected, role)).sum()) if selected else None,
+                rows=int(np.isfinite(_times_us(selected, role)).sum()) if selected else _points(entry),
                 error=error,
                 reference_error=reference.error_of(entry, role, rows_of) if reference else None,
             )
@@ -251,6 +263,12 @@ def _operator(
     return OperatorFigures(
         entry=entry, selected=selected, roles=tuple(roles), layouts=layouts, outliers=_outliers(selected)
     )
+
+
+def _points(entry: RegressorEntry) -> int | None:
+    """How many points corrected the prior's regressor; None where none did."""
+    correction = None if entry.transfer is None else entry.transfer.correction
+    return None if correction is None else correction.points
 
 
 def _layouts(

@@ -5,14 +5,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import DataError
 from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.bundle.correction import Correction, Likeness, centred, positions
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
-from kernelcast.runtime.bundle.transfer import Correction, Transfer
+from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.hardware.roofline import LAUNCH_FLOOR_US, Rates
 from kernelcast.runtime.operators import OPERATORS, Direction
 
@@ -63,18 +65,17 @@ def test_there_and_back_is_nothing_and_ways_add_up(
     assert on.log_half_width == 0.3
 
 
-def test_a_correction_is_a_line_that_is_not_carried_on() -> None:
-    correction = Correction(
-        points=5,
-        offset=math.log(2),
-        slopes=(1.0, 0.0, 0.0),
-        center=(math.log(4), 0.0, 0.0),
-        low=(math.log(2), 0.0, 0.0),
-        high=(math.log(8), 20.0, 20.0),
-    )
+def test_a_correction_by_a_point_holds_at_it_and_less_far_from_it() -> None:
+    vector, far = (8, 512, 512), (8, 65536, 65536)
+    element_us = float(SLOW.roofline_us(OPERATORS["gelu"], Direction.FORWARD, [vector], 2)[0])
+    knots = positions(np.array([2 * element_us]), np.array([element_us]), [vector])
+    likeness = Likeness(noise=0.01)
+    weight = math.log(3) / float(likeness.covariance(centred(knots, knots), centred(knots, knots))[0, 0])
+    correction = Correction(knots=(tuple(knots[0].tolist()),), weights=(weight,), likeness=likeness)
     transfer = Transfer(origin=SLOW, target=SLOW, log_half_width=0, correction=correction)
-    sizes = [(4, 512, 512), (8, 512, 512), (1024, 512, 512), (1, 512, 512)]
-    assert transfer.factors(GELU, sizes, 2).tolist() == pytest.approx([2, 4, 4, 1])
+    assert transfer.carried_us(GELU, [vector], np.array([2 * element_us]), 2) == pytest.approx(6 * element_us)
+    (there_us,) = transfer.carried_us(GELU, [far], np.array([1e6]), 2)
+    assert 1e6 < there_us < 3e6
     assert Transfer.from_dict(transfer.to_dict()) == transfer
 
 
@@ -111,5 +112,3 @@ def test_wrong_values_are_one_line(changes: dict[str, object], message: str) -> 
     transfer = Transfer(origin=SLOW, target=FAST, log_half_width=0)
     with pytest.raises(DataError, match=message):
         replace(transfer, **changes)  # type: ignore[arg-type]
-    with pytest.raises(DataError, match="correction: points is 0"):
-        Correction(points=0, offset=0, slopes=(), center=(), low=(), high=())

@@ -1,0 +1,191 @@
+"""What a few measured points of a device say about predictions for it: a Gaussian process on their log error.
+
+The error of log(time) is taken to be alike where workloads are alike (`Likeness`): by the predicted time, by how far
+the prediction lies above the roofline, and by the features. Far from all points the correction is their mean offset.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
+
+from kernelcast.runtime.bundle.field_reader import FieldReader, require
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    Array: TypeAlias = NDArray[np.float64]
+
+_MOST_LOG = 100.0
+_MOST_ADDED = 10.0
+_MOST_WEIGHT = 1e4
+_MOST_POINTS = 10_000
+TIME, EFFICIENCY, FEATURES = 0, 1, 2
+"""Columns of a position: log of the time in µs, log(time / roofline), and from there logs of the features."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Likeness:
+    """Covariance of the errors of log(time) of two workloads: a sum of variances, each times how alike they are.
+
+    - `offset`: all workloads alike; a kernel that is slower or faster throughout;
+    - `time`: Matérn 3/2 in log(time), of `time_scale`: caches and launches matter to short calls alone;
+    - `efficiency`: a line in log(time / roofline): how far a slow kernel of one device is slow on the other;
+    - `shape`: Matérn 3/2 in the logs of all features together, of `shape_scale`;
+    - `value`: exponential in the log of each feature, of `value_scale`: tiles, kernels chosen by a size.
+
+    `noise` is the standard deviation of what has no pattern: repetitions, and tiles of both devices. Scales are in
+    natural logarithms. The defaults were chosen once for A100 → GH200 and kept for all others (docs/collecting.md).
+    """
+
+    offset: float = 1.0
+    time: float = 0.3
+    time_scale: float = 2.0
+    efficiency: float = 1.0
+    shape: float = 0.1
+    shape_scale: float = 3.0
+    value: float = 0.003
+    value_scale: float = 0.3
+    noise: float = 0.06
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            value = getattr(self, one.name)
+            scale = one.name.endswith("_scale") or one.name == "noise"
+            require(
+                0 <= value <= _MOST_LOG and (value > 0 or not scale), "likeness", one.name, value, "above 0"
+            )
+
+    def covariance(self, some: "Array", others: "Array") -> "Array":
+        """Of positions [n, 2 + features] with others [m, 2 + features], float64 [n, m]; without noise."""
+        import numpy as np  # only here: reading a bundle does not need it
+
+        found: Array = self.offset + self.efficiency * np.outer(some[:, EFFICIENCY], others[:, EFFICIENCY])
+        found += self.time * _matern(some[:, :EFFICIENCY], others[:, :EFFICIENCY], self.time_scale)
+        found += self.shape * _matern(some[:, FEATURES:], others[:, FEATURES:], self.shape_scale)
+        for own, other in zip(some.T[FEATURES:], others.T[FEATURES:], strict=True):
+            found += self.value * np.exp(-np.abs(own[:, None] - other) / self.value_scale)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they stand in manifest.json."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @classmethod
+    def from_dict(cls, values: object) -> Self:
+        """Inverse of `to_dict`.
+
+        Raises:
+            DataError: a field is missing, unknown, ill-typed or out of bounds.
+        """
+        read = FieldReader("likeness", values, [one.name for one in fields(cls)])
+        return cls(**{one.name: read.number(one.name) for one in fields(cls)})
+
+
+LIKENESS = Likeness()
+"""That of every correction that is fitted anew."""
+
+
+def positions(
+    times_us: "Array", roofline_us: "Array", vectors: "Sequence[Sequence[float]] | Array"
+) -> "Array":
+    """Where workloads lie, float64 [n, 2 + features], by their predicted times and rooflines in µs, [n] each."""
+    import numpy as np
+
+    logs = np.log(np.maximum(np.array(vectors, dtype=np.float64), 1.0))
+    return np.column_stack([np.log(times_us), np.log(times_us / roofline_us), logs])
+
+
+def centred(places: "Array", knots: "Array") -> "Array":
+    """Positions with their efficiency counted from the mean of the knots', so that the line has its zero there."""
+    found = places.copy()
+    found[:, EFFICIENCY] -= knots[:, EFFICIENCY].mean()
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Correction:
+    """Σ `weights`[i] · covariance with `knots`[i], the positions [points, 2 + features] of what was measured.
+
+    The efficiency is held inside that of the knots: no line is carried on. `earlier` is the correction that the
+    prediction had before, where it had one.
+
+    Raises:
+        DataError: a value is outside what is allowed.
+    """
+
+    knots: tuple[tuple[float, ...], ...]
+    weights: tuple[float, ...]
+    likeness: Likeness = LIKENESS
+    earlier: "Correction | None" = None
+
+    def __post_init__(self) -> None:
+        require(
+            0 < len(self.weights) <= _MOST_POINTS, "correction", "weights", len(self.weights), "1 or more"
+        )
+        alike = len(self.knots) == len(self.weights) and len({len(knot) for knot in self.knots}) == 1
+        require(alike, "correction", "knots", len(self.knots), "as many as weights, of one length")
+        values = [value for knot in self.knots for value in knot]
+        require(
+            all(abs(one) <= _MOST_LOG for one in values), "correction", "knots", "", f"at most {_MOST_LOG:g}"
+        )
+        bounded = all(abs(weight) <= _MOST_WEIGHT for weight in self.weights)
+        require(bounded, "correction", "weights", "", f"numbers, at most {_MOST_WEIGHT:g}")
+
+    @property
+    def points(self) -> int:
+        """How many workloads were measured."""
+        return len(self.weights)
+
+    def log_factors(
+        self, times_us: "Array", roofline_us: "Array", vectors: "Sequence[Sequence[float]] | Array"
+    ) -> "Array":
+        """What is added to log(time) at each workload, float64 [n], given predicted times and rooflines in µs."""
+        import numpy as np
+
+        before = np.zeros(len(times_us))
+        if self.earlier is not None:
+            before = self.earlier.log_factors(times_us, roofline_us, vectors)
+        asked, knots = positions(times_us * np.exp(before), roofline_us, vectors), np.array(self.knots)
+        known = knots[:, EFFICIENCY]
+        asked[:, EFFICIENCY] = np.clip(asked[:, EFFICIENCY], known.min(), known.max())
+        added = self.likeness.covariance(centred(asked, knots), centred(knots, knots)) @ np.array(
+            self.weights
+        )
+        found: Array = before + np.clip(added, -_MOST_ADDED, _MOST_ADDED)
+        return found
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as they stand in manifest.json."""
+        return {
+            "knots": [list(knot) for knot in self.knots],
+            "weights": list(self.weights),
+            "likeness": self.likeness.to_dict(),
+            "earlier": None if self.earlier is None else self.earlier.to_dict(),
+        }
+
+    @classmethod
+    def from_dict(cls, values: object) -> Self:
+        """Inverse of `to_dict`.
+
+        Raises:
+            DataError: a field is missing, unknown, ill-typed or out of bounds.
+        """
+        read = FieldReader("correction", values, [one.name for one in fields(cls)])
+        earlier = read.value("earlier")
+        return cls(
+            knots=read.number_rows("knots"),
+            weights=read.numbers("weights"),
+            likeness=Likeness.from_dict(read.value("likeness")),
+            earlier=None if earlier is None else cls.from_dict(earlier),
+        )
+
+
+def _matern(some: "Array", others: "Array", scale: float) -> "Array":
+    """Matérn 3/2 of the distances between rows, [n, m]."""
+    import numpy as np
+
+    squares = ((some[:, None, :] - others[None, :, :]) ** 2).sum(axis=-1)
+    distances = np.sqrt(3.0 * squares) / scale
+    found: Array = (1.0 + distances) * np.exp(-distances)
+    return found

@@ -1,0 +1,127 @@
+"""A few points of a plan beside a prior: `collect compute --prior NAME --points N`, and what they take."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from kernelcast.collector.benches import Point
+from kernelcast.collector.compute import Again, Collected, Progress, collect_compute, what_to_measure
+from kernelcast.collector.machine.probe import probe
+from kernelcast.collector.measuring.harness import Effort
+from kernelcast.collector.plans.plan import Plan, distinct_points, planned_operators
+from kernelcast.collector.plans.plan_memory import device_memory_bytes, point_bytes
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.operators import Operator
+from kernelcast.sampling.design import FIRST_ROWS, positions, space_filling
+from kernelcast.store import Database
+from kernelcast.train.dataset import Array
+from kernelcast.train.prior import Prior
+from kernelcast.train.prior_points import MOST_CANDIDATES, answered, most_telling
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PriorPlan:
+    """Points to measure: `points` of each operator that the prior has, which `corrected` names.
+
+    `apart` are the other operators: nothing is known of them, so they get as many as a first fit of their own needs.
+    """
+
+    points: tuple[Point, ...]
+    corrected: tuple[str, ...]
+    apart: tuple[str, ...]
+
+
+def points_by_prior(
+    prior: Prior, plan: Plan, operators: tuple[str, ...], count: int, *, element_bytes: int, memory_bytes: int
+) -> PriorPlan:
+    """Choose `count` points of every planned operator among the shapes of the plan's ranges that fit in memory.
+
+    The same plan, prior and count give the same points, so that an interrupted collection can be resumed. Operators
+    take turns.
+
+    Raises:
+        UsageError: an operator is unknown, or the plan has no shape for one.
+    """
+    planned = planned_operators(plan, operators)
+    found: list[list[Point]] = []
+    corrected, apart = [], []
+    for op in planned:
+        listed = distinct_points(plan, [op])[op.name]
+        fitting = [point for point in listed if point_bytes(point, element_bytes) <= memory_bytes]
+        rng = np.random.default_rng(plan.seed)
+        drawn = [fitting[n] for n in sorted(rng.permutation(len(fitting))[:MOST_CANDIDATES])]
+        vectors = np.array([point.vector for point in drawn], dtype=np.float64)
+        if keys := answered(prior, op):
+            chosen = most_telling(prior, keys, vectors, count) if drawn else []
+            corrected.append(op.name)
+        else:
+            chosen = space_filling(positions(vectors), [], max(count, FIRST_ROWS)) if drawn else []
+            apart.append(op.name)
+        found.append([drawn[number] for number in chosen])
+    turns = range(max(map(len, found), default=0))
+    return PriorPlan(
+        points=tuple(own[turn] for turn in turns for own in found if turn < len(own)),
+        corrected=tuple(corrected),
+        apart=tuple(apart),
+    )
+
+
+def calls_us(prior: Prior, op: Operator, vectors: Array) -> Array | None:
+    """Time of a call in all directions, [rows] in µs, as the prior has it; None where it lacks one."""
+    keys = answered(prior, op)
+    known = {key[1] for key in keys} | {part for _, whole in keys for part in op.sums.get(whole, ())}
+    if not known.issuperset(op.directions):
+        return None
+    total = np.zeros(len(vectors))
+    for _, direction in keys:
+        # A sum counts where its parts are not known apart.
+        if not any((op.name, part) in keys for part in op.sums.get(direction, ())):
+            total += prior.predicted_us((op.name, direction), vectors)
+    return total
+
+
+def collect_by_prior(
+    database: Database,
+    plan: Plan,
+    bundle: Bundle,
+    count: int,
+    *,
+    device: str = "auto",
+    dtype: str = "float32",
+    threads: int = 1,
+    operators: tuple[str, ...] = (),
+    again: Again = "no",
+    effort: Effort | None = None,
+    site: str = "",
+    on_progress: Callable[[Progress], None] = lambda progress: None,
+) -> tuple[Collected, PriorPlan]:
+    """Measure `count` points of every operator, chosen for the prior `bundle`; gives what was chosen too.
+
+    Raises:
+        UsageError: as `collect_compute`.
+    """
+    place, _ = what_to_measure(plan, device=device, dtype=dtype, operators=operators, threads=threads)
+    keys = probe(place.device, threads=threads)
+    chosen = points_by_prior(
+        Prior.of(bundle, keys.compute, dtype),
+        plan,
+        operators,
+        count,
+        element_bytes=place.dtype.itemsize,
+        memory_bytes=device_memory_bytes(place.device),
+    )
+    done = collect_compute(
+        database,
+        plan,
+        device=device,
+        dtype=dtype,
+        threads=threads,
+        operators=operators,
+        again=again,
+        effort=effort,
+        site=site,
+        points=chosen.points,
+        on_progress=on_progress,
+    )
+    return done, chosen

@@ -1,0 +1,205 @@
+"""`train_bundle` with a prior: few rows correct another device's regressors, and no rows carry them over."""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kernelcast.runtime import DataError, read_bundle
+from kernelcast.runtime.answers.bundle_check import check_bundle
+from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.catalogue.composition import hardware_bundle
+from kernelcast.runtime.operators import Direction
+from kernelcast.store import Database, Sample
+from kernelcast.train.dataset import Table
+from kernelcast.train.fit import Trained, train_bundle
+from kernelcast.train.prior import Prior, corrected
+
+Measure = Callable[..., list[Sample]]
+Vector = tuple[int, ...]
+FORWARD, BACKWARD = Direction.FORWARD, Direction.BACKWARD
+INPUT_GRADIENT, WEIGHT_GRADIENT = Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT
+NEW = ComputeFingerprint(kind="cpu", device_name="Another CPU", cores=4, threads=1)
+
+pytestmark = pytest.mark.usefixtures("few_candidates")
+
+
+@pytest.fixture
+def donor(database: Database, measure: Measure, tmp_path: Path) -> Bundle:
+    """A bundle of the made-up device: three operators, from 60 rows each."""
+    for operator, direction in (("gelu", FORWARD), ("gelu", BACKWARD), ("gemm", FORWARD), ("gemm", BACKWARD)):
+        measure(database, operator, direction, 60)
+    train_bundle(database, tmp_path / "donor.kcast")
+    return read_bundle(tmp_path / "donor.kcast")
+
+
+@pytest.fixture
+def new_database(tmp_path: Path) -> Iterator[Database]:
+    with Database.open(tmp_path / "new.db", create=True) as opened:
+        yield opened
+
+
+@pytest.fixture
+def new_us(
+    roofline_us: Callable[[str, Direction, Vector], float],
+) -> Callable[[str, Direction, Vector], float]:
+    """Times of another device: 1.7 times those of the donor's, and faster the larger they are."""
+
+    def time_us(operator: str, direction: Direction, vector: Vector) -> float:
+        there = roofline_us(operator, direction, vector)
+        return 1.7 * there * (there / 100.0) ** -0.2
+
+    return time_us
+
+
+@pytest.fixture
+def measure_new(
+    new_database: Database,
+    measure: Measure,
+    workloads: Callable[..., list[Vector]],
+    new_us: Callable[[str, Direction, Vector], float],
+) -> Callable[..., None]:
+    """Measure some workloads on the other device."""
+
+    def store(operator: str, direction: Direction, count: int, *, seed: int = 5) -> None:
+        times_us = {v: new_us(operator, direction, v) for v in workloads(operator, count, seed=seed)}
+        measure(new_database, operator, direction, times_us=times_us, compute=NEW)
+
+    return store
+
+
+def error(
+    bundle: Bundle,
+    operator: str,
+    direction: Direction,
+    workloads: Callable[..., list[Vector]],
+    time_us: Callable[[str, Direction, Vector], float],
+) -> float:
+    """Mean error on fifty other workloads."""
+    vectors = workloads(operator, 50, seed=9)
+    measured = np.array([time_us(operator, direction, vector) for vector in vectors])
+    return float(np.mean(np.abs(Predictor(bundle).predict_us(operator, direction, vectors) / measured - 1)))
+
+
+def test_few_points_correct_the_prior_and_the_rest_is_carried_over(
+    donor: Bundle,
+    new_database: Database,
+    measure_new: Callable[..., None],
+    workloads: Callable[..., list[Vector]],
+    new_us: Callable[[str, Direction, Vector], float],
+    tmp_path: Path,
+) -> None:
+    measure_new("gelu", FORWARD, 6)
+    with pytest.raises(DataError, match="no operator has enough rows"):
+        train_bundle(new_database, tmp_path / "alone.kcast")
+    trained = train_bundle(new_database, tmp_path / "new.kcast", prior=donor)
+    # A file of its own, as sound as any other.
+    assert check_bundle(tmp_path / "new.kcast").models == 4
+    bundle = read_bundle(tmp_path / "new.kcast")
+    assert bundle.manifest.compute == (NEW,)
+    assert bundle.models["gelu", FORWARD] == donor.models["gelu", FORWARD]
+    assert error(donor, "gelu", FORWARD, workloads, new_us) > 0.3
+    assert error(bundle, "gelu", FORWARD, workloads, new_us) < 0.1
+    points = {
+        key: entry.transfer and entry.transfer.correction and entry.transfer.correction.points
+        for key, entry in bundle.entries.items()
+    }
+    assert points == {
+        ("gelu", FORWARD): 6,
+        ("gelu", BACKWARD): None,
+        ("gemm", FORWARD): None,
+        ("gemm", BACKWARD): None,
+    }
+    assert trained.prior is not None
+    assert "the peaks are not known" in trained.prior.scaled_by
+    again = train_bundle(new_database, tmp_path / "again.kcast", prior=donor)
+    assert again.digest == trained.digest
+
+
+def test_one_row_is_enough_and_fewer_rows_widen(
+    donor: Bundle, new_database: Database, measure_new: Callable[..., None], tmp_path: Path
+) -> None:
+    def half_width(trained: Trained) -> float:
+        (time_us, low_us, _) = Predictor(read_bundle(trained.path)).answers("gelu", FORWARD, [[64, 64, 64]])[
+            0
+        ]
+        return math.log(time_us / low_us)
+
+    widths = []
+    for count in (1, 4, 12):
+        measure_new("gelu", FORWARD, count)
+        widths.append(half_width(train_bundle(new_database, tmp_path / f"{count}.kcast", prior=donor)))
+    assert widths[0] >= 0.5 > widths[1] > widths[2]
+
+
+def test_enough_rows_get_a_regressor_of_their_own(
+    donor: Bundle,
+    new_database: Database,
+    measure: Measure,
+    workloads: Callable[..., list[Vector]],
+    tmp_path: Path,
+) -> None:
+    # A law that has nothing to do with the donor's: what a table is known by best decides.
+    measure(
+        new_database,
+        "gelu",
+        FORWARD,
+        times_us={v: 5.0 * v[2] ** 1.5 for v in workloads("gelu", 60, seed=3)},
+        compute=NEW,
+    )
+    bundle = read_bundle(train_bundle(new_database, tmp_path / "new.kcast", prior=donor).path)
+    assert bundle.entries["gelu", FORWARD].transfer is None
+    assert bundle.entries["gelu", BACKWARD].transfer is not None
+
+
+def test_a_sum_of_the_prior_is_corrected_by_its_parts(
+    donor: Bundle,
+    new_database: Database,
+    measure: Measure,
+    workloads: Callable[..., list[Vector]],
+    new_us: Callable[[str, Direction, Vector], float],
+    tmp_path: Path,
+) -> None:
+    for part in (INPUT_GRADIENT, WEIGHT_GRADIENT):
+        halves = {v: 0.5 * new_us("gemm", BACKWARD, v) for v in workloads("gemm", 6, seed=5)}
+        measure(new_database, "gemm", part, times_us=halves, compute=NEW)
+    bundle = read_bundle(train_bundle(new_database, tmp_path / "new.kcast", prior=donor).path)
+    assert ("gemm", INPUT_GRADIENT) not in bundle.entries
+    assert error(donor, "gemm", BACKWARD, workloads, new_us) > 0.3
+    assert error(bundle, "gemm", BACKWARD, workloads, new_us) < 0.15
+
+
+def test_a_corrected_bundle_is_a_prior_again(
+    donor: Bundle,
+    new_database: Database,
+    measure_new: Callable[..., None],
+    workloads: Callable[..., list[Vector]],
+    new_us: Callable[[str, Direction, Vector], float],
+    tmp_path: Path,
+) -> None:
+    measure_new("gelu", FORWARD, 6)
+    second = read_bundle(train_bundle(new_database, tmp_path / "second.kcast", prior=donor).path)
+    vectors = np.array(workloads("gelu", 3, seed=7), dtype=np.float64)
+    thrice_us = 3.0 * np.array([new_us("gelu", FORWARD, tuple(map(int, row))) for row in vectors])
+    table = Table(operator="gelu", direction=FORWARD, workloads=vectors, times_us=thrice_us)
+    entry = corrected(Prior.of(second, NEW, "float32"), table, statistic="quiet").entry
+    third = replace(second, entries={entry.key: entry})
+    asked = workloads("gelu", 20, seed=11)
+    expected = 3.0 * np.array([new_us("gelu", FORWARD, vector) for vector in asked])
+    assert Predictor(third).predict_us("gelu", FORWARD, asked) == pytest.approx(expected, rel=0.2)
+
+
+def test_peaks_of_known_devices_scale_the_prior() -> None:
+    a100 = ComputeFingerprint(kind="cuda", device_name="NVIDIA A100-SXM4-80GB")
+    prior = Prior.of(hardware_bundle("gh200"), a100, "float16")
+    assert (prior.origin.device, prior.target.device) == ("gh200", "a100-sxm")
+    assert prior.scaled_by == "the published peaks of both devices"
+    large = np.array([[8.0, 4096.0, 8192.0]])
+    key = "gelu", FORWARD
+    there_us = Predictor(hardware_bundle("gh200")).predict_us(*key, large)
+    assert prior.predicted_us(key, large) / there_us == pytest.approx(4.0e12 / 2.039e12, rel=0.05)

@@ -1,0 +1,224 @@
+"""Another device's bundle as the starting point: its regressors, corrected by the few points that were measured here.
+
+An operator's times of the other device are scaled by the peaks of both, and what the points differ from that is fitted
+by a Gaussian process in log space (runtime/bundle/correction.py). Its interval comes from the points left out in turn.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+from typing import Self
+
+import numpy as np
+
+from kernelcast.runtime.answers.predictor import Predictor
+from kernelcast.runtime.bundle.correction import LIKENESS, Correction, Likeness, centred, positions
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, content_digest
+from kernelcast.runtime.bundle.interval import LEVEL
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.bundle.transfer import Transfer
+from kernelcast.runtime.catalogue.transfer_errors import transfer_log_half_width
+from kernelcast.runtime.hardware.devices import device_named
+from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
+from kernelcast.runtime.hardware.peak import Peak
+from kernelcast.runtime.hardware.roofline import Rates
+from kernelcast.runtime.operators import OPERATORS, Key
+from kernelcast.train.dataset import Array, Table
+
+MOST_POINTS = 160
+"""With more rows an operator gets a regressor of its own, up to here whichever was off by less on held-out rows."""
+
+UNKNOWN_LOG_HALF_WIDTH = math.log(2.0)
+"""Of an operator carried to a device without a point of it, where no table has what such transfers were off by."""
+
+_BEYOND_LARGEST = 1.5
+# Few points may lie well by chance: half-widths of one point alone, of n points a part of it.
+_ONE_POINT_LOG_HALF_WIDTH = 0.5
+# Where a peak is unknown both devices count as this fast, so that times are taken as they are.
+_ANY_FLOPS_PER_S, _ANY_BYTES_PER_S = 1e12, 1e11
+_USUAL_ELEMENT_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prior:
+    """A bundle of another device, and the rates of both: times are scaled by what `origin` and `target` need at least.
+
+    `scaled_by` says in a few words what the scale rests on; `is_comparable` whether both compute about alike, so that
+    times of the one are a guess at those of the other: GPUs with published peaks, or devices of one kind.
+    """
+
+    bundle: Bundle
+    origin: Rates
+    target: Rates
+    scaled_by: str
+    is_comparable: bool
+    _predictors: dict[Key, Predictor] = field(default_factory=dict, repr=False, compare=False)
+
+    @classmethod
+    def of(cls, bundle: Bundle, compute: ComputeFingerprint, dtype: str, peaks: Iterable[Peak] = ()) -> Self:
+        """`bundle` as the prior of the device `compute`, which computes in `dtype`; `peaks` are those measured of it.
+
+        Peaks are published (devices.toml), else measured ones of matrix products; without them times are not scaled.
+        """
+        donor = bundle.manifest.compute[0]
+        origin, target = _published(donor, dtype), _published(compute, dtype)
+        if origin is not None and target is not None:
+            by = "the published peaks of both devices"
+            return cls(bundle=bundle, origin=origin, target=target, scaled_by=by, is_comparable=True)
+        there, here = _rate(bundle.manifest.peaks, dtype), _rate(peaks, dtype)
+        is_known = there is not None and here is not None
+        return cls(
+            bundle=bundle,
+            origin=_measured(donor, there if is_known else None),
+            target=_measured(compute, here if is_known else None),
+            scaled_by="the measured rates of matrix products, where these count"
+            if is_known
+            else "nothing, as the peaks are not known of both devices",
+            is_comparable=donor.kind == compute.kind,
+        )
+
+    @property
+    def name(self) -> str:
+        """The device that was measured."""
+        return self.origin.device
+
+    def __contains__(self, key: object) -> bool:
+        """Whether it has a regressor of an operator that computes."""
+        return key in self.bundle.entries and not OPERATORS[key[0]].is_collective  # type: ignore[index]
+
+    def carried(self, key: Key) -> RegressorEntry:
+        """Its regressor as one of the target, scaled by the peaks alone."""
+        entry = self.bundle.entries[key]
+        width = self._log_half_width(key)
+        if entry.transfer is None:
+            transfer = Transfer(origin=self.origin, target=self.target, log_half_width=width)
+        else:
+            transfer = entry.transfer.to(self.target, width)
+        # What held-out rows of the other device showed is not known of this one.
+        return replace(
+            entry,
+            data=self._data(entry),
+            transfer=transfer,
+            interval_coverage=None,
+            extrapolation_error=None,
+            widening=None if entry.widening is None else replace(entry.widening, held_out=()),
+        )
+
+    def predicted_us(self, key: Key, vectors: Array) -> Array:
+        """What it predicts for the target, [rows] in µs, of workloads [rows, features]."""
+        if key not in self._predictors:
+            entries = MappingProxyType({key: self.carried(key)})
+            self._predictors[key] = Predictor(replace(self.bundle, entries=entries))
+        operator, direction = key
+        return self._predictors[key].predict_us(operator, direction, vectors)
+
+    def positions(self, key: Key, vectors: Array) -> Array:
+        """Where workloads [rows, features] lie for a correction, [rows, 2 + features]."""
+        return positions(self.predicted_us(key, vectors), self.roofline_us(key, vectors), vectors)
+
+    def roofline_us(self, key: Key, vectors: Array) -> Array:
+        """Least times of the target, [rows] in µs."""
+        element_bytes = ELEMENT_BYTES.get(self.bundle.entries[key].dtype, _USUAL_ELEMENT_BYTES)
+        return self.target.roofline_us(OPERATORS[key[0]], key[1], vectors.tolist(), element_bytes)
+
+    def _log_half_width(self, key: Key) -> float:
+        entry = self.bundle.entries[key]
+        origin = self.origin.device if entry.transfer is None else entry.transfer.origin.device
+        if device_named(origin) is None or device_named(self.target.device) is None:
+            return UNKNOWN_LOG_HALF_WIDTH
+        return transfer_log_half_width(key, origin, self.target.device)
+
+    def _data(self, entry: RegressorEntry) -> str:
+        return entry.data or (entry.transfer.origin.device if entry.transfer else self.origin.device)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Corrected:
+    """A prior's regressor corrected by a table: its `entry`, of the prior's own model.
+
+    `held_out_us` [rows] is the prediction of each row by a correction without it.
+    """
+
+    entry: RegressorEntry
+    held_out_us: Array
+
+
+def corrected(prior: Prior, table: Table, *, statistic: str) -> Corrected:
+    """Correct the prior's regressor of the table's operator by its rows, one or more.
+
+    The model is that of the prior: `prior.bundle.models[entry.key]`. `statistic` is that of the table's times.
+    """
+    key = table.operator, table.direction
+    carried = prior.carried(key)
+    transfer = carried.transfer
+    assert transfer is not None  # `carried` makes one
+    fitted, held_out_logs = fit_correction(
+        prior.positions(key, table.workloads),
+        np.log(table.times_us / prior.predicted_us(key, table.workloads)),
+        earlier=transfer.correction,
+    )
+    held_out_us = table.times_us / np.exp(held_out_logs)
+    errors = np.abs(held_out_us / table.times_us - 1)
+    own = min(carried.interval.log_half_widths)
+    width = _log_half_width(np.abs(held_out_logs))
+    entry = replace(
+        carried,
+        # The regressor's own interval is added as squares.
+        transfer=replace(transfer, correction=fitted, log_half_width=math.sqrt(max(0.0, width**2 - own**2))),
+        validation_error=float(errors.mean()),
+        role_errors={
+            role: float(errors[measured].mean())
+            for role, times_us in table.role_times_us.items()
+            if (measured := np.isfinite(times_us)).any()
+        },
+        statistic=statistic,
+        table_digest=content_digest(
+            [carried.table_digest, table.workloads.tolist(), table.times_us.tolist()]
+        ),
+    )
+    return Corrected(entry=entry, held_out_us=held_out_us)
+
+
+def fit_correction(
+    knots: Array, logs: Array, *, earlier: Correction | None = None, likeness: Likeness = LIKENESS
+) -> tuple[Correction, Array]:
+    """Correction by `logs` [points], log(measured / predicted) at `knots` [points, 2 + features].
+
+    With it, log(measured / predicted) of each point by a correction without it, which needs no fit of its own
+    (Rasmussen and Williams, Gaussian Processes for Machine Learning, eq. 5.12). Predictions hold `earlier` already.
+    """
+    places = centred(knots, knots)
+    covariance = likeness.covariance(places, places) + likeness.noise**2 * np.eye(len(knots))
+    inverse = np.linalg.inv(covariance)
+    weights = inverse @ logs
+    correction = Correction(
+        knots=tuple(map(tuple, knots.tolist())),
+        weights=tuple(weights.tolist()),
+        likeness=likeness,
+        earlier=earlier,
+    )
+    return correction, weights / np.diag(inverse)
+
+
+def _log_half_width(off: Array) -> float:
+    """What 90 % of further workloads are expected within, from how far held-out points were off, [points]."""
+    rank = math.ceil((len(off) + 1) * LEVEL)
+    known = float(np.sort(off)[rank - 1]) if rank <= len(off) else _BEYOND_LARGEST * float(off.max())
+    return max(known, _ONE_POINT_LOG_HALF_WIDTH / len(off))
+
+
+def _published(compute: ComputeFingerprint, dtype: str) -> Rates | None:
+    found = device_named(compute.device_name)
+    return None if found is None else Rates.of(found, dtype) or Rates.of(found, "float16")
+
+
+def _rate(peaks: Iterable[Peak], dtype: str) -> float | None:
+    return next((peak.flops_per_s for peak in peaks if peak.dtype == dtype), None)
+
+
+def _measured(compute: ComputeFingerprint, flops_per_s: float | None) -> Rates:
+    return Rates(
+        device=compute.description, flops_per_s=flops_per_s or _ANY_FLOPS_PER_S, bytes_per_s=_ANY_BYTES_PER_S
+    )

@@ -1,0 +1,99 @@
+"""Which regressor an operator gets beside a prior: its own, the prior's corrected, or the prior's carried over."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.operators import OPERATORS, Key
+from kernelcast.train.dataset import Table
+from kernelcast.train.prior import MOST_POINTS, Corrected, Prior, corrected
+
+
+def corrections(prior: Prior, tables: Sequence[Table], *, statistic: str) -> list[Corrected]:
+    """The prior's regressors corrected by every table that is small enough, or by the sum of several tables.
+
+    Tables of several processes per node are left out: a prior is one of operators that run alone.
+    """
+    alone = {(one.operator, one.direction): one for one in tables if one.processes_per_node == 1}
+    wanted = [*alone.values(), *_sums(prior, alone)]
+    return [
+        corrected(prior, one, statistic=statistic)
+        for one in wanted
+        if (one.operator, one.direction) in prior and len(one) <= MOST_POINTS
+    ]
+
+
+def choose(
+    prior: Prior,
+    own: Sequence[RegressorEntry],
+    corrected_entries: Sequence[RegressorEntry],
+    *,
+    statistic: str,
+) -> tuple[RegressorEntry, ...]:
+    """Of each operator and direction what has the smaller held-out error; of those without rows the prior's."""
+    found = {(*one.key, one.processes_per_node): one for one in own}
+    for one in corrected_entries:
+        whole, *parts = parts_of(one.key)
+        rivals = [found[(*key, 1)] for key in (whole, *parts) if (*key, 1) in found]
+        if len(rivals) < max(1, len(parts)) or one.validation_error <= _mean_error(rivals):
+            for rival in rivals:
+                del found[(*rival.key, 1)]
+            found[(*one.key, 1)] = one
+    answered = {one.key for one in found.values()}
+    for key in prior.bundle.entries:
+        if key in prior and key not in answered and not _is_summed(key, answered):
+            found[(*key, prior.bundle.entries[key].processes_per_node)] = _restated(
+                prior.carried(key), statistic
+            )
+    return tuple(found.values())
+
+
+def parts_of(key: Key) -> tuple[Key, ...]:
+    """The key, and those of the directions that it is the sum of."""
+    operator, direction = key
+    return key, *((operator, part) for part in OPERATORS[operator].sums.get(direction, ()))
+
+
+def _restated(entry: RegressorEntry, statistic: str) -> RegressorEntry:
+    return replace(entry, statistic=statistic, role_errors={})
+
+
+def _is_summed(key: Key, answered: set[Key]) -> bool:
+    """Whether all parts of a sum are answered."""
+    _, *parts = parts_of(key)
+    return bool(parts) and answered.issuperset(parts)
+
+
+def _sums(prior: Prior, alone: Mapping[Key, Table]) -> Iterator[Table]:
+    """Tables of directions that only the prior has, as sums of those measured here (a linear's two gradients)."""
+    for operator, direction in prior.bundle.entries:
+        _, *parts = parts_of((operator, direction))
+        tables = [alone[part] for part in parts if part in alone]
+        if not tables or len(tables) < len(parts) or (operator, direction) in alone:
+            continue
+        if any((operator, part.direction) in prior for part in tables):
+            continue
+        rows = [{tuple(row): n for n, row in enumerate(part.workloads.tolist())} for part in tables]
+        common = sorted(set.intersection(*map(set, rows)))
+        if common:
+            picked = [
+                part.part(np.array([own[row] for row in common]))
+                for part, own in zip(tables, rows, strict=True)
+            ]
+            yield Table(
+                operator=operator,
+                direction=direction,
+                workloads=picked[0].workloads,
+                times_us=np.sum([part.times_us for part in picked], axis=0),
+                role_times_us={
+                    role: np.sum([part.role_times_us[role] for part in picked], axis=0)
+                    for role in picked[0].role_times_us
+                    if all(role in part.role_times_us for part in picked)
+                },
+            )
+
+
+def _mean_error(entries: Sequence[RegressorEntry]) -> float:
+    return float(np.mean([one.validation_error for one in entries]))
