@@ -65,8 +65,10 @@ def known_operators(bundle: Bundle) -> list[KnownOperator]:
                     by=by if how == "substituted" else "",
                     rows=None if entry is None else entry.rows,
                     error=None if entry is None else entry.validation_error,
-                    origin=None if transfer is None else transfer.origin.device,
-                    transfer_error=None if transfer is None else exp(transfer.log_half_width),
+                    origin=None if transfer is None or not transfer.is_foreign else transfer.origin.device,
+                    transfer_error=None
+                    if transfer is None or not transfer.is_foreign
+                    else exp(transfer.log_half_width),
                     data=None if entry is None else entry.data,
                 )
             )
@@ -82,7 +84,7 @@ def _how(source: Source | None, transfer: Transfer | None) -> str:
         return "measured as the forward product"
     if source.is_substitute:
         return "substituted"
-    return "measured" if transfer is None else "transferred"
+    return "measured" if transfer is None or not transfer.is_foreign else "transferred"
 
 
 @click.command()

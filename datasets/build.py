@@ -9,8 +9,8 @@ Needs no network and no GPU; up to ten minutes for each bundle. The same tables,
 
 import sys
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
@@ -36,11 +36,16 @@ COMMITS = {"aiconfigurator": "095f58a51", "simumax": "4dcaae51"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tables:
-    """Files of one repository, and which of their samples count: `variants` by operator, all of those not named."""
+    """Files of one repository, and which of their samples count.
+
+    `variants` by operator, or by operator and direction; all of those not named. `data` says whose rows they are where
+    the hardware's own line (hardware.toml) does not.
+    """
 
     paths: tuple[str, ...]
     dtype: str = ""
-    variants: dict[str, str] | None = None
+    variants: Mapping[str | tuple[str, str], str] = field(default_factory=dict)
+    data: str | None = None
 
     def read(self) -> Parsed:
         """Import them."""
@@ -63,7 +68,8 @@ class Tables:
         return parsed
 
     def _counts(self, sample: Sample) -> bool:
-        variant = (self.variants or {}).get(sample.operator, sample.variant)
+        of_operator = self.variants.get(sample.operator, sample.variant)
+        variant = self.variants.get((sample.operator, str(sample.direction)), of_operator)
         return sample.dtype in (self.dtype or sample.dtype,) and sample.variant == variant
 
 
@@ -91,6 +97,20 @@ TABLES = {
 }
 """What each hardware's own operators are trained on."""
 
+REFINED = {
+    "b200-sxm": Tables(
+        paths=("simumax/b200_bf16_ceperm.json",),
+        dtype="bfloat16",
+        variants={"flash_attention": "contiguous QKV", ("gemm", "weight_gradient"): "fp32 gradients"},
+        data="B200, bf16, published 2026: matrix products in three layouts and attention with its backward, measured "
+        "in a training stack (TransformerEngine 2.11), few shapes: MooreThreads/SimuMax, Apache-2.0",
+    ),
+}
+"""Few rows measured inside a training stack: they correct what the other tables say of the same device."""
+
+PRIORS = {"a100-pcie": "a100-sxm"}
+"""Hardware with few rows, and whose operators they correct."""
+
 
 def database_of(tables: Tables, path: Path) -> Database:
     """A new database with what the tables hold."""
@@ -103,9 +123,26 @@ def build(name: str, output: Path) -> Path:
     """Import, train, and keep the operators that compute: collectives are those of a fabric."""
     with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
         trained = Path(folder) / "trained.kcast"
+        prior = read_bundle(bundle_file(hardware_named(PRIORS[name]))) if name in PRIORS else None
         with database_of(TABLES[name], Path(folder) / "source.db") as database:
-            train_bundle(database, trained, jobs=0, on_progress=_progress(name))
+            train_bundle(database, trained, prior=prior, jobs=0, on_progress=_progress(name))
+        if name in REFINED:
+            earlier, trained = read_bundle(trained), Path(folder) / "refined.kcast"
+            with database_of(REFINED[name], Path(folder) / "few.db") as database:
+                train_bundle(database, trained, prior=earlier, jobs=0, on_progress=_progress(name))
+            return pack(_stated(read_bundle(trained), earlier, REFINED[name].data), output)
         return pack(read_bundle(trained), output)
+
+
+def _stated(refined: Bundle, earlier: Bundle, data: str | None) -> Bundle:
+    """The same, with whose rows those regressors rest on that `earlier` does not have."""
+    entries = [
+        entry
+        if entry.key in earlier.entries and entry.table_digest == earlier.entries[entry.key].table_digest
+        else replace(entry, data=data)
+        for entry in refined.manifest.regressors
+    ]
+    return replace(refined, manifest=replace(refined.manifest, regressors=tuple(entries)))
 
 
 UNFUSED = frozenset({"rms_norm", "rope"})
@@ -114,11 +151,13 @@ UNFUSED = frozenset({"rms_norm", "rope"})
 
 
 def pack(trained: Bundle, output: Path) -> Path:
-    """Write the operators of a bundle that compute, without unfused ones."""
+    """Write the operators of a bundle that compute, without unfused ones and those of its prior alone."""
     computing = tuple(
         entry
         for entry in trained.manifest.regressors
-        if not OPERATORS[entry.operator].is_collective and entry.operator not in UNFUSED
+        if not OPERATORS[entry.operator].is_collective
+        and entry.operator not in UNFUSED
+        and (entry.transfer is None or entry.transfer.correction or not entry.transfer.is_foreign)
     )
     manifest = replace(trained.manifest, regressors=computing, fabric=())
     write_bundle(output, manifest, {entry.file: trained.files[entry.file] for entry in computing})

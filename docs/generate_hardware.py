@@ -90,7 +90,8 @@ def _transfers() -> str:
 def _sources() -> str:
     """On one device: what others measured there, and substitutes."""
     shown = [one for one in transfer_errors() if one.source and one.origin == one.target]
-    shown += [one for one in transfer_errors() if one.source == "Liger-Kernel" and one.target == "h100-sxm"]
+    pairs = (("Liger-Kernel", "gh200", "h100-sxm"), ("SimuMax", "h100-sxm", "b200-sxm"))
+    shown += [one for one in transfer_errors() if (one.source, one.origin, one.target) in pairs]
     heads = _HEADS.replace("| to |", "| measured on |")
     return (
         heads

@@ -145,7 +145,7 @@ def _ask_one(
             large = LargeErrorWarning(key=answered_by, error=entry.validation_error)
             for source, own, roles, _, _ in sent:
                 found.doubt(large, _questions(source.key, {own: roles}))
-        if entry.transfer is not None:
+        if entry.transfer is not None and entry.transfer.is_foreign:
             carried = OperatorTransferWarning.of(answered_by, entry.transfer)
             for source, own, roles, _, _ in sent:
                 found.doubt(carried, _questions(source.key, {own: roles}))

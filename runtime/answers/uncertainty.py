@@ -45,9 +45,9 @@ def drawn_times(
     """Times of questions in µs, float64 [questions, 1 + draws]: the predicted one, then random ones.
 
     A random time is log-normal on either side of the predicted one, which is its median; its 5th and 95th percentile
-    are the ends of the interval, which differ in distance where a device's peak cuts one off. A regressor's errors are taken as one: in a draw, all that it answers is as much too high or too low. The
-    numbers are the same whenever they are drawn. What `calibration` leaves open of a class's factor moves all
-    operators of the class together.
+    are the ends of the interval, which differ in distance where a device's peak cuts one off. A regressor's errors are
+    taken as one: in a draw, all that it answers is as much too high or too low. The numbers are the same whenever they
+    are drawn. What `calibration` leaves open of a class's factor moves all operators of the class together.
     """
     answers = np.array([times.answers[one] for one in questions], dtype=np.float64).reshape(-1, 3)
     found = np.empty((len(questions), 1 + draws))

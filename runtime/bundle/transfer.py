@@ -42,6 +42,11 @@ class Transfer:
         width = self.log_half_width
         require(0 <= width <= _MOST_LOG, "transfer", "log_half_width", width, f"0 to {_MOST_LOG:g}")
 
+    @property
+    def is_foreign(self) -> bool:
+        """Whether another device was measured; else points of the same device correct what others measured on it."""
+        return self.origin.device != self.target.device
+
     def to(self, target: Rates, log_half_width: float) -> Self:
         """The same regressor carried on to a further device; rooflines between them cancel."""
         return replace(self, target=target, log_half_width=log_half_width)

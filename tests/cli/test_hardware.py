@@ -48,7 +48,8 @@ def test_each_answers_with_its_memory_and_peak(name: str) -> None:
     # It says how much of it was measured where, and by whom.
     known = estimate["known"]
     assert sum(known.values()) == pytest.approx(1)
-    assert (known["measured"] > 0.2) == (name in measured_hardware())
+    # Matrix products of the A100 PCIe are those of the SXM, corrected by a few rows.
+    assert (known["measured"] > 0.2) == (name in measured_hardware() and name != "a100-pcie")
     assert any("github.com" in text or ": " in text for text in estimate["provenance"]["data"])
 
 
@@ -58,7 +59,8 @@ def test_measured_bundles_hold_what_computes_on_them() -> None:
         bundle = Estimator.load(row.bundle).bundle
         assert bundle.entries
         assert not any(OPERATORS[operator].is_collective for operator, _ in bundle.entries)
-        assert not any(entry.transfer for entry in bundle.entries.values())
+        # What another device's measurements answer is not in it, unless rows of this one correct them.
+        assert all(entry.transfer.correction for entry in bundle.entries.values() if entry.transfer)
 
 
 def test_what_a_device_lacks_is_carried_over() -> None:
