@@ -18,6 +18,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.views.formatting import amount, gibibytes, percent
+from kernelcast.validate.steps import ScoredFile, score_steps, shipped_runs
 
 FORMAT = "kernelcast.hardware/1"
 
@@ -113,12 +114,18 @@ def hardware(name: str | None, output: str | None, as_json: bool) -> None:
     if output is not None:
         write_bundle(output, bundle.manifest, bundle.files)
     known = known_operators(bundle)
+    runs = shipped_runs(found.name)
+    steps = score_steps(runs) if runs else ()
     if as_json:
-        document = {"format": FORMAT, **_values(found), "operators": [one.to_dict() for one in known]}
+        scored = [{"site": one.file.site, "fabric": one.fabric, **asdict(one.scores[-1])} for one in steps]
+        operators = [one.to_dict() for one in known]
+        document = {"format": FORMAT, **_values(found), "steps": scored, "operators": operators}
         click.echo(json.dumps(document, indent=2))
         return
-    for label, text in _lines(found):
+    for label, text in (*_lines(found), *(("steps", _score(one)) for one in steps)):
         click.echo(f"{label:9} {text}")
+    if not steps:
+        click.echo("steps     none measured on it are known here: no prediction of a step was compared")
     rows = [
         (
             one.operator,
@@ -156,6 +163,16 @@ def _list(as_json: bool) -> None:
     ]
     click.echo(text_table(("name", "device", "memory", "fabric", "measured", "others from"), rows))
     click.echo("\nHow each operator is known, by whom, how well: kernelcast hardware NAME")
+
+
+def _score(scored: ScoredFile) -> str:
+    """How well measured steps were predicted, over the fabric that their file names."""
+    score = scored.scores[-1]
+    error = "-" if score.mean_abs_error is None else percent(score.mean_abs_error)
+    return (
+        f"{scored.file.site}: {error} mean absolute error over fabric {scored.fabric}, "
+        f"{score.inside} of {score.predicted} inside the interval (kernelcast validate steps)"
+    )
 
 
 def _values(found: Hardware) -> dict[str, Any]:

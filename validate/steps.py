@@ -171,11 +171,17 @@ def score_steps(paths: Sequence[Path] = (), *, bundle: str = "", fabric: str = "
             `RunsFile.read`.
         DataError: a file is missing or damaged.
     """
-    folder = Path(str(files("kernelcast.validate")))
-    read = [(path, RunsFile.read(path)) for path in paths or [folder / f"{name}.toml" for name in SHIPPED]]
+    read = [(path, RunsFile.read(path)) for path in paths or shipped_runs()]
     asked_fabric = find_fabric(fabric) if fabric else None
     estimators = {bundle: Estimator.load(bundle)} if bundle else {}
     return tuple(_scored(path, file, bundle, asked_fabric, fabric, estimators) for path, file in read)
+
+
+def shipped_runs(device: str = "") -> tuple[Path, ...]:
+    """The runs files that ship, or those of one device."""
+    folder = Path(str(files("kernelcast.validate")))
+    paths = tuple(folder / f"{name}.toml" for name in SHIPPED)
+    return tuple(path for path in paths if device in ("", RunsFile.read(path).device))
 
 
 def _scored(

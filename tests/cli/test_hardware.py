@@ -82,6 +82,15 @@ def test_what_a_device_lacks_is_carried_over() -> None:
     assert on_h200[2] / on_h200[1] > on_gh200[2] / on_gh200[1]
 
 
+def test_it_says_how_well_measured_steps_on_it_were_predicted() -> None:
+    values = json.loads(run(hardware, "a100-sxm-40gb", "--json").stdout)
+    [scored] = values["steps"]
+    assert scored["steps"] == 78
+    assert 0 < scored["mean_abs_error"] < 0.15
+    assert "of 78 inside the interval" in run(hardware, "a100-sxm-40gb").stdout
+    assert "no prediction of a step was compared" in run(hardware, "l40s").stdout
+
+
 def test_a_device_can_be_written_as_one_bundle(tmp_path: Path) -> None:
     output = tmp_path / "h200.kcast"
     assert run(hardware, "h200-sxm", "-o", str(output)).exit_code == 0
