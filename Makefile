@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo bench-substitutes bench-hardware datasets clean
+.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page scoreboard lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo bench-substitutes bench-hardware datasets clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -113,6 +113,9 @@ validate-run: $(INSTALLED)
 	$(BIN)/kernelcast train --db $(VALIDATED)/here.db -o $(VALIDATED)/here.kcast \
 	  $$(test -f $(VALIDATED)/here.kcast && echo --from $(VALIDATED)/here.kcast)
 	$(KEEP) run validate run --bundle $(VALIDATED)/here.kcast --db $(VALIDATED)/here.db --repetitions 3 --json
+
+scoreboard: validate-steps
+	$(BIN)/python docs/generate_scoreboard.py
 
 validate-page: $(INSTALLED)
 	$(BIN)/python docs/generate_validation.py

@@ -10,6 +10,7 @@ import numpy as np
 from kernelcast.cli.options import json_option
 from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import seconds, text_table
+from kernelcast.runtime.answers.fabric_choice import measured_fabric_names
 from kernelcast.runtime.bundle.described_fabric import described_fabrics
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.errors import DataError, UsageError, shown
@@ -44,6 +45,7 @@ def list_(as_json: bool) -> None:
         return
     rows = [(one.name, str(one.devices_per_node), *_levels(one)) for one in found]
     click.echo(text_table(("name", "devices per node", "inside", "between"), rows))
+    click.echo(f"\nMeasured collectives: {', '.join(measured_fabric_names())}.")
 
 
 @click.command(short_help="Show a fabric, and times of collectives on it.")

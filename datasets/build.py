@@ -17,6 +17,7 @@ from pathlib import Path
 from kernelcast.runtime.bundle.file import Bundle, read_bundle, write_bundle
 from kernelcast.runtime.catalogue.hardware import Hardware, hardware_named, measured_hardware
 from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.shipped import FABRICS
 from kernelcast.store import Database, Sample
 from kernelcast.store.importers import (
     Parsed,
@@ -119,8 +120,11 @@ def database_of(tables: Tables, path: Path) -> Database:
     return database
 
 
-def build(name: str, output: Path) -> Path:
-    """Import, train, and keep the operators that compute: collectives are those of a fabric."""
+def build(name: str, output: Path, *, fabrics: Path | None = None) -> Path:
+    """Import, train, and keep the operators that compute.
+
+    Measured collectives become a fabric of their own, in the folder `fabrics`, or beside the bundle.
+    """
     with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
         trained = Path(folder) / "trained.kcast"
         prior = read_bundle(bundle_file(hardware_named(PRIORS[name]))) if name in PRIORS else None
@@ -131,7 +135,10 @@ def build(name: str, output: Path) -> Path:
             with database_of(REFINED[name], Path(folder) / "few.db") as database:
                 train_bundle(database, trained, prior=earlier, jobs=0, on_progress=_progress(name))
             return pack(_stated(read_bundle(trained), earlier, REFINED[name].data), output)
-        return pack(read_bundle(trained), output)
+        found = read_bundle(trained)
+        if name in MEASURED_FABRICS:
+            pack_fabric(found, (fabrics or output.parent) / f"{MEASURED_FABRICS[name]}.kcast")
+        return pack(found, output)
 
 
 def _stated(refined: Bundle, earlier: Bundle, data: str | None) -> Bundle:
@@ -148,6 +155,20 @@ def _stated(refined: Bundle, earlier: Bundle, data: str | None) -> Bundle:
 UNFUSED = frozenset({"rms_norm", "rope"})
 """Measured in GPT-NeoX as several kernels each: 3 to 10 times as long as the fused ones that frameworks run today (see
 `make datasets`, rows of Liger-Kernel). What moves as much memory answers instead."""
+
+
+MEASURED_FABRICS = {"a100-sxm": "perlmutter-measured", "gh200": "vista-measured"}
+"""Fabrics whose collectives were measured together with a device's operators."""
+
+
+def pack_fabric(trained: Bundle, output: Path) -> Path:
+    """Write the collectives of a bundle."""
+    measured = tuple(
+        entry for entry in trained.manifest.regressors if OPERATORS[entry.operator].is_collective
+    )
+    manifest = replace(trained.manifest, regressors=measured)
+    write_bundle(output, manifest, {entry.file: trained.files[entry.file] for entry in measured})
+    return output
 
 
 def pack(trained: Bundle, output: Path) -> Path:
@@ -207,7 +228,7 @@ def main(arguments: Sequence[str]) -> None:
     for name in arguments[check:] or list(measured_hardware()):
         shipped = bundle_file(hardware_named(name))
         if not check:
-            print(build(name, shipped))
+            print(build(name, shipped, fabrics=FABRICS))
             continue
         with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
             anew = build(name, Path(folder) / shipped.name)

@@ -12,6 +12,7 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.hardware.fabric_file import fabric_named, read_fabric
 from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.shipped import FABRICS
 
 _BUNDLE = ".kcast"
 
@@ -34,22 +35,33 @@ FabricChoice: TypeAlias = Fabric | FabricBundle
 
 
 def find_fabric(wanted: str | os.PathLike[str]) -> FabricChoice:
-    """A shipped description by name, a TOML file, or a bundle (`.kcast`) that holds measured collectives.
+    """What ships by name, a TOML file, or a bundle (`.kcast`) that holds measured collectives.
 
     Raises:
-        UsageError: a name that no shipped description has.
+        UsageError: a name that nothing that ships has.
         DataError: a file that is missing or damaged, or a bundle without collectives.
     """
     text = os.fspath(wanted)
+    if text in measured_fabric_names():
+        return _measured(text, FABRICS / f"{text}{_BUNDLE}")
     if text.endswith(_BUNDLE):
-        content = read_content(Path(text))
-        found = FabricBundle(name=text, digest=sha256(content).hexdigest(), content=content)
-        if not any(OPERATORS[name].is_collective for name, _ in found.bundle.entries):
-            raise DataError(f"fabric {text}: the bundle holds no collectives, expected one that does")
-        return found
+        return _measured(text, Path(text))
     if "/" in text or text.endswith(".toml"):
         return read_fabric(text)
     return fabric_named(text)
+
+
+def measured_fabric_names() -> tuple[str, ...]:
+    """Fabrics that ship with collectives measured over them."""
+    return tuple(sorted(path.stem for path in FABRICS.glob(f"*{_BUNDLE}")))
+
+
+def _measured(name: str, path: Path) -> FabricBundle:
+    content = read_content(path)
+    found = FabricBundle(name=name, digest=sha256(content).hexdigest(), content=content)
+    if not any(OPERATORS[operator].is_collective for operator, _ in found.bundle.entries):
+        raise DataError(f"fabric {name}: the bundle holds no collectives, expected one that does")
+    return found
 
 
 @lru_cache(maxsize=8)
