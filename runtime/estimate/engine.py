@@ -151,7 +151,9 @@ class Engine:
     ) -> Iterator[Configurations]:
         """The layouts at `rows`, which are those at `of_update` of the structure's updates."""
         blocks = [self._block(prices, structure, index, rows) for index in (_FIRST, _LAYER, _LAST)]
-        arrays = _per_chunk(structure, chunks, blocks, prices.of(_SEND, 0, rows))
+        arrays = _per_chunk(
+            structure, chunks, blocks, prices.of(_SEND, 0, rows), exposed_share=layouts.exposed_share
+        )
         of_kind = {
             stage: [updates.of(_update(stage), part, of_update) for part in range(3)]
             for stage in dict.fromkeys(stages)
@@ -262,7 +264,12 @@ class Engine:
 
 
 def _per_chunk(
-    structure: Structure, chunks: tuple[Chunk, ...], blocks: Sequence[BlockTimes], send_us: Times
+    structure: Structure,
+    chunks: tuple[Chunk, ...],
+    blocks: Sequence[BlockTimes],
+    send_us: Times,
+    *,
+    exposed_share: float,
 ) -> dict[str, Times]:
     """Passes and sends, arrays [configs, chunks] by their names in `Durations`."""
     kinds = [(chunk.first, chunk.layers, chunk.last) for chunk in chunks]
@@ -274,6 +281,7 @@ def _per_chunk(
             last=blocks[_LAST] if last else None,
             sharded=structure.is_sharded,
             split=structure.is_split,
+            exposed_share=exposed_share,
         )
         for first, layers, last in dict.fromkeys(kinds)
     }

@@ -34,7 +34,8 @@ class Field:
     """One field. Not given, it has `default`; where that is None, `otherwise` says in words what it is then.
 
     `old` are names that it had before (some of them the paper's), still accepted. `degree`: a parallel degree;
-    `replicates`: one whose devices hold the same parameters.
+    `replicates`: one whose devices hold the same parameters. `of_stack`: what the training software does, which all
+    layouts of a search have in common.
     """
 
     name: str
@@ -46,6 +47,7 @@ class Field:
     old: tuple[str, ...] = ()
     degree: bool = False
     replicates: bool = False
+    of_stack: bool = False
 
     @property
     def is_required(self) -> bool:
@@ -129,7 +131,9 @@ LAYOUT = table(
     Field("recompute", choice(get_args(Recompute)), "Activation recomputation.", "none"),
     Field("zero", whole(0, 3), "ZeRO stage: what data parallelism shards (3 is FSDP).", 1),
     Field("layer_counts", _COUNTS, "Layers of each stage (or chunk).",
-          otherwise="spread evenly", old=("encoder_counts",)),
+          otherwise="spread by layer_split", old=("encoder_counts",)),
+    Field("exposed_share", number(0, 1, "a number from 0 to 1"),
+          "Part of the time of collectives beside computing that is added to it (ZeRO-2 and 3).", 0.25, of_stack=True),
 )
 """Fields of a layout, those of `Parallelism`; the columns of a search in this order."""
 
@@ -137,6 +141,10 @@ DEGREES = tuple(row.name for row in LAYOUT.values() if row.degree)
 """Their product is the number of devices."""
 REPLICATING = tuple(row.name for row in LAYOUT.values() if row.replicates)
 """Their product is the number of devices that hold the same parameters."""
+STACK = tuple(row.name for row in LAYOUT.values() if row.of_stack)
+"""What all layouts of a search have in common."""
+SEARCHED = tuple(name for name in LAYOUT if name not in (*STACK, "layer_counts"))
+"""What a search chooses."""
 
 SEQUENCE_LENGTH = Field("sequence_length", _SIZE, "Tokens of a sequence.", otherwise="the model's", unit="tokens")
 OPTIONS = table(

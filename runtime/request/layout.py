@@ -39,6 +39,7 @@ class Parallelism:
       (arXiv 2205.05198).
     - `layer_counts`: layers of each stage (with virtual stages: of each chunk, in the order of the
       model); not given, they are spread evenly (eq. 3–5).
+    - `exposed_share`: the part of the time of collectives beside computing that is added to it.
 
     Raises:
         UsageError: a field has a wrong type or value, or fields do not go together.
@@ -55,6 +56,7 @@ class Parallelism:
     zero: int = LAYOUT["zero"].default
     sequence_parallel: bool = LAYOUT["sequence_parallel"].default
     layer_counts: tuple[int, ...] | None = None
+    exposed_share: float = LAYOUT["exposed_share"].default
 
     def __post_init__(self) -> None:
         for field in _CHECKED:

@@ -16,7 +16,7 @@ _AT_ONCE = 1 << 10
 def needed_bytes(bundle: Bundle, model: ModelConfig, layouts: Layouts) -> NDArray[np.float64]:
     """What the fullest device of every layout needs, float64 [layouts]; at least one layout."""
     # Some at a time: each has a row for every stage that can be the fullest.
-    parts = (Layouts(layouts.table[first : first + _AT_ONCE]) for first in range(0, len(layouts), _AT_ONCE))
+    parts = (layouts.take(slice(first, first + _AT_ONCE)) for first in range(0, len(layouts), _AT_ONCE))
     needed = [
         largest_stage_bytes(
             model,
