@@ -152,7 +152,11 @@ class Engine:
         """The layouts at `rows`, which are those at `of_update` of the structure's updates."""
         blocks = [self._block(prices, structure, index, rows) for index in (_FIRST, _LAYER, _LAST)]
         arrays = _per_chunk(
-            structure, chunks, blocks, prices.of(_SEND, 0, rows), exposed_share=layouts.exposed_share
+            structure,
+            chunks,
+            blocks,
+            prices.of(_SEND, 0, rows),
+            exposed_share=layouts.of_stack("exposed_share"),
         )
         of_kind = {
             stage: [updates.of(_update(stage), part, of_update) for part in range(3)]

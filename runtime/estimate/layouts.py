@@ -84,11 +84,9 @@ class Layouts:
             **self.common,
         )
 
-    @property
-    def exposed_share(self) -> float:
-        """The part of the time of collectives beside computing that is added to it."""
-        share: float = self.common.get("exposed_share", LAYOUT["exposed_share"].default)
-        return share
+    def of_stack(self, name: str) -> Any:
+        """A field of `STACK`."""
+        return self.common.get(name, LAYOUT[name].default)
 
     def distinct(self, *columns: str) -> tuple["Layouts", NDArray[np.intp]]:
         """One layout for each distinct combination in `columns`, and for every layout which of them is its own.

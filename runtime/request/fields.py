@@ -19,6 +19,7 @@ Attention = Literal["flash", "fused_softmax", "unfused"]
 Biases = Literal["all", "attention", "qkv", "mlp", "none"]
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
+LayerSplit = Literal["even", "paper"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
 
@@ -132,6 +133,8 @@ LAYOUT = table(
     Field("zero", whole(0, 3), "ZeRO stage: what data parallelism shards (3 is FSDP).", 1),
     Field("layer_counts", _COUNTS, "Layers of each stage (or chunk).",
           otherwise="spread by layer_split", old=("encoder_counts",)),
+    Field("layer_split", choice(get_args(LayerSplit)),
+          "Equal stages where their number divides the layers, or the paper's n + 5 blocks.", "even", of_stack=True),
     Field("exposed_share", number(0, 1, "a number from 0 to 1"),
           "Part of the time of collectives beside computing that is added to it (ZeRO-2 and 3).", 0.25, of_stack=True),
 )

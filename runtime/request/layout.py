@@ -11,6 +11,7 @@ from kernelcast.runtime.request.fields import (
     MAX_DEGREE,
     REPLICATING,
     REQUEST,
+    LayerSplit,
     Recompute,
     Schedule,
 )
@@ -38,7 +39,9 @@ class Parallelism:
     - `sequence_parallel`: norms and residuals are cut along the sequence across the tp group
       (arXiv 2205.05198).
     - `layer_counts`: layers of each stage (with virtual stages: of each chunk, in the order of the
-      model); not given, they are spread evenly (eq. 3–5).
+      model); not given, they are spread as `layer_split` says.
+    - `layer_split`: "even" has the same layers on every chunk where their number divides them, as Megatron-LM and
+      others do; "paper", and "even" where it does not, is GPT-NeoX's rule (eq. 3–5).
     - `exposed_share`: the part of the time of collectives beside computing that is added to it.
 
     Raises:
@@ -56,6 +59,7 @@ class Parallelism:
     zero: int = LAYOUT["zero"].default
     sequence_parallel: bool = LAYOUT["sequence_parallel"].default
     layer_counts: tuple[int, ...] | None = None
+    layer_split: LayerSplit = LAYOUT["layer_split"].default
     exposed_share: float = LAYOUT["exposed_share"].default
 
     def __post_init__(self) -> None:

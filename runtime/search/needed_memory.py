@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.estimate.layouts import SCHEDULES, Layouts
-from kernelcast.runtime.memory import largest_stage_bytes, on_cpu
+from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, largest_stage_bytes, on_cpu
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.question import Question
@@ -21,6 +21,7 @@ def needed_bytes(bundle: Bundle, model: ModelConfig, layouts: Layouts) -> NDArra
         largest_stage_bytes(
             model,
             **part.columns(),
+            **{name: part.of_stack(name) for name in MEMORY_DEPENDS_ON},
             schedules=SCHEDULES,
             dtype=bundle.manifest.dtype,
             is_cpu=on_cpu(bundle.manifest.compute),

@@ -20,7 +20,7 @@ GPT_20B: dict[str, Any] = {
     "attention": "fused_softmax",
     "parallel_residual": True,
 }
-PAPER = {"pp": 4, "tp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16}
+PAPER = {"pp": 4, "tp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16, "layer_split": "paper"}
 
 
 def sharded(**layout: Any) -> Decomposition:
