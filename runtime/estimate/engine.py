@@ -99,7 +99,7 @@ class Engine:
     """Prices layouts of one model on one cluster, and remembers their pieces.
 
     `times_of` answers questions, usually with a bundle's regressors (`BundleTimes`): every layout is evaluated once
-    with the predicted times, and `draws` times with random ones.
+    with the predicted times, and `draws` times with random ones. `element_bytes` are those of the operators' type.
     """
 
     def __init__(
@@ -110,9 +110,10 @@ class Engine:
         times_of: TimesOf,
         *,
         draws: int = 0,
+        element_bytes: int = 2,
     ) -> None:
         self.model, self.cluster, self.bucket_entries = model, cluster, bucket_entries
-        self.times_of, self.draws = times_of, draws
+        self.times_of, self.draws, self.element_bytes = times_of, draws, element_bytes
         self._known: dict[PieceKey, Times] = {}
 
     def configurations(self, layouts: Layouts) -> Iterator[Configurations]:
@@ -240,6 +241,7 @@ class Engine:
                         parallelism=distinct.parallelism(row),
                         cluster=self.cluster,
                         bucket_entries=self.bucket_entries,
+                        element_bytes=self.element_bytes,
                     )
                 wanted[key] = kind.parts(taken_apart[layout])
         return keys, whose

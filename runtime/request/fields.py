@@ -20,6 +20,8 @@ Biases = Literal["all", "attention", "qkv", "mlp", "none"]
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
 LayerSplit = Literal["even", "paper"]
+ReduceDtype = Literal["same", "float32"]
+LossKind = Literal["plain", "fused", "in_place"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
 
@@ -135,6 +137,10 @@ LAYOUT = table(
           otherwise="spread by layer_split", old=("encoder_counts",)),
     Field("layer_split", choice(get_args(LayerSplit)),
           "Equal stages where their number divides the layers, or the paper's n + 5 blocks.", "even", of_stack=True),
+    Field("reduce_dtype", choice(get_args(ReduceDtype)),
+          "Type in which gradients are kept and reduced: the training's, or float32.", "same", of_stack=True),
+    Field("loss", choice(get_args(LossKind)),
+          "What the loss keeps: fp32 too, logits and gradient, or one in the other's place.", "plain", of_stack=True),
     Field("exposed_share", number(0, 1, "a number from 0 to 1"),
           "Part of the time of collectives beside computing that is added to it (ZeRO-2 and 3).", 0.25, of_stack=True),
 )

@@ -12,7 +12,9 @@ from kernelcast.runtime.request.fields import (
     REPLICATING,
     REQUEST,
     LayerSplit,
+    LossKind,
     Recompute,
+    ReduceDtype,
     Schedule,
 )
 from kernelcast.runtime.request.kinds import whole
@@ -42,6 +44,10 @@ class Parallelism:
       model); not given, they are spread as `layer_split` says.
     - `layer_split`: "even" has the same layers on every chunk where their number divides them, as Megatron-LM and
       others do; "paper", and "even" where it does not, is GPT-NeoX's rule (eq. 3–5).
+    - `reduce_dtype`: element type in which gradients are accumulated and reduced across replicas: "same" as the
+      training's, or "float32", which is twice the bytes of 16 bits.
+    - `loss`: "plain" computes it in fp32, "fused" keeps logits and their gradient in the training's type, "in_place"
+      writes the gradient over the logits.
     - `exposed_share`: the part of the time of collectives beside computing that is added to it.
 
     Raises:
@@ -60,6 +66,8 @@ class Parallelism:
     sequence_parallel: bool = LAYOUT["sequence_parallel"].default
     layer_counts: tuple[int, ...] | None = None
     layer_split: LayerSplit = LAYOUT["layer_split"].default
+    reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default
+    loss: LossKind = LAYOUT["loss"].default
     exposed_share: float = LAYOUT["exposed_share"].default
 
     def __post_init__(self) -> None:
