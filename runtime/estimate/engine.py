@@ -72,7 +72,8 @@ def _update(stage: StageKind) -> _Kind:
         return update.gradients, update.optimizer, update.gather
 
     name = f"update {stage.layers} {stage.first} {stage.last}"
-    return _Kind(name=name, columns=(*_INNER, "dp", "zero"), parts=parts)
+    # pp decides where the ends of the model lie, which sum the gradients of tied embeddings.
+    return _Kind(name=name, columns=(*DEGREES, "zero"), parts=parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +110,8 @@ class Engine:
         bucket_entries: int,
         times_of: TimesOf,
         *,
+        element_bytes: int,
         draws: int = 0,
-        element_bytes: int = 2,
     ) -> None:
         self.model, self.cluster, self.bucket_entries = model, cluster, bucket_entries
         self.times_of, self.draws, self.element_bytes = times_of, draws, element_bytes

@@ -4,7 +4,7 @@ What a chunk of the model costs follows from the times of its blocks, see chunk_
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from kernelcast.runtime.request.fields import OPTIONS, Recompute
@@ -160,7 +160,16 @@ class Decomposition:
 
     def update(self, stage: StageKind) -> Update:
         """The update of a kind of stage."""
-        return self.data_parallel.update(stage.optimizer_role, self.parameters(stage), stage.layers)
+        update = self.data_parallel.update(stage.optimizer_role, self.parameters(stage), stage.layers)
+        # Of tied embeddings in a pipeline both ends hold a copy, whose gradients are summed between them.
+        is_copy = self.model.tied_embeddings and stage.first != stage.last
+        return replace(update, gradients=update.gradients + self._tied) if is_copy else update
+
+    @property
+    def _tied(self) -> Calls:
+        pair = pipeline_pair(self.parallelism, self.cluster)
+        entries = Embedding(self.sizes).matrix * self.data_parallel.gradient_width
+        return (call("all_reduce", entries, pair.nodes, pair.gpus_per_node, role="data"),)
 
     def parameters(self, stage: StageKind) -> int:
         """Parameters on one device of a kind of stage."""

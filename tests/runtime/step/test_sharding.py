@@ -95,6 +95,31 @@ def test_gradients_reduced_in_fp32_are_twice_as_many_bytes(zero: int) -> None:
     assert bool(scattered[0]) == (zero >= 2)
 
 
+@pytest.mark.parametrize(("reduce_dtype", "width"), [("same", 1), ("float32", 2)])
+def test_tied_embeddings_are_summed_between_the_ends(reduce_dtype: str, width: int) -> None:
+    tied = {True: GPT_20B | {"tied_embeddings": True}, False: GPT_20B}
+
+    def gradients(model: dict[str, Any], **layout: Any) -> list[list[tuple[int, ...]]]:
+        parts = decompose(
+            model=ModelConfig(**model),
+            parallelism=Parallelism(**PAPER | {"reduce_dtype": reduce_dtype} | layout),
+            cluster=Cluster(gpus_per_node=4),
+            bucket_entries=1_260_000_000,
+        )
+        return [[call.shape for call in parts.update(stage).gradients] for stage in parts.stages]
+
+    for zero in (1, 2):
+        own, plain = (gradients(tied[is_tied], zero=zero) for is_tied in (True, False))
+        # 50,688 / 4 rows of 6,144, between two nodes; the stages between have no embedding.
+        ends = [(width * 12_672 * 6_144, 2, 1)]
+        assert own == [plain[0] + ends, *plain[1:-1], plain[-1] + ends]
+    # A single stage has one matrix.
+    assert gradients(tied[True], pp=1, dp=32) != gradients(tied[False], pp=1, dp=32)
+    assert [len(calls) for calls in gradients(tied[True], pp=1, dp=32)] == [
+        len(calls) for calls in gradients(tied[False], pp=1, dp=32)
+    ]
+
+
 def test_training_in_fp32_reduces_the_same_bytes() -> None:
     for element_bytes, same in ((2, False), (4, True)):
         found = [
