@@ -156,6 +156,7 @@ def simumax(content: bytes) -> dict[str, str]:
             "zero": 1,
             "reduce_dtype": "float32",
             "loss": "in_place",
+            "exposed_share": 1,  # nothing overlaps
         },
         models=models,
         runs=runs,

@@ -21,7 +21,7 @@ from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls
-from kernelcast.runtime.step.chunk_times import BlockTimes, chunk_times
+from kernelcast.runtime.step.chunk_times import BlockTimes, chunk_times, exposed_us, sum_of
 from kernelcast.runtime.step.decomposition import Chunk, Decomposition, StageKind, chunks_of, stage_kinds
 
 PieceKey = tuple[object, ...]
@@ -47,7 +47,8 @@ _MICRO_BATCH = _Kind(
     name="micro-batch",
     columns=(*_INNER, "micro_batch", "sequence_parallel", "recompute"),
     parts=lambda d: [
-        calls for block in (d.first, d.layer, d.last) for calls in (block.forward, block.backward)
+        *(calls for block in (d.first, d.layer, d.last) for calls in (block.forward, block.backward)),
+        *(calls for block in (d.layer, d.last) for beside in block.again for calls in beside),
     ],
 )
 _SEND = _Kind(
@@ -63,6 +64,8 @@ _SHARDS = _Kind(
     ],
 )
 _FIRST, _LAYER, _LAST = range(3)
+# Parts of a micro-batch that are gathers of a block's backward pass; after each comes what computes beside it.
+_AGAIN = {_FIRST: (), _LAYER: (6, 8), _LAST: (10,)}
 
 
 @lru_cache(maxsize=1 << 12)
@@ -152,13 +155,14 @@ class Engine:
         of_update: Rows,
     ) -> Iterator[Configurations]:
         """The layouts at `rows`, which are those at `of_update` of the structure's updates."""
-        blocks = [self._block(prices, structure, index, rows) for index in (_FIRST, _LAYER, _LAST)]
+        share = layouts.of_stack("exposed_share")
+        blocks = [self._block(prices, structure, index, rows, share) for index in (_FIRST, _LAYER, _LAST)]
         arrays = _per_chunk(
             structure,
             chunks,
             blocks,
             prices.of(_SEND, 0, rows),
-            exposed_share=layouts.of_stack("exposed_share"),
+            exposed_share=share,
         )
         of_kind = {
             stage: [updates.of(_update(stage), part, of_update) for part in range(3)]
@@ -189,12 +193,22 @@ class Engine:
                 **others,
             )
 
-    def _block(self, prices: _Prices, structure: Structure, index: int, rows: Rows) -> BlockTimes:
+    def _block(
+        self, prices: _Prices, structure: Structure, index: int, rows: Rows, exposed_share: float
+    ) -> BlockTimes:
         forward_us = prices.of(_MICRO_BATCH, 2 * index, rows)
         nothing = np.zeros_like(forward_us)
+        again = [
+            exposed_us(
+                prices.of(_MICRO_BATCH, gather, rows),
+                prices.of(_MICRO_BATCH, gather + 1, rows),
+                exposed_share,
+            )
+            for gather in _AGAIN[index]
+        ]
         return BlockTimes(
             forward_us=forward_us,
-            backward_us=prices.of(_MICRO_BATCH, 2 * index + 1, rows),
+            backward_us=sum_of([prices.of(_MICRO_BATCH, 2 * index + 1, rows), *again]),
             weight_us=prices.of(_MICRO_BATCH, 2 * index + 1, rows, weights=True)
             if structure.is_split
             else nothing,

@@ -142,7 +142,7 @@ LAYOUT = table(
     Field("loss", choice(get_args(LossKind)),
           "What the loss keeps: fp32 too, logits and gradient, or one in the other's place.", "plain", of_stack=True),
     Field("exposed_share", number(0, 1, "a number from 0 to 1"),
-          "Part of the time of collectives beside computing that is added to it (ZeRO-2 and 3).", 0.25, of_stack=True),
+          "Part of the time of collectives that run beside computing which adds to it.", 0.25, of_stack=True),
 )
 """Fields of a layout, those of `Parallelism`; the columns of a search in this order."""
 

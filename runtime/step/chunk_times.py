@@ -74,6 +74,11 @@ def chunk_times(
     return _prefetched(blocks, split=split, exposed_share=exposed_share)
 
 
+def exposed_us(network_us: Times, compute_us: Times, exposed_share: float) -> Times:
+    """What a collective adds to what computes beside it: max(c + e · n, n) − c."""
+    return np.maximum(exposed_share * network_us, network_us - compute_us)
+
+
 def sum_of(terms: Sequence[Times]) -> Times:
     """The sum from left to right."""
     total = terms[0]

@@ -14,7 +14,7 @@ from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call
 from kernelcast.runtime.step.groups import data_group, pipeline_pair
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Layer, Sizes
+from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes
 from kernelcast.runtime.step.parameters import stage_parameters
@@ -29,11 +29,13 @@ class Block:
     """One kind of block of the model (a transformer layer, or an end) for one micro-batch.
 
     With ZeRO-3, `gather` fetches its parameters before either pass; with ZeRO-2 and 3, `scatter` sums and splits its
-    gradients after the backward pass. Otherwise they are empty.
+    gradients after the backward pass. Otherwise they are empty. `again` are gathers of a backward pass and what
+    computes beside each (`Layer.gathered_again`).
     """
 
     forward: Calls
     backward: Calls
+    again: tuple[Beside, ...]
     gather: Calls
     scatter: Calls
 
@@ -148,7 +150,13 @@ class Decomposition:
         if self.is_sharded:
             parameters = kind(self.sizes).parameters
             gather, scatter = self.data_parallel.gather(parameters), self.data_parallel.scatter(parameters)
-        return Block(forward=forward_calls, backward=backward_calls, gather=gather, scatter=scatter)
+        return Block(
+            forward=forward_calls,
+            backward=backward_calls,
+            again=kind(self.sizes).gathered_again,
+            gather=gather,
+            scatter=scatter,
+        )
 
     @cached_property
     def send(self) -> Calls:
@@ -231,6 +239,7 @@ def _of_block(block: Block, forward: Component, backward: Component) -> Iterator
         (Component.GATHER_FORWARD, block.gather),
         (Component.GATHER_BACKWARD, block.gather),
         (Component.SCATTER, block.scatter),
+        *((Component.GATHER_INPUT, gather) for gather, _ in block.again),
     ):
         yield from ((component, one) for one in calls)
 

@@ -2,7 +2,7 @@
 
 from kernelcast.runtime.step.calls import Calls, call
 from kernelcast.runtime.step.layers.norm import Norm
-from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
+from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
 
 _LOSS_SYNCS = 3
 """Maxima, sums of exponentials and the targets' logits of the vocabulary's shards are combined, an entry per token."""
@@ -43,6 +43,11 @@ class Loss(Layer):
         The paper's composition has no collective here.
         """
         return self.sizes.synced(1, gather=False)
+
+    @property
+    def gathered_again(self) -> tuple[Beside, ...]:
+        """What the logits read."""
+        return (self.beside_input_gradient("logits"),)
 
     @property
     def matrix(self) -> Number:

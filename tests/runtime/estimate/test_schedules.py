@@ -179,6 +179,33 @@ def test_the_exposed_share_of_collectives_by_hand(make_bundle: Make) -> None:
     assert usual.step_time_s == quarter.step_time_s
 
 
+@pytest.mark.parametrize("gather_us", [8.0, 30.0])
+def test_inputs_gathered_again_beside_their_gradients_product_by_hand(
+    make_bundle: Make, gather_us: float
+) -> None:
+    estimator = Estimator.load(make_bundle(GRADIENTS | {"all_gather": gather_us}))
+
+    def backward_us(**layout: Any) -> float:
+        asked = Parallelism(**ONE | {"tp": 2, "sequence_parallel": True} | layout)
+        (stage,) = estimator.predict(model=ModelConfig(**TINY), parallelism=asked).stages
+        return us(stage.backward_s)
+
+    # Two in each of 4 layers, and the logits': beside a product of 12.
+    hidden = 9 * min(gather_us, 12)
+    exposed, half, none = (backward_us(exposed_share=share) for share in (1, 0.5, 0))
+    assert exposed - none == pytest.approx(hidden)
+    assert half - none == pytest.approx(9 * (max(12 + gather_us / 2, gather_us) - max(12, gather_us)))
+    # All other gathers of a backward pass, two in a layer and the embedding's, are not hidden.
+    faster = Estimator.load(make_bundle(GRADIENTS | {"all_gather": 1.0}))
+    (stage,) = faster.predict(
+        model=ModelConfig(**TINY),
+        parallelism=Parallelism(**ONE | {"tp": 2, "sequence_parallel": True, "exposed_share": 1}),
+    ).stages
+    assert exposed - us(stage.backward_s) == pytest.approx((9 + 9) * (gather_us - 1))
+    # Without sequence parallelism nothing is gathered.
+    assert backward_us(sequence_parallel=False) == backward_us(sequence_parallel=False, exposed_share=1)
+
+
 def test_zero_2_beside_computing_by_hand(make_bundle: Make) -> None:
     def passes(**times: float) -> tuple[float, float, float, float]:
         layout = Parallelism(**ONE | {"dp": 2, "zero": 2, "micro_batches": 3, "exposed_share": 0})

@@ -116,7 +116,7 @@ def test_a_bundle_without_optional_operators_is_searched_as_it_predicts(
     assert len(result.top) == len(list(space.layouts())) > 20
     assert {one.parallelism.tp for one in result.top} == {1, 2}
     # The ranking comes from times for many layouts at once, its answers from estimates made one by one.
-    engine = Engine(model, Cluster(gpus_per_node=2), 10**9, BundleTimes(given.predictor))
+    engine = Engine(model, Cluster(gpus_per_node=2), 10**9, BundleTimes(given.predictor), element_bytes=4)
     for layouts, _ in space.blocks():
         for group in engine.configurations(layouts):
             expected_s = [
