@@ -21,7 +21,7 @@ from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls
-from kernelcast.runtime.step.chunk_times import BlockTimes, chunk_times
+from kernelcast.runtime.step.chunk_times import BlockTimes, chunk_times, exposed_us, sum_of
 from kernelcast.runtime.step.decomposition import Chunk, Decomposition, StageKind, chunks_of, stage_kinds
 
 PieceKey = tuple[object, ...]
@@ -47,7 +47,8 @@ _MICRO_BATCH = _Kind(
     name="micro-batch",
     columns=(*_INNER, "micro_batch", "sequence_parallel", "recompute"),
     parts=lambda d: [
-        calls for block in (d.first, d.layer, d.last) for calls in (block.forward, block.backward)
+        *(calls for block in (d.first, d.layer, d.last) for calls in (block.forward, block.backward)),
+        *(calls for block in (d.layer, d.last) for beside in block.again for calls in beside),
     ],
 )
 _SEND = _Kind(
@@ -63,6 +64,8 @@ _SHARDS = _Kind(
     ],
 )
 _FIRST, _LAYER, _LAST = range(3)
+# Parts of a micro-batch that are gathers of a block's backward pass; after each comes what computes beside it.
+_AGAIN = {_FIRST: (), _LAYER: (6, 8), _LAST: (10,)}
 
 
 @lru_cache(maxsize=1 << 12)
@@ -72,7 +75,8 @@ def _update(stage: StageKind) -> _Kind:
         return update.gradients, update.optimizer, update.gather
 
     name = f"update {stage.layers} {stage.first} {stage.last}"
-    return _Kind(name=name, columns=(*_INNER, "dp", "zero"), parts=parts)
+    # pp decides where the ends of the model lie, which sum the gradients of tied embeddings.
+    return _Kind(name=name, columns=(*DEGREES, "zero"), parts=parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +103,7 @@ class Engine:
     """Prices layouts of one model on one cluster, and remembers their pieces.
 
     `times_of` answers questions, usually with a bundle's regressors (`BundleTimes`): every layout is evaluated once
-    with the predicted times, and `draws` times with random ones.
+    with the predicted times, and `draws` times with random ones. `element_bytes` are those of the operators' type.
     """
 
     def __init__(
@@ -109,10 +113,11 @@ class Engine:
         bucket_entries: int,
         times_of: TimesOf,
         *,
+        element_bytes: int,
         draws: int = 0,
     ) -> None:
         self.model, self.cluster, self.bucket_entries = model, cluster, bucket_entries
-        self.times_of, self.draws = times_of, draws
+        self.times_of, self.draws, self.element_bytes = times_of, draws, element_bytes
         self._known: dict[PieceKey, Times] = {}
 
     def configurations(self, layouts: Layouts) -> Iterator[Configurations]:
@@ -150,8 +155,15 @@ class Engine:
         of_update: Rows,
     ) -> Iterator[Configurations]:
         """The layouts at `rows`, which are those at `of_update` of the structure's updates."""
-        blocks = [self._block(prices, structure, index, rows) for index in (_FIRST, _LAYER, _LAST)]
-        arrays = _per_chunk(structure, chunks, blocks, prices.of(_SEND, 0, rows))
+        share = layouts.of_stack("exposed_share")
+        blocks = [self._block(prices, structure, index, rows, share) for index in (_FIRST, _LAYER, _LAST)]
+        arrays = _per_chunk(
+            structure,
+            chunks,
+            blocks,
+            prices.of(_SEND, 0, rows),
+            exposed_share=share,
+        )
         of_kind = {
             stage: [updates.of(_update(stage), part, of_update) for part in range(3)]
             for stage in dict.fromkeys(stages)
@@ -181,12 +193,22 @@ class Engine:
                 **others,
             )
 
-    def _block(self, prices: _Prices, structure: Structure, index: int, rows: Rows) -> BlockTimes:
+    def _block(
+        self, prices: _Prices, structure: Structure, index: int, rows: Rows, exposed_share: float
+    ) -> BlockTimes:
         forward_us = prices.of(_MICRO_BATCH, 2 * index, rows)
         nothing = np.zeros_like(forward_us)
+        again = [
+            exposed_us(
+                prices.of(_MICRO_BATCH, gather, rows),
+                prices.of(_MICRO_BATCH, gather + 1, rows),
+                exposed_share,
+            )
+            for gather in _AGAIN[index]
+        ]
         return BlockTimes(
             forward_us=forward_us,
-            backward_us=prices.of(_MICRO_BATCH, 2 * index + 1, rows),
+            backward_us=sum_of([prices.of(_MICRO_BATCH, 2 * index + 1, rows), *again]),
             weight_us=prices.of(_MICRO_BATCH, 2 * index + 1, rows, weights=True)
             if structure.is_split
             else nothing,
@@ -234,6 +256,7 @@ class Engine:
                         parallelism=distinct.parallelism(row),
                         cluster=self.cluster,
                         bucket_entries=self.bucket_entries,
+                        element_bytes=self.element_bytes,
                     )
                 wanted[key] = kind.parts(taken_apart[layout])
         return keys, whose
@@ -262,7 +285,12 @@ class Engine:
 
 
 def _per_chunk(
-    structure: Structure, chunks: tuple[Chunk, ...], blocks: Sequence[BlockTimes], send_us: Times
+    structure: Structure,
+    chunks: tuple[Chunk, ...],
+    blocks: Sequence[BlockTimes],
+    send_us: Times,
+    *,
+    exposed_share: float,
 ) -> dict[str, Times]:
     """Passes and sends, arrays [configs, chunks] by their names in `Durations`."""
     kinds = [(chunk.first, chunk.layers, chunk.last) for chunk in chunks]
@@ -274,6 +302,7 @@ def _per_chunk(
             last=blocks[_LAST] if last else None,
             sharded=structure.is_sharded,
             split=structure.is_split,
+            exposed_share=exposed_share,
         )
         for first, layers, last in dict.fromkeys(kinds)
     }

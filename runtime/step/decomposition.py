@@ -4,7 +4,7 @@ What a chunk of the model costs follows from the times of its blocks, see chunk_
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
 from kernelcast.runtime.request.fields import OPTIONS, Recompute
@@ -14,9 +14,9 @@ from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call
 from kernelcast.runtime.step.groups import data_group, pipeline_pair
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Layer, Sizes
+from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
-from kernelcast.runtime.step.layers.update import DataParallel, Update
+from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes
 from kernelcast.runtime.step.parameters import stage_parameters
 from kernelcast.runtime.step.partition import layers_of_chunks
 
@@ -29,11 +29,13 @@ class Block:
     """One kind of block of the model (a transformer layer, or an end) for one micro-batch.
 
     With ZeRO-3, `gather` fetches its parameters before either pass; with ZeRO-2 and 3, `scatter` sums and splits its
-    gradients after the backward pass. Otherwise they are empty.
+    gradients after the backward pass. Otherwise they are empty. `again` are gathers of a backward pass and what
+    computes beside each (`Layer.gathered_again`).
     """
 
     forward: Calls
     backward: Calls
+    again: tuple[Beside, ...]
     gather: Calls
     scatter: Calls
 
@@ -99,13 +101,15 @@ class Decomposition:
 
     Point-to-point transfers are charged to the sender: forward after all but the last chunk, backward after all
     but the first. Data-parallel collectives over more than `bucket_entries` entries become full buckets and
-    a remainder. Degrees of 1 call no collective.
+    a remainder. Degrees of 1 call no collective. `element_bytes` are those of the type that is trained in, which is
+    that of the operators.
     """
 
     model: ModelConfig
     parallelism: Parallelism
     cluster: Cluster
     bucket_entries: int
+    element_bytes: int = 2
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -120,6 +124,8 @@ class Decomposition:
             zero=self.parallelism.zero,
             group=data_group(self.parallelism, self.cluster),
             bucket_entries=self.bucket_entries,
+            gradient_width=gradient_bytes(self.parallelism.reduce_dtype, self.element_bytes)
+            // self.element_bytes,
         )
 
     @cached_property
@@ -144,7 +150,13 @@ class Decomposition:
         if self.is_sharded:
             parameters = kind(self.sizes).parameters
             gather, scatter = self.data_parallel.gather(parameters), self.data_parallel.scatter(parameters)
-        return Block(forward=forward_calls, backward=backward_calls, gather=gather, scatter=scatter)
+        return Block(
+            forward=forward_calls,
+            backward=backward_calls,
+            again=kind(self.sizes).gathered_again,
+            gather=gather,
+            scatter=scatter,
+        )
 
     @cached_property
     def send(self) -> Calls:
@@ -156,7 +168,16 @@ class Decomposition:
 
     def update(self, stage: StageKind) -> Update:
         """The update of a kind of stage."""
-        return self.data_parallel.update(stage.optimizer_role, self.parameters(stage), stage.layers)
+        update = self.data_parallel.update(stage.optimizer_role, self.parameters(stage), stage.layers)
+        # Of tied embeddings in a pipeline both ends hold a copy, whose gradients are summed between them.
+        is_copy = self.model.tied_embeddings and stage.first != stage.last
+        return replace(update, gradients=update.gradients + self._tied) if is_copy else update
+
+    @property
+    def _tied(self) -> Calls:
+        pair = pipeline_pair(self.parallelism, self.cluster)
+        entries = Embedding(self.sizes).matrix * self.data_parallel.gradient_width
+        return (call("all_reduce", entries, pair.nodes, pair.gpus_per_node, role="data"),)
 
     def parameters(self, stage: StageKind) -> int:
         """Parameters on one device of a kind of stage."""
@@ -218,12 +239,18 @@ def _of_block(block: Block, forward: Component, backward: Component) -> Iterator
         (Component.GATHER_FORWARD, block.gather),
         (Component.GATHER_BACKWARD, block.gather),
         (Component.SCATTER, block.scatter),
+        *((Component.GATHER_INPUT, gather) for gather, _ in block.again),
     ):
         yield from ((component, one) for one in calls)
 
 
 def decompose(
-    *, model: ModelConfig, parallelism: Parallelism, cluster: Cluster, bucket_entries: int
+    *,
+    model: ModelConfig,
+    parallelism: Parallelism,
+    cluster: Cluster,
+    bucket_entries: int,
+    element_bytes: int = 2,
 ) -> Decomposition:
     """Take a training step apart.
 
@@ -233,7 +260,11 @@ def decompose(
     OPTIONS["bucket_entries"].check(bucket_entries)
     parallelism.check(model)
     parts = Decomposition(
-        model=model, parallelism=parallelism, cluster=cluster, bucket_entries=bucket_entries
+        model=model,
+        parallelism=parallelism,
+        cluster=cluster,
+        bucket_entries=bucket_entries,
+        element_bytes=element_bytes,
     )
     parts.chunks  # noqa: B018 - raises where there are more chunks than the layers allow
     return parts

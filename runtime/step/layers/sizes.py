@@ -6,9 +6,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.request.fields import LossKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.step.calls import Calls, backward, call, forward
 from kernelcast.runtime.step.groups import Group, tensor_group
 
 Number: TypeAlias = Any
@@ -138,17 +140,22 @@ class Sizes:
         )
 
 
+Beside: TypeAlias = tuple[Calls, Calls]
+"""A collective, and what computes while it runs."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
     """How activations are kept for the backward pass.
 
     `element` bytes per entry; `mask` bytes per entry that dropout may drop, 0 without dropout; on a CPU (`is_cpu`)
-    torch runs some operators in pieces and keeps more.
+    torch runs some operators in pieces and keeps more; `loss` as in `Parallelism`.
     """
 
     element: int
     mask: int = 0
     is_cpu: bool = False
+    loss: LossKind = "plain"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,3 +187,20 @@ class Layer(ABC):
     def backward_collectives(self) -> Calls:
         """Collectives of its backward pass."""
         return ()
+
+    @property
+    def gathered_again(self) -> tuple[Beside, ...]:
+        """Inputs of column-parallel products that the backward pass gathers again, see `beside_input_gradient`."""
+        return ()
+
+    def beside_input_gradient(self, *roles: str) -> Beside:
+        """A gather of the input of these products, and the products of their backward pass that do not wait for it.
+
+        With sequence parallelism a device keeps its shard of the input; the whole is needed for the weights' gradients
+        only, and gathered while the input's gradient is made (arXiv 2205.05198, section 4.2.2). Else both are empty.
+        """
+        if not self.sizes.sequence_parallel or not roles:
+            return (), ()
+        products = backward(one for one in self.calls if one.role in roles)
+        beside = tuple(one for one in products if one.direction is Direction.INPUT_GRADIENT)
+        return forward(self.sizes.synced(1, scatter=False)), beside

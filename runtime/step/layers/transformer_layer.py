@@ -5,7 +5,7 @@ from kernelcast.runtime.step.calls import Calls, call, forward
 from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.layers.mlp import Mlp
 from kernelcast.runtime.step.layers.norm import Norm
-from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
+from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
 
 
 class TransformerLayer(Layer):
@@ -48,6 +48,14 @@ class TransformerLayer(Layer):
     def backward_collectives(self) -> Calls:
         synced = self.sizes.synced(self.sizes.model.backward_syncs)
         return (*synced, *self.mlp.backward_collectives, *self.attention.backward_collectives)
+
+    @property
+    def gathered_again(self) -> tuple[Beside, ...]:
+        """Those of queries, keys and values and of the MLP; with one forward sync they share theirs."""
+        qkv, up = "qkv", self.mlp.up_role
+        syncs = self.sizes.model.forward_syncs
+        of_each = ((qkv,), (up,)) if syncs > 1 else ((qkv, up) if syncs else (), ())
+        return tuple(self.beside_input_gradient(*roles) for roles in of_each)
 
     def recomputed(self, recompute: Recompute) -> Calls:
         """What its backward pass runs again of its forward pass."""

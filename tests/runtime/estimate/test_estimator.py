@@ -30,7 +30,8 @@ TINY: dict[str, Any] = {
     "layers": 4,
     "vocabulary_size": 100,
 }
-ONE: dict[str, Any] = {"pp": 1, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1}
+LAYOUT = {"pp": 1, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1}
+ONE: dict[str, Any] = LAYOUT | {"layer_split": "paper"}
 OPTIMIZER = {"adam": 100.0}
 
 

@@ -21,6 +21,7 @@ TINY = ModelConfig(
 def explained(path: Path, operator: str, **layout: object) -> tuple[Explanation, ...]:
     estimator = Estimator.load(path)
     fields: dict[str, object] = {"pp": 2, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 3}
+    fields["layer_split"] = "paper"
     estimate = estimator.predict(
         model=TINY,
         parallelism=Parallelism(**fields | layout),  # type: ignore[arg-type]

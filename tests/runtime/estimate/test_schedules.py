@@ -24,7 +24,8 @@ TINY: dict[str, Any] = {
     "layers": 4,
     "vocabulary_size": 100,
 }
-ONE: dict[str, Any] = {"pp": 1, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1}
+LAYOUT = {"pp": 1, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 1}
+ONE: dict[str, Any] = LAYOUT | {"layer_split": "paper"}
 OPTIMIZER = {"adam": 100.0}
 
 
@@ -152,7 +153,7 @@ def test_one_measured_gradient_is_used_and_the_other_is_half_of_the_sum(make_bun
 def test_zero_3_beside_computing_by_hand(make_bundle: Make) -> None:
     times = {"all_gather": 150.0, "reduce_scatter": 100.0}
     estimate = Estimator.load(make_bundle(times)).predict(
-        model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"dp": 2, "zero": 3})
+        model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"dp": 2, "zero": 3, "exposed_share": 0})
     )
     (stage,) = estimate.stages
     # Forward 10, 4 · 110, 30; a gather takes 150: the first alone, then beside embedding and 4 layers.
@@ -162,9 +163,52 @@ def test_zero_3_beside_computing_by_hand(make_bundle: Make) -> None:
     assert stage.all_reduce_s == stage.all_gather_s == 0
 
 
+def test_the_exposed_share_of_collectives_by_hand(make_bundle: Make) -> None:
+    model, layout = ModelConfig(**TINY), ONE | {"dp": 2, "zero": 3}
+    estimator = Estimator.load(make_bundle({"all_gather": 60.0, "reduce_scatter": 40.0}))
+    # Forward 10, 4 · 110, 30, backward 60, 4 · 220, 20; gathers of 60 beside, backward scatters of 40 too.
+    for share in (0.0, 0.25, 1.0):
+        (stage,) = estimator.predict(
+            model=model, parallelism=Parallelism(**layout, exposed_share=share)
+        ).stages
+        assert us(stage.forward_s) == 60 + max(60, 10 + 60 * share) + 4 * 110 + 4 * 60 * share + 30
+        backward = 60 + (60 + 60 * share) + 4 * (220 + 100 * share)
+        assert us(stage.backward_s) == backward + max(20 + 40 * share, 40) + 40
+    usual = estimator.predict(model=model, parallelism=Parallelism(**layout))
+    quarter = estimator.predict(model=model, parallelism=Parallelism(**layout, exposed_share=0.25))
+    assert usual.step_time_s == quarter.step_time_s
+
+
+@pytest.mark.parametrize("gather_us", [8.0, 30.0])
+def test_inputs_gathered_again_beside_their_gradients_product_by_hand(
+    make_bundle: Make, gather_us: float
+) -> None:
+    estimator = Estimator.load(make_bundle(GRADIENTS | {"all_gather": gather_us}))
+
+    def backward_us(**layout: Any) -> float:
+        asked = Parallelism(**ONE | {"tp": 2, "sequence_parallel": True} | layout)
+        (stage,) = estimator.predict(model=ModelConfig(**TINY), parallelism=asked).stages
+        return us(stage.backward_s)
+
+    # Two in each of 4 layers, and the logits': beside a product of 12.
+    hidden = 9 * min(gather_us, 12)
+    exposed, half, none = (backward_us(exposed_share=share) for share in (1, 0.5, 0))
+    assert exposed - none == pytest.approx(hidden)
+    assert half - none == pytest.approx(9 * (max(12 + gather_us / 2, gather_us) - max(12, gather_us)))
+    # All other gathers of a backward pass, two in a layer and the embedding's, are not hidden.
+    faster = Estimator.load(make_bundle(GRADIENTS | {"all_gather": 1.0}))
+    (stage,) = faster.predict(
+        model=ModelConfig(**TINY),
+        parallelism=Parallelism(**ONE | {"tp": 2, "sequence_parallel": True, "exposed_share": 1}),
+    ).stages
+    assert exposed - us(stage.backward_s) == pytest.approx((9 + 9) * (gather_us - 1))
+    # Without sequence parallelism nothing is gathered.
+    assert backward_us(sequence_parallel=False) == backward_us(sequence_parallel=False, exposed_share=1)
+
+
 def test_zero_2_beside_computing_by_hand(make_bundle: Make) -> None:
     def passes(**times: float) -> tuple[float, float, float, float]:
-        layout = Parallelism(**ONE | {"dp": 2, "zero": 2, "micro_batches": 3})
+        layout = Parallelism(**ONE | {"dp": 2, "zero": 2, "micro_batches": 3, "exposed_share": 0})
         estimate = Estimator.load(make_bundle(times)).predict(model=ModelConfig(**TINY), parallelism=layout)
         (stage,) = estimate.stages
         update_s = us(stage.optimizer_s) + us(stage.all_gather_s)

@@ -14,9 +14,9 @@ from kernelcast.runtime import Cluster, Estimator, ModelConfig
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.request.fields import TimelineKind
+from kernelcast.runtime.request.fields import LAYOUT, TimelineKind
 from kernelcast.runtime.search import NumberSet, Question, SearchResult, Space, search
 
 models = st.builds(
@@ -42,6 +42,13 @@ spaces = st.builds(
     gpus_per_node=st.sampled_from([1, 2, 4, 6]),
     tp=st.just(range(1, 9)),
     virtual_stages=st.just(range(1, 5)),
+    common=st.fixed_dictionaries(
+        {},
+        optional={
+            "exposed_share": st.sampled_from([0, 0.5, 1.0]),
+            **{name: st.sampled_from(LAYOUT[name].kind.values) for name in MEMORY_DEPENDS_ON},
+        },
+    ),
 )
 TINY = ModelConfig(
     name="tiny", hidden_size=64, sequence_length=8, attention_heads=8, layers=6, vocabulary_size=100
@@ -74,7 +81,8 @@ def test_every_time_is_the_one_that_predict_gives(
     estimator: Estimator, space: Space, timeline: TimelineKind, bucket_entries: int, random: Any
 ) -> None:
     question = Question(space=space, timeline=timeline, bucket_entries=bucket_entries)
-    engine = Engine(space.model, question.cluster, bucket_entries, BundleTimes(estimator.predictor))
+    answers = BundleTimes(estimator.predictor)
+    engine = Engine(space.model, question.cluster, bucket_entries, answers, element_bytes=4)
     # An estimator of its own: nothing is remembered from the search.
     other = Estimator(estimator.bundle)
     for layouts, _ in space.blocks():
@@ -108,7 +116,7 @@ def test_a_bundle_without_optional_operators_is_searched_as_it_predicts(
     assert len(result.top) == len(list(space.layouts())) > 20
     assert {one.parallelism.tp for one in result.top} == {1, 2}
     # The ranking comes from times for many layouts at once, its answers from estimates made one by one.
-    engine = Engine(model, Cluster(gpus_per_node=2), 10**9, BundleTimes(given.predictor))
+    engine = Engine(model, Cluster(gpus_per_node=2), 10**9, BundleTimes(given.predictor), element_bytes=4)
     for layouts, _ in space.blocks():
         for group in engine.configurations(layouts):
             expected_s = [

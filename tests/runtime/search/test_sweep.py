@@ -75,7 +75,9 @@ def test_every_piece_is_asked_once(estimator: Estimator, monkeypatch: pytest.Mon
     monkeypatch.setattr(Predictor, "answers_of", counted)
     space = Space(model=MODEL, gpus=(8,), global_batch=8, gpus_per_node=4)
     question = Question(space=space)
-    engine = Engine(MODEL, question.cluster, question.bucket_entries, BundleTimes(estimator.predictor))
+    engine = Engine(
+        MODEL, question.cluster, question.bucket_entries, BundleTimes(estimator.predictor), element_bytes=4
+    )
     for layouts, _ in space.blocks():
         before = len(asked)
         assert sum(len(group.rows) for group in engine.configurations(layouts)) == len(layouts)

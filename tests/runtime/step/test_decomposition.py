@@ -32,7 +32,7 @@ LLAMA_3_8B: dict[str, Any] = {
     "norm": "rms_norm",
     "activation": "swiglu",
 }
-PAPER = {"pp": 4, "tp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16}
+PAPER = {"pp": 4, "tp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16, "layer_split": "paper"}
 
 
 def taken_apart(
@@ -308,6 +308,23 @@ def test_sequence_parallelism_by_hand() -> None:
     loss = ("all_reduce/tensor", (4 * 2048, 1, 4), 3)
     assert by_name(parts.last.forward, *collectives) == [(*gather, 1), loss]
     assert by_name(parts.last.backward, *collectives) == [(*scatter, 1)]
+    # Backward passes gather the products' inputs again: one that queries, keys, values and MLP share, and the logits'.
+    again = {
+        name: [
+            (by_name(gathered, *collectives), [call.role for call in products])
+            for gathered, products in getattr(parts, name).again
+        ]
+        for name in ("first", "layer", "last")
+    }
+    assert again == {
+        "first": [],
+        "layer": [([(*gather, 1)], ["qkv", "mlp_up"]), ([], [])],
+        "last": [([(*gather, 1)], ["logits"])],
+    }
+    two = taken_apart(LLAMA_3_8B, PAPER | {"sequence_parallel": True, "pp": 1})
+    assert [[call.role for call in products] for _, products in two.layer.again] == [["qkv"], ["mlp_gate_up"]]
+    plain = taken_apart(LLAMA_3_8B, PAPER | {"pp": 1})
+    assert plain.layer.again == (((), ()), ((), ()))
 
 
 def test_sequence_parallelism_of_one_device_changes_nothing() -> None:
