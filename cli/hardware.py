@@ -153,8 +153,8 @@ def _list(as_json: bool) -> None:
     rows = [
         (
             one.name,
-            device(one.name).title,
-            gibibytes(device(one.name).memory_bytes),
+            device(one.device).title,
+            gibibytes(device(one.device).memory_bytes),
             one.fabric,
             "yes" if one.bundle else "no",
             ", ".join(one.donors),
@@ -176,7 +176,7 @@ def _score(scored: ScoredFile) -> str:
 
 
 def _values(found: Hardware) -> dict[str, Any]:
-    row = device(found.name)
+    row = device(found.device)
     return {
         "name": found.name,
         "device": row.title,
@@ -193,7 +193,7 @@ def _values(found: Hardware) -> dict[str, Any]:
 
 
 def _lines(found: Hardware) -> list[tuple[str, str]]:
-    row = device(found.name)
+    row = device(found.device)
     rates = ", ".join(f"{dtype} {amount(rate, 'FLOP/s')}" for dtype, rate in row.flops_per_s.items())
     return [
         ("device", row.title),

@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from kernelcast.runtime.bundle.file import Bundle, read_bundle, write_bundle
-from kernelcast.runtime.catalogue.hardware import Hardware, hardware_named, measured_hardware
+from kernelcast.runtime.catalogue.hardware import Hardware, hardware_named
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.shipped import FABRICS
 from kernelcast.store import Database, Sample
@@ -123,7 +123,8 @@ def database_of(tables: Tables, path: Path) -> Database:
 def build(name: str, output: Path, *, fabrics: Path | None = None) -> Path:
     """Import, train, and keep the operators that compute.
 
-    Measured collectives become a fabric of their own, in the folder `fabrics`, or beside the bundle.
+    Measured collectives become a fabric of their own, in the folder `fabrics`, or beside the bundle; unfused operators
+    a bundle of their own, beside it.
     """
     with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
         trained = Path(folder) / "trained.kcast"
@@ -138,6 +139,7 @@ def build(name: str, output: Path, *, fabrics: Path | None = None) -> Path:
         found = read_bundle(trained)
         if name in MEASURED_FABRICS:
             pack_fabric(found, (fabrics or output.parent) / f"{MEASURED_FABRICS[name]}.kcast")
+            pack_unfused(found, output.with_name(f"{name}-gpt-neox.kcast"))
         return pack(found, output)
 
 
@@ -159,6 +161,14 @@ UNFUSED = frozenset({"rms_norm", "rope"})
 
 MEASURED_FABRICS = {"a100-sxm": "perlmutter-measured", "gh200": "vista-measured"}
 """Fabrics whose collectives were measured together with a device's operators."""
+
+
+def pack_unfused(trained: Bundle, output: Path) -> Path:
+    """Write the unfused operators of a bundle."""
+    unfused = tuple(entry for entry in trained.manifest.regressors if entry.operator in UNFUSED)
+    manifest = replace(trained.manifest, regressors=unfused, fabric=())
+    write_bundle(output, manifest, {entry.file: trained.files[entry.file] for entry in unfused})
+    return output
 
 
 def pack_fabric(trained: Bundle, output: Path) -> Path:
@@ -225,7 +235,7 @@ def main(arguments: Sequence[str]) -> None:
         SUMS.write_text(digests(), encoding="utf-8")
         return
     check = list(arguments[:1]) == ["--check"]
-    for name in arguments[check:] or list(measured_hardware()):
+    for name in arguments[check:] or list(TABLES):
         shipped = bundle_file(hardware_named(name))
         if not check:
             print(build(name, shipped, fabrics=FABRICS))

@@ -108,7 +108,11 @@ def measured() -> Iterator[Measured]:
 
 def lines() -> Iterator[str]:
     """The table, one entry at a time."""
-    predictors = {name: Predictor(read_bundle(bundle_file(row))) for name, row in measured_hardware().items()}
+    predictors = {
+        name: Predictor(read_bundle(bundle_file(row)))
+        for name, row in measured_hardware().items()
+        if row.device == name
+    }
     yield HEADER.format(most=f"{MOST_ROWS:,}")
     for rows in measured():
         for origin, predictor in predictors.items():

@@ -37,7 +37,7 @@ def page(text: str) -> str:
 def _devices() -> str:
     lines = ["| name | device | usual fabric | own measurements | the rest from |", "|---|---|---|---|---|"]
     lines += [
-        f"| `{one.name}` | {device(one.name).title} | {one.fabric} | {one.data or '–'} | "
+        f"| `{one.name}` | {device(one.device).title} | {one.fabric} | {one.data or '–'} | "
         f"{', '.join(one.donors) or '–'} |"
         for one in all_hardware().values()
     ]

@@ -89,8 +89,8 @@ def _pooled(found: dict[str, list[Step]]) -> list[str]:
     )
     return [
         f"Pooled, every source weighing the same: {coverage:.0%} of the steps are inside their 90 % interval, whose "
-        f"median half-width is {width:.0%}. The interval score is {own:.2f}; that of one constant width, the best of all "
-        f"(a factor of {1 + best:.2f} up and down, chosen on these steps), is {constant:.2f}.",
+        f"median half-width is {width:.0%}. The interval score is {own:.2f}; that of one constant width, the best of "
+        f"all (a factor of {1 + best:.2f} up and down, chosen on these steps), is {constant:.2f}.",
     ]
 
 

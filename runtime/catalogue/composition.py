@@ -43,7 +43,7 @@ def hardware_bundle(name: str) -> Bundle:
         UsageError: the device is not among those that can be named.
     """
     row = hardware_named(name)
-    target = device(row.name)
+    target = device(row.device)
     own = None if row.bundle is None else read_bundle(row.bundle)
     entries: list[RegressorEntry] = [] if own is None else _stated(own.manifest.regressors, row)
     files: dict[str, bytes] = {} if own is None else dict(own.files)
@@ -54,7 +54,7 @@ def hardware_bundle(name: str) -> Bundle:
         known = {entry.operator for entry in entries}
         for entry in _stated(bundle.manifest.regressors, donor):
             if entry.operator not in known and not OPERATORS[entry.operator].is_collective:
-                entries.append(carried_to(entry, device(donor.name), target))
+                entries.append(carried_to(entry, device(donor.device), target))
                 files[entry.file] = bundle.files[entry.file]
     base = read[0].manifest
     manifest = replace(
@@ -78,7 +78,9 @@ def hardware_bundle(name: str) -> Bundle:
 
 
 def carried_to(entry: RegressorEntry, origin: Device, target: Device) -> RegressorEntry:
-    """A regressor of `origin` that answers for `target`."""
+    """A regressor of `origin` that answers for `target`: itself where both are one device."""
+    if origin.name == target.name:
+        return entry
     start, end = _rates(origin, entry.dtype), _rates(target, entry.dtype)
     width = transfer_log_half_width(entry.key, origin.name, target.name)
     if entry.transfer is not None:

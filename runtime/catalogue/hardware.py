@@ -14,13 +14,16 @@ from kernelcast.runtime.shipped import BUNDLES, HARDWARE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """A device by its short name (devices.toml), and its usual fabric's name.
+    """A device by its short name, or a device with the kernels of some software; and its usual fabric's name.
+
+    `device` is the row of devices.toml.
 
     `bundle` holds the operators that were measured on it, None where none were; `data` says whose measurements they
     are, of what and when. `donors` are hardware whose operators answer for what it lacks, the first that has one.
     """
 
     name: str
+    device: str
     fabric: str
     bundle: Path | None = None
     donors: tuple[str, ...] = ()
@@ -35,6 +38,7 @@ def all_hardware() -> Mapping[str, Hardware]:
         {
             name: Hardware(
                 name=name,
+                device=row.get("device", name),
                 fabric=row["fabric"],
                 bundle=BUNDLES / row["bundle"] if "bundle" in row else None,
                 donors=tuple(row.get("donors", ())),
@@ -56,8 +60,10 @@ def hardware_named(name: str) -> Hardware:
     Raises:
         UsageError: the device is unknown.
     """
-    found = device_named(name)
     known = all_hardware()
+    found = device_named(name)
+    if name in known:
+        return known[name]
     if found is None or found.name not in known:
         alike = [one for one in known if one.startswith(name.lower())] or known
         raise UsageError(f"hardware is {name!r:.80}, expected one of {', '.join(alike)}")
