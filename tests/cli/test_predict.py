@@ -21,7 +21,7 @@ Run = Callable[..., Result]
 
 
 def test_readable(make_bundle: Make, model_file: Path, run: Run) -> None:
-    result = run(make_bundle(), model_file, "--pp", "2", "--gpus-per-node", "2")
+    result = run(make_bundle(), model_file, "--pp", "2", "--gpus-per-node", "2", "--layer-split", "paper")
     assert result.exit_code == 0
     lines = result.output.splitlines()
     # The first stage is the busiest: its three micro-batches of 340 + 680, and its 1F1B waits 90 for the
@@ -53,9 +53,8 @@ def test_memory_without_a_unit_is_refused(make_bundle: Make, model_file: Path, r
 
 
 def test_json(make_bundle: Make, model_file: Path, run: Run) -> None:
-    result = run(
-        make_bundle(), model_file, "--pp", "2", "--gpus-per-node", "2", "--recompute", "full", "--json"
-    )
+    options = "--pp 2 --gpus-per-node 2 --recompute full --layer-split paper --json"
+    result = run(make_bundle(), model_file, *options.split())
     values = json.loads(result.output)
     assert values["format"] == "kernelcast.estimate/2"
     # Encoder backward 330, first stage 340 and 20 + 990, second 140 and 385: 3 · 1,350, 200 waited, 5.

@@ -53,8 +53,8 @@ def test_readable() -> None:
     times = next(line.split() for line in lines if line.startswith("  time"))
     hours = next(line.split() for line in lines if line.startswith("  GPU-hours"))
     cost = next(line.split() for line in lines if line.startswith("  cost"))
-    # 1e6 steps of (3 − 1 + 2) · (345 + 680) + 5 µs; all-reduce and all-gather of dp are 5 µs each.
-    assert times[1] == "01:08:35"
+    # 1e6 steps of (3 − 1 + 2) · (250 + 505) + 5 µs; all-reduce and all-gather of dp are 5 µs each.
+    assert times[1] == "00:50:35"
     assert float(cost[1]) == pytest.approx(2 * float(hours[1]), abs=0.02)
     assert any(
         line.startswith("layout    pp 2 × tp 1 × dp 2 = 4 GPU(s) on 2 node(s), 2 per node") for line in lines
@@ -177,7 +177,7 @@ def test_a_limit_that_is_too_short_is_told() -> None:
         (
             ["train.sbatch", "--steps", "1e12", "--format", "slurm"],
             DataError,
-            "walltime is 69,584 days, expected",
+            "walltime is 51,621 days, expected",
         ),
         (["train.sbatch", "--bundle", "none.kcast"], DataError, "bundle "),
         (["off.sbatch"], UsageError, "off.sbatch: #KERNELCAST off stands in it"),
@@ -206,7 +206,7 @@ def test_what_slurm_cannot_be_told_is_still_a_time() -> None:
     values = json.loads(run("train.sbatch", "--steps", "1e12", "--format", "json").stdout)
     assert values["slurm"] is None
     assert int(run("train.sbatch", "--steps", "1e12", "--format", "seconds").stdout) >= values["walltime_s"]
-    assert run("train.sbatch", "--steps", "1e12", "--asked", "1").stdout.startswith("time limit 69583-")
+    assert run("train.sbatch", "--steps", "1e12", "--asked", "1").stdout.startswith("time limit 51620-")
 
 
 def test_the_base_install_is_enough() -> None:
