@@ -119,6 +119,7 @@ def _measured_step(run_id: str, comparison: Comparison) -> MeasuredStep:
         recomputation=False,
         dtype=comparison.estimate.provenance.dtype,
         framework="torch.distributed.pipelining",
+        options={"layer_counts": list(comparison.estimate.layer_counts)},
         components_s=comparison.steps.components_s(),
         measured_at=utc_now(),
     )

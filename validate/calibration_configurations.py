@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.bundle.manifest import Manifest
+from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.step.partition import layers_of_chunks
 from kernelcast.validate.runs import MeasuredRun
 
@@ -37,7 +38,12 @@ class Configuration:
             sizes = {run.cluster.gpus_per_node}
         return cls(
             model=run.model,
-            parallelism=replace(layout, layer_counts=layers_of_chunks(run.model.layers, layout)),
+            # The layers decide, however they were found.
+            parallelism=replace(
+                layout,
+                layer_counts=layers_of_chunks(run.model.layers, layout),
+                layer_split=LAYOUT["layer_split"].default,
+            ),
             gpus_per_node=min(*sizes, layout.world_size) if len(sizes) == 1 else None,
             bucket_entries=run.bucket_entries,
         )

@@ -88,6 +88,8 @@ def _run(step: MeasuredStep) -> MeasuredRun:
     layout: dict[str, Any] = {name: options[name] for name in _LAYOUT if name in options}
     if isinstance(layout.get("layer_counts"), list):
         layout["layer_counts"] = tuple(layout["layer_counts"])
+    # Steps that do not say their layers are of versions that knew no other split.
+    layout.setdefault("layer_split", "paper")
     layout.setdefault("recompute", "full" if step.recomputation else "none")
     layout |= {name: getattr(step, name) for name in ("pp", "tp", "dp", "micro_batch", "micro_batches")}
     if step.schedule:
