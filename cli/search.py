@@ -23,7 +23,7 @@ from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE, warning_lines
 from kernelcast.runtime.estimate.training import training
-from kernelcast.runtime.request.fields import DEGREES, REQUEST, SEARCH, TOKENS, option_name
+from kernelcast.runtime.request.fields import DEGREES, REQUEST, SEARCH, STACK, TOKENS, option_name
 from kernelcast.runtime.request.kinds import with_unit
 from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.search import Answer, Question, SearchResult, search
@@ -67,7 +67,7 @@ def _limit_options(function: F) -> F:
 )
 @field_options(REQUEST["timeline"], SEARCH["rank_by"], TOKENS)
 @_limit_options
-@field_options(REQUEST["bucket_entries"], SEARCH["top"])
+@field_options(*(REQUEST[name] for name in STACK), REQUEST["bucket_entries"], SEARCH["top"])
 @no_calibration_option
 @click.option("--pareto", is_flag=True, help="Show also the Pareto front of time against memory.")
 @as_option

@@ -36,11 +36,15 @@ def llm_foundry(content: bytes) -> dict[str, str]:
     """Texts by file name, one for each machine, of llm-foundry's FSDP steps of MPT models (CSV)."""
     rows = list(csv.DictReader(content.decode().splitlines()))
     machines = {
-        "a100-sxm-40gb": ("A100-SXM4-40GB", "PURE mixed precision: gathers and reduces bf16"),
-        "a100-sxm": ("A100-SXM4-80GB", "DEFAULT mixed precision: gathers bf16, reduces fp32"),
+        "a100-sxm-40gb": ("A100-SXM4-40GB", "PURE mixed precision: gathers and reduces bf16", {}),
+        "a100-sxm": (
+            "A100-SXM4-80GB",
+            "DEFAULT mixed precision: gathers bf16, reduces fp32",
+            {"reduce_dtype": "float32"},
+        ),
     }
     files = {}
-    for device, (machine, precision) in machines.items():
+    for device, (machine, precision, reduced) in machines.items():
         chosen = [row for row in rows if row["machine"] == machine]
         models = {_mpt_name(row): _mpt(row) for row in chosen}
         runs = [
@@ -70,7 +74,8 @@ def llm_foundry(content: bytes) -> dict[str, str]:
                 f"{_digest(content)}",
                 "licence": "Apache-2.0",
             },
-            defaults={"gpus_per_node": 8, "pp": 1, "tp": 1, "zero": 3},
+            # Its models take flash-attention's cross-entropy unless torch's is asked for; not in place.
+            defaults={"gpus_per_node": 8, "pp": 1, "tp": 1, "zero": 3, **reduced, "loss": "fused"},
             models=models,
             runs=runs,
         )
@@ -144,7 +149,14 @@ def simumax(content: bytes) -> dict[str, str]:
             "source": f"MooreThreads/SimuMax, commit 4dcaae51, a part of its measured steps, {_digest(content)}",
             "licence": "Apache-2.0, © 2023-2024 Moore Threads Technology Co., Ltd",
         },
-        defaults={"gpus_per_node": 8, "micro_batch": 1, "zero": 1},
+        # TransformerEngine's fused cross-entropy writes the gradient over the logits.
+        defaults={
+            "gpus_per_node": 8,
+            "micro_batch": 1,
+            "zero": 1,
+            "reduce_dtype": "float32",
+            "loss": "in_place",
+        },
         models=models,
         runs=runs,
     )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from kernelcast.runtime.request.fields import GPU_MEMORY, MODEL, REQUEST, SEARCH, Field
+from kernelcast.runtime.request.fields import GPU_MEMORY, MODEL, REQUEST, SEARCH, STACK, Field
 from kernelcast.runtime.search.read_question import LIMITS, MOST_ITEMS, USUAL, few_values
 from kernelcast.walltime.fields import JOB_FIELDS
 from kernelcast.walltime.slurm import OPTIONS
@@ -81,7 +81,10 @@ SEARCH_FIELDS: Mapping[str, Schema] = MappingProxyType(
         "model": _MODEL,
         **{
             name: REQUEST[name].schema
-            for name in ("sequence_length", "global_batch", "gpus_per_node", "timeline", "bucket_entries")
+            for name in (
+                *("sequence_length", "global_batch", "gpus_per_node", "timeline", "bucket_entries"),
+                *STACK,
+            )
         },
         "fabric": _FABRIC,
         "gpus": _one_or_several(SEARCH["gpus"]),

@@ -199,7 +199,12 @@ class PredictedStep:
             return own[:, None] * factors.T[classes]
 
         engine = Engine(
-            estimate.model, estimate.cluster, estimate.bucket_entries, times_us, draws=len(log_factors) - 1
+            estimate.model,
+            estimate.cluster,
+            estimate.bucket_entries,
+            times_us,
+            draws=len(log_factors) - 1,
+            element_bytes=estimate.parts.element_bytes,
         )
         [step] = engine.configurations(Layouts.of(estimate.parallelism))
         return step.times(estimate.timeline).step_us / _US_PER_S

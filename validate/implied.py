@@ -90,7 +90,13 @@ class AuthorsRegressors:
             answers.update((one, self.time_us(one)) for one in asked)
             return np.nan_to_num([[answers[one]] for one in asked])
 
-        engine = Engine(estimate.model, estimate.cluster, estimate.bucket_entries, times_us)
+        engine = Engine(
+            estimate.model,
+            estimate.cluster,
+            estimate.bucket_entries,
+            times_us,
+            element_bytes=estimate.parts.element_bytes,
+        )
         [step] = engine.configurations(Layouts.of(estimate.parallelism))
         if all(map(isnan, answers.values())):
             return None

@@ -99,7 +99,7 @@ class Engine:
     """Prices layouts of one model on one cluster, and remembers their pieces.
 
     `times_of` answers questions, usually with a bundle's regressors (`BundleTimes`): every layout is evaluated once
-    with the predicted times, and `draws` times with random ones.
+    with the predicted times, and `draws` times with random ones. `element_bytes` are those of the operators' type.
     """
 
     def __init__(
@@ -110,9 +110,10 @@ class Engine:
         times_of: TimesOf,
         *,
         draws: int = 0,
+        element_bytes: int = 2,
     ) -> None:
         self.model, self.cluster, self.bucket_entries = model, cluster, bucket_entries
-        self.times_of, self.draws = times_of, draws
+        self.times_of, self.draws, self.element_bytes = times_of, draws, element_bytes
         self._known: dict[PieceKey, Times] = {}
 
     def configurations(self, layouts: Layouts) -> Iterator[Configurations]:
@@ -151,7 +152,13 @@ class Engine:
     ) -> Iterator[Configurations]:
         """The layouts at `rows`, which are those at `of_update` of the structure's updates."""
         blocks = [self._block(prices, structure, index, rows) for index in (_FIRST, _LAYER, _LAST)]
-        arrays = _per_chunk(structure, chunks, blocks, prices.of(_SEND, 0, rows))
+        arrays = _per_chunk(
+            structure,
+            chunks,
+            blocks,
+            prices.of(_SEND, 0, rows),
+            exposed_share=layouts.of_stack("exposed_share"),
+        )
         of_kind = {
             stage: [updates.of(_update(stage), part, of_update) for part in range(3)]
             for stage in dict.fromkeys(stages)
@@ -234,6 +241,7 @@ class Engine:
                         parallelism=distinct.parallelism(row),
                         cluster=self.cluster,
                         bucket_entries=self.bucket_entries,
+                        element_bytes=self.element_bytes,
                     )
                 wanted[key] = kind.parts(taken_apart[layout])
         return keys, whose
@@ -262,7 +270,12 @@ class Engine:
 
 
 def _per_chunk(
-    structure: Structure, chunks: tuple[Chunk, ...], blocks: Sequence[BlockTimes], send_us: Times
+    structure: Structure,
+    chunks: tuple[Chunk, ...],
+    blocks: Sequence[BlockTimes],
+    send_us: Times,
+    *,
+    exposed_share: float,
 ) -> dict[str, Times]:
     """Passes and sends, arrays [configs, chunks] by their names in `Durations`."""
     kinds = [(chunk.first, chunk.layers, chunk.last) for chunk in chunks]
@@ -274,6 +287,7 @@ def _per_chunk(
             last=blocks[_LAST] if last else None,
             sharded=structure.is_sharded,
             split=structure.is_split,
+            exposed_share=exposed_share,
         )
         for first, layers, last in dict.fromkeys(kinds)
     }

@@ -31,7 +31,7 @@ from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.estimate import Components, Estimate, Memory, Provenance, StageEstimate
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.estimate.utilisation import peak_of
-from kernelcast.runtime.memory import on_cpu, stage_memory
+from kernelcast.runtime.memory import on_cpu, precision_of, stage_memory
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
 from kernelcast.runtime.request.fields import (
@@ -150,7 +150,14 @@ class Estimator:
         used, source = (
             (cluster, "asked") if cluster is not None else self._default_cluster(parallelism, fabric)
         )
-        parts = decompose(model=model, parallelism=parallelism, cluster=used, bucket_entries=bucket_entries)
+        element_bytes = precision_of(self.bundle.manifest.dtype).element
+        parts = decompose(
+            model=model,
+            parallelism=parallelism,
+            cluster=used,
+            bucket_entries=bucket_entries,
+            element_bytes=element_bytes,
+        )
         calibration = self.predictor.calibration_for(timeline)
         processes = processes_on_a_node(parallelism, used)
         # Configuration 0 is the estimate, the others are its random draws.
@@ -162,7 +169,7 @@ class Estimator:
             with_warnings=True,
             collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
         )
-        engine = Engine(model, used, bucket_entries, answers, draws=draws)
+        engine = Engine(model, used, bucket_entries, answers, draws=draws, element_bytes=element_bytes)
         found = list(engine.configurations(Layouts.of(parallelism)))
         if answers.problems:
             problem = next(iter(answers.problems.values()))

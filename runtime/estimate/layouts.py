@@ -1,23 +1,31 @@
 """Many layouts as one table of whole numbers, so that thousands are evaluated at once."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.request.fields import DEGREES, LAYOUT, REPLICATING, Recompute, Schedule
+from kernelcast.runtime.request.fields import (
+    DEGREES,
+    LAYOUT,
+    REPLICATING,
+    SEARCHED,
+    STACK,
+    Recompute,
+    Schedule,
+)
 from kernelcast.runtime.request.layout import Parallelism
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
-_FIELDS = tuple(name for name in LAYOUT if name != "layer_counts")
 # "index" is where in the space: what breaks ties, whoever evaluates the layout.
-COLUMNS = ("index", *_FIELDS)
+COLUMNS = ("index", *SEARCHED)
 # What a column holds are positions in these; others hold the numbers themselves.
 _VALUES: dict[str, tuple[Any, ...]] = {
-    name: tuple(LAYOUT[name].kind.values) for name in _FIELDS if LAYOUT[name].kind.types != (int,)
+    name: tuple(LAYOUT[name].kind.values) for name in SEARCHED if LAYOUT[name].kind.types != (int,)
 }
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 
@@ -26,18 +34,19 @@ _AT = {name: position for position, name in enumerate(COLUMNS)}
 class Layouts:
     """A block of layouts: `table` is int64 [layouts, columns], its columns those of `COLUMNS`.
 
-    `layer_counts` are the layers of each chunk, where they are given by hand for all of them.
+    `common` are the other fields of a layout, which all of them share; those not given have their defaults.
     """
 
     table: NDArray[np.int64]
-    layer_counts: tuple[int, ...] | None = None
+    common: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, layout: Parallelism) -> "Layouts":
         """A block of one."""
-        values = ((name, getattr(layout, name)) for name in _FIELDS)
+        values = ((name, getattr(layout, name)) for name in SEARCHED)
         row = [0, *(_VALUES[name].index(value) if name in _VALUES else value for name, value in values)]
-        return cls(np.array([row], dtype=np.int64), layout.layer_counts)
+        common = {name: getattr(layout, name) for name in ("layer_counts", *STACK)}
+        return cls(np.array([row], dtype=np.int64), common)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -48,7 +57,7 @@ class Layouts:
 
     def columns(self) -> dict[str, Any]:
         """The fields by name, int64 [layouts] each."""
-        return {name: self[name] for name in _FIELDS}
+        return {name: self[name] for name in SEARCHED}
 
     @property
     def devices(self) -> NDArray[np.int64]:
@@ -62,9 +71,9 @@ class Layouts:
         found: NDArray[np.int64] = np.prod([self[name] for name in REPLICATING], axis=0)
         return found
 
-    def take(self, rows: NDArray[Any]) -> "Layouts":
-        """The layouts at `rows` (positions or a mask)."""
-        return Layouts(self.table[rows], self.layer_counts)
+    def take(self, rows: NDArray[Any] | slice) -> "Layouts":
+        """The layouts at `rows` (positions, a mask or a slice)."""
+        return Layouts(self.table[rows], self.common)
 
     def parallelism(self, row: int) -> Parallelism:
         """The layout at `row` as a `Parallelism`."""
@@ -72,8 +81,12 @@ class Layouts:
         del values["index"]
         return Parallelism(
             **{name: _VALUES[name][value] if name in _VALUES else value for name, value in values.items()},
-            layer_counts=self.layer_counts,
+            **self.common,
         )
+
+    def of_stack(self, name: str) -> Any:
+        """A field of `STACK`."""
+        return self.common.get(name, LAYOUT[name].default)
 
     def distinct(self, *columns: str) -> tuple["Layouts", NDArray[np.intp]]:
         """One layout for each distinct combination in `columns`, and for every layout which of them is its own.

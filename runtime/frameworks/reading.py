@@ -10,10 +10,11 @@ from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.framework import Framework
 from kernelcast.runtime.frameworks.rows import Settings
 from kernelcast.runtime.frameworks.table import FRAMEWORKS
-from kernelcast.runtime.request.fields import DEGREES, MODEL, REQUEST
+from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REQUEST
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.partition import partition
 
+_USUAL_SPLIT = LAYOUT["layer_split"].default
 _READ = frozenset(REQUEST) | {"devices"}
 
 
@@ -134,7 +135,7 @@ def _without_usual_cut(model: ModelConfig, fields: Facts, asked: Mapping[str, An
         return fields
     stages = fields["pp"], fields.get("virtual_stages", 1)
     try:
-        is_usual = partition(model.layers, *stages) == counts
+        is_usual = partition(model.layers, *stages, asked.get("layer_split", _USUAL_SPLIT)) == counts
     except UsageError:
         is_usual = False
     if is_usual or len(counts) != prod(stages):

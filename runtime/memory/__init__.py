@@ -4,7 +4,15 @@ What is counted and where it comes from is in docs/memory.md. Arithmetic over ar
 stages or thousands of layouts. What a layer keeps is in the descriptions of the layers (../step/layers/).
 """
 
-from kernelcast.runtime.memory.layouts import largest_stage_bytes
+from kernelcast.runtime.memory.layouts import MEMORY_DEPENDS_ON, largest_stage_bytes
 from kernelcast.runtime.memory.stages import StageMemory, on_cpu, stage_memory
+from kernelcast.runtime.memory.states import precision_of
 
-__all__ = ["StageMemory", "largest_stage_bytes", "on_cpu", "stage_memory"]
+__all__ = [
+    "MEMORY_DEPENDS_ON",
+    "StageMemory",
+    "largest_stage_bytes",
+    "on_cpu",
+    "precision_of",
+    "stage_memory",
+]

@@ -9,11 +9,14 @@ from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
 from kernelcast.runtime.memory.rows import LOADED, OF_LAYOUT, Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
-from kernelcast.runtime.request.fields import Schedule
+from kernelcast.runtime.request.fields import LAYOUT, LayerSplit, LossKind, ReduceDtype, Schedule
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.partition import partition
 
 Whole = NDArray[np.int64]
+
+MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss")
+"""What memory depends on of the fields that all layouts of a search have in common."""
 
 
 def largest_stage_bytes(
@@ -23,18 +26,21 @@ def largest_stage_bytes(
     dtype: str = "float16",
     dropout: bool = False,
     is_cpu: bool = False,
+    layer_split: LayerSplit = LAYOUT["layer_split"].default,
+    reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default,
+    loss: LossKind = LAYOUT["loss"].default,
     **columns: Whole,
 ) -> Floats:
     """Bytes per device of every layout's fullest stage, float64 [layouts].
 
-    `columns` are the fields of valid layouts with evenly spread layers, int64 [layouts] each:
+    `columns` are the fields of valid layouts whose layers are spread by `layer_split`, int64 [layouts] each:
     `schedule` is a position in `schedules`, `sequence_parallel` 0 or 1, `recompute` 0 for none, 1 for
     selective, 2 for full. The answer is the largest `total_bytes` of `stage_memory`, rounded up.
 
     Raises:
         UsageError: a pipeline with more chunks than the layers allow, or an unknown `dtype`.
     """
-    precision = precision_of(dtype)
+    precision = precision_of(dtype, reduce_dtype)
     schedule, pp, virtual_stages = columns["schedule"], columns["pp"], columns["virtual_stages"]
     if not len(pp):
         return np.zeros(0)
@@ -42,7 +48,7 @@ def largest_stage_bytes(
     shapes = (schedule, pp, virtual_stages, waiting)
     _, where, shape_of = np.unique(_one_number(shapes), return_index=True, return_inverse=True)
     fullest = [
-        _fullest(schedules[kind], stages, chunks, enough, model.layers)
+        _fullest(schedules[kind], stages, chunks, enough, model.layers, layer_split)
         for kind, stages, chunks, enough in zip(*(column[where].tolist() for column in shapes), strict=True)
     ]
     # Rows of all shapes one after the other; every layout takes those of its shape.
@@ -56,7 +62,7 @@ def largest_stage_bytes(
         layout={name: np.repeat(columns[name].astype(np.float64), taken) for name in OF_LAYOUT},
         **{name: loaded[:, column] for column, name in enumerate(LOADED)},
     )
-    found = memory_of(model, rows, precision=precision, dropout=dropout, is_cpu=is_cpu)
+    found = memory_of(model, rows, precision=precision, loss_kind=loss, dropout=dropout, is_cpu=is_cpu)
     largest: Floats = np.maximum.reduceat(found.total, ends - taken)
     return largest
 
@@ -77,12 +83,14 @@ def _enough(kind: Whole, pp: Whole, micro_batches: Whole, schedules: tuple[Sched
 
 
 @lru_cache(maxsize=1 << 12)
-def _fullest(schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, layers: int) -> Floats:
+def _fullest(
+    schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, layers: int, layer_split: LayerSplit
+) -> Floats:
     """Columns `LOADED` of the stages that can be the fullest, float64 [stages, columns].
 
     A stage that has no end and no more of anything than another one without ends is left out.
     """
-    counts = partition(layers, pp, virtual_stages)
+    counts = partition(layers, pp, virtual_stages, layer_split)
     stages = loads(schedule, pp, virtual_stages, micro_batches, counts)
     distinct = set(stages[1:-1])
     middle = [load for load in distinct if not any(_no_more(load, other) for other in distinct - {load})]

@@ -1,11 +1,13 @@
 """Model states: weights, gradients and optimizer states of a stage under ZeRO (arXiv 1910.02054, section 3.1)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.memory.rows import Floats
+from kernelcast.runtime.request.fields import ReduceDtype
+from kernelcast.runtime.step.layers.update import gradient_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +37,16 @@ PRECISIONS = {
 }
 
 
-def precision_of(dtype: str) -> Precision:
-    """Bytes of a training precision by name.
+def precision_of(dtype: str, reduce_dtype: ReduceDtype = "same") -> Precision:
+    """Bytes of a training precision by name, with gradients kept in `reduce_dtype`.
 
     Raises:
         UsageError: an unknown name.
     """
     if dtype not in PRECISIONS:
         raise UsageError(f"dtype is {shown(dtype)}, expected {', '.join(PRECISIONS)}")
-    return PRECISIONS[dtype]
+    found = PRECISIONS[dtype]
+    return replace(found, gradient=gradient_bytes(reduce_dtype, found.element))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows
-from kernelcast.runtime.step.layers.loss import LOG_PROBABILITY_BYTES, Loss
+from kernelcast.runtime.step.layers.loss import Loss
 from kernelcast.runtime.step.layers.sizes import Kept
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 
@@ -16,9 +16,9 @@ def working_bytes(rows: Rows, layer: TransformerLayer, loss: Loss, kept: Kept) -
     The backward pass of the micro-batch that is furthest frees what was kept as it goes, so the fullest
     moment is one of five, with hidden size d, MLP width f, and v·d the vocabulary matrix:
 
-    - loss: two fp32 gradients of the logits (of the log-probabilities, then of the logits);
-    - output product: the gradients of logits, hidden state and weights (v·d) exist, the
-      log-probabilities no longer;
+    - loss: the gradients of the logits, see `Loss.gradient_bytes`;
+    - output product: the gradients of logits, hidden state and weights (v·d) exist, with sequence parallelism its
+      gathered input and the gradient of that too, the log-probabilities no longer;
     - last layer's MLP, log-probabilities freed: the gradient of its output (d), and the larger of f with
       the down projection's weight gradient (f·d), and 2f for SwiGLU's halves; with sequence parallelism the
       gathered gradient too. What full recomputation dropped exists again;
@@ -33,12 +33,14 @@ def working_bytes(rows: Rows, layer: TransformerLayer, loss: Loss, kept: Kept) -
     block_input = layer.input_bytes(kept)
     total, core = block_input + layer.kept_bytes(kept), layer.attention.core_bytes(kept)
     gathered = sizes.sequence_parallel * element * sizes.tokens * sizes.hidden
-    log_probabilities = rows.last * LOG_PROBABILITY_BYTES * loss.logits
+    log_probabilities = rows.last * loss.log_probability_bytes(kept)
     recomputed = np.where(rows.recompute == FULL, total - block_input, 0.0)
     core_again = np.where(rows.recompute == SELECTIVE, core, 0.0)
 
-    loss_moment = 2.0 * log_probabilities
-    output = rows.last * (element * (loss.logits + loss.matrix) + block_input) - log_probabilities
+    at_loss, of_logits = loss.gradient_bytes(kept)
+    loss_moment = 1.0 * rows.last * at_loss
+    product = of_logits + element * loss.matrix + block_input + 2 * gathered
+    output = rows.last * product - log_probabilities
     mlp_width, next_gradients = layer.mlp.gradient_bytes(kept)
     mlp = block_input + gathered + mlp_width + np.maximum(*next_gradients) + recomputed - log_probabilities
     attention = layer.attention.gradient_bytes(kept) + block_input + recomputed + core_again

@@ -19,6 +19,9 @@ Attention = Literal["flash", "fused_softmax", "unfused"]
 Biases = Literal["all", "attention", "qkv", "mlp", "none"]
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
+LayerSplit = Literal["even", "paper"]
+ReduceDtype = Literal["same", "float32"]
+LossKind = Literal["plain", "fused", "in_place"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
 
@@ -34,7 +37,8 @@ class Field:
     """One field. Not given, it has `default`; where that is None, `otherwise` says in words what it is then.
 
     `old` are names that it had before (some of them the paper's), still accepted. `degree`: a parallel degree;
-    `replicates`: one whose devices hold the same parameters.
+    `replicates`: one whose devices hold the same parameters. `of_stack`: what the training software does, which all
+    layouts of a search have in common.
     """
 
     name: str
@@ -46,6 +50,7 @@ class Field:
     old: tuple[str, ...] = ()
     degree: bool = False
     replicates: bool = False
+    of_stack: bool = False
 
     @property
     def is_required(self) -> bool:
@@ -129,7 +134,15 @@ LAYOUT = table(
     Field("recompute", choice(get_args(Recompute)), "Activation recomputation.", "none"),
     Field("zero", whole(0, 3), "ZeRO stage: what data parallelism shards (3 is FSDP).", 1),
     Field("layer_counts", _COUNTS, "Layers of each stage (or chunk).",
-          otherwise="spread evenly", old=("encoder_counts",)),
+          otherwise="spread by layer_split", old=("encoder_counts",)),
+    Field("layer_split", choice(get_args(LayerSplit)),
+          "Equal stages where their number divides the layers, or the paper's n + 5 blocks.", "even", of_stack=True),
+    Field("reduce_dtype", choice(get_args(ReduceDtype)),
+          "Type in which gradients are kept and reduced: the training's, or float32.", "same", of_stack=True),
+    Field("loss", choice(get_args(LossKind)),
+          "What the loss keeps: fp32 too, logits and gradient, or one in the other's place.", "plain", of_stack=True),
+    Field("exposed_share", number(0, 1, "a number from 0 to 1"),
+          "Part of the time of collectives beside computing that is added to it (ZeRO-2 and 3).", 0.25, of_stack=True),
 )
 """Fields of a layout, those of `Parallelism`; the columns of a search in this order."""
 
@@ -137,6 +150,10 @@ DEGREES = tuple(row.name for row in LAYOUT.values() if row.degree)
 """Their product is the number of devices."""
 REPLICATING = tuple(row.name for row in LAYOUT.values() if row.replicates)
 """Their product is the number of devices that hold the same parameters."""
+STACK = tuple(row.name for row in LAYOUT.values() if row.of_stack)
+"""What all layouts of a search have in common."""
+SEARCHED = tuple(name for name in LAYOUT if name not in (*STACK, "layer_counts"))
+"""What a search chooses."""
 
 SEQUENCE_LENGTH = Field("sequence_length", _SIZE, "Tokens of a sequence.", otherwise="the model's", unit="tokens")
 OPTIONS = table(

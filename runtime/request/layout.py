@@ -11,7 +11,10 @@ from kernelcast.runtime.request.fields import (
     MAX_DEGREE,
     REPLICATING,
     REQUEST,
+    LayerSplit,
+    LossKind,
     Recompute,
+    ReduceDtype,
     Schedule,
 )
 from kernelcast.runtime.request.kinds import whole
@@ -38,7 +41,14 @@ class Parallelism:
     - `sequence_parallel`: norms and residuals are cut along the sequence across the tp group
       (arXiv 2205.05198).
     - `layer_counts`: layers of each stage (with virtual stages: of each chunk, in the order of the
-      model); not given, they are spread evenly (eq. 3–5).
+      model); not given, they are spread as `layer_split` says.
+    - `layer_split`: "even" has the same layers on every chunk where their number divides them, as Megatron-LM and
+      others do; "paper", and "even" where it does not, is GPT-NeoX's rule (eq. 3–5).
+    - `reduce_dtype`: element type in which gradients are accumulated and reduced across replicas: "same" as the
+      training's, or "float32", which is twice the bytes of 16 bits.
+    - `loss`: "plain" computes it in fp32, "fused" keeps logits and their gradient in the training's type, "in_place"
+      writes the gradient over the logits.
+    - `exposed_share`: the part of the time of collectives beside computing that is added to it.
 
     Raises:
         UsageError: a field has a wrong type or value, or fields do not go together.
@@ -55,6 +65,10 @@ class Parallelism:
     zero: int = LAYOUT["zero"].default
     sequence_parallel: bool = LAYOUT["sequence_parallel"].default
     layer_counts: tuple[int, ...] | None = None
+    layer_split: LayerSplit = LAYOUT["layer_split"].default
+    reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default
+    loss: LossKind = LAYOUT["loss"].default
+    exposed_share: float = LAYOUT["exposed_share"].default
 
     def __post_init__(self) -> None:
         for field in _CHECKED:

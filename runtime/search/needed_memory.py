@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.estimate.layouts import SCHEDULES, Layouts
-from kernelcast.runtime.memory import largest_stage_bytes, on_cpu
+from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, largest_stage_bytes, on_cpu
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.question import Question
@@ -16,11 +16,12 @@ _AT_ONCE = 1 << 10
 def needed_bytes(bundle: Bundle, model: ModelConfig, layouts: Layouts) -> NDArray[np.float64]:
     """What the fullest device of every layout needs, float64 [layouts]; at least one layout."""
     # Some at a time: each has a row for every stage that can be the fullest.
-    parts = (Layouts(layouts.table[first : first + _AT_ONCE]) for first in range(0, len(layouts), _AT_ONCE))
+    parts = (layouts.take(slice(first, first + _AT_ONCE)) for first in range(0, len(layouts), _AT_ONCE))
     needed = [
         largest_stage_bytes(
             model,
             **part.columns(),
+            **{name: part.of_stack(name) for name in MEMORY_DEPENDS_ON},
             schedules=SCHEDULES,
             dtype=bundle.manifest.dtype,
             is_cpu=on_cpu(bundle.manifest.compute),

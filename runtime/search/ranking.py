@@ -30,7 +30,10 @@ class Ranked:
     def with_others(self, others: "Ranked") -> "Ranked":
         """Both, one after the other."""
         return Ranked(
-            Layouts(np.concatenate([self.layouts.table, others.layouts.table])),
+            Layouts(
+                np.concatenate([self.layouts.table, others.layouts.table]),
+                self.layouts.common or others.layouts.common,  # those of none at all are empty
+            ),
             np.concatenate([self.score, others.score]),
             np.concatenate([self.step_us, others.step_us]),
             np.concatenate([self.memory_bytes, others.memory_bytes]),

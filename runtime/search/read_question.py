@@ -11,17 +11,13 @@ from kernelcast.runtime.estimate.defaults import (
     usual_gpu_memory_bytes,
     usual_gpus_per_node,
 )
-from kernelcast.runtime.request.fields import LAYOUT, SEARCH, Field
+from kernelcast.runtime.request.fields import LAYOUT, SEARCH, SEARCHED, STACK, Field
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.number_set import NumberSet
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Space
 
-LIMITS: Mapping[str, Field] = {
-    {"schedule": "schedules"}.get(name, name): field
-    for name, field in LAYOUT.items()
-    if name != "layer_counts"
-}
+LIMITS: Mapping[str, Field] = {{"schedule": "schedules"}.get(name, name): LAYOUT[name] for name in SEARCHED}
 """Fields of a layout as a question names them, where each says which values are allowed."""
 
 USUAL = {"tp": "within a node", "virtual_stages": "2-8"}
@@ -61,6 +57,7 @@ def read_question(
             if "gpus_per_node" in values
             else chosen_gpus_per_node(fabric) or usual_gpus_per_node(bundle) or max(gpus),
             **{name: _limit(name, field, values[name]) for name, field in LIMITS.items() if name in values},
+            common={name: values[name] for name in STACK if name in values},
         ),
         gpu_memory_bytes=values["gpu_memory_bytes"]
         if "gpu_memory_bytes" in values

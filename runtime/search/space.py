@@ -4,7 +4,7 @@ What is valid is not decided here but by `Parallelism`, its `check` and `partiti
 the space, and their refusals are counted.
 """
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby, islice
 from math import isqrt
@@ -77,7 +77,8 @@ class Refusals:
 class Space:
     """The layouts of `model` that train `global_batch` samples per update on as many devices as one of `gpus`.
 
-    Every field from `pp` on is a limit: the allowed values. Not given, `tp` stays within a node
+    Every field from `pp` to `sequence_parallel` is a limit: the allowed values; `common` are the fields of `STACK`,
+    with one value each. Not given, `tp` stays within a node
     (`gpus_per_node`), an interleaved schedule has 2 to 8 chunks per device, and the others are free. What
     makes no difference is looked at once: with dp = 1 only the first of `zero`; with tp = 1 no sequence
     parallelism, with pp = 1 no schedule but 1f1b, and with one micro-batch no gpipe beside it (it is the
@@ -101,6 +102,7 @@ class Space:
     recompute: tuple[Recompute, ...] = RECOMPUTE
     zero: tuple[int, ...] = (0, 1, 2, 3)
     sequence_parallel: tuple[bool, ...] = (False, True)
+    common: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for row in (OPTIONS["global_batch"], OPTIONS["gpus_per_node"]):
@@ -116,6 +118,8 @@ class Space:
                 raise UsageError(f"{name} is {values!r:.80}, expected one or more different values")
             for value in values:
                 row.check(value, name)
+        for name, value in self.common.items():
+            LAYOUT[name].check(value)
 
     def units(self, refusals: Refusals | None = None) -> Iterator[Unit]:
         """Degrees and micro-batches, those with the same pp and micro_batches next to each other.
@@ -191,10 +195,10 @@ class Space:
             waiting += len(table)
             units += 1
             if waiting >= _BLOCK:
-                yield Layouts(np.concatenate(rows)), units
+                yield Layouts(np.concatenate(rows), self.common), units
                 rows, waiting, units = [], 0, 0
         if units:
-            yield Layouts(np.concatenate(rows)), units
+            yield Layouts(np.concatenate(rows), self.common), units
 
     def layouts(self) -> Iterator[Parallelism]:
         """Every layout, one by one."""

@@ -11,6 +11,7 @@ from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.memory import precision_of
 from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.needed_memory import needed_bytes
 from kernelcast.runtime.search.question import Question
@@ -127,7 +128,11 @@ class _Sweep:
                 )
                 self.answers.append(answers)
                 self.engines[predictor] = Engine(
-                    question.space.model, question.cluster, question.bucket_entries, answers
+                    question.space.model,
+                    question.cluster,
+                    question.bucket_entries,
+                    answers,
+                    element_bytes=precision_of(predictor.bundle.manifest.dtype).element,
                 )
             yield self.engines[predictor], own
 

@@ -6,6 +6,7 @@ random draws, a search for all that share a structure.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
@@ -50,13 +51,15 @@ def chunk_times(
     last: BlockTimes | None,
     sharded: bool,
     split: bool,
+    exposed_share: float = 0.0,
 ) -> ChunkTimes:
     """Passes through the blocks of a chunk: the first end if it has it, its layers, the last end.
 
     With `split`, the schedule cuts the backward pass into input and weight gradients. With `sharded`
     (ZeRO-2 and 3) communication overlaps computation: while a block computes, the parameters of the next one
-    are gathered and the gradients of the one before are scattered, and the longer of the two counts. The
-    first gather and the last scatter overlap with nothing.
+    are gathered and the gradients of the one before are scattered. Collectives take multiprocessors and memory from
+    what computes meanwhile, which therefore takes `exposed_share` of their time longer. The longer of computing and
+    communicating counts. The first gather and the last scatter overlap with nothing.
     """
     blocks = [(block, count) for block, count in ((first, 1), (layer, layers), (last, 1)) if block and count]
     if not blocks:
@@ -68,7 +71,7 @@ def chunk_times(
             backward_us=sum_of([count * (block.backward_us - block.weight_us) for block, count in blocks]),
             weight_us=sum_of([count * block.weight_us for block, count in blocks]),
         )
-    return _prefetched(blocks, split=split)
+    return _prefetched(blocks, split=split, exposed_share=exposed_share)
 
 
 def sum_of(terms: Sequence[Times]) -> Times:
@@ -79,19 +82,20 @@ def sum_of(terms: Sequence[Times]) -> Times:
     return total
 
 
-def _prefetched(blocks: list[tuple[BlockTimes, int]], *, split: bool) -> ChunkTimes:
+def _prefetched(blocks: list[tuple[BlockTimes, int]], *, split: bool, exposed_share: float) -> ChunkTimes:
+    overlapped = partial(_overlapped, exposed_share=exposed_share)
     forward = [_Run(block.forward_us, block.gather_us, None, count) for block, count in blocks]
     if not split:
         backward = [_Run(b.backward_us, b.gather_us, b.scatter_us, count) for b, count in reversed(blocks)]
-        forward_us = _overlapped(forward)
+        forward_us = overlapped(forward)
         return ChunkTimes(
-            forward_us=forward_us, backward_us=_overlapped(backward), weight_us=np.zeros_like(forward_us)
+            forward_us=forward_us, backward_us=overlapped(backward), weight_us=np.zeros_like(forward_us)
         )
     # Split: the weights are needed for the input part, their gradients come from the weight part.
     inputs = [_Run(b.backward_us - b.weight_us, b.gather_us, None, count) for b, count in reversed(blocks)]
     weights = [_Run(b.weight_us, None, b.scatter_us, count) for b, count in reversed(blocks)]
     return ChunkTimes(
-        forward_us=_overlapped(forward), backward_us=_overlapped(inputs), weight_us=_overlapped(weights)
+        forward_us=overlapped(forward), backward_us=overlapped(inputs), weight_us=overlapped(weights)
     )
 
 
@@ -104,9 +108,10 @@ class _Run(NamedTuple):
     blocks: int
 
 
-def _overlapped(runs: list[_Run]) -> Times:
-    """Σ max(compute of a block, fetch of the next + give of the one before), and the first fetch and the last give.
+def _overlapped(runs: list[_Run], *, exposed_share: float) -> Times:
+    """Σ max(c + e · n, n), and the first fetch and the last give.
 
+    c is a block's computing, n the fetch of the next block and the give of the one before, e the exposed share.
     Runs are long, but only the ends of one differ from what lies between.
     """
     nothing = np.zeros_like(np.asarray(runs[0].compute_us))
@@ -120,5 +125,7 @@ def _overlapped(runs: list[_Run]) -> Times:
         fetch_us = None if after is None else runs[after].fetch_us
         give_us = None if before is None else runs[before].give_us
         network_us = (nothing if fetch_us is None else fetch_us) + (nothing if give_us is None else give_us)
-        total = total + (len(list(repeated)) + surplus) * np.maximum(runs[kind].compute_us, network_us)
+        total = total + (len(list(repeated)) + surplus) * np.maximum(
+            runs[kind].compute_us + exposed_share * network_us, network_us
+        )
     return total if last.give_us is None else total + last.give_us

@@ -16,7 +16,7 @@ from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.loss import Loss
 from kernelcast.runtime.step.layers.sizes import Layer, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
-from kernelcast.runtime.step.layers.update import DataParallel, Update
+from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes
 from kernelcast.runtime.step.parameters import stage_parameters
 from kernelcast.runtime.step.partition import layers_of_chunks
 
@@ -99,13 +99,15 @@ class Decomposition:
 
     Point-to-point transfers are charged to the sender: forward after all but the last chunk, backward after all
     but the first. Data-parallel collectives over more than `bucket_entries` entries become full buckets and
-    a remainder. Degrees of 1 call no collective.
+    a remainder. Degrees of 1 call no collective. `element_bytes` are those of the type that is trained in, which is
+    that of the operators.
     """
 
     model: ModelConfig
     parallelism: Parallelism
     cluster: Cluster
     bucket_entries: int
+    element_bytes: int = 2
 
     @cached_property
     def sizes(self) -> Sizes:
@@ -120,6 +122,8 @@ class Decomposition:
             zero=self.parallelism.zero,
             group=data_group(self.parallelism, self.cluster),
             bucket_entries=self.bucket_entries,
+            gradient_width=gradient_bytes(self.parallelism.reduce_dtype, self.element_bytes)
+            // self.element_bytes,
         )
 
     @cached_property
@@ -223,7 +227,12 @@ def _of_block(block: Block, forward: Component, backward: Component) -> Iterator
 
 
 def decompose(
-    *, model: ModelConfig, parallelism: Parallelism, cluster: Cluster, bucket_entries: int
+    *,
+    model: ModelConfig,
+    parallelism: Parallelism,
+    cluster: Cluster,
+    bucket_entries: int,
+    element_bytes: int = 2,
 ) -> Decomposition:
     """Take a training step apart.
 
@@ -233,7 +242,11 @@ def decompose(
     OPTIONS["bucket_entries"].check(bucket_entries)
     parallelism.check(model)
     parts = Decomposition(
-        model=model, parallelism=parallelism, cluster=cluster, bucket_entries=bucket_entries
+        model=model,
+        parallelism=parallelism,
+        cluster=cluster,
+        bucket_entries=bucket_entries,
+        element_bytes=element_bytes,
     )
     parts.chunks  # noqa: B018 - raises where there are more chunks than the layers allow
     return parts

@@ -1,8 +1,9 @@
-"""Layers per pipeline stage: eq. 3–5 with the even spread of the published runs (docs/method.md, A step)."""
+"""Layers per pipeline stage: the same for all, or eq. 3–5 as in the published runs (docs/method.md, A step)."""
 
 from functools import lru_cache
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.request.fields import LAYOUT, LayerSplit
 from kernelcast.runtime.request.layout import Parallelism
 
 BLOCKS_BEFORE = 2
@@ -12,11 +13,14 @@ BLOCKS_AFTER = 3
 
 
 @lru_cache(maxsize=1 << 14)
-def partition(layers: int, pp: int, virtual_stages: int = 1) -> tuple[int, ...]:
+def partition(
+    layers: int, pp: int, virtual_stages: int = 1, layer_split: LayerSplit = LAYOUT["layer_split"].default
+) -> tuple[int, ...]:
     """Layers of each chunk (pp stages times `virtual_stages`, in the order of the model); they sum to `layers`.
 
-    The n + 5 blocks of a pipeline are spread evenly, the remainder going to the earliest chunks; 2 blocks
-    of the first chunk and 3 of the last are not layers. A last chunk without layers is allowed: it
+    An even split gives every chunk the same layers where the chunks divide them. The paper's split, and the even one
+    where they do not: the n + 5 blocks of a pipeline are spread evenly, the remainder going to the earliest chunks;
+    2 blocks of the first chunk and 3 of the last are not layers. A last chunk without layers is allowed: it
     still has norm, output projection and loss. Where a chunk would have fewer than 3 blocks, so that the
     last one could not hold even those, the layers alone are spread evenly, the remainder going to the
     chunks after the first.
@@ -32,6 +36,8 @@ def partition(layers: int, pp: int, virtual_stages: int = 1) -> tuple[int, ...]:
     if not 1 <= chunks <= most:
         field = "pp" if virtual_stages == 1 else f"pp · virtual_stages ({pp} · {virtual_stages})"
         raise UsageError(f"{field} is {chunks}, expected from 1 to {most} for {layers} layers")
+    if layer_split == "even" and layers % chunks == 0:
+        return (layers // chunks,) * chunks
     if chunks > roomy:
         even, remainder = divmod(layers, chunks)
         return tuple(even + (1 <= chunk <= remainder) for chunk in range(chunks))
@@ -43,11 +49,11 @@ def partition(layers: int, pp: int, virtual_stages: int = 1) -> tuple[int, ...]:
 
 
 def layers_of_chunks(layers: int, parallelism: Parallelism) -> tuple[int, ...]:
-    """Layers of each chunk of a layout: `layer_counts` where they are given, else spread evenly.
+    """Layers of each chunk of a layout: `layer_counts` where they are given, else as `layer_split` says.
 
     Raises:
         UsageError: as `partition`.
     """
     if parallelism.layer_counts is not None:
         return parallelism.layer_counts
-    return partition(layers, parallelism.pp, parallelism.virtual_stages)
+    return partition(layers, parallelism.pp, parallelism.virtual_stages, parallelism.layer_split)

@@ -7,7 +7,7 @@ from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
 _LOSS_SYNCS = 3
 """Maxima, sums of exponentials and the targets' logits of the vocabulary's shards are combined, an entry per token."""
 LOG_PROBABILITY_BYTES = 4
-"""The loss is computed in fp32, whatever the logits are (torch's cross-entropy under autocast, Megatron-LM's too)."""
+"""A plain loss is in fp32, whatever the logits are (torch's cross-entropy under autocast, Megatron-LM's too)."""
 
 
 class Loss(Layer):
@@ -53,6 +53,19 @@ class Loss(Layer):
     def logits(self) -> Number:
         """Entries of one micro-batch's logits on one device."""
         return self.sizes.vocabulary * self.sizes.tokens
+
+    def log_probability_bytes(self, kept: Kept) -> Number:
+        """What a plain loss keeps in fp32 for its backward pass; fused ones keep a number per token."""
+        return LOG_PROBABILITY_BYTES * self.logits if kept.loss == "plain" else 0 * self.logits
+
+    def gradient_bytes(self, kept: Kept) -> tuple[Number, Number]:
+        """Gradients of the logits at the loss, and after it at the output product.
+
+        A plain loss has two in fp32 (of the log-probabilities, then of the logits), a fused one has only the one that
+        the product takes, and in place that is written over the logits.
+        """
+        own = (0 if kept.loss == "in_place" else kept.element) * self.logits
+        return (2 * self.log_probability_bytes(kept) if kept.loss == "plain" else own), own
 
     @property
     def parameters(self) -> Number:

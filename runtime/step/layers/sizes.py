@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from kernelcast.runtime.request.fields import LossKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls, call
@@ -143,12 +144,13 @@ class Kept:
     """How activations are kept for the backward pass.
 
     `element` bytes per entry; `mask` bytes per entry that dropout may drop, 0 without dropout; on a CPU (`is_cpu`)
-    torch runs some operators in pieces and keeps more.
+    torch runs some operators in pieces and keeps more; `loss` as in `Parallelism`.
     """
 
     element: int
     mask: int = 0
     is_cpu: bool = False
+    loss: LossKind = "plain"
 
 
 @dataclass(frozen=True, slots=True)

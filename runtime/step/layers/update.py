@@ -1,9 +1,17 @@
 """What data parallelism calls: the update of a stage, and per block gradients from ZeRO-2 and parameters in ZeRO-3."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from kernelcast.runtime.request.fields import ReduceDtype
 from kernelcast.runtime.step.calls import Calls, bucketed, call
 from kernelcast.runtime.step.groups import Group
+
+_FLOAT32_BYTES = 4
+
+
+def gradient_bytes(reduce_dtype: ReduceDtype, element_bytes: int) -> int:
+    """Bytes of a gradient where it is kept between micro-batches and reduced."""
+    return max(element_bytes, _FLOAT32_BYTES) if reduce_dtype == "float32" else element_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,12 +30,17 @@ class Update:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallel:
-    """How data parallelism shards: `dp` devices in `group`, ZeRO stage `zero`, buckets of `bucket_entries`."""
+    """How data parallelism shards: `dp` devices in `group`, ZeRO stage `zero`, buckets of `bucket_entries`.
+
+    A gradient takes the bytes of `gradient_width` entries of the training's type where it is kept and reduced: 2 in
+    fp32 beside 16 bits.
+    """
 
     dp: int
     zero: int
     group: Group
     bucket_entries: int
+    gradient_width: int = 1
 
     def update(self, role: str, parameters: int, layers: int) -> Update:
         """The update of a stage with `parameters` and `layers` on a device (docs/method.md, A step).
@@ -50,9 +63,9 @@ class DataParallel:
         return Update(
             gradients=self._reduced(parameters) if self.zero < 2 else (),
             optimizer=(
-                call("gradient_clip", own[0]),
+                call("gradient_clip", self.gradient_width * own[0]),
                 call("adam", *own, role=role),
-                call("gradient_zero", own[0]),
+                call("gradient_zero", self.gradient_width * own[0]),
             ),
             gather=self._gathered(parameters) if self.zero in (1, 2) else (),
         )
@@ -63,16 +76,17 @@ class DataParallel:
 
     def scatter(self, parameters: int) -> Calls:
         """ZeRO-2 and 3: the gradients of one block summed and split after its backward pass."""
-        return self._collective("reduce_scatter", parameters) if self.zero >= 2 else ()
+        return self._collective("reduce_scatter", parameters, self.gradient_width) if self.zero >= 2 else ()
 
     def _reduced(self, parameters: int) -> Calls:
-        return self._collective("all_reduce", parameters)
+        return self._collective("all_reduce", parameters, self.gradient_width)
 
     def _gathered(self, parameters: int) -> Calls:
         return self._collective("all_gather", -(-parameters // self.dp))
 
-    def _collective(self, operator: str, entries: int) -> Calls:
+    def _collective(self, operator: str, entries: int, width: int = 1) -> Calls:
         if self.dp == 1:
             return ()
         layout = self.group.nodes, self.group.gpus_per_node
-        return bucketed(operator, entries, layout, self.bucket_entries)
+        calls = bucketed(operator, entries, layout, self.bucket_entries)
+        return tuple(replace(one, shape=(width * one.shape[0], *one.shape[1:])) for one in calls)

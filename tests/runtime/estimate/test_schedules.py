@@ -152,7 +152,7 @@ def test_one_measured_gradient_is_used_and_the_other_is_half_of_the_sum(make_bun
 def test_zero_3_beside_computing_by_hand(make_bundle: Make) -> None:
     times = {"all_gather": 150.0, "reduce_scatter": 100.0}
     estimate = Estimator.load(make_bundle(times)).predict(
-        model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"dp": 2, "zero": 3})
+        model=ModelConfig(**TINY), parallelism=Parallelism(**ONE | {"dp": 2, "zero": 3, "exposed_share": 0})
     )
     (stage,) = estimate.stages
     # Forward 10, 4 · 110, 30; a gather takes 150: the first alone, then beside embedding and 4 layers.
@@ -162,9 +162,25 @@ def test_zero_3_beside_computing_by_hand(make_bundle: Make) -> None:
     assert stage.all_reduce_s == stage.all_gather_s == 0
 
 
+def test_the_exposed_share_of_collectives_by_hand(make_bundle: Make) -> None:
+    model, layout = ModelConfig(**TINY), ONE | {"dp": 2, "zero": 3}
+    estimator = Estimator.load(make_bundle({"all_gather": 60.0, "reduce_scatter": 40.0}))
+    # Forward 10, 4 · 110, 30, backward 60, 4 · 220, 20; gathers of 60 beside, backward scatters of 40 too.
+    for share in (0.0, 0.25, 1.0):
+        (stage,) = estimator.predict(
+            model=model, parallelism=Parallelism(**layout, exposed_share=share)
+        ).stages
+        assert us(stage.forward_s) == 60 + max(60, 10 + 60 * share) + 4 * 110 + 4 * 60 * share + 30
+        backward = 60 + (60 + 60 * share) + 4 * (220 + 100 * share)
+        assert us(stage.backward_s) == backward + max(20 + 40 * share, 40) + 40
+    usual = estimator.predict(model=model, parallelism=Parallelism(**layout))
+    quarter = estimator.predict(model=model, parallelism=Parallelism(**layout, exposed_share=0.25))
+    assert usual.step_time_s == quarter.step_time_s
+
+
 def test_zero_2_beside_computing_by_hand(make_bundle: Make) -> None:
     def passes(**times: float) -> tuple[float, float, float, float]:
-        layout = Parallelism(**ONE | {"dp": 2, "zero": 2, "micro_batches": 3})
+        layout = Parallelism(**ONE | {"dp": 2, "zero": 2, "micro_batches": 3, "exposed_share": 0})
         estimate = Estimator.load(make_bundle(times)).predict(model=ModelConfig(**TINY), parallelism=layout)
         (stage,) = estimate.stages
         update_s = us(stage.optimizer_s) + us(stage.all_gather_s)

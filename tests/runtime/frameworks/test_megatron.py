@@ -52,18 +52,19 @@ def test_a_script() -> None:
             "zero": 1,
             "recompute": "selective",
             "schedule": "1f1b",
-            # Megatron-LM spreads layers evenly, where kernelcast counts embedding and output too.
-            "layer_counts": (8, 8, 8, 8),
         }.items()
     )
+    # Megatron-LM spreads layers evenly, as kernelcast does where nothing else is asked for.
+    assert "layer_counts" not in fields(SCRIPT)
+    assert fields(SCRIPT, layer_split="paper")["layer_counts"] == (8, 8, 8, 8)
 
 
 def test_what_is_given_wins() -> None:
     assert fields(SCRIPT, tp=4).items() >= {"tp": 4, "dp": 2}.items()  # the devices stay
     assert fields(SCRIPT, dp=2).items() >= {"tp": 2, "pp": 4, "dp": 2, "global_batch": 128}.items()
     assert fields(SCRIPT, devices=64)["dp"] == 8
-    assert fields(SCRIPT, pp=2)["layer_counts"] == (16, 16)
-    assert fields(SCRIPT, schedule="zero_bubble")["layer_counts"] == (8, 8, 8, 8)
+    assert fields(SCRIPT, pp=2, layer_split="paper")["layer_counts"] == (16, 16)
+    assert fields(SCRIPT, schedule="zero_bubble", layer_split="paper")["layer_counts"] == (8, 8, 8, 8)
     assert "global_batch" not in fields(SCRIPT, micro_batches=3)
     assert fields(SCRIPT.replace("TP=2", "TP=two"), tp=2)["dp"] == 4
 
@@ -161,3 +162,22 @@ def test_the_model(changes: dict[str, Any], flags: str, lost: str) -> None:
     assert flags in " ".join(written.text.replace("\\\n", " ").split())
     assert ("--untie" in written.text) == (not job.model.tied_embeddings)
     assert "; ".join(written.lost) == lost
+
+
+def test_equal_stages_need_no_layout_of_their_own() -> None:
+    key = "--pipeline-model-parallel-layout"
+    layout = Parallelism(pp=4, tp=1, dp=1, micro_batch=1, micro_batches=4)
+    texts = {
+        split: write_layout(
+            "megatron-lm",
+            Job(
+                model=MODEL,
+                parallelism=replace(layout, layer_split=split),
+                gpus_per_node=8,
+                dtype="bfloat16",
+            ),
+        ).text
+        for split in ("even", "paper")
+    }
+    assert key not in texts["even"]
+    assert f"{key} 'Et*8|t*9|t*9|t*6L'" in texts["paper"]

@@ -38,7 +38,7 @@ def test_torchtitan_pipelines() -> None:
     looped = SHARDED + 'pipeline_parallel_schedule = "interleaved1f1b"\n'
     assert fields(looped)["virtual_stages"] == 2
     assert fields(looped + "pipeline_parallel_layers_per_stage = 2\n" + _weights(0))["virtual_stages"] == 4
-    assert fields(SHARDED + _weights(0))["layer_counts"] == (8, 8, 8, 8)
+    assert "layer_counts" not in fields(SHARDED + _weights(0))  # equal stages, as everywhere
 
 
 def _weights(weight: int) -> str:

@@ -1,6 +1,7 @@
 """The fullest stage of many layouts at once is that of each layout alone."""
 
-from typing import get_args
+from dataclasses import replace
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -8,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Parallelism, UsageError
-from kernelcast.runtime.memory import largest_stage_bytes, stage_memory
-from kernelcast.runtime.request.fields import Recompute, Schedule
+from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, largest_stage_bytes, stage_memory
+from kernelcast.runtime.request.fields import LAYOUT, Recompute, Schedule
 from kernelcast.runtime.request.models import load_model
 
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
@@ -44,10 +45,16 @@ def columns(found: list[Parallelism]) -> dict[str, np.ndarray]:  # type: ignore[
     return arrays
 
 
-@given(found=st.lists(layouts(), max_size=12), dtype=st.sampled_from(("float16", "float32")))
+common = st.fixed_dictionaries(
+    {}, optional={name: st.sampled_from(LAYOUT[name].kind.values) for name in MEMORY_DEPENDS_ON}
+)
+
+
+@given(found=st.lists(layouts(), max_size=12), dtype=st.sampled_from(("float16", "float32")), common=common)
 @settings(max_examples=150)
-def test_together_as_alone(found: list[Parallelism], dtype: str) -> None:
-    together = largest_stage_bytes(MODEL, **columns(found), schedules=SCHEDULES, dtype=dtype)
+def test_together_as_alone(found: list[Parallelism], dtype: str, common: dict[str, Any]) -> None:
+    together = largest_stage_bytes(MODEL, **columns(found), **common, schedules=SCHEDULES, dtype=dtype)
+    found = [replace(one, **common) for one in found]
     alone = [max(stage.total_bytes for stage in stage_memory(MODEL, one, dtype=dtype)) for one in found]
     # A stage alone has its parts rounded up to whole bytes.
     assert together == pytest.approx(alone, rel=1e-12, abs=8)

@@ -8,8 +8,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.memory import StageMemory, stage_memory
+from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, StageMemory, stage_memory
 from kernelcast.runtime.memory.states import PRECISIONS
+from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.request.models import BUILT_IN, load_model
 from kernelcast.runtime.step.parameters import total_parameters
 
@@ -70,6 +71,7 @@ def layouts(draw: st.DrawFn, model: ModelConfig) -> Parallelism:
         zero=draw(st.integers(0, 3)),
         recompute=draw(st.sampled_from(("none", "selective", "full"))),
         sequence_parallel=draw(st.booleans()),
+        **{name: draw(st.sampled_from(LAYOUT[name].kind.values)) for name in MEMORY_DEPENDS_ON},
     )
     try:
         layout.check(model)
@@ -207,6 +209,47 @@ def test_zero_3_holds_the_blocks_that_it_works_on() -> None:
     assert three.working_bytes - two.working_bytes == 2 * 2 * 202_383_360
     alone = replace(layout, dp=1)
     assert len({stage_memory(model, replace(alone, zero=zero)) for zero in range(4)}) == 1
+
+
+def test_gradients_in_fp32() -> None:
+    model, layout = load_model("llama-2-7b"), Parallelism(pp=2, tp=2, dp=4, micro_batch=1, micro_batches=4)
+    for zero, shards in ((0, 1), (1, 1), (2, 4), (3, 4)):
+        narrow, wide = (
+            stage_memory(model, replace(layout, zero=zero, reduce_dtype=dtype))[0]
+            for dtype in ("same", "float32")
+        )
+        own = -(-narrow.parameters // shards)
+        assert (narrow.gradients_bytes, wide.gradients_bytes) == (2 * own, 4 * own)
+        assert (narrow.weights_bytes, narrow.optimizer_bytes) == (wide.weights_bytes, wide.optimizer_bytes)
+    # Trained in fp32, they are anyway.
+    one, other = (
+        stage_memory(model, replace(layout, reduce_dtype=d), dtype="float32") for d in ("same", "float32")
+    )
+    assert one == other
+
+
+def test_what_a_loss_holds() -> None:
+    # So many tokens that the loss is the fullest moment: 8192 · 32,000 logits.
+    model = replace(load_model("llama-2-7b"), layers=1, sequence_length=8192, mlp_size=32)
+    layout = Parallelism(pp=1, tp=1, dp=1, micro_batch=8, micro_batches=1)
+    logits = 8 * 8192 * 32_000
+    plain, fused, in_place = (
+        stage_memory(model, replace(layout, loss=loss))[0] for loss in ("plain", "fused", "in_place")
+    )
+    # Logits of 2 bytes, log-probabilities of 4 and two gradients of 4; a gradient of 2; none of its own.
+    assert [stage.logits_bytes for stage in (plain, fused, in_place)] == [6 * logits, 2 * logits, 2 * logits]
+    ids = 2 * 8 * 8 * 8192
+    tables = 2 * 4 * 8192 * 128
+    assert plain.working_bytes == 8 * logits + ids + tables
+    after = 2 * 32_000 * 4096 + 2 * 8 * 8192 * 4096 + ids + tables  # weight gradient, hidden state's gradient
+    assert fused.working_bytes == 2 * logits + after
+    assert in_place.working_bytes < plain.working_bytes / 4
+    # Earlier stages have no loss.
+    first = [
+        stage_memory(model, replace(layout, pp=2, loss=loss, micro_batches=2))[0]
+        for loss in ("plain", "fused")
+    ]
+    assert first[0] == first[1]
 
 
 def test_wrong_questions() -> None:

@@ -42,6 +42,7 @@ spaces = st.builds(
     gpus_per_node=st.sampled_from([1, 2, 4, 6]),
     tp=st.just(range(1, 9)),
     virtual_stages=st.just(range(1, 5)),
+    common=st.fixed_dictionaries({}, optional={"exposed_share": st.sampled_from([0, 0.5, 1.0])}),
 )
 TINY = ModelConfig(
     name="tiny", hidden_size=64, sequence_length=8, attention_heads=8, layers=6, vocabulary_size=100

@@ -28,9 +28,16 @@ def passes(
     *,
     sharded: bool = False,
     split: bool = False,
+    exposed_share: float = 0.0,
 ) -> tuple[float, float, float]:
     found: ChunkTimes = chunk_times(
-        first=first, layer=layer, layers=layers, last=last, sharded=sharded, split=split
+        first=first,
+        layer=layer,
+        layers=layers,
+        last=last,
+        sharded=sharded,
+        split=split,
+        exposed_share=exposed_share,
     )
     return float(found.forward_us[0]), float(found.backward_us[0]), float(found.weight_us[0])
 
@@ -62,31 +69,42 @@ def test_gathers_with_weight_gradients_apart() -> None:
     assert passes(None, layer, 2, None, sharded=True, split=True) == (27, 31, 58)
 
 
-def one_after_the_other(times: list[tuple[float, float, float]]) -> float:
+def test_collectives_slow_down_what_computes_beside_them() -> None:
+    first, layer, last = block(1, 2, 0, 4, 4), block(10, 20, 0, 8, 24), block(100, 200, 0, 48, 8)
+    # A half of what runs beside a block is added to it, up to where only the network counts.
+    forward = 4 + 8 + (10 + 4) + (10 + 4) + 48 + 100
+    backward = 48 + (200 + 4) + (20 + 8) + (20 + 16) + (20 + 14) + 24 + 4
+    assert passes(first, layer, 3, last, sharded=True, exposed_share=0.5) == (forward, backward, 0)
+    # Nothing runs beside blocks that are not sharded.
+    assert passes(first, layer, 3, last, exposed_share=0.5) == (131, 262, 0)
+
+
+def one_after_the_other(times: list[tuple[float, float, float]], exposed_share: float) -> float:
     """The same, block by block."""
     total = times[0][1]
     for index, (compute, _, _) in enumerate(times):
         beside = times[index + 1][1] if index + 1 < len(times) else 0.0
         beside += times[index - 1][2] if index else 0.0
-        total += max(compute, beside)
+        total += max(compute + exposed_share * beside, beside)
     return total + times[-1][2]
 
 
 time = st.integers(0, 100).map(float)
+shares = st.sampled_from((0.0, 0.25, 0.5, 1.0))  # without a rest, in whichever order sums are taken
 kinds = st.builds(block, time, time, st.just(0.0), time, time)
 
 
-@given(first=st.none() | kinds, layer=kinds, layers=st.integers(1, 12), last=st.none() | kinds)
+@given(first=st.none() | kinds, layer=kinds, layers=st.integers(1, 12), last=st.none() | kinds, share=shares)
 def test_long_runs_as_block_by_block(
-    first: BlockTimes | None, layer: BlockTimes, layers: int, last: BlockTimes | None
+    first: BlockTimes | None, layer: BlockTimes, layers: int, last: BlockTimes | None, share: float
 ) -> None:
     blocks = [*([first] if first else []), *[layer] * layers, *([last] if last else [])]
     forward = [(float(b.forward_us[0]), float(b.gather_us[0]), 0.0) for b in blocks]
     backward = [
         (float(b.backward_us[0]), float(b.gather_us[0]), float(b.scatter_us[0])) for b in reversed(blocks)
     ]
-    expected = (one_after_the_other(forward), one_after_the_other(backward), 0)
-    assert passes(first, layer, layers, last, sharded=True) == expected
+    expected = (one_after_the_other(forward, share), one_after_the_other(backward, share), 0)
+    assert passes(first, layer, layers, last, sharded=True, exposed_share=share) == expected
 
 
 @pytest.mark.parametrize("sharded", [False, True])

@@ -32,7 +32,7 @@ LLAMA_3_8B: dict[str, Any] = {
     "norm": "rms_norm",
     "activation": "swiglu",
 }
-PAPER = {"pp": 4, "tp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16}
+PAPER = {"pp": 4, "tp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16, "layer_split": "paper"}
 
 
 def taken_apart(

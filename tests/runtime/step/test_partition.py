@@ -1,4 +1,4 @@
-"""Layers per stage and chunk, by hand: n + 5 blocks spread evenly, 2 and 3 of them not layers."""
+"""Layers per stage and chunk, by hand: equal ones, or n + 5 blocks spread evenly, 2 and 3 of them not layers."""
 
 from typing import Any
 
@@ -25,7 +25,17 @@ from kernelcast.runtime.step.partition import layers_of_chunks, partition
     ],
 )
 def test_stage_sizes(layers: int, pp: int, expected: tuple[int, ...]) -> None:
-    assert partition(layers, pp) == expected
+    assert partition(layers, pp, layer_split="paper") == expected
+    # Equal stages where there are any: the default.
+    even = (layers // pp,) * pp if layers % pp == 0 else expected
+    assert partition(layers, pp) == partition(layers, pp, layer_split="even") == even
+
+
+def test_virtual_stages_must_divide_the_layers_for_equal_chunks() -> None:
+    assert partition(48, 16) == (3,) * 16
+    assert partition(48, 4, 3) == (4,) * 12
+    assert partition(44, 4, 3) == partition(44, 4, 3, "paper") != (4,) * 12
+    assert partition(16, 4, 4) == (1,) * 16
 
 
 @pytest.mark.parametrize(("layers", "pp", "most"), [(44, 45, 44), (1, 3, 2), (40, 0, 40), (2, 3, 2)])
@@ -58,7 +68,7 @@ def test_stages_sum_to_all_layers(layers: int, pp: int, virtual_stages: int) -> 
         with pytest.raises(UsageError):
             partition(layers, pp, virtual_stages)
         return
-    counts = partition(layers, pp, virtual_stages)
+    counts = partition(layers, pp, virtual_stages, "paper")
     assert len(counts) == chunks
     assert sum(counts) == layers
     assert min(counts) >= 0
@@ -72,7 +82,10 @@ def test_stages_sum_to_all_layers(layers: int, pp: int, virtual_stages: int) -> 
 
 def test_layers_given_by_hand() -> None:
     layout: dict[str, Any] = {"pp": 2, "tp": 1, "dp": 1, "micro_batch": 1, "micro_batches": 2}
-    assert layers_of_chunks(44, Parallelism(**layout)) == (23, 21)
+    assert layers_of_chunks(44, Parallelism(**layout)) == (22, 22)
+    assert layers_of_chunks(44, Parallelism(**layout, layer_split="paper")) == (23, 21)
     assert layers_of_chunks(44, Parallelism(**layout, layer_counts=(20, 24))) == (20, 24)
     chunks = Parallelism(**layout, schedule="interleaved", virtual_stages=2)
-    assert layers_of_chunks(44, chunks) == (11, 12, 12, 9)
+    assert layers_of_chunks(44, chunks) == (11,) * 4
+    given = Parallelism(**layout, layer_counts=(20, 24), layer_split="paper")
+    assert layers_of_chunks(44, given) == (20, 24)

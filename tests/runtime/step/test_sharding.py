@@ -20,7 +20,7 @@ GPT_20B: dict[str, Any] = {
     "attention": "fused_softmax",
     "parallel_residual": True,
 }
-PAPER = {"pp": 4, "tp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16}
+PAPER = {"pp": 4, "tp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16, "layer_split": "paper"}
 
 
 def sharded(**layout: Any) -> Decomposition:
@@ -76,6 +76,39 @@ def test_updates_under_zero(zero: int, expected: list[tuple[str, int]]) -> None:
         ("gradient_clip", optimizer.shape[:1]),
         ("gradient_zero", optimizer.shape[:1]),
     ]
+
+
+@pytest.mark.parametrize("zero", [0, 1, 2, 3])
+def test_gradients_reduced_in_fp32_are_twice_as_many_bytes(zero: int) -> None:
+    narrow, wide = (sharded(zero=zero, reduce_dtype=dtype) for dtype in ("same", "float32"))
+    updates = narrow.update(narrow.stages[0]), wide.update(wide.stages[0])
+    # A bucket holds as many gradients, which are twice the bytes; parameters are gathered as before.
+    reduced = [[call.shape[0] for call in (*one.gradients, *one.optimizer)] for one in updates]
+    operators = [call.operator for call in (*updates[0].gradients, *updates[0].optimizer)]
+    assert reduced[1] == [
+        (1 if name == "adam" else 2) * size for name, size in zip(operators, reduced[0], strict=True)
+    ]
+    assert updates[0].gather == updates[1].gather
+    assert narrow.layer.gather == wide.layer.gather
+    scattered = [[call.shape[0] for call in parts.layer.scatter] for parts in (narrow, wide)]
+    assert scattered[1] == [2 * size for size in scattered[0]]
+    assert bool(scattered[0]) == (zero >= 2)
+
+
+def test_training_in_fp32_reduces_the_same_bytes() -> None:
+    for element_bytes, same in ((2, False), (4, True)):
+        found = [
+            decompose(
+                model=ModelConfig(**GPT_20B),
+                parallelism=Parallelism(**PAPER, reduce_dtype=dtype),
+                cluster=Cluster(gpus_per_node=4),
+                bucket_entries=1_260_000_000,
+                element_bytes=element_bytes,
+            )
+            for dtype in ("same", "float32")
+        ]
+        updates = [parts.update(parts.stages[0]).gradients for parts in found]
+        assert (updates[0] == updates[1]) == same
 
 
 def test_fully_sharded_blocks_fetch_their_parameters() -> None:
