@@ -84,8 +84,8 @@ class FittedStep:
         return math.log(self.run.measured_s / float(times_s[0])), slopes
 
 
-def fit(steps: Sequence[FittedStep], fixed: Mapping[str, float], *, begin: Stack | None = None) -> Stack:
-    """A stack of the factors that explain the steps; those `fixed` keep their value. `begin` is where to look first.
+def fit(steps: Sequence[FittedStep], fixed: Mapping[str, float]) -> Stack:
+    """A stack of the factors that explain the steps; those `fixed` keep their value.
 
     A model's n steps count as √n: between one, as if their errors were all the same, and n, as if they were
     independent.
@@ -99,7 +99,7 @@ def fit(steps: Sequence[FittedStep], fixed: Mapping[str, float], *, begin: Stack
     medians = np.log([PRIOR[name][0] for name in NAMES])
     free = np.array([name not in fixed for name in NAMES])
     precision = np.diag([1 / PRIOR[name][1] ** 2 for name in NAMES])[np.ix_(free, free)]
-    logs = medians.copy() if begin is None else np.log([max(getattr(begin, name), 1e-9) for name in NAMES])
+    logs = medians.copy()
     # The logarithm of 0 is never used in a product.
     logs[~free] = [math.log(max(fixed[name], 1e-9)) for name in NAMES if name in fixed]
     per_model = Counter(step.run.model.name for step in steps)

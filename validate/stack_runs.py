@@ -74,7 +74,7 @@ def fit_stack(
     left_out: list[ScoredStep | None] = [None] * len(steps)
     for group in names if len(names) > 1 else ():
         others = [step for step, own in zip(steps, groups, strict=True) if own != group]
-        without = fit(others, fixed, begin=whole)
+        without = fit(others, fixed)
         for index, own in enumerate(groups):
             if own == group:
                 [left_out[index]] = known[index][0].score(without, [steps[index].run])
