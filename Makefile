@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page scoreboard lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo bench-substitutes bench-hardware datasets clean
+.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page scoreboard lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo bench-substitutes bench-hardware datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -125,6 +125,13 @@ datasets: $(INSTALLED)
 	$(BIN)/python datasets/build.py
 	$(BIN)/python datasets/transfers.py
 	$(BIN)/python datasets/power.py
+
+# What software stacks do to sums of operators, fitted to the measured steps in validate/: a minute.
+stacks: $(INSTALLED)
+	$(BIN)/kernelcast stack fit validate/llm-foundry-a100-40gb.toml validate/llm-foundry-a100-80gb.toml \
+	  --software "LLM Foundry (Composer), PyTorch FSDP (FULL_SHARD), Triton FlashAttention-1, AdamW" \
+	  -o runtime/shipped/stacks/fsdp-composer.toml
+	$(BIN)/kernelcast stack fit validate/simumax-b200.toml -o runtime/shipped/stacks/megatron-core.toml
 
 bench-hardware: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_hardware.py

@@ -42,7 +42,9 @@ def headline(estimate: Estimate) -> str:
     if estimate.interval_s is not None:
         low_s, high_s = estimate.interval_s
         calibrated = calibration is not None and calibration.applied
-        model_error = "the calibration leaves open" if calibrated else "sums get wrong"
+        corrected = "the stack's factors leave" if source.stack is not None else "the calibration leaves"
+        known = source.stack is not None or calibrated
+        model_error = f"{corrected} open" if known else "sums get wrong"
         lines.append(
             f"interval  {seconds_precisely(low_s)} to {seconds_precisely(high_s)} "
             f"(90 %: the operators' errors, and what {model_error})"
@@ -67,6 +69,7 @@ def headline(estimate: Estimate) -> str:
             *(f"data      {text}" for text in source.data),
             *_known(estimate),
             *([] if source.collectives is None else [f"fabric    {_fabric(source.collectives)}"]),
+            *([] if source.stack is None else [f"stack     {source.stack.summary}"]),
             *([] if calibration is None else [f"calibration  {calibration.summary}"]),
         )
     )

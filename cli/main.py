@@ -32,6 +32,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "db": Verb("db", "db", "store", "Look into, verify, merge, compare and share databases."),
         "hardware": Verb("hardware", "hardware", "", "List the hardware whose measurements ship."),
         "fabric": Verb("fabric", "fabric", "", "Describe what connects devices, and show collectives on it."),
+        "stack": Verb("stack", "stack", "", "Fit and list what training software does to sums of operators."),
         "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
         "calibrate": Verb("calibrate", "calibrate", "", "Correct a bundle by a few measured steps."),
         "bundle": Verb("bundle", "bundle", "", "Look into, verify, compare and sign bundles."),

@@ -35,6 +35,7 @@ from kernelcast.runtime.intent.answer import answer
 from kernelcast.runtime.intent.comparison import compare
 from kernelcast.runtime.intent.open_request import read_open_request
 from kernelcast.runtime.request.fields import REQUEST
+from kernelcast.runtime.stack import find_stack
 
 
 @click.command("predict")
@@ -107,12 +108,16 @@ def predict(
         given, wish = read_fields(file, model, given, wish.gpus), replace(wish, gpus=None)
     wish.check(given, names)
     fabric = find_fabric(given["fabric"]) if "fabric" in given else None
+    stack = find_stack(given.pop("stack")) if "stack" in given else None
+    given = given if stack is None else stack.fill(given)
     if database is not None and explained is None:
         raise UsageError("--db is given without --explain, expected both")
     if len(names) > 1 and (trace or html or explained or framework):
         raise UsageError("several hardware is given with --trace, --html, --explain or --as, expected one")
     files = EstimateFiles(trace=trace, html=html)
-    estimators = {one: Estimator.load(path, calibrated=not no_calibration) for one, path in paths.items()}
+    estimators = {
+        one: Estimator.load(path, calibrated=not no_calibration, stack=stack) for one, path in paths.items()
+    }
     if len(names) > 1:
         values_of = {**given, "gpus": wish.gpus}
         requests = {

@@ -30,6 +30,7 @@ from kernelcast.runtime.search import Answer, Question, SearchResult, search
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, read_question
 from kernelcast.runtime.search.result import SEARCH_FORMAT
 from kernelcast.runtime.search.sweep import Report
+from kernelcast.runtime.stack import find_stack
 from kernelcast.runtime.views.formatting import percent, rate, three_digits
 
 _LONG_S = 3.0
@@ -60,7 +61,11 @@ def _limit_options(function: F) -> F:
 @field_options(REQUEST["sequence_length"])
 @click.option("--gpus", required=True, metavar="LIST", help="Devices, all of which are used: 64, or 64,128.")
 @field_options(
-    REQUEST["global_batch"], REQUEST["gpus_per_node"], REQUEST["fabric"], required=("global_batch",)
+    REQUEST["global_batch"],
+    REQUEST["gpus_per_node"],
+    REQUEST["fabric"],
+    REQUEST["stack"],
+    required=("global_batch",),
 )
 @click.option(
     "--gpu-memory", metavar="SIZE", help="Memory of a device: 80GB, 40GiB, any.  [default: the bundle's]"
@@ -101,8 +106,10 @@ def search_(
     if "sequence_parallel" in given:
         given["sequence_parallel"] = _SEQUENCE[given["sequence_parallel"]]
     fabric = find_fabric(given.pop("fabric")) if "fabric" in given else None
+    software = find_stack(given.pop("stack")) if "stack" in given else None
+    given = given if software is None else software.fill(given)
     model = load_model(model_name, sequence_length=sequence_length)
-    estimator = Estimator.load(path, calibrated=not no_calibration)
+    estimator = Estimator.load(path, calibrated=not no_calibration, stack=software)
     question = read_question(given, model=model, bundle=estimator.bundle, fabric=fabric)
     with ExitStack() as stack:
         report = _late_progress(stack)
@@ -226,6 +233,8 @@ def _notes(result: SearchResult) -> list[str]:
         notes.append(f"warning: {counts.unanswered:,} layouts have no answer: {'; '.join(result.problems)}")
     best = result.best
     calibration = None if best is None else best.estimate.provenance.calibration
+    if best is not None and best.estimate.provenance.stack is not None:
+        notes.append(f"stack: {best.estimate.provenance.stack.summary}")
     if calibration is not None:
         notes.append(f"calibration: {calibration.summary}")
     lines = [] if best is None else warning_lines(best.estimate.doubts)

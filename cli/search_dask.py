@@ -16,6 +16,7 @@ from kernelcast.runtime.search import Question, SearchResult
 from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.search import answer
 from kernelcast.runtime.search.sweep import Report, sweep
+from kernelcast.runtime.stack import Stack
 
 SHARDS_PER_WORKER = 4
 """More parts than workers: they take unequally long."""
@@ -39,10 +40,10 @@ def search_on_dask(
         workers = len(client.nthreads())
         if not workers:
             raise DataError(f"dask scheduler {scheduler}: has no workers")
-        shards, calibrated = workers * SHARDS_PER_WORKER, estimator.predictor.calibrated
+        shards, asked = workers * SHARDS_PER_WORKER, (estimator.predictor.calibrated, estimator.stack)
         content = client.scatter(bundle_content(estimator.bundle), broadcast=True)
         futures = [
-            client.submit(_part, content, question, shard, shards, calibrated, pure=False)
+            client.submit(_part, content, question, shard, shards, *asked, pure=False)
             for shard in range(shards)
         ]
         parts: dict[str, Found] = {}
@@ -87,15 +88,17 @@ def _connected(scheduler: str) -> Iterator[Client]:
         client.close()
 
 
-def _part(content: bytes, question: Question, shard: int, shards: int, calibrated: bool) -> Found:
-    return sweep(_estimator(content, calibrated).predictor, question, shard=shard, shards=shards)
+def _part(
+    content: bytes, question: Question, shard: int, shards: int, calibrated: bool, stack: Stack | None
+) -> Found:
+    return sweep(_estimator(content, calibrated, stack).predictor, question, shard=shard, shards=shards)
 
 
 @lru_cache(maxsize=1)
-def _estimator(content: bytes, calibrated: bool) -> Estimator:
+def _estimator(content: bytes, calibrated: bool, stack: Stack | None) -> Estimator:
     # A worker keeps its sessions and answers from part to part.
     bundle = verified_bundle(Path("bundle-of-the-search.kcast"), content)
-    return Estimator(bundle, calibrated=calibrated)
+    return Estimator(bundle, calibrated=calibrated, stack=stack)
 
 
 def _first_line(error: BaseException) -> str:

@@ -9,6 +9,7 @@ import click
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.tables import seconds, text_table
 from kernelcast.runtime.request.fields import OPTIONS
+from kernelcast.runtime.stack import find_stack
 from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, score_steps
 
 
@@ -18,6 +19,7 @@ from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, sco
 @click.option(
     "--fabric", metavar="NAME|FILE", default="", help=f"{OPTIONS['fabric'].help}  [default: the file's]"
 )
+@click.option("--stack", metavar="NAME|FILE", help=OPTIONS["stack"].help)
 @click.option("--each", is_flag=True, help="Show every step.")
 @json_option
 def steps(
@@ -25,21 +27,27 @@ def steps(
     bundle: str | None,
     hardware: str | None,
     fabric: str,
+    stack: str | None,
     each: bool,
     as_json: bool,
 ) -> None:
     """Predict training steps that others measured, and score the predictions by model.
 
     RUNS are files of measured steps (TOML, docs/validation.md); without any, those that ship. Each is predicted with
-    the hardware and the fabric that it names, unless others are given. Nothing is fitted to the steps. Exit code 1
-    where no step can be predicted.
+    the hardware and the fabric that it names, unless others are given. Nothing is fitted to the steps, but perhaps a
+    --stack was, which the output then says. Exit code 1 where no step can be predicted.
 
     \b
     kernelcast validate steps
     kernelcast validate steps site.toml --bundle here.kcast --each
     """
     given = bundle is not None or hardware is not None
-    found = score_steps(paths, bundle=chosen_bundle(bundle, hardware) if given else "", fabric=fabric)
+    found = score_steps(
+        paths,
+        bundle=chosen_bundle(bundle, hardware) if given else "",
+        fabric=fabric,
+        stack=None if stack is None else find_stack(stack),
+    )
     if as_json:
         document = {"format": FORMAT, "files": [one.to_dict() for one in found]}
         click.echo(json.dumps(document, indent=2))
@@ -55,6 +63,13 @@ def _shown(found: ScoredFile, each: bool) -> str:
     lines = [f"{file.site}: {file.hardware}; predicted as {found.asked}{over}"]
     if file.stack:
         lines.append(f"ran with {file.stack}")
+    if found.stack is not None:
+        fitted = (
+            " (NOTE: fitted to these very steps; kernelcast stack fit leaves steps out)"
+            if found.is_fitted
+            else ""
+        )
+        lines.append(f"stack {found.stack}{fitted}")
     lines.append(_scores(found.scores))
     reasons = Counter((step.run.label, step.reason) for step in found.steps if step.estimate is None)
     lines += [f"not predicted: {count} × {label}: {why}" for (label, why), count in reasons.items()]

@@ -201,6 +201,9 @@ def render(found: Answer) -> str:
         f"layout    {layout.degrees} = {found.gpus} GPU(s) "
         f"on {found.nodes} node(s), {cluster.gpus_per_node} per node ({estimate.cluster_source})",
     ]
+    stack = estimate.provenance.stack
+    if stack is not None:
+        facts.append(f"stack        {stack.summary}")
     calibration = estimate.provenance.calibration
     if calibration is not None:
         facts.append(f"calibration  {calibration.summary}")

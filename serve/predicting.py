@@ -7,6 +7,7 @@ from kernelcast.serve.bodies import known_fields, require_field
 from kernelcast.serve.fabrics import find_fabric
 from kernelcast.serve.models import find_model, with_length
 from kernelcast.serve.schemas import PREDICT
+from kernelcast.serve.stacks import of_stack
 from kernelcast.serve.warm import Warm
 
 
@@ -19,7 +20,8 @@ def predict(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
     """
     values = known_fields(values, PREDICT)
     model = find_model(require_field(values, "model"), warm.models)
-    estimate = warm.estimator.predict(
+    estimator, values = of_stack(warm.estimator, values)
+    estimate = estimator.predict(
         model=with_length(model, values.get("sequence_length")),
         fabric=find_fabric(values.get("fabric"), warm.fabrics),
         **read_request(values),

@@ -82,7 +82,7 @@ SEARCH_FIELDS: Mapping[str, Schema] = MappingProxyType(
         **{
             name: REQUEST[name].schema
             for name in (
-                *("sequence_length", "global_batch", "gpus_per_node", "timeline", "bucket_entries"),
+                *("sequence_length", "global_batch", "gpus_per_node", "stack", "timeline", "bucket_entries"),
                 *STACK,
             )
         },

@@ -15,6 +15,7 @@ from kernelcast.serve.fabrics import find_fabric
 from kernelcast.serve.limits import Limits
 from kernelcast.serve.models import find_model, with_length
 from kernelcast.serve.schemas import MAX_TOP, SEARCH_FIELDS
+from kernelcast.serve.stacks import of_stack
 from kernelcast.serve.warm import Warm
 
 # Ways to cut devices into degrees times micro-batches: what going through a space takes, however few are valid.
@@ -31,15 +32,16 @@ def search_layouts(warm: Warm, values: dict[str, Any], limits: Limits) -> dict[s
     values = known_fields(values, SEARCH_FIELDS, may_be_null=("gpu_memory_bytes",))
     model = find_model(require_field(values, "model"), warm.models)
     require_integer("top", values.get("top", 1), low=1, high=MAX_TOP)
+    estimator, values = of_stack(warm.estimator, values)
     question = read_question(
         values,
         model=with_length(model, values.get("sequence_length")),
-        bundle=warm.estimator.bundle,
+        bundle=estimator.bundle,
         fabric=find_fabric(values.get("fabric"), warm.fabrics),
     )
     in_time = _clock(limits.time_s)
     _check_size(question.space, limits.max_search_layouts, in_time)
-    result = search(warm.estimator, question, report=lambda done, total, what: in_time())
+    result = search(estimator, question, report=lambda done, total, what: in_time())
     return result.to_dict()
 
 

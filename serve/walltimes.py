@@ -107,6 +107,9 @@ def _given(values: dict[str, Any]) -> tuple[dict[str, Given], dict[str, Any] | N
         raise UsageError(
             f"{_REQUEST}: fabric is {shown(fabric)}, expected a fabric's name or fields, not a path"
         )
+    asked_stack = fields.get("stack")
+    if isinstance(asked_stack, str) and is_path(asked_stack, "stack"):
+        raise UsageError(f"{_REQUEST}: stack is {shown(asked_stack)}, expected a stack's name, not a path")
     model = fields.get("model")
     inline = model if isinstance(model, dict) else None
     if inline is not None:

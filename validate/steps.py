@@ -1,7 +1,7 @@
 """Scores predictions against measured steps: what ships, or another bundle, asked for every step of runs files."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from statistics import mean, median
@@ -11,6 +11,7 @@ from kernelcast.runtime import Estimate, Estimator, KernelcastError, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.errors import shown_path
+from kernelcast.runtime.stack import Stack
 from kernelcast.validate.runs import MeasuredRun, RunsFile
 
 FORMAT = "kernelcast.steps/1"
@@ -128,7 +129,9 @@ class Score:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScoredFile:
-    """The steps of one runs file. `asked` is the hardware or bundle that answered, `fabric` what it was asked with."""
+    """The steps of one runs file. `asked` is the hardware or bundle that answered, `fabric` what it was asked with,
+    `stack` what corrected the answers.
+    """
 
     path: Path
     file: RunsFile
@@ -136,6 +139,12 @@ class ScoredFile:
     bundle_digest: str
     fabric: str
     steps: tuple[ScoredStep, ...]
+    stack: Stack | None = None
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the stack was fitted to this file's steps: then its errors say nothing about other steps."""
+        return self.stack is not None and self.file.digest in {one.digest for one in self.stack.runs}
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -155,26 +164,87 @@ class ScoredFile:
             "asked": self.asked,
             "bundle_digest": self.bundle_digest,
             "fabric": self.fabric,
+            "applied_stack": None if self.stack is None else self.stack.name,
+            "is_fitted": self.is_fitted,
             "scores": [asdict(score) for score in self.scores],
             "steps": [step.to_dict() for step in self.steps],
         }
 
 
-def score_steps(paths: Sequence[Path] = (), *, bundle: str = "", fabric: str = "") -> tuple[ScoredFile, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AskedFile:
+    """A runs file, and what is asked about its steps: an estimator, by the name `asked`, over a fabric."""
+
+    path: Path
+    file: RunsFile
+    asked: str
+    estimator: Estimator
+    fabric: FabricChoice | None
+    fabric_name: str
+
+    def score(
+        self, stack: Stack | None = None, runs: Sequence[MeasuredRun] | None = None
+    ) -> list[ScoredStep]:
+        """Predict its steps, or some `runs` of them, as those of `stack`."""
+        estimator = self.estimator if stack is None else self.estimator.with_stack(stack)
+        return [_step(estimator, run, self.fabric) for run in (self.file.runs if runs is None else runs)]
+
+
+def score_steps(
+    paths: Sequence[Path] = (), *, bundle: str = "", fabric: str = "", stack: Stack | None = None
+) -> tuple[ScoredFile, ...]:
     """Predict every step of the runs files, without any those that ship; steps that cannot be predicted say why.
 
     `bundle` (a file, or `hardware:NAME`) and `fabric` (as `find_fabric` takes it) answer instead of the device and the
-    fabric that a file names. A file that names no fabric is answered over the bundle's own.
+    fabric that a file names. A file that names no fabric is answered over the bundle's own. `stack` corrects the
+    answers; its exposed share is that of all steps.
 
     Raises:
         UsageError: a file names no device and `bundle` is not given; the device or the fabric is unknown; as
             `RunsFile.read`.
         DataError: a file is missing or damaged.
     """
-    read = [(path, RunsFile.read(path)) for path in paths or shipped_runs()]
-    asked_fabric = find_fabric(fabric) if fabric else None
+    return tuple(
+        ScoredFile(
+            path=one.path,
+            file=one.file,
+            asked=one.asked,
+            bundle_digest=one.estimator.bundle.digest,
+            fabric=one.fabric_name,
+            steps=tuple(one.score(stack)),
+            stack=stack,
+        )
+        for one in asked_files(paths or shipped_runs(), bundle=bundle, fabric=fabric)
+    )
+
+
+def asked_files(paths: Sequence[Path], *, bundle: str = "", fabric: str = "") -> list[AskedFile]:
+    """What is asked about the steps of runs files; errors as in `score_steps`."""
+    read = [(path, RunsFile.read(path)) for path in paths]
+    known = find_fabric(fabric) if fabric else None
     estimators = {bundle: Estimator.load(bundle)} if bundle else {}
-    return tuple(_scored(path, file, bundle, asked_fabric, fabric, estimators) for path, file in read)
+    found = []
+    for path, file in read:
+        try:
+            if not bundle and not file.device:
+                raise UsageError("device is missing, expected a device's name, or --hardware or --bundle")
+            asked = bundle or f"{SCHEME}{file.device}"
+            if asked not in estimators:
+                estimators[asked] = Estimator.load(asked)
+            own = find_fabric(file.fabric) if known is None and file.fabric else known
+        except KernelcastError as error:
+            raise type(error)(f"runs file {shown_path(path)}: {error}") from error
+        found.append(
+            AskedFile(
+                path=path,
+                file=file,
+                asked=asked.removeprefix(SCHEME),
+                estimator=estimators[asked],
+                fabric=own,
+                fabric_name=fabric or file.fabric,
+            )
+        )
+    return found
 
 
 def shipped_runs(device: str = "") -> tuple[Path, ...]:
@@ -184,39 +254,14 @@ def shipped_runs(device: str = "") -> tuple[Path, ...]:
     return tuple(path for path in paths if device in ("", RunsFile.read(path).device))
 
 
-def _scored(
-    path: Path,
-    file: RunsFile,
-    bundle: str,
-    fabric: FabricChoice | None,
-    fabric_name: str,
-    estimators: dict[str, Estimator],
-) -> ScoredFile:
-    try:
-        if not bundle and not file.device:
-            raise UsageError("device is missing, expected a device's name, or --hardware or --bundle")
-        asked = bundle or f"{SCHEME}{file.device}"
-        if asked not in estimators:
-            estimators[asked] = Estimator.load(asked)
-        if fabric is None and file.fabric:
-            fabric, fabric_name = find_fabric(file.fabric), file.fabric
-    except KernelcastError as error:
-        raise type(error)(f"runs file {shown_path(path)}: {error}") from error
-    return ScoredFile(
-        path=path,
-        file=file,
-        asked=asked.removeprefix(SCHEME),
-        bundle_digest=estimators[asked].bundle.digest,
-        fabric=fabric_name,
-        steps=tuple(_step(estimators[asked], run, fabric) for run in file.runs),
-    )
-
-
 def _step(estimator: Estimator, run: MeasuredRun, fabric: FabricChoice | None) -> ScoredStep:
+    stack, parallelism = estimator.stack, run.parallelism
+    if stack is not None:
+        parallelism = replace(parallelism, exposed_share=stack.exposed_share)
     try:
         estimate = estimator.predict(
             model=run.model,
-            parallelism=run.parallelism,
+            parallelism=parallelism,
             cluster=run.cluster,
             bucket_entries=run.bucket_entries,
             fabric=fabric,

@@ -17,6 +17,8 @@ from kernelcast.runtime.errors import shown
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.models import BUILT_IN, load_model
 from kernelcast.runtime.request.reading import read_request
+from kernelcast.runtime.stack import Stack
+from kernelcast.runtime.stack import find_stack as stack_of
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
 from kernelcast.walltime.durations import fits_slurm, format_slurm, format_time
@@ -41,6 +43,9 @@ class Predicts(Protocol):
         fabric: FabricChoice | None,
     ) -> Estimate:
         """The time of one step."""
+
+    def with_stack(self, stack: Stack | None) -> "Predicts":
+        """The same, for steps of another software."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +134,14 @@ def answer(
     load: Callable[[str], Predicts] = Estimator.load,
     find_model: Callable[[Settings], ModelConfig] | None = None,
     find_fabric: Callable[[Settings], FabricChoice | None] | None = None,
+    find_stack: Callable[[Settings], Stack | None] | None = None,
 ) -> Answer:
     """Predict a job's walltime.
 
     `allocation` is what the scheduler gives the job, `asked_s` its present time limit (too short gives a warning).
     `load` makes a predictor from a bundle's path; a server passes one that it keeps warm. `find_model` makes the
-    model where settings do not name a file or a built-in model, `find_fabric` the fabric.
+    model where settings do not name a file or a built-in model, `find_fabric` the fabric,
+    `find_stack` the software stack.
 
     Raises:
         UsageError: a setting is missing or fits neither the others nor the allocation; names where it stands.
@@ -143,7 +150,9 @@ def answer(
     settings, given = job.settings, allocation or Allocation()
     _check_complete(settings)
     with settings.blamed():
-        asked = read_request({name: one.value for name, one in settings.given.items()})
+        stack = (find_stack or _stack)(settings)
+        values = {name: one.value for name, one in settings.given.items()}
+        asked = read_request(values if stack is None else stack.fill(values))
         layout: Parallelism = asked["parallelism"]
         given.check(layout)
         model = (find_model or _model)(settings)
@@ -155,7 +164,8 @@ def answer(
             asked["cluster"] = Cluster(gpus_per_node=given.gpus_per_node)
     bundle = _bundle(settings)
     with settings.blamed():
-        estimate = load(bundle).predict(model=model, fabric=fabric, **asked)
+        predicts = load(bundle) if stack is None else load(bundle).with_stack(stack)
+        estimate = predicts.predict(model=model, fabric=fabric, **asked)
         found = walltime(
             steps=_steps(settings, layout, model),
             step=_step_time(estimate),
@@ -225,6 +235,12 @@ def _fabric(settings: Settings) -> FabricChoice | None:
     """The fabric by path or shipped name; None where none is given."""
     wanted = settings.text("fabric")
     return None if wanted is None else fabric_of(wanted)
+
+
+def _stack(settings: Settings) -> Stack | None:
+    """The software stack by path or shipped name; None where none is given."""
+    wanted = settings.text("stack")
+    return None if wanted is None else stack_of(wanted)
 
 
 def _names_in(models: str | None) -> list[str]:

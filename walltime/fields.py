@@ -71,7 +71,7 @@ SITE_ONLY = frozenset({"models"})
 """Fields that stand in the site file only."""
 
 PATHS = frozenset({"bundle", "models"})
-"""Fields that are always paths, relative to the file that gives them; `model` and `fabric` are when they look so."""
+"""Fields that are always paths, relative to the file that gives them; others are when they look so (settings.py)."""
 
 JOB_FIELDS = {name: field for name, field in FIELDS.items() if name not in SITE_ONLY}
 """Fields of one job: options, scripts, job files and requests."""

@@ -21,7 +21,7 @@ SITE_VARIABLE = "KERNELCAST_SITE"
 
 _MAX_FILE_BYTES = 1 << 20
 # Fields that name a file; in scripts of other users only the site may choose files.
-_NAMES_A_FILE = ("bundle", "model", "fabric")
+_NAMES_A_FILE = ("bundle", "model", "fabric", "stack")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

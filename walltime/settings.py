@@ -13,7 +13,7 @@ from kernelcast.walltime.fields import FIELDS, JOB_FIELDS, PATHS, SITE_ONLY
 
 # Pairs of fields of which one determines the other.
 _EITHER = (("bundle", "hardware"), ("steps", "tokens"), ("micro_batches", "global_batch"))
-_SUFFIXES = {"model": (".toml", ".json"), "fabric": (".toml", ".kcast")}
+_SUFFIXES = {"model": (".toml", ".json"), "fabric": (".toml", ".kcast"), "stack": (".toml",)}
 _NOW = {old: field.name for field in FIELDS.values() for old in field.old}
 
 
@@ -102,7 +102,7 @@ def give(
 
 
 def is_path(value: str, field: str = "model") -> bool:
-    """Whether the value of the field `model` or `fabric` is a file's path rather than a name."""
+    """Whether the value of the field `model`, `fabric` or `stack` is a file's path rather than a name."""
     return "/" in value or value.endswith(_SUFFIXES[field])
 
 

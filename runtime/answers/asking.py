@@ -25,7 +25,7 @@ from kernelcast.runtime.answers.sources import (
     left_out,
     source_of,
 )
-from kernelcast.runtime.bundle.calibration import Calibration, factor_of
+from kernelcast.runtime.bundle.factors import Factors, factor_of
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Key, Vector
 from kernelcast.runtime.step.calls import Call
@@ -85,12 +85,12 @@ def ask(
     predictor: Predictor,
     questions: Iterable[Question],
     *,
-    calibration: Calibration | None = None,
+    factors: Factors | None = None,
     with_warnings: bool = True,
 ) -> OperatorTimes:
     """Ask for the time of every question; what the bundle lacks is answered by a substitute where there is one.
 
-    With `calibration`, times and intervals are multiplied by the factor of the operator's class. Without
+    With `factors`, times and intervals are multiplied by the operator's factor. Without
     `with_warnings`, ranges are not looked at, and intervals are those inside of them.
     """
     by_key: dict[Key, dict[Vector, list[str]]] = {}
@@ -112,7 +112,7 @@ def ask(
             found.doubt(SubstituteWarning(source=source), _questions(key, vectors))
         asked.setdefault(source.answered_by, []).append((source, vectors))
     for answered_by, wanted in asked.items():
-        _ask_one(predictor, answered_by, wanted, found, calibration, with_warnings=with_warnings)
+        _ask_one(predictor, answered_by, wanted, found, factors, with_warnings=with_warnings)
     if missing:
         found.doubt(LeftOutWarning(operators=tuple(sorted(missing))), ())
     return found
@@ -123,7 +123,7 @@ def _ask_one(
     answered_by: Key,
     wanted: list[tuple[Source, dict[Vector, list[str]]]],
     found: OperatorTimes,
-    calibration: Calibration | None,
+    factors: Factors | None,
     *,
     with_warnings: bool,
 ) -> None:
@@ -156,7 +156,7 @@ def _ask_one(
             for warning, vectors in beyond.items():
                 found.doubt(warning, {one for vector in vectors for one in asking[vector]})
     for source, own, roles, vector, factor in sent:
-        factor *= factor_of(calibration, source.key[0])
+        factor *= factor_of(factors, source.key[0])
         for role in roles:
             answer = times[vector]
             if with_warnings:

@@ -8,7 +8,7 @@ from kernelcast.runtime.answers.capping import at_least, cap_by_device, cap_by_l
 from kernelcast.runtime.answers.collective_times import Collectives, scaled_entries
 from kernelcast.runtime.answers.fabric_notes import DescribedWarning, ExtendedWarning, TransferredWarning
 from kernelcast.runtime.answers.predictor import Answer, Predictor
-from kernelcast.runtime.bundle.calibration import Calibration, factor_of
+from kernelcast.runtime.bundle.factors import Factors, factor_of
 from kernelcast.runtime.bundle.regressor_entry import Layout
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
@@ -21,7 +21,7 @@ def ask_all(
     predictor: Predictor,
     questions: Iterable[Question],
     *,
-    calibration: Calibration | None = None,
+    factors: Factors | None = None,
     with_warnings: bool = True,
     collectives: Collectives | None = None,
 ) -> OperatorTimes:
@@ -30,7 +30,7 @@ def ask_all(
     A calibration was fitted with the bundle's own fabric: it does not change times over another one.
     """
     if collectives is None:
-        found = ask(predictor, questions, calibration=calibration, with_warnings=with_warnings)
+        found = ask(predictor, questions, factors=factors, with_warnings=with_warnings)
         cap_by_device(predictor.bundle, found)
         cap_by_links(predictor.bundle, found)
         return found
@@ -38,9 +38,9 @@ def ask_all(
     others: list[Question] = []
     for one in questions:
         (over_fabric if OPERATORS[one[0][0]].is_collective else others).append(one)
-    found = ask(predictor, others, calibration=calibration, with_warnings=with_warnings)
+    found = ask(predictor, others, factors=factors, with_warnings=with_warnings)
     cap_by_device(predictor.bundle, found)
-    used = None if collectives.source.is_asked else calibration
+    used = None if collectives.source.is_asked else factors
     found.add(_over_fabric(collectives, over_fabric, used, with_warnings=with_warnings))
     return found
 
@@ -48,7 +48,7 @@ def ask_all(
 def _over_fabric(
     collectives: Collectives,
     questions: Iterable[Question],
-    calibration: Calibration | None,
+    factors: Factors | None,
     *,
     with_warnings: bool,
 ) -> OperatorTimes:
@@ -61,10 +61,10 @@ def _over_fabric(
             measured.append(one)
         else:
             described.setdefault(key, {}).setdefault((nodes, gpus), {}).setdefault(entries, []).append(one)
-    found = _measured(collectives, measured, calibration, with_warnings=with_warnings)
+    found = _measured(collectives, measured, factors, with_warnings=with_warnings)
     for key, layouts in described.items():
         for layout, sizes in layouts.items():
-            _describe(collectives, key, layout, sizes, found, factor_of(calibration, key[0]))
+            _describe(collectives, key, layout, sizes, found, factor_of(factors, key[0]))
     if with_warnings:
         _warn(collectives, described, found)
     return found
@@ -73,7 +73,7 @@ def _over_fabric(
 def _measured(
     collectives: Collectives,
     questions: list[Question],
-    calibration: Calibration | None,
+    factors: Factors | None,
     *,
     with_warnings: bool,
 ) -> OperatorTimes:
@@ -86,7 +86,7 @@ def _measured(
         one: (one[0], (scaled_entries(one[1][0], element_bytes=of, to=to), *one[1][1:]), one[2])
         for one in questions
     }
-    answered = ask(source.predictor, asked.values(), calibration=calibration, with_warnings=with_warnings)
+    answered = ask(source.predictor, asked.values(), factors=factors, with_warnings=with_warnings)
     found = OperatorTimes(problems=answered.problems)
     for warning, questions_of in answered.concerned.items():
         found.doubt(warning, (one for one, scaled in asked.items() if scaled in questions_of))

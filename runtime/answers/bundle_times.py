@@ -10,7 +10,7 @@ from kernelcast.runtime.answers.asking_collectives import ask_all
 from kernelcast.runtime.answers.collective_times import Collectives
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.answers.uncertainty import drawn_times
-from kernelcast.runtime.bundle.calibration import Calibration
+from kernelcast.runtime.bundle.factors import Factors
 from kernelcast.runtime.operators import Key
 
 
@@ -25,12 +25,12 @@ class BundleTimes:
         self,
         predictor: Predictor,
         *,
-        calibration: Calibration | None = None,
+        factors: Factors | None = None,
         draws: int = 0,
         with_warnings: bool = False,
         collectives: Collectives | None = None,
     ) -> None:
-        self.predictor, self.calibration, self.collectives = predictor, calibration, collectives
+        self.predictor, self.factors, self.collectives = predictor, factors, collectives
         self.draws, self.with_warnings = draws, with_warnings
         self.asked = OperatorTimes()
         self.problems: dict[Key, str] = {}
@@ -40,7 +40,7 @@ class BundleTimes:
         found = ask_all(
             self.predictor,
             asked,
-            calibration=self.calibration,
+            factors=self.factors,
             with_warnings=self.with_warnings,
             collectives=self.collectives,
         )
@@ -51,5 +51,5 @@ class BundleTimes:
         answered = [row for row, one in enumerate(asked) if one in found.answers]
         # Random times are drawn of answers alone; a problem has none.
         draws = 0 if found.problems else self.draws
-        times_us[answered] = drawn_times(found, [asked[row] for row in answered], draws, self.calibration)
+        times_us[answered] = drawn_times(found, [asked[row] for row in answered], draws, self.factors)
         return times_us

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from kernelcast.runtime.answers.onnx_runtime import onnx_runtime
 from kernelcast.runtime.answers.ranges import RangeWarning, out_of_range
-from kernelcast.runtime.bundle.calibration import Calibration
+from kernelcast.runtime.bundle.factors import Factors
 from kernelcast.runtime.bundle.file import Bundle, Key
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError
@@ -38,12 +38,20 @@ class Predictor:
     Each model is a function of one input `workload`, float32 [N, features], with the outputs `time_us`, `low_us` and
     `high_us`, float32 [N, 1] in microseconds; further outputs are allowed and not asked for. Of each regressor about
     `remembered` answers are kept. Answers are the models' own: the caller multiplies them by the factors
-    of `calibration_for` its timeline. Without `calibrated` there are no factors.
+    of `factors_for` its timeline: those of `stack`, else the bundle's calibration; without `calibrated` not that.
     """
 
-    def __init__(self, bundle: Bundle, *, remembered: int = MAX_REMEMBERED, calibrated: bool = True) -> None:
+    def __init__(
+        self,
+        bundle: Bundle,
+        *,
+        remembered: int = MAX_REMEMBERED,
+        calibrated: bool = True,
+        stack: Factors | None = None,
+    ) -> None:
         self.bundle = bundle
         self.calibrated = calibrated
+        self.stack = stack
         self._most_remembered = remembered
         self._lock = threading.Lock()
         self._sessions: dict[str, Any] = {}  # by the regressor's file, as what is remembered
@@ -114,8 +122,25 @@ class Predictor:
             return {vector: new[vector] if known is None else known for vector, known in found.items()}
         return {vector: known for vector, known in found.items() if known is not None}
 
-    def calibration_for(self, timeline: str) -> Calibration | None:
-        """The bundle's calibration where it was fitted for `timeline`, and is not switched off."""
+    def with_stack(self, stack: Factors | None) -> "Predictor":
+        """The same regressors for another stack; shares what this one has loaded."""
+        other = copy(self.at(1))
+        other.stack = stack
+        other._levels = {1: other}
+        return other
+
+    def factors_for(self, timeline: str) -> Factors | None:
+        """The stack's factors; without a stack the bundle's calibration, fitted for `timeline` and not switched off.
+
+        Raises:
+            UsageError: stacks are for the simulation alone.
+        """
+        if self.stack is not None:
+            if timeline != "simulate":
+                raise UsageError(
+                    f"timeline is {timeline}, expected simulate with a stack, which is fitted to it"
+                )
+            return self.stack
         found = self.bundle.manifest.calibration
         return found if self.calibrated and found is not None and found.timeline == timeline else None
 

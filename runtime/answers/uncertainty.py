@@ -1,6 +1,6 @@
 """How sure a step's time is: random operator times drawn from the regressors' intervals (docs/method.md)."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
 from statistics import NormalDist
@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question
-from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
-from kernelcast.runtime.operators import OPERATORS, Direction, Key, OperatorClass
+from kernelcast.runtime.bundle.factors import Factors
+from kernelcast.runtime.operators import Direction, Key
 from kernelcast.runtime.request.fields import TimelineKind
 
 DRAWS_CLOSED_FORM = 256
@@ -40,14 +40,14 @@ def drawn_times(
     times: OperatorTimes,
     questions: Sequence[Question],
     draws: int,
-    calibration: Calibration | None = None,
+    factors: Factors | None = None,
 ) -> NDArray[np.float64]:
     """Times of questions in µs, float64 [questions, 1 + draws]: the predicted one, then random ones.
 
     A random time is log-normal on either side of the predicted one, which is its median; its 5th and 95th percentile
     are the ends of the interval, which differ in distance where a device's peak cuts one off. A regressor's errors are
     taken as one: in a draw, all that it answers is as much too high or too low. The numbers are the same whenever they
-    are drawn. What `calibration` leaves open of a class's factor moves all operators of the class together.
+    are drawn. What `factors` leave open moves all operators together that share a factor.
     """
     answers = np.array([times.answers[one] for one in questions], dtype=np.float64).reshape(-1, 3)
     found = np.empty((len(questions), 1 + draws))
@@ -56,21 +56,20 @@ def drawn_times(
         median, low, high = np.log(answers.T)[:, :, None]
         normal = np.stack([_normal(times.sources[one], draws) for one in questions])
         found[:, 1:] = np.exp(median + np.where(normal < 0, median - low, high - median) / _SPREAD * normal)
-        if calibration is not None:
-            spreads = _class_spreads(calibration, draws)
-            classes = (OPERATORS[name].operator_class for (name, _), _, _ in questions)
-            found[:, 1:] *= np.stack([spreads[one] for one in classes])
+        if factors is not None:
+            spreads = (tuple(factors.log_spread_of(name)) for (name, _), _, _ in questions)
+            found[:, 1:] *= np.stack([drawn_factors(spread, draws) for spread in spreads])
     return found
 
 
-def unexplained(calibration: Calibration | None, draws: int) -> NDArray[np.float64]:
+def unexplained(factors: Factors | None, draws: int) -> NDArray[np.float64]:
     """Random factors of a whole step, float64 [draws]: what sums of operators get wrong.
 
-    With a calibration, what the measured steps kept after the correction; else a prior, `STEP_LOG_SPREAD`.
+    With factors, what the measured steps kept after the correction; else a prior, `STEP_LOG_SPREAD`.
     """
-    spread = STEP_LOG_SPREAD if calibration is None else calibration.residual
-    factors: NDArray[np.float64] = np.exp(spread * _normal(_RESIDUAL, draws))
-    return factors
+    spread = STEP_LOG_SPREAD if factors is None else factors.residual
+    found: NDArray[np.float64] = np.exp(spread * _normal(_RESIDUAL, draws))
+    return found
 
 
 def interval(time: float, drawn: Sequence[float] | NDArray[np.float64]) -> tuple[float, float]:
@@ -81,16 +80,15 @@ def interval(time: float, drawn: Sequence[float] | NDArray[np.float64]) -> tuple
     return min(time, float(low)), max(time, float(high))
 
 
-@lru_cache(maxsize=16)
-def _class_spreads(calibration: Calibration, draws: int) -> Mapping[OperatorClass, NDArray[np.float64]]:
-    """Random factors of every class, float64 [draws] each, around the calibration's own."""
-    normal = [
-        _normal((f"calibration {index}", Direction.ONCE), draws) for index in range(calibration.parameters)
-    ]
-    return {
-        one: np.exp(sum((weight * z for weight, z in zip(row, normal, strict=True)), np.zeros(draws)))
-        for one, row in zip(CLASSES, calibration.log_spread, strict=True)
-    }
+@lru_cache(maxsize=64)
+def drawn_factors(log_spread: tuple[float, ...], draws: int) -> NDArray[np.float64]:
+    """Random factors, float64 [draws], around a correction's own; those of one correction share their draws."""
+    # "calibration": what the numbers have been drawn by since there was no other correction.
+    normal = [_normal((f"calibration {index}", Direction.ONCE), draws) for index in range(len(log_spread))]
+    logs = sum((weight * z for weight, z in zip(log_spread, normal, strict=True)), np.zeros(draws))
+    found: NDArray[np.float64] = np.exp(logs)
+    found.flags.writeable = False
+    return found
 
 
 @lru_cache(maxsize=1024)

@@ -138,6 +138,14 @@ class Calibration:
             found[one] = (math.exp(value - half_width), math.exp(value + half_width))
         return found
 
+    def log_factor(self, operator: str) -> float:
+        """Natural logarithm of the factor of an operator's class."""
+        return self.log_factors[CLASSES.index(OPERATORS[operator].operator_class)]
+
+    def log_spread_of(self, operator: str) -> tuple[float, ...]:
+        """The row of `log_spread` of an operator's class."""
+        return self.log_spread[CLASSES.index(OPERATORS[operator].operator_class)]
+
     @property
     def mean_error_before(self) -> float:
         """Mean absolute error of the runs without the correction."""
@@ -203,13 +211,6 @@ class Calibration:
         )
 
 
-def factor_of(calibration: Calibration | None, operator: str) -> float:
-    """The factor of an operator's times; 1 without a calibration."""
-    if calibration is None:
-        return 1.0
-    return math.exp(calibration.log_factors[CLASSES.index(OPERATORS[operator].operator_class)])
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CalibrationUse:
     """The calibration of an answer's bundle: whether it was applied, and if not, why.
@@ -230,11 +231,11 @@ class CalibrationUse:
     summary: str
 
     @classmethod
-    def of(cls, calibration: Calibration, *, timeline: str, wanted: bool) -> Self:
-        """For a question with `timeline`; not `wanted`: switched off by the caller."""
+    def of(cls, calibration: Calibration, *, timeline: str, wanted: bool, instead: str = "") -> Self:
+        """For a question with `timeline`; not `wanted`: switched off by the caller; `instead`: what takes its place."""
         reason = "" if calibration.timeline == timeline else f"fitted for timeline {calibration.timeline}"
-        if not wanted:
-            reason = "switched off"
+        if not wanted or instead:
+            reason = f"{instead} takes its place" if wanted else "switched off"
         return cls(
             applied=not reason,
             reason=reason,

@@ -16,11 +16,12 @@ from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.memory import StageMemory
-from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.stack import StackUse
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
 from kernelcast.runtime.step.decomposition import Decomposition
 from kernelcast.runtime.step.layers.sizes import padded_vocabulary
@@ -136,6 +137,7 @@ class Provenance:
 
     `calibration` is None where the bundle has none; `collectives` is the fabric that answered them, None where they
     are the bundle's own and nothing describes them. `data` says whose measurements answered, where that is stated.
+    `stack` is None where none was asked for.
     """
 
     bundle: str
@@ -151,6 +153,15 @@ class Provenance:
     calibration: CalibrationUse | None = None
     collectives: FabricUse | None = None
     data: tuple[str, ...] = ()
+    stack: StackUse | None = None
+
+    def factor_of(self, operator: str) -> float:
+        """By what a stack or an applied calibration multiplied an operator's time."""
+        if self.stack is not None:
+            return self.stack.factor_of(operator)
+        if self.calibration is None or not self.calibration.applied:
+            return 1.0
+        return self.calibration.factors[OPERATORS[operator].operator_class.value]
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

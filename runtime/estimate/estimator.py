@@ -4,9 +4,10 @@ import os
 import threading
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
+from copy import copy
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Self, get_args
+from typing import Self
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question, Warnings, question
 from kernelcast.runtime.answers.bundle_times import BundleTimes
@@ -17,7 +18,7 @@ from kernelcast.runtime.answers.fabric_notes import DevicesPerNodeWarning, devic
 from kernelcast.runtime.answers.predictor import MAX_REMEMBERED, Predictor
 from kernelcast.runtime.answers.sources import SubstituteWarning
 from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
-from kernelcast.runtime.bundle.calibration import CalibrationUse
+from kernelcast.runtime.bundle.calibration import TIMELINES, CalibrationUse
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.catalogue.composition import load_bundle
 from kernelcast.runtime.errors import DataError, UsageError, shown
@@ -29,6 +30,7 @@ from kernelcast.runtime.estimate.defaults import (
 )
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.estimate import Components, Estimate, Memory, Provenance, StageEstimate
+from kernelcast.runtime.estimate.exposed_draws import exposed_draws
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.estimate.utilisation import peak_of
 from kernelcast.runtime.memory import on_cpu, precision_of, stage_memory
@@ -42,6 +44,7 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.stack import Stack, StackUse
 from kernelcast.runtime.step.calls import Call
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.timeline_kinds import check_simulated
@@ -55,7 +58,8 @@ class Estimator:
     """Predicts training steps from one bundle. Safe to use from several threads; keeps no file open.
 
     It remembers `remembered` estimates, and about `remembered_answers` answers of each regressor. A bundle's
-    calibration is applied to questions with the timeline that it was fitted for, unless `calibrated` is False.
+    calibration is applied to questions with the timeline that it was fitted for, unless `calibrated` is False. A
+    `stack` takes its place (docs/stacks.md); the exposed share is that of the layout (`Stack.fill`).
     """
 
     def __init__(
@@ -65,18 +69,22 @@ class Estimator:
         remembered: int = _MAX_REMEMBERED,
         remembered_answers: int = MAX_REMEMBERED,
         calibrated: bool = True,
+        stack: Stack | None = None,
     ) -> None:
         self.bundle = bundle
-        self.predictor = Predictor(bundle, remembered=remembered_answers, calibrated=calibrated)
+        self.stack = stack
+        self.predictor = Predictor(bundle, remembered=remembered_answers, calibrated=calibrated, stack=stack)
         self._most_remembered = remembered
-        self._provenance = {kind: _provenance(bundle, kind, calibrated) for kind in get_args(TimelineKind)}
+        self._provenance = {kind: _provenance(bundle, kind, calibrated, stack) for kind in TIMELINES}
         self._peak = peak_of(bundle)
         self._levels = bundle.levels
         self._lock = threading.Lock()
         self._remembered: OrderedDict[tuple[object, ...], Estimate] = OrderedDict()
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, calibrated: bool = True) -> Self:
+    def load(
+        cls, path: str | os.PathLike[str], *, calibrated: bool = True, stack: Stack | None = None
+    ) -> Self:
         """Read and verify a `.kcast` file, or take named hardware: `hardware:h100-sxm`.
 
         Without `calibrated`, a bundle's calibration is not applied.
@@ -85,7 +93,18 @@ class Estimator:
             UsageError: the hardware is unknown.
             DataError: the file is missing, damaged, or of another version.
         """
-        return cls(load_bundle(os.fspath(path)), calibrated=calibrated)
+        return cls(load_bundle(os.fspath(path)), calibrated=calibrated, stack=stack)
+
+    def with_stack(self, stack: Stack | None) -> Self:
+        """The same bundle asked for another stack; shares the loaded regressors and their answers."""
+        other = copy(self)
+        other.stack = stack
+        other.predictor = self.predictor.with_stack(stack)
+        calibrated = self.predictor.calibrated
+        other._provenance = {kind: _provenance(self.bundle, kind, calibrated, stack) for kind in TIMELINES}
+        other._lock = threading.Lock()
+        other._remembered = OrderedDict()
+        return other
 
     def predict(
         self,
@@ -158,13 +177,13 @@ class Estimator:
             bucket_entries=bucket_entries,
             element_bytes=element_bytes,
         )
-        calibration = self.predictor.calibration_for(timeline)
+        factors = self.predictor.factors_for(timeline)
         processes = processes_on_a_node(parallelism, used)
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
         answers = BundleTimes(
             self.predictor.at(processes),
-            calibration=calibration,
+            factors=factors,
             draws=draws,
             with_warnings=True,
             collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
@@ -178,11 +197,13 @@ class Estimator:
         times = step.times(timeline)
         steps_s = times.step_us / _US_PER_S
         step_time_s = float(steps_s[0])
+        if draws:
+            steps_s[1:] *= unexplained(factors, draws) * exposed_draws(
+                self.stack, engine, parallelism, timeline, step_us=float(times.step_us[0]), draws=draws
+            )
         return Estimate(
             step_time_s=step_time_s,
-            interval_s=interval(step_time_s, steps_s[1:] * unexplained(calibration, draws))
-            if with_interval
-            else None,
+            interval_s=interval(step_time_s, steps_s[1:]) if with_interval else None,
             timeline=timeline,
             bubble_share=_bubble_share(step, float(times.pipeline_us[0])),
             tokens_per_s=parallelism.samples_per_update * model.sequence_length / step_time_s,
@@ -346,7 +367,7 @@ def _seconds(time_us: float) -> float:
     return float(time_us) / _US_PER_S
 
 
-def _provenance(bundle: Bundle, timeline: TimelineKind, calibrated: bool) -> Provenance:
+def _provenance(bundle: Bundle, timeline: str, calibrated: bool, stack: Stack | None) -> Provenance:
     manifest = bundle.manifest
     calibration = manifest.calibration
     return Provenance(
@@ -362,5 +383,11 @@ def _provenance(bundle: Bundle, timeline: TimelineKind, calibrated: bool) -> Pro
         software=tuple(fingerprint.description for fingerprint in manifest.software),
         calibration=None
         if calibration is None
-        else CalibrationUse.of(calibration, timeline=timeline, wanted=calibrated),
+        else CalibrationUse.of(
+            calibration,
+            timeline=timeline,
+            wanted=calibrated,
+            instead="" if stack is None else f"stack {stack.name}",
+        ),
+        stack=None if stack is None else StackUse.of(stack),
     )

@@ -165,7 +165,6 @@ def _explain(
     ranges = zip(OPERATORS[entry.operator].features.items(), source_vector, entry.training_range, strict=True)
     outside = {one.feature for one in exceeded(entry, source_vector)}
     time_us, low_us, high_us = estimate.answers[asked]
-    calibration = estimate.provenance.calibration
     return Explanation(
         operator=key[0],
         role=role,
@@ -194,9 +193,7 @@ def _explain(
         ),
         entry=entry,
         factor=factor,
-        calibration_factor=1.0
-        if calibration is None or not calibration.applied
-        else calibration.factors[OPERATORS[key[0]].operator_class.value],
+        calibration_factor=estimate.provenance.factor_of(key[0]),
         time_us=time_us,
         low_us=low_us,
         high_us=high_us,

@@ -123,7 +123,7 @@ class _Sweep:
                 question = self.question
                 answers = BundleTimes(
                     predictor,
-                    calibration=predictor.calibration_for(question.timeline),
+                    factors=predictor.factors_for(question.timeline),
                     collectives=self.collectives,
                 )
                 self.answers.append(answers)

@@ -1,4 +1,4 @@
-"""What ships as package data: models by name, the device table; bundles, fabrics and stacks join them here."""
+"""What ships as package data: models by name, the device table; bundles, fabrics and stacks."""
 
 from pathlib import Path
 
@@ -22,3 +22,6 @@ BUNDLES = Path(__file__).resolve().parent / "bundles"
 
 POWER = Path(__file__).resolve().parent / "power.toml"
 """What devices draw, of those whose power was measured."""
+
+STACKS = Path(__file__).resolve().parent / "stacks"
+"""What software stacks do to sums of operators; `make stacks` makes them from the measured steps in validate/."""

@@ -156,6 +156,8 @@ def _question(estimate: Estimate) -> Markup:
         asked["peak of a device"] = (
             f"{amount(peak.flops_per_s, 'FLOP/s')} in {peak.dtype}, {peak.device} ({peak.source})"
         )
+    if source.stack is not None:
+        asked["stack"] = source.stack.summary
     if source.calibration is not None:
         asked["calibration"] = source.calibration.summary
     return section("The question", facts(asked))

@@ -1,0 +1,174 @@
+"""`kernelcast stack fit`."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
+from kernelcast.cli.stack_list import factor_texts
+from kernelcast.cli.tables import text_table
+from kernelcast.runtime.errors import DataError, UsageError, one_line, shown, shown_path
+from kernelcast.runtime.request.fields import OPTIONS
+from kernelcast.runtime.request.kinds import read_decimal
+from kernelcast.runtime.stack import NAMES, stack_toml
+from kernelcast.validate.stack_runs import FittedStack, StackScore, fit_stack
+from kernelcast.validate.steps import Score
+
+FORMAT = "kernelcast.stack/1"
+_FILE = click.Path(path_type=Path, dir_okay=False)
+
+
+@click.command(short_help="Fit a stack's factors to measured steps.")
+@click.argument("paths", metavar="RUNS...", nargs=-1, required=True, type=_FILE)
+@bundle_option
+@click.option(
+    "--fabric", metavar="NAME|FILE", default="", help=f"{OPTIONS['fabric'].help}  [default: the file's]"
+)
+@click.option(
+    "--fix",
+    "fixed",
+    metavar="FACTOR=VALUE",
+    multiple=True,
+    help=f"Set a factor instead of fitting it ({', '.join(NAMES)}); may be given several times.",
+)
+@click.option("--name", default="", metavar="NAME", help="The stack's name.  [default: the written file's]")
+@click.option(
+    "--software", default="", metavar="TEXT", help="What it is.  [default: what the runs files say]"
+)
+@click.option("--output", "-o", type=_FILE, help="Write the stack (TOML).  [default: only report]")
+@json_option
+def fit(
+    *,
+    paths: tuple[Path, ...],
+    bundle: str | None,
+    hardware: str | None,
+    fabric: str,
+    fixed: tuple[str, ...],
+    name: str,
+    software: str,
+    output: Path | None,
+    as_json: bool,
+) -> None:
+    """Fit what training software does to sums of operators to measured steps.
+
+    RUNS are files of measured steps (TOML, docs/validation.md), each predicted with the hardware and the fabric that it
+    names, unless others are given. The errors "left out" are of factors that were fitted without any step of the same
+    model; of one model alone, without any step of the same layout.
+
+    \b
+    kernelcast stack fit site.toml -o ours.toml
+    kernelcast stack fit site.toml --fix attention=1
+    """
+    given = bundle is not None or hardware is not None
+    found = fit_stack(
+        paths,
+        name=name or (output.stem if output is not None else "fitted"),
+        software=software,
+        fixed=dict(map(_fixed, fixed)),
+        bundle=chosen_bundle(bundle, hardware) if given else "",
+        fabric=fabric,
+    )
+    if output is not None:
+        try:
+            output.write_text(stack_toml(found.stack), encoding="utf-8")
+        except OSError as error:
+            raise DataError(f"{shown_path(output)}: cannot be written ({error.strerror})") from error
+    if as_json:
+        click.echo(json.dumps(_document(found), indent=2))
+        return
+    click.echo(_shown(found))
+    if output is not None:
+        click.echo(f"{one_line(str(output))}: written")
+
+
+def _fixed(text: str) -> tuple[str, float]:
+    name, _, number = text.partition("=")
+    value = read_decimal(number)
+    if value is None:
+        raise UsageError(f"--fix is {shown(text)}, expected a factor and its value, such as attention=1")
+    return name, float(value)
+
+
+def _document(found: FittedStack) -> dict[str, object]:
+    return {
+        "format": FORMAT,
+        "stack": asdict(found.stack),
+        "helps": found.helps,
+        "left_out_by": found.left_out_by,
+        "before": asdict(found.before),
+        "after": asdict(found.after),
+        "scores": [{"before": asdict(one.before), "left_out": asdict(one.left_out)} for one in found.scores],
+        "unpredicted": [{"label": label, "reason": reason} for label, reason in found.unpredicted],
+    }
+
+
+def _shown(found: FittedStack) -> str:
+    stack = found.stack
+    factors = [
+        (factor, text, "set" if factor in stack.fixed else "fitted")
+        for factor, text in zip(NAMES, factor_texts(stack), strict=True)
+    ]
+    lines = [f"{one_line(label)}: no part, {one_line(why)}" for label, why in found.unpredicted]
+    sections = [
+        f"{stack.name}: {stack.software}\n{stack.steps} steps of {', '.join(one.file for one in stack.runs)}",
+        text_table(("factor", "value (90 % interval)", ""), factors),
+        f"residual {stack.residual:.1%}; mean absolute error {_share(found.before)} before, "
+        f"{_share(found.after)} after".replace("%;", " %;"),
+    ]
+    if found.scores:
+        sections.append(_left_out(found.left_out_by, found.scores))
+    return "\n\n".join([*sections, *lines, _verdict(found)])
+
+
+def _left_out(by: str, scores: tuple[StackScore, ...]) -> str:
+    heads = (
+        by,
+        "steps",
+        "error before",
+        "absolute",
+        "in interval",
+        "left out",
+        "absolute",
+        "in interval",
+        "half-width",
+    )
+    rows = []
+    for one in scores:
+        before, left_out = one.before, one.left_out
+        rows.append(
+            (
+                before.model,
+                f"{before.steps}",
+                *(
+                    text
+                    for score in (before, left_out)
+                    for text in (_mean(score), _share(score), _inside(score))
+                ),
+                f"{left_out.median_half_width or 0:.1%}".replace("%", " %"),
+            )
+        )
+    return text_table(heads, rows)
+
+
+def _mean(score: Score) -> str:
+    return f"{score.mean_error or 0:+.1%}".replace("%", " %")
+
+
+def _share(score: Score) -> str:
+    return f"{score.mean_abs_error or 0:.1%}".replace("%", " %")
+
+
+def _inside(score: Score) -> str:
+    return f"{score.inside} of {score.predicted}"
+
+
+def _verdict(found: FittedStack) -> str:
+    if found.helps is None:
+        return "Of one layout alone nothing can be left out: nothing shows whether the stack helps with other steps."
+    if found.helps:
+        return (
+            f"The stack helps: steps of a {found.left_out_by} that had no part are predicted better with it."
+        )
+    return f"The stack does NOT help: steps of a {found.left_out_by} that had no part are predicted no better with it."

@@ -1,0 +1,67 @@
+"""`kernelcast stack list`."""
+
+import json
+import math
+from dataclasses import asdict
+
+import click
+
+from kernelcast.cli.options import json_option
+from kernelcast.cli.tables import text_table
+from kernelcast.runtime.stack import NAMES, Stack, shipped_stacks, stack_named
+
+_NORMAL_95 = 1.6448536269514722
+
+
+@click.command("list", short_help="List the software stacks that ship.")
+@json_option
+def list_(as_json: bool) -> None:
+    """List the software stacks that ship, with 90 % intervals of their factors and mean absolute errors.
+
+    \b
+    kernelcast stack list
+    """
+    found = [stack_named(name) for name in shipped_stacks()]
+    if as_json:
+        click.echo(json.dumps([asdict(one) for one in found], indent=2))
+        return
+    heads = (
+        "name",
+        "attention",
+        "other computing",
+        "exposed share",
+        "residual",
+        "steps",
+        "before",
+        "left out",
+    )
+    click.echo(text_table(heads, [_row(one) for one in found]))
+    for one in found:
+        click.echo(f"\n{one.name}: {one.software}")
+
+
+def _row(one: Stack) -> tuple[str, ...]:
+    errors = (_share(error) for error in (one.error_before, one.error_left_out))
+    return (
+        one.name,
+        *factor_texts(one),
+        f"{one.residual:.1%}".replace("%", " %"),
+        f"{one.steps or '-'}",
+        *errors,
+    )
+
+
+def factor_texts(one: Stack) -> list[str]:
+    """The factors, each with its 90 % interval where it has one."""
+    return [_factor(getattr(one, name), one.log_covariance[index][index]) for index, name in enumerate(NAMES)]
+
+
+def _factor(value: float, log_variance: float) -> str:
+    if not log_variance:
+        return f"{value:.3f}"
+    width = math.exp(_NORMAL_95 * math.sqrt(log_variance))
+    return f"{value:.3f} ({value / width:.3f} to {value * width:.3f})"
+
+
+def _share(error: float | None) -> str:
+    return "-" if error is None else f"{error:.1%}".replace("%", " %")

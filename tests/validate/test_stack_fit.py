@@ -1,0 +1,171 @@
+"""Stacks fitted to made-up steps whose factors are known, and what is left out."""
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from kernelcast.cli.stack_fit import fit as fit_command
+from kernelcast.runtime import Estimator, UsageError
+from kernelcast.runtime.stack import read_stack
+from kernelcast.validate.runs import RunsFile
+from kernelcast.validate.stack_runs import fit_stack
+from kernelcast.validate.steps import score_steps
+
+Make = Callable[..., Path]
+HEAD = """
+site = "a site"
+hardware = "something"
+source = "a test"
+stack = "some software"
+[defaults]
+gpus_per_node = 8
+micro_batch = 1
+micro_batches = 2
+pp = 1
+tp = 1
+dp = 1
+"""
+MODEL = """
+[models.gpt-{layers}]
+hidden_size = 64
+sequence_length = 8
+attention_heads = 8
+layers = {layers}
+vocabulary_size = 100
+"""
+
+
+def runs_file(
+    bundle: Path, folder: Path, factors: Mapping[int, float], name: str = "runs.toml", layout: str = ""
+) -> Path:
+    """A step of every number of layers, that takes as many times as long as predicted."""
+    path = folder / name
+
+    def text(times_s: Mapping[int, float]) -> str:
+        runs = (
+            f'[[runs]]\nmodel = "gpt-{layers}"\n{layout}\nmeasured_s = {time_s!r}\n'
+            for layers, time_s in times_s.items()
+        )
+        return HEAD + "".join(MODEL.format(layers=layers) for layers in factors) + "".join(runs)
+
+    path.write_text(text(dict.fromkeys(factors, 1.0)))
+    estimator = Estimator.load(bundle)
+    predicted_s = [
+        estimator.predict(model=run.model, parallelism=run.parallelism, cluster=run.cluster).step_time_s
+        for run in RunsFile.read(path).runs
+    ]
+    path.write_text(
+        text({one: factor * s for (one, factor), s in zip(factors.items(), predicted_s, strict=True)})
+    )
+    return path
+
+
+def test_steps_of_exactly_1_1_times_the_sum_give_1_1(tmp_path: Path, make_bundle: Make) -> None:
+    bundle = make_bundle()
+    path = runs_file(bundle, tmp_path, dict.fromkeys(range(1, 41), 1.1))
+    found = fit_stack([path], name="ours", fixed={"attention": 1.1}, bundle=str(bundle))
+    assert found.stack.compute == pytest.approx(1.1, rel=1e-3)
+    assert found.stack.attention == 1.1
+    assert found.stack.error_before == pytest.approx(1 - 1 / 1.1, abs=1e-6)
+    assert found.stack.error_after == pytest.approx(0, abs=1e-3)
+    assert found.stack.error_left_out == pytest.approx(0, abs=1e-3)
+    assert found.helps
+    # Far below what is not known before any step: 40 steps agree.
+    assert found.stack.residual < 0.015
+
+
+def test_a_factor_of_attention_is_told_from_that_of_all_else(tmp_path: Path, make_bundle: Make) -> None:
+    # Attention takes half of the steps of long models, next to nothing of the others', which spend it on the loss.
+    slow = make_bundle({"flash_attention": 75.0, "cross_entropy": 2000.0}, name="slow.kcast")
+    slower = make_bundle({"flash_attention": 90.0, "cross_entropy": 2000.0}, name="slower.kcast")
+    path = runs_file(slower, tmp_path, dict.fromkeys(range(1, 81, 2), 1.0))
+    stack = fit_stack([path], name="ours", bundle=str(slow)).stack
+    assert stack.attention == pytest.approx(1.2, rel=0.02)
+    assert stack.compute == pytest.approx(1.0, rel=0.01)
+
+
+def test_what_no_step_shows_stays_as_it_was_assumed(tmp_path: Path, make_bundle: Make) -> None:
+    bundle = make_bundle()
+    path = runs_file(bundle, tmp_path, {2: 1.2, 4: 1.2})
+    stack = fit_stack([path], name="ours", bundle=str(bundle)).stack
+    assert stack.exposed_share == pytest.approx(0.25)
+    assert stack.log_covariance[2][2] == pytest.approx(0.25)
+    # Attention takes little of these steps: it moves less than all else, and stays less sure.
+    assert 1.0 < stack.attention < 1.1 < stack.compute < 1.25
+    assert stack.log_covariance[0][0] > 4 * stack.log_covariance[1][1]
+
+
+def test_all_may_be_set(tmp_path: Path, make_bundle: Make) -> None:
+    bundle = make_bundle()
+    path = runs_file(bundle, tmp_path, {2: 1.2, 4: 1.2})
+    fixed = {"attention": 1.0, "compute": 1.3, "exposed_share": 0.0}
+    stack = fit_stack([path], name="ours", fixed=fixed, bundle=str(bundle)).stack
+    assert {name: getattr(stack, name) for name in fixed} == fixed
+    assert set(stack.fixed) == set(fixed)
+    assert not any(value for row in stack.log_covariance for value in row)
+
+
+def test_steps_left_out_have_no_part_in_their_own_prediction(tmp_path: Path, make_bundle: Make) -> None:
+    bundle = make_bundle()
+    factors = {2: 1.1, 4: 1.2, 8: 1.05, 16: 1.15}
+    usual = fit_stack([runs_file(bundle, tmp_path, factors)], name="ours", bundle=str(bundle))
+    odd = fit_stack([runs_file(bundle, tmp_path, factors | {4: 2.4})], name="ours", bundle=str(bundle))
+    errors = [[one.left_out.mean_error for one in found.scores] for found in (usual, odd)]
+    assert [one.left_out.model for one in usual.scores] == ["gpt-2", "gpt-4", "gpt-8", "gpt-16", "all"]
+    # The step takes twice as long, its prediction is the same; the others are predicted by it.
+    assert 1 + (errors[1][1] or 0) == pytest.approx((1 + (errors[0][1] or 0)) / 2, rel=1e-12)
+    assert errors[1][0] != pytest.approx(errors[0][0], rel=1e-3)
+    assert usual.stack.compute < odd.stack.compute
+
+
+def test_of_one_model_layouts_are_left_out(tmp_path: Path, make_bundle: Make) -> None:
+    bundle = make_bundle()
+    path = runs_file(bundle, tmp_path, {4: 1.1})
+    text = path.read_text()
+    alone = fit_stack([path], name="ours", bundle=str(bundle))
+    assert (alone.left_out_by, alone.scores, alone.helps) == ("layout", (), None)
+    path.write_text(text + text[text.index("[[runs]]") :].replace("\nmeasured_s", "pp = 2\nmeasured_s"))
+    found = fit_stack([path], name="ours", bundle=str(bundle))
+    assert [one.before.model for one in found.scores] == ["1-1-1", "2-1-1", "all"]
+
+
+def test_the_command_prints_writes_and_is_understood(tmp_path: Path, make_bundle: Make) -> None:
+    bundle = make_bundle()
+    path, output = runs_file(bundle, tmp_path, {2: 1.1, 4: 1.2}), tmp_path / "ours.toml"
+    words = [str(path), "--bundle", str(bundle), "--fix", "attention=1", "-o", str(output)]
+    shown = CliRunner().invoke(fit_command, words, catch_exceptions=False).output
+    assert "ours: some software" in shown
+    assert "2 steps of runs.toml" in shown
+    assert "left out" in shown
+    document = json.loads(CliRunner().invoke(fit_command, [*words, "--json"], catch_exceptions=False).output)
+    page = (Path(__file__).resolve().parents[2] / "docs" / "json.md").read_text(encoding="utf-8")
+    section = page.split("## `kernelcast.stack/1`")[1].split("\n## ")[0]
+    for name in {*document, *document["stack"]} - {"format"}:
+        assert f"`{name}`" in section, f"{name} is not in docs/json.md"
+    stack = read_stack(output)
+    assert stack.compute == document["stack"]["compute"]
+    [scored] = score_steps([path], bundle=str(bundle), stack=stack)
+    assert scored.is_fitted
+    assert [step.error for step in scored.steps] == pytest.approx(
+        [stack.compute / 1.1 - 1, stack.compute / 1.2 - 1], abs=0.02
+    )
+
+
+@pytest.mark.parametrize(
+    ("fixed", "complaint"),
+    [
+        ({"speed": 1.0}, "fixed 'speed' is unknown, expected one of attention, compute, exposed_share"),
+        ({"compute": 11.0}, "fixed compute is 11, expected 0.1 to 10"),
+        ({"exposed_share": 1.5}, "fixed exposed_share is 1.5, expected 0 to 1"),
+    ],
+)
+def test_a_wrong_fixed_factor_is_refused(
+    tmp_path: Path, make_bundle: Make, fixed: dict[str, float], complaint: str
+) -> None:
+    bundle = make_bundle()
+    path = runs_file(bundle, tmp_path, {2: 1.1})
+    with pytest.raises(UsageError, match=complaint):
+        fit_stack([path], name="ours", fixed=fixed, bundle=str(bundle))

@@ -1,0 +1,170 @@
+"""Fits what a software stack does to sums of operators to measured steps, and leaves out each model in turn.
+
+The logarithms of the three factors have a normal prior; log(measured / predicted) of a step is normal around 0. A step
+is linearised in the logarithms, solved, and linearised again until they converge (Gauss-Newton); the residual spread is
+found along with them (docs/stacks.md).
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime import UsageError
+from kernelcast.runtime.answers.asking import Question
+from kernelcast.runtime.errors import shown
+from kernelcast.runtime.estimate.engine import Engine
+from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.request.fields import DEGREES
+from kernelcast.runtime.stack import NAMES, Stack
+from kernelcast.runtime.stack.stack import DEFAULT_SHARE, LARGEST_FACTOR, factor_index
+from kernelcast.validate.runs import MeasuredRun
+
+Array = NDArray[np.float64]
+
+PRIOR: Mapping[str, tuple[float, float]] = {
+    "attention": (1.0, 0.15),
+    "compute": (1.0, 0.15),
+    "exposed_share": (DEFAULT_SHARE, 0.5),
+}
+"""Median of every factor before any step is seen, and the standard deviation of its logarithm. A share between 0.11 and
+0.57 (90 %) holds the quarter (A100) to half (H100) of the gathers that FSDP steps show."""
+RESIDUAL, RESIDUAL_STEPS = 0.05, 2.0
+"""The residual spread before any step is seen (the mean error of the method's authors' predictions), and how many steps
+that counts as."""
+
+_EXPOSED = NAMES.index("exposed_share")
+_STEP = 1e-3  # of logarithms, for derivatives
+_ITERATIONS, _CONVERGED = 30, 1e-6
+_DECIMALS = 6  # kept in the file: the last bits of linear algebra differ between machines
+_US_PER_S = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class FittedStep:
+    """A measured step, and its prediction without a stack as a function of the logarithms of the factors."""
+
+    run: MeasuredRun
+    estimate: Estimate
+
+    def step_s(self, logs: Array) -> Array:
+        """Times of the step, float64 [settings], for logarithms [settings, 3]: all of one exposed share."""
+        factors = np.exp(np.column_stack([logs[:, :_EXPOSED], np.zeros(len(logs))]))
+        one = self.estimate
+
+        def times_us(asked: Sequence[Question]) -> Array:
+            # Collectives, in the last column, keep their time; operators left out of the sum take none.
+            columns = [_EXPOSED if (i := factor_index(key[0])) is None else i for key, _, _ in asked]
+            own = np.array([one.answers[each][0] if each in one.answers else 0.0 for each in asked])
+            return own[:, None] * factors.T[columns]
+
+        engine = Engine(
+            one.model,
+            one.cluster,
+            one.bucket_entries,
+            times_us,
+            draws=len(logs) - 1,
+            element_bytes=one.parts.element_bytes,
+        )
+        share = min(1.0, math.exp(logs[0, _EXPOSED]))
+        [step] = engine.configurations(Layouts.of(replace(one.parallelism, exposed_share=share)))
+        return step.times(one.timeline).step_us / _US_PER_S
+
+    def linearised(self, logs: Array) -> tuple[float, Array]:
+        """log(measured / predicted), and the derivatives of the predicted logarithm by those of the factors [3]."""
+        moved = logs + _STEP * np.eye(len(NAMES))
+        times_s = self.step_s(np.vstack([logs, moved[:_EXPOSED]]))
+        # Downwards: the share ends at 1.
+        less_s = self.step_s((logs - _STEP * np.eye(len(NAMES))[_EXPOSED])[None])
+        slopes = np.append(np.log(times_s[1:] / times_s[0]), np.log(times_s[0] / less_s[0])) / _STEP
+        return math.log(self.run.measured_s / float(times_s[0])), slopes
+
+
+def fit(steps: Sequence[FittedStep], fixed: Mapping[str, float]) -> Stack:
+    """A stack of the factors that explain the steps; those `fixed` keep their value.
+
+    A model's n steps count as √n: between one, as if their errors were all the same, and n, as if they were
+    independent.
+
+    Raises:
+        UsageError: there are no steps, or a fixed factor is unknown or out of bounds.
+    """
+    check_fixed(fixed)
+    if not steps:
+        raise UsageError("there are no measured steps, expected at least one")
+    medians = np.log([PRIOR[name][0] for name in NAMES])
+    free = np.array([name not in fixed for name in NAMES])
+    precision = np.diag([1 / PRIOR[name][1] ** 2 for name in NAMES])[np.ix_(free, free)]
+    logs = medians.copy()
+    # The logarithm of 0 is never used in a product.
+    logs[~free] = [math.log(max(fixed[name], 1e-9)) for name in NAMES if name in fixed]
+    per_model = Counter(step.run.model.name for step in steps)
+    weights = np.array([1 / math.sqrt(per_model[step.run.model.name]) for step in steps])
+    largest = math.log(LARGEST_FACTOR)
+    variance, covariance = RESIDUAL**2, np.zeros((len(NAMES), len(NAMES)))
+    for iteration in range(_ITERATIONS):
+        rows = [step.linearised(logs) for step in steps]
+        left = np.array([one for one, _ in rows])
+        slopes = np.array([slope for _, slope in rows])[:, free]
+        weighted = slopes.T * weights / variance
+        inverse = np.linalg.inv(weighted @ slopes + precision)
+        moved = inverse @ (weighted @ left - precision @ (logs - medians)[free])
+        # Half steps later on: whole ones can oscillate between two pieces of a maximum.
+        moved = moved if iteration < _ITERATIONS // 2 else moved / 2
+        logs[free] = np.clip(logs[free] + moved, -largest, largest)
+        logs[_EXPOSED] = min(logs[_EXPOSED], 0.0)
+        covariance[np.ix_(free, free)] = inverse
+        rest = left - slopes @ moved
+        previous = variance
+        variance = (RESIDUAL_STEPS * RESIDUAL**2 + float(weights @ rest**2)) / (
+            RESIDUAL_STEPS + float(weights.sum())
+        )
+        if np.abs(moved).max(initial=0.0) < _CONVERGED and abs(variance / previous - 1) < 1e-3:
+            break
+    found = [
+        fixed.get(name, round(float(one), _DECIMALS)) for name, one in zip(NAMES, np.exp(logs), strict=True)
+    ]
+    symmetric = np.round((covariance + covariance.T) / 2, 9) + 0.0
+    attention, compute, exposed_share = found
+    return Stack(
+        name="fitted",
+        software="not said",
+        source="measured steps",
+        attention=attention,
+        compute=compute,
+        exposed_share=exposed_share,
+        residual=round(math.sqrt(variance), _DECIMALS),
+        log_covariance=tuple(map(tuple, symmetric.tolist())),
+        fixed=tuple(fixed),
+    )
+
+
+def check_fixed(fixed: Mapping[str, float]) -> None:
+    """Check factors that are set.
+
+    Raises:
+        UsageError: a name is unknown or a value out of bounds.
+    """
+    for name, value in fixed.items():
+        if name not in NAMES:
+            raise UsageError(f"fixed {shown(name)} is unknown, expected one of {', '.join(NAMES)}")
+        low, high = (0.0, 1.0) if name == "exposed_share" else (1 / LARGEST_FACTOR, LARGEST_FACTOR)
+        if not low <= value <= high:
+            raise UsageError(f"fixed {name} is {value:g}, expected {low:g} to {high:g}")
+
+
+def left_out_by(steps: Sequence[MeasuredRun]) -> tuple[str, list[str]]:
+    """What is left out in turn, and whose each step is: models; layouts (pp-tp-dp) where there is one model alone."""
+    models = [step.model.name for step in steps]
+    if len(set(models)) > 1:
+        return "model", models
+    return "layout", [layout_name(step) for step in steps]
+
+
+def layout_name(run: MeasuredRun) -> str:
+    """A run's degrees, as in `2-1-4`."""
+    return "-".join(str(getattr(run.parallelism, name)) for name in DEGREES)
