@@ -11,7 +11,7 @@ A layout is checked when it is made, a model when it is read, and both together 
 ...     model=load_model("gpt-20b"), parallelism=layout, cluster=Cluster(gpus_per_node=4)
 ... )
 >>> [stage.layers for stage in estimate.stages]
-[11, 12, 12, 9]
+[11, 11, 11, 11]
 
 An estimate is immutable. It has the step time with its interval, the paper's components, stages, operators, memory
 and warnings:
