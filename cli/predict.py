@@ -31,6 +31,7 @@ from kernelcast.cli.sizes import parse_size
 from kernelcast.runtime import Estimator, UsageError, load_model
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
+from kernelcast.runtime.estimate.stated_software import other_software, software_warning
 from kernelcast.runtime.intent.answer import answer
 from kernelcast.runtime.intent.comparison import compare
 from kernelcast.runtime.intent.open_request import read_open_request
@@ -57,6 +58,9 @@ from kernelcast.runtime.stack import find_stack
 @click.option("--db", "database", metavar="FILE", help="Database for --explain: shows the nearest samples.")
 @click.option("--trace", metavar="FILE", help="Write the simulated step as a Chrome trace (ui.perfetto.dev).")
 @click.option("--html", metavar="FILE", help="Write a page: timeline, shares, memory, operators.")
+@click.option(
+    "--software", metavar="NAMES", help="What the job runs with: warns of what no measurement names."
+)
 @as_option
 @click.option("--json", "as_json", is_flag=True, help=f"Print the estimate as JSON ({ESTIMATE_FORMAT}).")
 def predict(
@@ -71,6 +75,7 @@ def predict(
     database: str | None,
     trace: str | None,
     html: str | None,
+    software: str | None,
     framework: str | None,
     as_json: bool,
     **fields: Any,
@@ -130,6 +135,7 @@ def predict(
     [(name, estimator)] = estimators.items()
     found = answer(estimator, wish, given, model=model, fabric=fabric, price_per_gpu_hour=wish.price(name))
     estimate = found.estimate
+    others = () if software is None else other_software(software, estimate.provenance)
     files.write(estimate)
     explanations = (
         ()
@@ -140,6 +146,8 @@ def predict(
         print_layout(framework, estimate)
     elif as_json:
         values = found.to_dict()
+        if software is not None:
+            values["other_software"] = list(others)
         if explained is not None:
             values["explanations"] = [explanation.to_dict() for explanation in explanations]
         click.echo(json.dumps(values, indent=2))
@@ -147,3 +155,5 @@ def predict(
         click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
     else:
         click.echo(render_answer(found))
+        if warning := software_warning(others, estimate.provenance):
+            click.echo(f"warning: {warning}")

@@ -91,6 +91,16 @@ def test_it_says_how_well_measured_steps_on_it_were_predicted() -> None:
     assert "no prediction of a step was compared" in run(hardware, "l40s").stdout
 
 
+def test_it_warns_where_the_job_s_software_is_not_that_of_the_measurements() -> None:
+    asked = ["--hardware", "h100-sxm", *LAYOUT, "--software", "sglang 0.5.14, TransformerEngine 2.11"]
+    warning = run(predict, *asked).stdout.splitlines()[-1]
+    assert warning.startswith(
+        "warning: software: no measurement names TransformerEngine 2.11; they are of H100 SXM"
+    )
+    assert json.loads(run(predict, *asked, "--json").stdout)["other_software"] == ["TransformerEngine 2.11"]
+    assert isinstance(run(predict, *asked[:-1], " , ").exception, UsageError)
+
+
 def test_a_device_can_be_written_as_one_bundle(tmp_path: Path) -> None:
     output = tmp_path / "h200.kcast"
     assert run(hardware, "h200-sxm", "-o", str(output)).exit_code == 0
