@@ -56,7 +56,7 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
             Share(name=name, style=style, time_s=time_s)
             for name, style, time_s in (
                 ("tensor-parallel collectives", "tensor", tensor_parallel_s),
-                ("ZeRO collectives that passes do not hide", "sharded", exposed_s),
+                ("collectives beside computing", "sharded", exposed_s),
                 ("waiting for transfers between stages", "transfer", waits.transfers_us * _US),
                 ("waiting for other stages (bubble)", "bubble", waits.stages_us * _US),
                 ("data-parallel all-reduce that does not hide", "reduce", waits.reduce_us * _US),

@@ -38,7 +38,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_list() -> None:
     lines = run("fabric list").output.splitlines()
-    assert [line.split()[0] for line in lines[2:]] == list(shipped_fabrics())
+    *listed, empty, measured = lines[2:]
+    assert [line.split()[0] for line in listed] == list(shipped_fabrics())
+    assert (empty, measured) == ("", "Measured collectives: perlmutter-measured, vista-measured.")
     found = json.loads(run("fabric list --json").output)
     assert [one["name"] for one in found] == list(shipped_fabrics())
 
