@@ -7,22 +7,25 @@ together, and every regressor is asked once for all of them.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
+from kernelcast.runtime.estimate.cuts import Cuts, better_ends, columns_of
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.calls import Calls
-from kernelcast.runtime.step.chunk_times import BlockTimes, chunk_times, exposed_us, sum_of
+from kernelcast.runtime.step.chunk_times import BlockTimes, ChunkTimes, chunk_times, exposed_us, sum_of
 from kernelcast.runtime.step.decomposition import Chunk, Decomposition, StageKind, chunks_of, stage_kinds
+from kernelcast.runtime.step.partition import partition
 
 PieceKey = tuple[object, ...]
 """Kind of piece, and the values of the columns that it depends on."""
@@ -125,30 +128,66 @@ class Engine:
 
         Layouts that need what has no answer are left out.
         """
-        sharded = (layouts["zero"] >= 2) & (layouts.replicas > 1)
-        found = []
-        for structure, rows in structures(
-            layouts["schedule"], layouts["pp"], layouts["virtual_stages"], sharded.astype(np.int64)
-        ):
-            chunks = chunks_of(self.model, layouts.parallelism(int(rows[0])))
-            found.append((structure, rows, chunks, stage_kinds(chunks, structure.pp)))
+        found = [
+            (structure, rows, self._cuts(layouts.take(rows), structure))
+            for structure, rows in _structures(layouts)
+        ]
         requests: list[tuple[Layouts, Sequence[_Kind]]] = [(layouts, (_MICRO_BATCH, _SEND, _SHARDS))]
-        for _, rows, _, stages in found:
-            requests.append((layouts.take(rows), [_update(stage) for stage in dict.fromkeys(stages)]))
+        for _, rows, cuts in found:
+            requests.append((layouts.take(rows), [_update(stage) for stage in cuts.stage_kinds]))
         prices, *updates = self._price(requests)
-        for (structure, rows, chunks, stages), own in zip(found, updates, strict=True):
-            step = max(1, _MAX_ELEMENTS // (len(chunks) * (1 + self.draws)))
+        for (structure, rows, cuts), own in zip(found, updates, strict=True):
+            step = max(1, _MAX_ELEMENTS // (len(cuts.chunks[0]) * (1 + self.draws)))
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
                 of_update = np.arange(first, first + len(part))
-                yield from self._group(layouts, structure, chunks, stages, prices, own, part, of_update)
+                yield from self._group(layouts, structure, cuts, prices, own, part, of_update)
+
+    def balanced(self, layouts: Layouts) -> Layouts:
+        """The layouts with their layers spread by time: fewer on a chunk that holds an end of the model.
+
+        A layout keeps its even split where the slowest chunk is not shorter otherwise, or where all but one of its
+        micro-batches gain less by that than the update of the fuller stages takes longer. Of an engine without draws.
+        """
+        is_cut = np.flatnonzero((layouts["pp"] > 1) & (layouts["pp"] <= self.model.layers))
+        if not len(is_cut):
+            return layouts
+        own, share, layers = layouts.take(is_cut), layouts.of_stack("exposed_share"), self.model.layers
+        # Updates grow with the layers alike in every layout, so two stages tell what a layer adds.
+        half, whole = (
+            _update(StageKind(layers=held, first=False, last=False)) for held in (layers // 2, layers)
+        )
+        [prices] = self._price([(own, (_MICRO_BATCH, _SHARDS, half, whole))])
+        ends = np.full((2, len(layouts)), AS_SPLIT, dtype=np.int64)
+        for structure, rows in _structures(own):
+            if structure.pp * structure.virtual_stages > layers:
+                continue
+            blocks = [self._block(prices, structure, index, rows, share) for index in (_FIRST, _LAYER, _LAST)]
+            half_us, whole_us = (
+                sum_of([prices.of(kind, part, rows) for part in range(3)]) for kind in (half, whole)
+            )
+            ends[:, is_cut[rows]] = better_ends(
+                partition(layers, structure.pp, structure.virtual_stages),
+                partial(_whole_us, structure, blocks, share),
+                passes=own["micro_batches"][rows] - 1,
+                # A stage has a layer more on each of its chunks; so it gains on each of their passes.
+                update_us=(whole_us - half_us) / (layers - layers // 2),
+            )
+        return layouts.with_ends(ends, self.model.layers)
+
+    def _cuts(self, layouts: Layouts, structure: Structure) -> Cuts:
+        """The cuts of layouts of one structure."""
+        distinct, whose = layouts.take(slice(0, 1)), np.zeros(len(layouts), dtype=np.intp)
+        if (layouts.ends != AS_SPLIT).any():
+            distinct, whose = layouts.distinct("first_layers", "last_layers")
+        chunks = [chunks_of(self.model, distinct.parallelism(row)) for row in range(len(distinct))]
+        return Cuts(chunks, [stage_kinds(cut, structure.pp) for cut in chunks], whose)
 
     def _group(
         self,
         layouts: Layouts,
         structure: Structure,
-        chunks: tuple[Chunk, ...],
-        stages: tuple[StageKind, ...],
+        cuts: Cuts,
         prices: _Prices,
         updates: _Prices,
         rows: Rows,
@@ -157,19 +196,22 @@ class Engine:
         """The layouts at `rows`, which are those at `of_update` of the structure's updates."""
         share = layouts.of_stack("exposed_share")
         blocks = [self._block(prices, structure, index, rows, share) for index in (_FIRST, _LAYER, _LAST)]
+        whose = np.repeat(cuts.whose[of_update], 1 + self.draws)
         arrays = _per_chunk(
             structure,
-            chunks,
+            cuts.chunks,
+            whose,
             blocks,
             prices.of(_SEND, 0, rows),
             exposed_share=share,
         )
-        of_kind = {
-            stage: [updates.of(_update(stage), part, of_update) for part in range(3)]
-            for stage in dict.fromkeys(stages)
-        }
         gradients, optimizer, gather = (
-            _stacked([of_kind[stage][part] for stage in stages]) for part in range(3)
+            columns_of(
+                {stage: updates.of(_update(stage), part, of_update) for stage in cuts.stage_kinds},
+                cuts.stages,
+                whose,
+            )
+            for part in range(3)
         )
         arrays |= {"all_reduce_us": gradients, "update_us": optimizer + gather}
         rows = np.repeat(rows, 1 + self.draws)
@@ -284,37 +326,61 @@ class Engine:
         return dict(zip(wanted, np.split(totals, ends[:-1]), strict=True))
 
 
+def _structures(layouts: Layouts) -> list[tuple[Structure, Rows]]:
+    sharded = (layouts["zero"] >= 2) & (layouts.replicas > 1)
+    columns = (layouts["schedule"], layouts["pp"], layouts["virtual_stages"], sharded.astype(np.int64))
+    return structures(*columns) if len(layouts) else []
+
+
+def _chunk_times(
+    structure: Structure,
+    blocks: Sequence[BlockTimes],
+    exposed_share: float,
+    *,
+    first: bool,
+    layers: int,
+    last: bool,
+) -> ChunkTimes:
+    return chunk_times(
+        first=blocks[_FIRST] if first else None,
+        layer=blocks[_LAYER],
+        layers=layers,
+        last=blocks[_LAST] if last else None,
+        sharded=structure.is_sharded,
+        split=structure.is_split,
+        exposed_share=exposed_share,
+    )
+
+
+def _whole_us(
+    structure: Structure, blocks: Sequence[BlockTimes], share: float, first: bool, layers: int, last: bool
+) -> Times:
+    times = _chunk_times(structure, blocks, share, first=first, layers=layers, last=last)
+    return times.forward_us + times.backward_us + times.weight_us
+
+
 def _per_chunk(
     structure: Structure,
-    chunks: tuple[Chunk, ...],
+    cuts: Sequence[tuple[Chunk, ...]],
+    whose: Rows,
     blocks: Sequence[BlockTimes],
     send_us: Times,
     *,
     exposed_share: float,
 ) -> dict[str, Times]:
-    """Passes and sends, arrays [configs, chunks] by their names in `Durations`."""
-    kinds = [(chunk.first, chunk.layers, chunk.last) for chunk in chunks]
+    """Passes and sends, arrays [configs, chunks] by their names in `Durations`; `whose` cut a configuration has."""
+    kinds = [[(chunk.first, chunk.layers, chunk.last) for chunk in chunks] for chunks in cuts]
     known = {
-        (first, layers, last): chunk_times(
-            first=blocks[_FIRST] if first else None,
-            layer=blocks[_LAYER],
-            layers=layers,
-            last=blocks[_LAST] if last else None,
-            sharded=structure.is_sharded,
-            split=structure.is_split,
-            exposed_share=exposed_share,
+        (first, layers, last): _chunk_times(
+            structure, blocks, exposed_share, first=first, layers=layers, last=last
         )
-        for first, layers, last in dict.fromkeys(kinds)
+        for first, layers, last in dict.fromkeys(kind for cut in kinds for kind in cut)
     }
     arrays = {
-        name: _stacked([getattr(known[kind], name) for kind in kinds])
+        name: columns_of({kind: getattr(times, name) for kind, times in known.items()}, kinds, whose)
         for name in ("forward_us", "backward_us", "weight_us")
     }
     for name, none_at in (("send_forward_us", -1), ("send_backward_us", 0)):
-        arrays[name] = np.repeat(send_us[:, None], len(chunks), axis=1)
+        arrays[name] = np.repeat(send_us[:, None], len(kinds[0]), axis=1)
         arrays[name][:, none_at] = 0
     return arrays
-
-
-def _stacked(columns: Sequence[Times]) -> Times:
-    return np.stack(columns, axis=1)

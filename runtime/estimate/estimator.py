@@ -6,6 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Self
 
@@ -170,6 +171,18 @@ class Estimator:
             (cluster, "asked") if cluster is not None else self._default_cluster(parallelism, fabric)
         )
         element_bytes = precision_of(self.bundle.manifest.dtype).element
+        factors = self.predictor.factors_for(timeline)
+        processes = processes_on_a_node(parallelism, used)
+        times = partial(
+            BundleTimes,
+            self.predictor.at(processes),
+            factors=factors,
+            collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
+        )
+        parallelism.check(model)
+        if parallelism.layer_split == "balanced" and parallelism.layer_counts is None:
+            engine = Engine(model, used, bucket_entries, times(), element_bytes=element_bytes)
+            parallelism = engine.balanced(Layouts.of(parallelism)).parallelism(0)
         parts = decompose(
             model=model,
             parallelism=parallelism,
@@ -177,35 +190,27 @@ class Estimator:
             bucket_entries=bucket_entries,
             element_bytes=element_bytes,
         )
-        factors = self.predictor.factors_for(timeline)
-        processes = processes_on_a_node(parallelism, used)
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
-        answers = BundleTimes(
-            self.predictor.at(processes),
-            factors=factors,
-            draws=draws,
-            with_warnings=True,
-            collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
-        )
+        answers = times(draws=draws, with_warnings=True)
         engine = Engine(model, used, bucket_entries, answers, draws=draws, element_bytes=element_bytes)
         found = list(engine.configurations(Layouts.of(parallelism)))
         if answers.problems:
             problem = next(iter(answers.problems.values()))
             raise DataError(f"{problem} (needed by model {model.name})")
         [step] = found
-        times = step.times(timeline)
-        steps_s = times.step_us / _US_PER_S
+        found_us = step.times(timeline)
+        steps_s = found_us.step_us / _US_PER_S
         step_time_s = float(steps_s[0])
         if draws:
             steps_s[1:] *= unexplained(factors, draws) * exposed_draws(
-                self.stack, engine, parallelism, timeline, step_us=float(times.step_us[0]), draws=draws
+                self.stack, engine, parallelism, timeline, step_us=float(found_us.step_us[0]), draws=draws
             )
         return Estimate(
             step_time_s=step_time_s,
             interval_s=interval(step_time_s, steps_s[1:]) if with_interval else None,
             timeline=timeline,
-            bubble_share=_bubble_share(step, float(times.pipeline_us[0])),
+            bubble_share=_bubble_share(step, float(found_us.pipeline_us[0])),
             tokens_per_s=parallelism.samples_per_update * model.sequence_length / step_time_s,
             components=components_of(parts, step, lambda call: answers.asked.answers[question(call)][0]),
             stages=tuple(_stages(parts, step)),

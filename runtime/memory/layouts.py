@@ -11,6 +11,7 @@ from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
 from kernelcast.runtime.request.fields import LAYOUT, LayerSplit, LossKind, ReduceDtype, Schedule
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.balance import AS_SPLIT, with_ends
 from kernelcast.runtime.step.partition import partition
 
 Whole = NDArray[np.int64]
@@ -35,7 +36,8 @@ def largest_stage_bytes(
 
     `columns` are the fields of valid layouts whose layers are spread by `layer_split`, int64 [layouts] each:
     `schedule` is a position in `schedules`, `sequence_parallel` 0 or 1, `recompute` 0 for none, 1 for
-    selective, 2 for full. The answer is the largest `total_bytes` of `stage_memory`, rounded up.
+    selective, 2 for full; `first_layers` and `last_layers`, where they are given and not `AS_SPLIT`, those of the ends
+    (`with_ends`). The answer is the largest `total_bytes` of `stage_memory`, rounded up.
 
     Raises:
         UsageError: a pipeline with more chunks than the layers allow, or an unknown `dtype`.
@@ -45,25 +47,29 @@ def largest_stage_bytes(
     if not len(pp):
         return np.zeros(0)
     waiting = _enough(schedule, pp, columns["micro_batches"], schedules)
-    shapes = (schedule, pp, virtual_stages, waiting)
+    # Positions in a number for each combination are not negative.
+    ends = [columns[name] - AS_SPLIT for name in ("first_layers", "last_layers") if name in columns]
+    shapes = (schedule, pp, virtual_stages, waiting, *ends)
     _, where, shape_of = np.unique(_one_number(shapes), return_index=True, return_inverse=True)
     fullest = [
-        _fullest(schedules[kind], stages, chunks, enough, model.layers, layer_split)
-        for kind, stages, chunks, enough in zip(*(column[where].tolist() for column in shapes), strict=True)
+        _fullest(schedules[kind], stages, chunks, enough, model.layers, layer_split, *cut)
+        for kind, stages, chunks, enough, *cut in zip(
+            *(column[where].tolist() for column in shapes), strict=True
+        )
     ]
     # Rows of all shapes one after the other; every layout takes those of its shape.
     table, counts = np.concatenate(fullest), np.array([len(rows) for rows in fullest])
     taken = counts[shape_of]
-    ends = np.cumsum(taken)
+    until = np.cumsum(taken)
     begin = (np.cumsum(counts) - counts)[shape_of]
-    row_of = np.arange(ends[-1]) + np.repeat(begin - (ends - taken), taken)
+    row_of = np.arange(until[-1]) + np.repeat(begin - (until - taken), taken)
     loaded = table[row_of]
     rows = Rows(
         layout={name: np.repeat(columns[name].astype(np.float64), taken) for name in OF_LAYOUT},
         **{name: loaded[:, column] for column, name in enumerate(LOADED)},
     )
     found = memory_of(model, rows, precision=precision, loss_kind=loss, dropout=dropout, is_cpu=is_cpu)
-    largest: Floats = np.maximum.reduceat(found.total, ends - taken)
+    largest: Floats = np.maximum.reduceat(found.total, until - taken)
     return largest
 
 
@@ -84,13 +90,25 @@ def _enough(kind: Whole, pp: Whole, micro_batches: Whole, schedules: tuple[Sched
 
 @lru_cache(maxsize=1 << 12)
 def _fullest(
-    schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, layers: int, layer_split: LayerSplit
+    schedule: Schedule,
+    pp: int,
+    virtual_stages: int,
+    micro_batches: int,
+    layers: int,
+    layer_split: LayerSplit,
+    first: int = 0,
+    last: int = 0,
 ) -> Floats:
     """Columns `LOADED` of the stages that can be the fullest, float64 [stages, columns].
 
-    A stage that has no end and no more of anything than another one without ends is left out.
+    A stage that has no end and no more of anything than another one without ends is left out. `first` and `last` are
+    the layers of the ends, and 1 more, 0 where `layer_split` gives them.
     """
-    counts = partition(layers, pp, virtual_stages, layer_split)
+    counts = (
+        with_ends(layers, pp * virtual_stages, first + AS_SPLIT, last + AS_SPLIT)
+        if first
+        else partition(layers, pp, virtual_stages, layer_split)
+    )
     stages = loads(schedule, pp, virtual_stages, micro_batches, counts)
     distinct = set(stages[1:-1])
     middle = [load for load in distinct if not any(_no_more(load, other) for other in distinct - {load})]

@@ -5,7 +5,7 @@ of a search follow from it. A new field is a row here and the code that computes
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
@@ -19,7 +19,7 @@ Attention = Literal["flash", "fused_softmax", "unfused"]
 Biases = Literal["all", "attention", "qkv", "mlp", "none"]
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
-LayerSplit = Literal["even", "paper"]
+LayerSplit = Literal["even", "paper", "balanced"]
 ReduceDtype = Literal["same", "float32"]
 LossKind = Literal["plain", "fused", "in_place"]
 TimelineKind = Literal["simulate", "closed-form"]
@@ -136,7 +136,8 @@ LAYOUT = table(
     Field("layer_counts", _COUNTS, "Layers of each stage (or chunk).",
           otherwise="spread by layer_split", old=("encoder_counts",)),
     Field("layer_split", choice(get_args(LayerSplit)),
-          "Equal stages where their number divides the layers, or the paper's n + 5 blocks.", "even", of_stack=True),
+          "Equal stages where their number divides the layers, the paper's n + 5 blocks, or by time.", "even",
+          of_stack=True),
     Field("reduce_dtype", choice(get_args(ReduceDtype)),
           "Type in which gradients are kept and reduced: the training's, or float32.", "same", of_stack=True),
     Field("loss", choice(get_args(LossKind)),
@@ -152,6 +153,10 @@ REPLICATING = tuple(row.name for row in LAYOUT.values() if row.replicates)
 """Their product is the number of devices that hold the same parameters."""
 STACK = tuple(row.name for row in LAYOUT.values() if row.of_stack)
 """What all layouts of a search have in common."""
+SHARED: Mapping[str, Field] = MappingProxyType({
+    name: replace(LAYOUT[name], default="balanced") if name == "layer_split" else LAYOUT[name] for name in STACK
+})
+"""Those fields as a search has them: it spreads layers by time unless another split is asked for."""
 SEARCHED = tuple(name for name in LAYOUT if name not in (*STACK, "layer_counts"))
 """What a search chooses."""
 

@@ -43,7 +43,8 @@ class Parallelism:
     - `layer_counts`: layers of each stage (with virtual stages: of each chunk, in the order of the
       model); not given, they are spread as `layer_split` says.
     - `layer_split`: "even" has the same layers on every chunk where their number divides them, as Megatron-LM and
-      others do; "paper", and "even" where it does not, is GPT-NeoX's rule (eq. 3–5).
+      others do; "paper", and "even" where it does not, is GPT-NeoX's rule (eq. 3–5); "balanced" gives the ends of the
+      model fewer where that shortens the slowest chunk: by their predicted times, so that the estimate names them.
     - `reduce_dtype`: element type in which gradients are accumulated and reduced across replicas: "same" as the
       training's, or "float32", which is twice the bytes of 16 bits.
     - `loss`: "plain" computes it in fp32, "fused" keeps logits and their gradient in the training's type, "in_place"
