@@ -6,8 +6,8 @@ together, and every regressor is asked once for all of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import lru_cache, partial
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
 from kernelcast.runtime.estimate.cuts import Cuts, better_ends, columns_of
 from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.estimate.passes import Passes
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.fields import DEGREES
@@ -23,8 +24,8 @@ from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.calls import Calls
-from kernelcast.runtime.step.chunk_times import BlockTimes, ChunkTimes, chunk_times, exposed_us, sum_of
-from kernelcast.runtime.step.decomposition import Chunk, Decomposition, StageKind, chunks_of, stage_kinds
+from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, sum_of
+from kernelcast.runtime.step.decomposition import Decomposition, StageKind, chunks_of, stage_kinds
 from kernelcast.runtime.step.partition import partition
 
 PieceKey = tuple[object, ...]
@@ -65,6 +66,11 @@ _SHARDS = _Kind(
     parts=lambda d: [
         calls for block in (d.first, d.layer, d.last) for calls in (block.gather, block.scatter)
     ],
+)
+_RECOMPUTED = _Kind(
+    name="recomputed",
+    columns=_MICRO_BATCH.columns,
+    parts=lambda d: [d.recomputed_fully],
 )
 _FIRST, _LAYER, _LAST = range(3)
 # Parts of a micro-batch that are gathers of a block's backward pass; after each comes what computes beside it.
@@ -132,7 +138,7 @@ class Engine:
             (structure, rows, self._cuts(layouts.take(rows), structure))
             for structure, rows in _structures(layouts)
         ]
-        requests: list[tuple[Layouts, Sequence[_Kind]]] = [(layouts, (_MICRO_BATCH, _SEND, _SHARDS))]
+        requests: list[tuple[Layouts, Sequence[_Kind]]] = [(layouts, (*_pass_kinds(layouts), _SEND))]
         for _, rows, cuts in found:
             requests.append((layouts.take(rows), [_update(stage) for stage in cuts.stage_kinds]))
         prices, *updates = self._price(requests)
@@ -152,23 +158,22 @@ class Engine:
         is_cut = np.flatnonzero((layouts["pp"] > 1) & (layouts["pp"] <= self.model.layers))
         if not len(is_cut):
             return layouts
-        own, share, layers = layouts.take(is_cut), layouts.of_stack("exposed_share"), self.model.layers
+        own, layers = layouts.take(is_cut), self.model.layers
         # Updates grow with the layers alike in every layout, so two stages tell what a layer adds.
         half, whole = (
             _update(StageKind(layers=held, first=False, last=False)) for held in (layers // 2, layers)
         )
-        [prices] = self._price([(own, (_MICRO_BATCH, _SHARDS, half, whole))])
+        [prices] = self._price([(own, (*_pass_kinds(own), half, whole))])
         ends = np.full((2, len(layouts)), AS_SPLIT, dtype=np.int64)
         for structure, rows in _structures(own):
             if structure.pp * structure.virtual_stages > layers:
                 continue
-            blocks = [self._block(prices, structure, index, rows, share) for index in (_FIRST, _LAYER, _LAST)]
             half_us, whole_us = (
                 sum_of([prices.of(kind, part, rows) for part in range(3)]) for kind in (half, whole)
             )
             ends[:, is_cut[rows]] = better_ends(
                 partition(layers, structure.pp, structure.virtual_stages),
-                partial(_whole_us, structure, blocks, share),
+                self._passes(own, structure, prices, rows).whole_us,
                 passes=own["micro_batches"][rows] - 1,
                 # A stage has a layer more on each of its chunks; so it gains on each of their passes.
                 update_us=(whole_us - half_us) / (layers - layers // 2),
@@ -194,17 +199,9 @@ class Engine:
         of_update: Rows,
     ) -> Iterator[Configurations]:
         """The layouts at `rows`, which are those at `of_update` of the structure's updates."""
-        share = layouts.of_stack("exposed_share")
-        blocks = [self._block(prices, structure, index, rows, share) for index in (_FIRST, _LAYER, _LAST)]
+        passes = self._passes(layouts, structure, prices, rows)
         whose = np.repeat(cuts.whose[of_update], 1 + self.draws)
-        arrays = _per_chunk(
-            structure,
-            cuts.chunks,
-            whose,
-            blocks,
-            prices.of(_SEND, 0, rows),
-            exposed_share=share,
-        )
+        arrays = passes.per_chunk(cuts.chunks, whose, prices.of(_SEND, 0, rows))
         gradients, optimizer, gather = (
             columns_of(
                 {stage: updates.of(_update(stage), part, of_update) for stage in cuts.stage_kinds},
@@ -217,8 +214,8 @@ class Engine:
         rows = np.repeat(rows, 1 + self.draws)
         others = {
             "gather_us": gather,
-            "layer_forward_us": blocks[_LAYER].forward_us,
-            "layer_backward_us": blocks[_LAYER].backward_us,
+            "layer_forward_us": passes.layer.forward_us,
+            "layer_backward_us": passes.layer.backward_us,
         }
         # NaN marks what has no answer, and is not lost in a sum.
         known = ~np.isnan(sum(array.sum(axis=1) for array in arrays.values()))
@@ -234,6 +231,25 @@ class Engine:
                 durations=Durations(**arrays),
                 **others,
             )
+
+    def _passes(self, layouts: Layouts, structure: Structure, prices: _Prices, rows: Rows) -> Passes:
+        """Passes through the blocks of the layouts at `rows`."""
+        share, recomputed = (layouts.of_stack(name) for name in ("exposed_share", "recompute_layers"))
+        first, layer, last = (
+            self._block(prices, structure, index, rows, share) for index in (_FIRST, _LAYER, _LAST)
+        )
+        kept = layer
+        if recomputed:
+            kept = replace(layer, backward_us=layer.backward_us - prices.of(_RECOMPUTED, 0, rows))
+        return Passes(
+            structure=structure,
+            first=first,
+            layer=layer,
+            kept_layer=kept,
+            last=last,
+            recomputed_layers=recomputed,
+            exposed_share=share,
+        )
 
     def _block(
         self, prices: _Prices, structure: Structure, index: int, rows: Rows, exposed_share: float
@@ -326,61 +342,13 @@ class Engine:
         return dict(zip(wanted, np.split(totals, ends[:-1]), strict=True))
 
 
+def _pass_kinds(layouts: Layouts) -> tuple[_Kind, ...]:
+    """What passes through the blocks depend on."""
+    some = (_RECOMPUTED,) if layouts.of_stack("recompute_layers") else ()
+    return (_MICRO_BATCH, _SHARDS, *some)
+
+
 def _structures(layouts: Layouts) -> list[tuple[Structure, Rows]]:
     sharded = (layouts["zero"] >= 2) & (layouts.replicas > 1)
     columns = (layouts["schedule"], layouts["pp"], layouts["virtual_stages"], sharded.astype(np.int64))
     return structures(*columns) if len(layouts) else []
-
-
-def _chunk_times(
-    structure: Structure,
-    blocks: Sequence[BlockTimes],
-    exposed_share: float,
-    *,
-    first: bool,
-    layers: int,
-    last: bool,
-) -> ChunkTimes:
-    return chunk_times(
-        first=blocks[_FIRST] if first else None,
-        layer=blocks[_LAYER],
-        layers=layers,
-        last=blocks[_LAST] if last else None,
-        sharded=structure.is_sharded,
-        split=structure.is_split,
-        exposed_share=exposed_share,
-    )
-
-
-def _whole_us(
-    structure: Structure, blocks: Sequence[BlockTimes], share: float, first: bool, layers: int, last: bool
-) -> Times:
-    times = _chunk_times(structure, blocks, share, first=first, layers=layers, last=last)
-    return times.forward_us + times.backward_us + times.weight_us
-
-
-def _per_chunk(
-    structure: Structure,
-    cuts: Sequence[tuple[Chunk, ...]],
-    whose: Rows,
-    blocks: Sequence[BlockTimes],
-    send_us: Times,
-    *,
-    exposed_share: float,
-) -> dict[str, Times]:
-    """Passes and sends, arrays [configs, chunks] by their names in `Durations`; `whose` cut a configuration has."""
-    kinds = [[(chunk.first, chunk.layers, chunk.last) for chunk in chunks] for chunks in cuts]
-    known = {
-        (first, layers, last): _chunk_times(
-            structure, blocks, exposed_share, first=first, layers=layers, last=last
-        )
-        for first, layers, last in dict.fromkeys(kind for cut in kinds for kind in cut)
-    }
-    arrays = {
-        name: columns_of({kind: getattr(times, name) for kind, times in known.items()}, kinds, whose)
-        for name in ("forward_us", "backward_us", "weight_us")
-    }
-    for name, none_at in (("send_forward_us", -1), ("send_backward_us", 0)):
-        arrays[name] = np.repeat(send_us[:, None], len(kinds[0]), axis=1)
-        arrays[name][:, none_at] = 0
-    return arrays

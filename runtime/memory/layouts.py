@@ -1,12 +1,13 @@
 """The fullest stage of thousands of layouts at once, as a search asks for it."""
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
-from kernelcast.runtime.memory.rows import LOADED, OF_LAYOUT, Floats, Rows
+from kernelcast.runtime.memory.rows import COMMON, LOADED, OF_LAYOUT, Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
 from kernelcast.runtime.request.fields import LAYOUT, LayerSplit, LossKind, ReduceDtype, Schedule
@@ -16,7 +17,7 @@ from kernelcast.runtime.step.partition import partition
 
 Whole = NDArray[np.int64]
 
-MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss")
+MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss", *COMMON)
 """What memory depends on of the fields that all layouts of a search have in common."""
 
 
@@ -25,19 +26,19 @@ def largest_stage_bytes(
     *,
     schedules: tuple[Schedule, ...],
     dtype: str = "float16",
-    dropout: bool = False,
     is_cpu: bool = False,
     layer_split: LayerSplit = LAYOUT["layer_split"].default,
     reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default,
     loss: LossKind = LAYOUT["loss"].default,
-    **columns: Whole,
+    **columns: Any,
 ) -> Floats:
     """Bytes per device of every layout's fullest stage, float64 [layouts].
 
     `columns` are the fields of valid layouts whose layers are spread by `layer_split`, int64 [layouts] each:
     `schedule` is a position in `schedules`, `sequence_parallel` 0 or 1, `recompute` 0 for none, 1 for
     selective, 2 for full; `first_layers` and `last_layers`, where they are given and not `AS_SPLIT`, those of the ends
-    (`with_ends`). The answer is the largest `total_bytes` of `stage_memory`, rounded up.
+    (`with_ends`). Among them are fields `COMMON`, one value each. The answer is the largest `total_bytes` of
+    `stage_memory`, rounded up.
 
     Raises:
         UsageError: a pipeline with more chunks than the layers allow, or an unknown `dtype`.
@@ -67,8 +68,9 @@ def largest_stage_bytes(
     rows = Rows(
         layout={name: np.repeat(columns[name].astype(np.float64), taken) for name in OF_LAYOUT},
         **{name: loaded[:, column] for column, name in enumerate(LOADED)},
+        common={name: columns[name] for name in COMMON if name in columns},
     )
-    found = memory_of(model, rows, precision=precision, loss_kind=loss, dropout=dropout, is_cpu=is_cpu)
+    found = memory_of(model, rows, precision=precision, loss_kind=loss, is_cpu=is_cpu)
     largest: Floats = np.maximum.reduceat(found.total, until - taken)
     return largest
 

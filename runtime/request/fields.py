@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.kinds import FLAG, Kind, choice, counted, counts, number, text, whole
+from kernelcast.runtime.request.kinds import FLAG, Kind, choice, counted, counts, names, number, text, whole
 from kernelcast.runtime.request.spelling import nearest_names
 
 Norm = Literal["layer_norm", "rms_norm"]
@@ -21,6 +21,7 @@ Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
 LayerSplit = Literal["even", "paper", "balanced"]
 ReduceDtype = Literal["same", "float32"]
+RecomputeModule = Literal["core_attn", "mlp", "layernorm"]
 LossKind = Literal["plain", "fused", "in_place"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
@@ -142,6 +143,16 @@ LAYOUT = table(
           "Type in which gradients are kept and reduced: the training's, or float32.", "same", of_stack=True),
     Field("loss", choice(get_args(LossKind)),
           "What the loss keeps: fp32 too, logits and gradient, or one in the other's place.", "plain", of_stack=True),
+    Field("recompute_modules", names(get_args(RecomputeModule), "one or more of core_attn, mlp, layernorm"),
+          "Modules of a layer that selective recomputation runs again.", ("core_attn",), of_stack=True),
+    Field("recompute_layers", whole(0, MAX_LAYERS), "First layers of every chunk that are recomputed, 0 for all.", 0,
+          of_stack=True),
+    Field("recompute_early_stop", FLAG,
+          "Recomputation ends with the last tensor kept for the backward pass, as torch's checkpoints do.", False,
+          of_stack=True),
+    Field("dropout", number(0, 1, "a number from 0 to 1"),
+          "Probability of dropout after embedding, attention and MLP, and of attention's weights.", 0.0, of_stack=True),
+    Field("vocabulary_multiple", _SIZE, "The vocabulary is padded to a multiple of this times tp.", 128, of_stack=True),
     Field("exposed_share", number(0, 1, "a number from 0 to 1"),
           "Part of the time of collectives that run beside computing which adds to it.", 0.25, of_stack=True),
 )

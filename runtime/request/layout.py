@@ -14,6 +14,7 @@ from kernelcast.runtime.request.fields import (
     LayerSplit,
     LossKind,
     Recompute,
+    RecomputeModule,
     ReduceDtype,
     Schedule,
 )
@@ -49,6 +50,13 @@ class Parallelism:
       training's, or "float32", which is twice the bytes of 16 bits.
     - `loss`: "plain" computes it in fp32, "fused" keeps logits and their gradient in the training's type, "in_place"
       writes the gradient over the logits.
+    - `recompute_modules`: what "selective" runs again: "core_attn" (between queries and attention output), "mlp",
+      "layernorm" (both norms).
+    - `recompute_layers`: recomputed are only the first of each chunk, 0 for all (Megatron-LM's method "block").
+    - `recompute_early_stop`: what follows the last tensor that the backward pass needs is not run again, as in
+      torch's non-reentrant checkpoints from 2.1 on; Megatron-LM runs all of a layer again.
+    - `dropout`: its probability after embedding, attention and MLP, and of attention's weights; 0 without.
+    - `vocabulary_multiple`: the vocabulary is padded to a multiple of this times tp; 1 where a framework pads nothing.
     - `exposed_share`: the part of the time of collectives beside computing that is added to it.
 
     Raises:
@@ -69,11 +77,19 @@ class Parallelism:
     layer_split: LayerSplit = LAYOUT["layer_split"].default
     reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default
     loss: LossKind = LAYOUT["loss"].default
+    recompute_modules: tuple[RecomputeModule, ...] = LAYOUT["recompute_modules"].default
+    recompute_layers: int = LAYOUT["recompute_layers"].default
+    recompute_early_stop: bool = LAYOUT["recompute_early_stop"].default
+    dropout: float = LAYOUT["dropout"].default
+    vocabulary_multiple: int = LAYOUT["vocabulary_multiple"].default
     exposed_share: float = LAYOUT["exposed_share"].default
 
     def __post_init__(self) -> None:
         for field in _CHECKED:
             field.check(getattr(self, field.name))
+        # In one order, and hashable.
+        modules = LAYOUT["recompute_modules"].kind.read(self.recompute_modules)
+        object.__setattr__(self, "recompute_modules", modules)
         self._check_virtual_stages()
         self._check_layer_counts()
 

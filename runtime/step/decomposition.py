@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from kernelcast.runtime.request.fields import OPTIONS, Recompute
+from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
@@ -19,6 +19,7 @@ from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes
 from kernelcast.runtime.step.parameters import stage_parameters
 from kernelcast.runtime.step.partition import layers_of_chunks
+from kernelcast.runtime.step.recomputation import Recomputation
 
 # A search of tens of thousands of layouts asks for some dozens; a server keeps as many as it is let.
 _REMEMBERED = 1 << 11
@@ -85,10 +86,10 @@ def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _passes(kind: type[Layer], sizes: Sizes, recompute: Recompute) -> tuple[Calls, Calls]:
+def _passes(kind: type[Layer], sizes: Sizes, how: Recomputation) -> tuple[Calls, Calls]:
     """Forward and backward calls of one layer; what recomputation runs again of a transformer layer stands last."""
     layer = kind(sizes)
-    again = layer.recomputed(recompute) if isinstance(layer, TransformerLayer) else ()
+    again = layer.recomputed(how) if isinstance(layer, TransformerLayer) else ()
     return (
         forward((*layer.calls, *layer.forward_collectives)),
         (*backward(layer.calls), *forward(layer.backward_collectives), *again),
@@ -129,9 +130,26 @@ class Decomposition:
         )
 
     @cached_property
+    def recomputation(self) -> Recomputation:
+        """What is computed again."""
+        return Recomputation.of(self.parallelism)
+
+    @cached_property
     def layer(self) -> Block:
-        """One transformer layer."""
+        """One transformer layer, recomputed where layers are."""
         return self._block(TransformerLayer)
+
+    @cached_property
+    def kept_layer(self) -> Block:
+        """One transformer layer that is not recomputed."""
+        forward_calls, backward_calls = _passes(TransformerLayer, self.sizes, Recomputation())
+        return replace(self.layer, forward=forward_calls, backward=backward_calls)
+
+    @property
+    def recomputed_fully(self) -> Calls:
+        """What the backward pass of a layer has that of a kept one has not."""
+        how = self.recomputation
+        return TransformerLayer(self.sizes).recomputed(how) if how.kind == "full" else ()
 
     @cached_property
     def first(self) -> Block:
@@ -144,7 +162,7 @@ class Decomposition:
         return self._block(Loss)
 
     def _block(self, kind: type[Layer]) -> Block:
-        forward_calls, backward_calls = _passes(kind, self.sizes, self.parallelism.recompute)
+        forward_calls, backward_calls = _passes(kind, self.sizes, self.recomputation)
         gather: Calls = ()
         scatter: Calls = ()
         if self.is_sharded:
@@ -208,9 +226,11 @@ class Decomposition:
         for chunk in self.chunks[stage :: self.parallelism.pp]:
             if chunk.first:
                 yield from _of_block(self.first, Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
-            if chunk.layers:
-                layer = _of_block(self.layer, Component.LAYER_FORWARD, Component.LAYER_BACKWARD)
-                yield from ((component, one.times(chunk.layers)) for component, one in layer)
+            kept = self.recomputation.kept_layers(chunk.layers)
+            for block, layers in ((self.layer, chunk.layers - kept), (self.kept_layer, kept)):
+                if layers:
+                    layer = _of_block(block, Component.LAYER_FORWARD, Component.LAYER_BACKWARD)
+                    yield from ((component, one.times(layers)) for component, one in layer)
             if chunk.last:
                 yield from _of_block(self.last, Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
             if not chunk.last:

@@ -51,8 +51,9 @@ def test_what_is_read_as_something_near_is_said() -> None:
     assert fields(hybrid)["dp"] == 16
     assert "(HSDP) are read as zero 2 over all ranks" in notes(hybrid)
     assert "several passes of the pipeline" in notes(SHARDED + "[training]\nglobal_batch_size = 512\n")
-    block = "--recompute-granularity full --recompute-method block --recompute-num-layers 2"
-    assert "some layers" in notes(block)
+    modules = "--recompute-granularity selective --recompute-modules moe_act layernorm"
+    assert "--recompute-modules moe_act is not modelled" in notes(modules)
+    assert "are read as 0.1 of both" in notes("--tensor-model-parallel-size 1 --hidden-dropout 0")
 
 
 @pytest.mark.parametrize(

@@ -46,7 +46,7 @@ def columns(found: list[Parallelism]) -> dict[str, np.ndarray]:  # type: ignore[
 
 
 common = st.fixed_dictionaries(
-    {}, optional={name: st.sampled_from(LAYOUT[name].kind.values) for name in MEMORY_DEPENDS_ON}
+    {}, optional={name: st.sampled_from(LAYOUT[name].kind.values or (0.0, 0.1)) for name in MEMORY_DEPENDS_ON}
 )
 
 

@@ -71,7 +71,7 @@ def layouts(draw: st.DrawFn, model: ModelConfig) -> Parallelism:
         zero=draw(st.integers(0, 3)),
         recompute=draw(st.sampled_from(("none", "selective", "full"))),
         sequence_parallel=draw(st.booleans()),
-        **{name: draw(st.sampled_from(LAYOUT[name].kind.values)) for name in MEMORY_DEPENDS_ON},
+        **{name: draw(st.sampled_from(LAYOUT[name].kind.values or (0.0, 0.1))) for name in MEMORY_DEPENDS_ON},
     )
     try:
         layout.check(model)
@@ -85,7 +85,6 @@ def asked(draw: st.DrawFn) -> tuple[ModelConfig, Parallelism, dict[str, Any]]:
     model = draw(models())
     options = {
         "dtype": draw(st.sampled_from(DTYPES)),
-        "dropout": draw(st.booleans()),
         "is_cpu": draw(st.booleans()),
     }
     return model, draw(layouts(model)), options
@@ -162,7 +161,8 @@ def test_a_tensor_parallel_rank_is_a_narrower_model(
     model, layout, options = question
     tp = layout.tp
     layout = replace(layout, sequence_parallel=False, zero=0)
-    vocabulary = -(-model.vocabulary_size // (128 * tp)) * 128
+    multiple = layout.vocabulary_multiple
+    vocabulary = -(-model.vocabulary_size // (multiple * tp)) * multiple
     narrower = replace(
         model,
         attention_heads=model.attention_heads // tp,
@@ -184,7 +184,7 @@ def test_parameters_of_all_stages_are_the_models(
     model, layout, _ = question
     layout = replace(layout, tp=1, zero=0, dp=1)
     held = sum(stage.parameters for stage in stage_memory(model, layout))
-    padding = (128 - model.vocabulary_size % 128) % 128 * model.hidden_size
+    padding = -model.vocabulary_size % layout.vocabulary_multiple * model.hidden_size
     ends = 1 if model.tied_embeddings and layout.pp == 1 else 2
     copy = model.vocabulary_size * model.hidden_size if model.tied_embeddings and layout.pp > 1 else 0
     assert held == total_parameters(model) + ends * padding + copy

@@ -46,7 +46,7 @@ spaces = st.builds(
         {},
         optional={
             "exposed_share": st.sampled_from([0, 0.5, 1.0]),
-            **{name: st.sampled_from(LAYOUT[name].kind.values) for name in MEMORY_DEPENDS_ON},
+            **{name: st.sampled_from(LAYOUT[name].kind.values or (0.0, 0.1)) for name in MEMORY_DEPENDS_ON},
         },
     ),
 )
