@@ -17,7 +17,7 @@ from kernelcast.runtime.estimate.configurations import Configurations, Rows, Str
 from kernelcast.runtime.estimate.cuts import Cuts, better_ends, columns_of
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.estimate.passes import Passes
-from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.runtime.request.layout import Cluster
@@ -285,7 +285,8 @@ class Engine:
             if len(self._known) + len(wanted) > _MAX_REMEMBERED:
                 needed = {key for one in found for keys, _ in one.values() for key in keys} - wanted.keys()
                 self._known = {key: self._known[key] for key in needed}
-            self._known.update(self._ask(wanted))
+            launch_us = requests[0][0].of_stack("host_launch_us")
+            self._known.update(self._ask(wanted, launch_us))
         return [
             _Prices(
                 {name: np.stack([self._known[key] for key in keys]) for name, (keys, _) in one.items()},
@@ -319,8 +320,11 @@ class Engine:
                 wanted[key] = kind.parts(taken_apart[layout])
         return keys, whose
 
-    def _ask(self, wanted: dict[PieceKey, Sequence[Calls]]) -> dict[PieceKey, Times]:
-        """Times of the wanted pieces, float64 [parts, 2, 1 + draws] each; every regressor is asked at most once."""
+    def _ask(self, wanted: dict[PieceKey, Sequence[Calls]], launch_us: float) -> dict[PieceKey, Times]:
+        """Times of the wanted pieces, float64 [parts, 2, 1 + draws] each; every regressor is asked at most once.
+
+        A part takes at least `launch_us` for each of its kernels that compute.
+        """
         asked: dict[Question, int] = {}
         of_part: list[int] = []
         of_question: list[int] = []
@@ -338,6 +342,12 @@ class Engine:
         whose, weights = np.array(of_part, dtype=np.intp), np.array(of_weights, dtype=bool)
         np.add.at(totals[:, 0], whose, terms_us)
         np.add.at(totals[:, 1], whose[weights], terms_us[weights])
+        if launch_us:
+            kernels = [
+                sum(call.count for call in calls if not OPERATORS[call.operator].is_collective)
+                for calls in parts
+            ]
+            totals[:, 0] = np.maximum(totals[:, 0], launch_us * np.array(kernels)[:, None])
         ends = np.cumsum([len(piece) for piece in wanted.values()])
         return dict(zip(wanted, np.split(totals, ends[:-1]), strict=True))
 

@@ -17,7 +17,7 @@ from kernelcast.runtime.answers.concurrency import concurrency_warning, processe
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.answers.fabric_notes import DevicesPerNodeWarning, devices_per_node_warnings
 from kernelcast.runtime.answers.predictor import MAX_REMEMBERED, Predictor
-from kernelcast.runtime.answers.sources import SubstituteWarning
+from kernelcast.runtime.answers.sources import SubstituteWarning, optimizer_warning
 from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
 from kernelcast.runtime.bundle.calibration import TIMELINES, CalibrationUse
 from kernelcast.runtime.bundle.file import Bundle
@@ -246,6 +246,9 @@ class Estimator:
         """Warnings of the step, each with the questions that it concerns."""
         collectives = frozenset(one for one in asked.answers if OPERATORS[one[0][0]].is_collective)
         found: dict[Warnings, frozenset[Question]] = dict.fromkeys(nodes, collectives)
+        other = optimizer_warning(parts.parallelism.optimizer, parts.parallelism.optimizer_states)
+        if other is not None:
+            found[other] = frozenset(one for one in asked.answers if one[0][0] == "adam")
         crowded = concurrency_warning(self.bundle.manifest.compute, self._levels, processes)
         if crowded is not None:
             found[crowded] = frozenset(asked.answers) - collectives

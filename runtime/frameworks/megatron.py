@@ -271,6 +271,8 @@ ROWS = (
     )),
     Choice("dtype", (Option("float32"), Option("bfloat16", {"--bf16": True}), Option("float16", {"--bf16": True}))),
     lacks("parallel_residual", False),
+    lacks("optimizer", "adam_fused"),
+    lacks("optimizer_states", "float32"),
     Lacks(lambda facts: f"sliding_window {window}" if (window := facts["sliding_window"]) else ""),
 )
 # fmt: on

@@ -72,6 +72,8 @@ COMMON = (
     "recompute_layers",
     "dropout",
     "vocabulary_multiple",
+    "optimizer",
+    "optimizer_states",
 )
 """The fields of a layout in `Rows.common`."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.memory.rows import COMMON, FULL, LOADED, NONE, OF_LAYOUT, SELECTIVE, Floats, Rows
-from kernelcast.runtime.memory.states import Precision, model_states, precision_of
+from kernelcast.runtime.memory.states import Precision, model_states, precision_of, with_optimizer
 from kernelcast.runtime.memory.working import dropped_bytes, working_bytes
 from kernelcast.runtime.request.fields import LossKind, Recompute
 from kernelcast.runtime.request.layout import Parallelism
@@ -139,7 +139,8 @@ def memory_of(
     sizes = rows.sizes(model)
     layer, embedding, loss = TransformerLayer(sizes), Embedding(sizes), Loss(sizes)
     parameters = stage_parameters(sizes, layers=rows.layers, first=rows.first, last=rows.last)
-    states = model_states(parameters, rows.replicas, rows.zero, precision)
+    own = with_optimizer(precision, rows.of_all("optimizer"), rows.of_all("optimizer_states"))
+    states = model_states(parameters, rows.replicas, rows.zero, own)
     activations = (
         rows.live_layers * _kept_in_flight(rows, layer, kept)
         + rows.late * rows.layers * layer.weight_gradient_bytes(kept)

@@ -22,6 +22,8 @@ Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
 LayerSplit = Literal["even", "paper", "balanced"]
 ReduceDtype = Literal["same", "float32"]
 RecomputeModule = Literal["core_attn", "mlp", "layernorm"]
+OptimizerKind = Literal["adam_fused", "adam_foreach", "adam_loop", "sgd", "lion"]
+StateType = Literal["float32", "bfloat16", "8bit"]
 LossKind = Literal["plain", "fused", "in_place"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
@@ -153,6 +155,14 @@ LAYOUT = table(
     Field("dropout", number(0, 1, "a number from 0 to 1"),
           "Probability of dropout after embedding, attention and MLP, and of attention's weights.", 0.0, of_stack=True),
     Field("vocabulary_multiple", _SIZE, "The vocabulary is padded to a multiple of this times tp.", 128, of_stack=True),
+    Field("optimizer", choice(get_args(OptimizerKind)),
+          "Adam as one kernel, as one per operation for all tensors or for each, SGD with momentum, or Lion.",
+          "adam_fused", of_stack=True),
+    Field("optimizer_states", choice(get_args(StateType)), "Type of the optimizer's moments.", "float32",
+          of_stack=True),
+    Field("host_launch_us", number(0, 1_000, "µs from 0 to 1000"),
+          "Least time of a kernel in µs, as long as the host takes to launch one; 0 for a host that is ahead.", 0.0,
+          of_stack=True),
     Field("exposed_share", number(0, 1, "a number from 0 to 1"),
           "Part of the time of collectives that run beside computing which adds to it.", 0.25, of_stack=True),
 )

@@ -13,10 +13,12 @@ from kernelcast.runtime.request.fields import (
     REQUEST,
     LayerSplit,
     LossKind,
+    OptimizerKind,
     Recompute,
     RecomputeModule,
     ReduceDtype,
     Schedule,
+    StateType,
 )
 from kernelcast.runtime.request.kinds import whole
 from kernelcast.runtime.request.model import ModelConfig
@@ -57,6 +59,9 @@ class Parallelism:
       torch's non-reentrant checkpoints from 2.1 on; Megatron-LM runs all of a layer again.
     - `dropout`: its probability after embedding, attention and MLP, and of attention's weights; 0 without.
     - `vocabulary_multiple`: the vocabulary is padded to a multiple of this times tp; 1 where a framework pads nothing.
+    - `optimizer`, `optimizer_states`: its kind and the type of its moments (optimizers.py).
+    - `host_launch_us`: a pass takes at least this for each of its kernels: the host that launches them one by one is
+      not ahead of the device where they are short.
     - `exposed_share`: the part of the time of collectives beside computing that is added to it.
 
     Raises:
@@ -82,6 +87,9 @@ class Parallelism:
     recompute_early_stop: bool = LAYOUT["recompute_early_stop"].default
     dropout: float = LAYOUT["dropout"].default
     vocabulary_multiple: int = LAYOUT["vocabulary_multiple"].default
+    optimizer: OptimizerKind = LAYOUT["optimizer"].default
+    optimizer_states: StateType = LAYOUT["optimizer_states"].default
+    host_launch_us: float = LAYOUT["host_launch_us"].default
     exposed_share: float = LAYOUT["exposed_share"].default
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from kernelcast.runtime.step.layers.loss import Loss
 from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes
+from kernelcast.runtime.step.optimizers import moved_share
 from kernelcast.runtime.step.parameters import stage_parameters
 from kernelcast.runtime.step.partition import layers_of_chunks
 from kernelcast.runtime.step.recomputation import Recomputation
@@ -127,6 +128,7 @@ class Decomposition:
             bucket_entries=self.bucket_entries,
             gradient_width=gradient_bytes(self.parallelism.reduce_dtype, self.element_bytes)
             // self.element_bytes,
+            optimizer_share=moved_share(self.parallelism.optimizer, self.parallelism.optimizer_states),
         )
 
     @cached_property

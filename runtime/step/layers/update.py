@@ -1,6 +1,7 @@
 """What data parallelism calls: the update of a stage, and per block gradients from ZeRO-2 and parameters in ZeRO-3."""
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 from kernelcast.runtime.request.fields import ReduceDtype
 from kernelcast.runtime.step.calls import Calls, bucketed, call
@@ -33,7 +34,8 @@ class DataParallel:
     """How data parallelism shards: `dp` devices in `group`, ZeRO stage `zero`, buckets of `bucket_entries`.
 
     A gradient takes the bytes of `gradient_width` entries of the training's type where it is kept and reduced: 2 in
-    fp32 beside 16 bits.
+    fp32 beside 16 bits. The optimizer moves `optimizer_share` of the bytes that the measured one moves, and is asked
+    for as much of the stage.
     """
 
     dp: int
@@ -41,6 +43,7 @@ class DataParallel:
     group: Group
     bucket_entries: int
     gradient_width: int = 1
+    optimizer_share: float = 1.0
 
     def update(self, role: str, parameters: int, layers: int) -> Update:
         """The update of a stage with `parameters` and `layers` on a device (docs/method.md, A step).
@@ -64,7 +67,7 @@ class DataParallel:
             gradients=self._reduced(parameters) if self.zero < 2 else (),
             optimizer=(
                 call("gradient_clip", self.gradient_width * own[0]),
-                call("adam", *own, role=role),
+                call("adam", *(ceil(self.optimizer_share * one) for one in own), role=role),
                 call("gradient_zero", self.gradient_width * own[0]),
             ),
             gather=self._gathered(parameters) if self.zero in (1, 2) else (),

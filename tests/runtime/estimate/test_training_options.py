@@ -9,6 +9,7 @@ import pytest
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism
 from kernelcast.runtime.answers.sources import SubstituteWarning
+from kernelcast.runtime.memory import stage_memory
 
 MODEL = ModelConfig(
     name="gpt", hidden_size=64, sequence_length=8, attention_heads=8, layers=8, vocabulary_size=1000
@@ -109,3 +110,48 @@ def test_a_padded_vocabulary(make_bundle: Callable[..., Path]) -> None:
         assert logits == (16, 64, padded // 2)
         assert found.stages[1].parameters == found.memory.stages[1].parameters
         assert found.stages[1].parameters - found.stages[0].parameters == 2 * 64
+
+
+def test_optimizers_take_as_long_as_the_bytes_that_they_move(
+    make_bundle: Callable[..., Path], linear_model: Callable[..., bytes]
+) -> None:
+    # 1 µs for 100 parameters, next to nothing for a layer.
+    bundle = make_bundle({"adam": linear_model([0.01, 1e-9], 0.0)})
+    usual = predicted(bundle, LAYOUT)
+    assert not usual.warnings
+    # Bytes per parameter: weights read and written, gradient read, 12; a moment of s bytes read and written, 2 s.
+    # One kernel per operation: 48 and 8 s (docs/method.md).
+    for kind, states, moved, kept in (
+        ("adam_fused", "bfloat16", 20, 8),
+        ("adam_fused", "8bit", 16, 6),
+        ("adam_foreach", "float32", 80, 12),
+        ("adam_loop", "float32", 80, 12),
+        ("adam_foreach", "bfloat16", 64, 8),
+        ("sgd", "float32", 20, 8),
+        ("lion", "bfloat16", 16, 6),
+    ):
+        layout = replace(LAYOUT, optimizer=kind, optimizer_states=states)  # type: ignore[arg-type]
+        found = predicted(bundle, layout)
+        for one, other in zip(found.stages, usual.stages, strict=True):
+            assert one.optimizer_s == pytest.approx(moved / 28 * other.optimizer_s, rel=1e-3)
+        [warning] = found.warnings
+        assert str(warning).startswith(f"optimizer {kind} with {states} states: not measured")
+        assert found.known.assumed == pytest.approx(
+            sum(one.optimizer_s for one in found.stages) / sum(found.times_s().values()), rel=0.01
+        )
+        # Master weights of 4 bytes and the moments, beside 16-bit training.
+        memory = stage_memory(MODEL, layout, dtype="bfloat16")[0]
+        assert memory.optimizer_bytes == kept * memory.parameters
+    alone = stage_memory(MODEL, replace(LAYOUT, optimizer="sgd"), dtype="float32")[0]
+    assert alone.optimizer_bytes == 4 * alone.parameters
+
+
+def test_a_host_that_is_not_ahead(make_bundle: Callable[..., Path]) -> None:
+    bundle = make_bundle()
+    usual, found = (predicted(bundle, replace(LAYOUT, host_launch_us=us)) for us in (0.0, 15.0))
+    ahead = predicted(bundle, replace(LAYOUT, host_launch_us=1.0))
+    # A layer's forward pass: 11 kernels of 10 µs, and 4 biases that take no time but are launched.
+    assert 1e6 * usual.components.layer_forward_s == pytest.approx(FORWARD_US, abs=1e-3)
+    assert 1e6 * found.components.layer_forward_s == pytest.approx(15 * 15, abs=1e-3)
+    assert ahead.step_time_s == usual.step_time_s
+    assert found.step_time_s > usual.step_time_s
