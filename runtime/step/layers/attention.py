@@ -63,7 +63,7 @@ class Attention(Layer):
         return (
             call("batched_gemm", batch, length, model.head_size, length, role="attention_scores"),
             *softmax,
-            call("dropout", batch * length, length, count=s.drops),
+            call("dropout", s.tokens, s.heads * length, count=s.drops),
             call("batched_gemm", batch, length, length, model.head_size, role="attention_values"),
         )
 

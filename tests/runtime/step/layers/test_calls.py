@@ -207,6 +207,6 @@ def test_dropout_runs_after_embedding_attention_and_mlp_and_on_weights(llama_cut
     assert dropped(Embedding(cut)) == [(24, 32)]
     assert dropped(TransformerLayer(cut)) == [(24, 32)] * 2
     unfused = replace(gpt, drops=1, model=replace(gpt.model, attention="unfused"))
-    weights = (3 * gpt.heads * gpt.length, gpt.length)
+    weights = (gpt.tokens, gpt.heads * gpt.length)
     block = (gpt.tokens, gpt.hidden)
     assert dropped(TransformerLayer(unfused)) == [weights, block, block]
