@@ -11,7 +11,7 @@ from kernelcast.runtime.request.fields import OPTIONS, Recompute
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
-from kernelcast.runtime.step.groups import data_group, pipeline_pair
+from kernelcast.runtime.step.groups import data_group, pipeline_pair, shard_groups
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.loss import Loss
 from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes
@@ -119,13 +119,20 @@ class Decomposition:
     @cached_property
     def data_parallel(self) -> DataParallel:
         """How data parallelism shards."""
+        layout = self.parallelism
+        shard, copies = shard_groups(layout, self.cluster)
         return DataParallel(
-            dp=self.parallelism.replicas,
-            zero=self.parallelism.zero,
-            group=data_group(self.parallelism, self.cluster),
+            dp=layout.replicas,
+            zero=layout.zero,
+            group=data_group(layout, self.cluster),
             bucket_entries=self.bucket_entries,
-            gradient_width=gradient_bytes(self.parallelism.reduce_dtype, self.element_bytes)
-            // self.element_bytes,
+            gradient_width=gradient_bytes(layout.reduce_dtype, self.element_bytes) // self.element_bytes,
+            shard_group=shard,
+            copy_group=copies,
+            scatters=layout.gradient_collective == "reduce_scatter",
+            overlaps_gradients=layout.overlap_gradients,
+            overlaps_parameters=layout.overlap_parameters,
+            overlap_bucket=layout.overlap_bucket,
         )
 
     @cached_property

@@ -28,6 +28,15 @@ def data_group(parallelism: Parallelism, cluster: Cluster) -> Group:
     return _spread(parallelism.replicas, max(1, cluster.gpus_per_node // parallelism.tp))
 
 
+def shard_groups(parallelism: Parallelism, cluster: Cluster) -> tuple[Group, Group]:
+    """The replicas that share one set of ZeRO's shards, and those that hold copies of the same shard.
+
+    Shards lie on neighbours, copies a group of shards apart (torch's HSDP mesh, Megatron-LM's optimizer instances).
+    """
+    shards, per_node = parallelism.shards, max(1, cluster.gpus_per_node // parallelism.tp)
+    return _spread(shards, per_node), _spread(parallelism.replicas // shards, max(1, per_node // shards))
+
+
 def pipeline_pair(parallelism: Parallelism, cluster: Cluster) -> Group:
     """Two neighbouring stages: two nodes with a device each when the job spans nodes, else two of one."""
     if parallelism.world_size > cluster.gpus_per_node:
