@@ -34,14 +34,18 @@ def besides(parts: Decomposition) -> tuple[tuple[Beside, ...], ...]:
 def hidden(parts: Decomposition, *, first_part: int) -> tuple[Hidden, ...]:
     """The same as parts of a piece, from `first_part` on."""
     forward = [block.beside_forward for block in (parts.first, parts.layer, parts.last)]
-    listed = [(block, number, one) for block, own in enumerate(besides(parts)) for number, one in enumerate(own)]
+    listed = [
+        (block, number, one) for block, own in enumerate(besides(parts)) for number, one in enumerate(own)
+    ]
     return tuple(
         Hidden(first_part + 2 * place, block, number < forward[block], one.in_pieces, one.of_weights)
         for place, (block, number, one) in enumerate(listed)
     )
 
 
-def overlapping_buckets(parts: Decomposition, stages: tuple[StageKind, ...], virtual_stages: int) -> list[int]:
+def overlapping_buckets(
+    parts: Decomposition, stages: tuple[StageKind, ...], virtual_stages: int
+) -> list[int]:
     """Buckets of one chunk of every stage; a stage's parameters count as evenly spread over its chunks."""
     of_kind = {
         stage: parts.data_parallel.buckets(-(-parts.parameters(stage) // virtual_stages))

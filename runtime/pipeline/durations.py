@@ -59,12 +59,20 @@ class Durations:
                     )
 
         if self.overlap is not None:
-            for name, like in (("first_us", "forward_us"), ("last_us", "forward_us"), ("buckets", "all_reduce_us")):
+            for name, like in (
+                ("first_us", "forward_us"),
+                ("last_us", "forward_us"),
+                ("buckets", "all_reduce_us"),
+            ):
                 array, expected = getattr(self.overlap, name), getattr(self, like).shape
                 if array.shape != expected:
-                    raise UsageError(f"overlap has {name} of shape {array.shape}, expected {expected} as {like} has")
+                    raise UsageError(
+                        f"overlap has {name} of shape {array.shape}, expected {expected} as {like} has"
+                    )
                 if array.size and not (array.min() >= (name == "buckets") and array.max() <= MAX_US):
-                    raise UsageError(f"overlap has a value of {name} that is too small, too large or not a number")
+                    raise UsageError(
+                        f"overlap has a value of {name} that is too small, too large or not a number"
+                    )
 
     @property
     def configs(self) -> int:

@@ -35,7 +35,9 @@ def gpipe(durations: Durations, micro_batches: int) -> Ends:
         end[stage] = (path[stage:] + repeats * longest[stage:]).max(axis=0)
         if overlap is not None:
             if stage + 1 < pp:
-                np.maximum(end[stage], end[stage + 1] + send_backward[stage + 1] + backward[stage], out=end[stage])
+                np.maximum(
+                    end[stage], end[stage + 1] + send_backward[stage + 1] + backward[stage], out=end[stage]
+                )
             end[stage] += overlap.last_us.T[stage]
     start = end - backward if overlap is None else end - backward - overlap.last_us.T
     return Ends(last_start_us=start[None], last_end_us=end[None], idle_from_us=end)

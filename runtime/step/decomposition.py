@@ -86,9 +86,7 @@ def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _passes(
-    kind: type[Layer], sizes: Sizes, recompute: Recompute
-) -> tuple[Calls, Calls, tuple[Beside, ...]]:
+def _passes(kind: type[Layer], sizes: Sizes, recompute: Recompute) -> tuple[Calls, Calls, tuple[Beside, ...]]:
     """Forward and backward calls of one layer, and its collectives beside products.
 
     What recomputation runs again of a transformer layer stands last.

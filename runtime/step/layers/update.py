@@ -85,7 +85,9 @@ class DataParallel:
                 call("adam", *own, role=role),
                 call("gradient_zero", self.gradient_width * kept),
             ),
-            gather=self._gathered(parameters, overlaps=self.overlaps_parameters) if self.zero in (1, 2) else (),
+            gather=self._gathered(parameters, overlaps=self.overlaps_parameters)
+            if self.zero in (1, 2)
+            else (),
         )
 
     def gather(self, parameters: int) -> Calls:

@@ -419,7 +419,9 @@ def test_parameters_that_arrive_in_buckets_by_hand() -> None:
 
     assert gathered(20, 8, 1) == 8  # all of it before the pass
     assert gathered(20, 8, 4) == 2  # the first bucket
-    assert gathered(20, 80, 4) == 80 + 5 - 20  # the network is the slower one: the last quarter of the pass is left
+    assert (
+        gathered(20, 80, 4) == 80 + 5 - 20
+    )  # the network is the slower one: the last quarter of the pass is left
     assert gathered(20, 8, 4, 0.5) == 2 + 3
     assert gathered(20, 0, 4, 0.5) == 0
 
