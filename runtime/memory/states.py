@@ -61,8 +61,8 @@ class States:
 def model_states(parameters: Floats, shards: Floats, zero: Floats, precision: Precision) -> States:
     """Model states of devices that hold `parameters` each, all arguments [rows].
 
-    ZeRO-1 divides the optimizer's states by the `shards`, ZeRO-2 gradients too, ZeRO-3 weights too; shards are rounded up
-    to whole parameters.
+    ZeRO-1 divides the optimizer's states by the `shards`, ZeRO-2 gradients too, ZeRO-3 weights too; shards are rounded
+    up to whole parameters.
     """
     shard = np.ceil(parameters / shards)
     return States(

@@ -29,8 +29,8 @@ class Block:
     """One kind of block of the model (a transformer layer, or an end) for one micro-batch.
 
     With ZeRO-3, `gather` fetches its parameters before either pass; with ZeRO-2 and 3, `scatter` sums and splits its
-    gradients after the backward pass. Otherwise they are empty. `beside` are tensor-parallel collectives that run beside
-    products, first those of the forward pass (`beside_forward` of them).
+    gradients after the backward pass. Otherwise they are empty. `beside` are tensor-parallel collectives that run
+    beside products, first those of the forward pass (`beside_forward` of them).
     """
 
     forward: Calls

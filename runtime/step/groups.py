@@ -18,6 +18,10 @@ class Group:
         return self.nodes * self.gpus_per_node
 
 
+ALONE = Group()
+"""A device without others."""
+
+
 def tensor_group(parallelism: Parallelism, cluster: Cluster) -> Group:
     """The tp group: min(tp, g) devices of a node, on tp / that many nodes."""
     return _spread(parallelism.tp, cluster.gpus_per_node)

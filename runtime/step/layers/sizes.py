@@ -11,13 +11,12 @@ from kernelcast.runtime.request.fields import LAYOUT, LossKind, TensorOverlap
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
-from kernelcast.runtime.step.groups import Group, tensor_group
+from kernelcast.runtime.step.groups import ALONE, Group, tensor_group
 
 Number: TypeAlias = Any
 """A whole number, or float64 [rows]: one formula serves one device, and all stages of thousands of layouts."""
 
 VOCABULARY_MULTIPLE = 128
-ALONE = Group()
 
 
 def padded_vocabulary(vocabulary_size: int, tp: Number) -> Number:

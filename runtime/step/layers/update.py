@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from kernelcast.runtime.request.fields import ReduceDtype
 from kernelcast.runtime.step.calls import Calls, bucketed, call
-from kernelcast.runtime.step.groups import Group
+from kernelcast.runtime.step.groups import ALONE, Group
 
 _FLOAT32_BYTES = 4
 
@@ -47,7 +47,7 @@ class DataParallel:
     bucket_entries: int
     gradient_width: int = 1
     shard_group: Group | None = None
-    copy_group: Group = Group()
+    copy_group: Group = ALONE
     scatters: bool = False
     overlaps_gradients: bool = False
     overlaps_parameters: bool = False

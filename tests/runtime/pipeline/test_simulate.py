@@ -404,9 +404,9 @@ def test_buckets_beside_a_pass_by_hand() -> None:
 
     assert slowed(20, 8, 4, 0.5) == 3
     assert slowed(20, 8, 4, 0) == slowed(20, 8, 1, 1) == slowed(20, 0, 4, 1) == 0
-    # Beside a long collective a pass of 20 takes 32: three quarters of it are beside the network, half of which is lost.
+    # Beside a long collective a pass of 20 takes 32: it loses half of the three quarters that are beside the network.
     assert slowed(20, 800, 4, 0.5) == pytest.approx(12)
-    assert 32 == pytest.approx(20 + 0.5 * 0.75 * 32)
+    assert pytest.approx(32) == 20 + 0.5 * 0.75 * 32
     # With ever more buckets the law of blocks: max(c + e · n, n) of computing c beside n.
     for network in (8.0, 30.0, 60.0):
         ends = 20 + slowed(20, network, 1e9, 0.25)
