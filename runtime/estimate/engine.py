@@ -191,7 +191,8 @@ class Engine:
             "layer_backward_us": blocks[_LAYER].backward_us,
         }
         # NaN marks what has no answer, and is not lost in a sum.
-        known = ~np.isnan(sum(array.sum(axis=1) for array in arrays.values()))
+        parts = [*arrays.values(), *(() if overlap is None else (overlap.first_us, overlap.last_us))]
+        known = ~np.isnan(sum(array.sum(axis=1) for array in parts))
         if not known.all():
             rows = rows[known]
             arrays = {name: array[known] for name, array in arrays.items()}

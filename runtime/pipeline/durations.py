@@ -57,7 +57,6 @@ class Durations:
                     raise UsageError(
                         f"{name} has a time that is negative, above {MAX_US:g} µs or not a number"
                     )
-
         if self.overlap is not None:
             for name, like in (
                 ("first_us", "forward_us"),
@@ -117,7 +116,8 @@ class Durations:
         grid = np.ldexp(1.0, np.maximum(exponent - 52, -900))[:, None]  # dividing by it stays finite
 
         def rounded(times: Times) -> Times:
-            return np.rint(times / grid) * grid
+            on_grid: Times = np.rint(times / grid) * grid
+            return on_grid
 
         overlap = self.overlap and replace(
             self.overlap, first_us=rounded(self.overlap.first_us), last_us=rounded(self.overlap.last_us)

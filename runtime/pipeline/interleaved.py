@@ -36,7 +36,9 @@ def interleaved(durations: Durations, micro_batches: int, virtual_stages: int) -
     ticks = _Ticks(shape, times, before=0)
     overlap = durations.overlap
     for tick in range(shape.first_backward):
-        ticks.tick(state, tick, first=() if overlap is None else shape.first_passes(tick, overlap.first_us))
+        ticks.tick(
+            state, tick, longer_first=() if overlap is None else shape.first_passes(tick, overlap.first_us)
+        )
     rounds = max(0, (shape.passes - shape.first_backward) // shape.round)
     if rounds:
         state = run_steady(ticks_of, state, rounds, history=_HISTORY)
@@ -46,7 +48,7 @@ def interleaved(durations: Durations, micro_batches: int, virtual_stages: int) -
     for tick in range(shape.first_backward + rounds * shape.round, shape.ticks):
         done = completed.get(tick, ())
         longer = [] if overlap is None else [(s, overlap.last_us[:, shape.chunk(t, s)]) for t, s in done]
-        ticks.tick(state, tick, last=longer)
+        ticks.tick(state, tick, longer_last=longer)
         for turn, stage in done:
             end[turn, stage] = state[pp + 1 + stage]
     start = end - last_us.T.reshape(virtual_stages, pp, -1)[::-1]
@@ -111,11 +113,17 @@ class _Ticks:
         self.backward, self.send_backward = times[2][chunks], times[3][chunks]
 
     def tick(
-        self, state: Times, tick: int, *, first: Sequence[_Longer] = (), last: Sequence[_Longer] = ()
+        self,
+        state: Times,
+        tick: int,
+        *,
+        longer_first: Sequence[_Longer] = (),
+        longer_last: Sequence[_Longer] = (),
     ) -> None:
         """One tick of all stages that have work in it; ticks come one after the other.
 
-        The forward passes of the stages in `first` and the backward passes of those in `last` take so much longer.
+        The forward passes of the stages in `longer_first`, and the backward passes of those in `longer_last`, take so
+        much longer.
         """
         self._next_chunks(tick)
         shape, pp = self.shape, self.shape.pp
@@ -126,7 +134,7 @@ class _Ticks:
             free = state[pp + 1 + low : pp + 1 + high]
             np.maximum(free, state[low:high], out=free)
             free += self.forward[low:high]
-            for stage, longer_us in first:
+            for stage, longer_us in longer_first:
                 state[pp + 1 + stage] += longer_us
             np.add(free, self.send_forward[low:high], out=state[low + 1 : high + 1])
         index = tick - shape.first_backward  # of the first stage's backward pass; later ones are ahead
@@ -138,7 +146,7 @@ class _Ticks:
             free = state[pp + 1 + low : pp + 1 + high]
             np.maximum(free, state[first + 1 + low : first + 1 + high], out=free)
             free += self.backward[low:high]
-            for stage, longer_us in last:
+            for stage, longer_us in longer_last:
                 state[pp + 1 + stage] += longer_us
             np.add(free, self.send_backward[low:high], out=state[first + low : first + high])
 

@@ -17,7 +17,7 @@ from kernelcast.runtime.request.fields import Schedule
 _VALUES_AT_ONCE = 1 << 14
 """Stages times configurations evaluated together: some arrays of that size lie in a core's cache."""
 
-Buckets = int | NDArray[np.int64]
+Buckets = int | NDArray[np.int64] | Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
