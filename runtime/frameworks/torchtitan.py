@@ -64,9 +64,8 @@ class DataParallel:
             return Found({"zero": sharding, "copies": replicated})
         sharded = checked(self.shard, sharded, _DEGREE)
         if sharded == 1:
-            return Found(
-                {"dp": replicated, "zero": 0, "overlap_gradients": True, "overlap_bucket": _DDP_BUCKET}
-            )
+            buckets = {"overlap_gradients": True, "overlap_bucket": _DDP_BUCKET} if replicated > 1 else {}
+            return Found({"dp": replicated, "zero": 0, **buckets})
         return Found({"dp": replicated * sharded, "zero": sharding, "copies": replicated})
 
 
