@@ -1,5 +1,6 @@
 """What each stated option of the training software does to the errors of measured steps."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ def option_effects(paths: Sequence[Path] = ()) -> tuple[Option, ...]:
     for name in STACK:
         for value in _NUMBERS.get(name, LAYOUT[name].kind.values[:8]):
             times = [_predicted_s(one, name, value) for one in files]
-            if times != stated:
+            if any(map(_changed, stated, times)):
                 found.append(Option(field=name, value=value, effects=_effects(files, stated, times)))
     return tuple(found)
 
@@ -88,7 +89,7 @@ def _effects(
             if time_s is not None
         ]
         if errors:
-            changed = sum(one != other for one, other in zip(before, after, strict=True))
+            changed = _changed(before, after)
             found.append(
                 Effect(
                     site=file.file.site,
@@ -99,3 +100,9 @@ def _effects(
                 )
             )
     return tuple(found)
+
+
+def _changed(before: list[float | None], after: list[float | None]) -> int:
+    """Steps that differ by more than the order of a sum."""
+    pairs = zip(before, after, strict=True)
+    return sum(not (one == other or math.isclose(one or 0, other or 0, rel_tol=1e-6)) for one, other in pairs)
