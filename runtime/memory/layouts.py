@@ -17,7 +17,7 @@ from kernelcast.runtime.step.partition import partition
 
 Whole = NDArray[np.int64]
 
-MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss", *COMMON)
+MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss", "shard_group", *COMMON)
 """What memory depends on of the fields that all layouts of a search have in common."""
 
 
@@ -30,6 +30,7 @@ def largest_stage_bytes(
     layer_split: LayerSplit = LAYOUT["layer_split"].default,
     reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default,
     loss: LossKind = LAYOUT["loss"].default,
+    shard_group: int = LAYOUT["shard_group"].default,
     **columns: Any,
 ) -> Floats:
     """Bytes per device of every layout's fullest stage, float64 [layouts].
@@ -67,6 +68,7 @@ def largest_stage_bytes(
     loaded = table[row_of]
     rows = Rows(
         layout={name: np.repeat(columns[name].astype(np.float64), taken) for name in OF_LAYOUT},
+        shard_group=shard_group,
         **{name: loaded[:, column] for column, name in enumerate(LOADED)},
         common={name: columns[name] for name in COMMON if name in columns},
     )

@@ -27,6 +27,7 @@ class Rows:
     - in flight at the peak: `live_layers` (layers times micro-batches that wait for their backward pass),
       and micro-batches in the model's first (`live_first`) and last chunk (`live_last`), where the row has it;
     - `late` micro-batches wait for their weight gradients (zero-bubble only);
+    - ZeRO shards over `shard_group` replicas, 0 for all of them, in every row;
     - `common`: the fields `COMMON` of all rows' layouts, those not given have their defaults.
     """
 
@@ -39,6 +40,7 @@ class Rows:
     live_first: Floats
     live_last: Floats
     late: Floats
+    shard_group: int = 0
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def of_all(self, name: str) -> Any:
@@ -60,6 +62,11 @@ class Rows:
         """Devices that hold the same parameters."""
         found: Floats = np.prod([self.layout[name] for name in REPLICATING], axis=0)
         return found
+
+    @property
+    def shards(self) -> Floats:
+        """Replicas that ZeRO shards over (`Parallelism.shards`)."""
+        return np.where(self.replicas > 1, self.shard_group or self.replicas, 1.0)
 
     def sizes(self, model: ModelConfig) -> Sizes:
         """What the devices of every row hold of a model's sizes."""

@@ -25,6 +25,8 @@ RecomputeModule = Literal["core_attn", "mlp", "layernorm"]
 OptimizerKind = Literal["adam_fused", "adam_foreach", "adam_loop", "sgd", "lion"]
 StateType = Literal["float32", "bfloat16", "8bit"]
 LossKind = Literal["plain", "fused", "in_place"]
+GradientCollective = Literal["all_reduce", "reduce_scatter"]
+TensorOverlap = Literal["none", "weight_gradients", "products"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
 
@@ -165,6 +167,22 @@ LAYOUT = table(
           of_stack=True),
     Field("exposed_share", number(0, 1, "a number from 0 to 1"),
           "Part of the time of collectives that run beside computing which adds to it.", 0.25, of_stack=True),
+    Field("gradient_collective", choice(get_args(GradientCollective)),
+          "What ZeRO 1 combines gradients by: the published law's all-reduce, or Megatron-LM's reduce-scatter.",
+          "all_reduce", of_stack=True),
+    Field("shard_group", whole(0, MAX_DEGREE),
+          "Replicas that ZeRO shards over, the others hold copies (hybrid sharding, HSDP); 0 for all of them.", 0,
+          of_stack=True),
+    Field("overlap_gradients", FLAG, "Combine buckets of gradients while the last backward pass makes others.", False,
+          of_stack=True),
+    Field("overlap_parameters", FLAG, "Gather ZeRO 1's and 2's parameters while the first forward pass runs.", False,
+          of_stack=True),
+    Field("overlap_bucket", _SIZE_OR_NONE,
+          "Parameters of a bucket that overlaps; 0 for Megatron-LM's 40 million, or 1 million per replica.", 0,
+          of_stack=True),
+    Field("tensor_overlap", choice(get_args(TensorOverlap)),
+          "Tensor-parallel collectives beside computing: none, backward beside weight gradients, or all products.",
+          "none", of_stack=True),
 )
 """Fields of a layout, those of `Parallelism`; the columns of a search in this order."""
 
