@@ -22,6 +22,7 @@ Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
 LayerSplit = Literal["even", "paper"]
 ReduceDtype = Literal["same", "float32"]
 LossKind = Literal["plain", "fused", "in_place"]
+ModuleKind = Literal["torch", "megatron"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
 
@@ -141,6 +142,8 @@ LAYOUT = table(
           "Type in which gradients are kept and reduced: the training's, or float32.", "same", of_stack=True),
     Field("loss", choice(get_args(LossKind)),
           "What the loss keeps: fp32 too, logits and gradient, or one in the other's place.", "plain", of_stack=True),
+    Field("modules", choice(get_args(ModuleKind)),
+          "Whose modules keep activations: torch's, or Megatron-core's with TransformerEngine.", "torch", of_stack=True),
     Field("exposed_share", number(0, 1, "a number from 0 to 1"),
           "Part of the time of collectives that run beside computing which adds to it.", 0.25, of_stack=True),
 )

@@ -13,6 +13,7 @@ from kernelcast.runtime.request.fields import (
     REQUEST,
     LayerSplit,
     LossKind,
+    ModuleKind,
     Recompute,
     ReduceDtype,
     Schedule,
@@ -48,6 +49,8 @@ class Parallelism:
       training's, or "float32", which is twice the bytes of 16 bits.
     - `loss`: "plain" computes it in fp32, "fused" keeps logits and their gradient in the training's type, "in_place"
       writes the gradient over the logits.
+    - `modules`: what the model's modules keep for the backward pass: as "torch" keeps it, or as Megatron-core with
+      TransformerEngine does ("megatron"). Times do not depend on it.
     - `exposed_share`: the part of the time of collectives beside computing that is added to it.
 
     Raises:
@@ -68,6 +71,7 @@ class Parallelism:
     layer_split: LayerSplit = LAYOUT["layer_split"].default
     reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default
     loss: LossKind = LAYOUT["loss"].default
+    modules: ModuleKind = LAYOUT["modules"].default
     exposed_share: float = LAYOUT["exposed_share"].default
 
     def __post_init__(self) -> None:
