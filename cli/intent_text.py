@@ -56,6 +56,8 @@ def _change(fraction: float) -> str:
 
 def _memory(memory: Memory) -> str:
     of = "" if memory.gpu_memory_bytes is None else f" of {gibibytes(memory.gpu_memory_bytes)}"
+    if of and memory.reserved_bytes:
+        of += f" ({gibibytes(memory.reserved_bytes)} reserved)"
     return f"{gibibytes(memory.largest_bytes)}{of} on the fullest device"
 
 

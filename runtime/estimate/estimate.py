@@ -109,12 +109,13 @@ class OperatorRow:
 class Memory:
     """Memory per device of each stage, and how much a device has (None where it is unknown).
 
-    `source` is where the size comes from: "asked", "bundle", or "unknown".
+    `source` is where the size comes from: "asked", "bundle", or "unknown". `reserved_bytes` of it training cannot have.
     """
 
     stages: tuple[StageMemory, ...]
     gpu_memory_bytes: int | None
     source: str
+    reserved_bytes: int = 0
 
     @property
     def largest_bytes(self) -> int:
@@ -122,13 +123,23 @@ class Memory:
         return max(stage.total_bytes for stage in self.stages)
 
     @property
+    def usable_bytes(self) -> int | None:
+        """What a device has for training; None where its size is unknown."""
+        return None if self.gpu_memory_bytes is None else max(0, self.gpu_memory_bytes - self.reserved_bytes)
+
+    @property
+    def margin_bytes(self) -> int | None:
+        """What the fullest device has left, negative where it lacks some; None where its size is unknown."""
+        return None if self.usable_bytes is None else self.usable_bytes - self.largest_bytes
+
+    @property
     def fits(self) -> bool | None:
         """Whether every stage fits into its device; None where the size is unknown."""
-        return None if self.gpu_memory_bytes is None else self.largest_bytes <= self.gpu_memory_bytes
+        return None if self.usable_bytes is None else self.largest_bytes <= self.usable_bytes
 
     def fits_stage(self, stage: StageMemory) -> bool | None:
         """Whether one stage fits."""
-        return None if self.gpu_memory_bytes is None else stage.total_bytes <= self.gpu_memory_bytes
+        return None if self.usable_bytes is None else stage.total_bytes <= self.usable_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +355,9 @@ class Estimate:
             "memory": {
                 "gpu_memory_bytes": memory.gpu_memory_bytes,
                 "source": memory.source,
+                "reserved_bytes": memory.reserved_bytes,
                 "largest_bytes": memory.largest_bytes,
+                "margin_bytes": memory.margin_bytes,
                 "fits": memory.fits,
                 "stages": [
                     {**asdict(stage), "total_bytes": stage.total_bytes, "fits": memory.fits_stage(stage)}

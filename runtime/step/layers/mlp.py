@@ -75,8 +75,8 @@ class Mlp(Layer):
     def gradient_bytes(self, kept: Kept) -> tuple[Number, Number]:
         """Gradients at the two moments of its backward pass that can be the fullest, without that of its output.
 
-        First those of the projection down: of its input, and of its weights where they are made apart. Then those of the
-        activation: of its output and its inputs, when the output is freed (SwiGLU: 2f more than before, GeLU f).
+        First those of the projection down: of its input, and of its weights where they are made apart. Then those of
+        the activation: of its output and its inputs, when the output is freed (in all f more, with SwiGLU 2f).
         """
         s = self.sizes
         width = kept.element * s.tokens * s.mlp_width

@@ -11,8 +11,8 @@ from kernelcast.runtime.request.fields import ModuleKind
 class Modules:
     """Facts about the modules that a model is made of.
 
-    - `copies_attention_inputs`: attention takes queries, keys and values as tensors of their own, and the QKV product is
-      freed; else the values are a view that keeps all of it.
+    - `copies_attention_inputs`: attention takes queries, keys and values as tensors of their own, and the QKV product
+      is freed; else the values are a view that keeps all of it.
     - `fuses_gate`: a gated activation is one kernel, which makes the gate after SiLU again in its backward pass.
     - `accumulates_in_products`: the products that make weight gradients add them to the accumulated ones. A gradient of
       its own then exists only as what autograd is given: one unused tensor for every shape of a layer's weights,
@@ -26,10 +26,11 @@ class Modules:
     reuses_loss: bool = False
 
 
+TORCH = Modules()
 MODULES: Mapping[ModuleKind, Modules] = MappingProxyType(
     {
         # A model written with torch's own modules, as those that `validate run` trains: autograd keeps all it can need.
-        "torch": Modules(),
+        "torch": TORCH,
         # Megatron-core with TransformerEngine: get_qkv_layout makes q, k, v contiguous where they are no layout that
         # its kernels know, SwiGLUFunction, gradient_accumulation_fusion with get_dummy_wgrad, and
         # VocabParallelCrossEntropy (docs/memory.md, Modules).

@@ -12,7 +12,7 @@ from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls, backward, call, forward
 from kernelcast.runtime.step.groups import Group, tensor_group
-from kernelcast.runtime.step.layers.modules import Modules
+from kernelcast.runtime.step.layers.modules import TORCH, Modules
 
 Number: TypeAlias = Any
 """A whole number, or float64 [rows]: one formula serves one device, and all stages of thousands of layouts."""
@@ -157,7 +157,7 @@ class Kept:
     mask: int = 0
     is_cpu: bool = False
     loss: LossKind = "plain"
-    modules: Modules = Modules()
+    modules: Modules = TORCH
 
 
 @dataclass(frozen=True, slots=True)
