@@ -31,7 +31,7 @@ class StageMemory:
 
     - `weights_bytes`, `gradients_bytes`, `optimizer_bytes`: the model states under ZeRO;
     - `activations_bytes`: what autograd keeps for the micro-batches in flight;
-    - `logits_bytes`: logits, and with a plain loss fp32 log-probabilities, on the last stage;
+    - `logits_bytes`: logits, or what a loss keeps in their place or beside them, on the last stage;
     - `working_bytes`: gradients on their way, recomputed activations, whole weights and gradients of the
       blocks that ZeRO works on, tables.
     """
