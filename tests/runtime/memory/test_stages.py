@@ -135,6 +135,19 @@ def _never_grows(sizes: list[int]) -> None:
 
 
 @given(asked())
+@settings(max_examples=150)
+def test_megatrons_modules_keep_no_more(question: tuple[ModelConfig, Parallelism, dict[str, Any]]) -> None:
+    model, layout, options = question
+    torch, megatron = (
+        stage_memory(model, replace(layout, modules=modules), **options) for modules in ("torch", "megatron")
+    )
+    for one, other in zip(torch, megatron, strict=True):
+        assert other.activations_bytes <= one.activations_bytes
+        assert other.logits_bytes <= one.logits_bytes
+        assert states(other) == states(one)
+
+
+@given(asked())
 @settings(max_examples=100)
 def test_shards_together_are_no_less_than_the_whole(
     question: tuple[ModelConfig, Parallelism, dict[str, Any]],
