@@ -156,7 +156,7 @@ def simumax(content: bytes) -> dict[str, str]:
             "zero": 1,
             "reduce_dtype": "float32",
             "loss": "in_place",
-            "modules": "megatron",
+            "kept_by": "megatron",
             "exposed_share": 1,  # nothing overlaps
         },
         models=models,

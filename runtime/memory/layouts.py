@@ -22,7 +22,7 @@ from kernelcast.runtime.step.partition import partition
 
 Whole = NDArray[np.int64]
 
-MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss", "modules")
+MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss", "kept_by")
 """What memory depends on of the fields that all layouts of a search have in common."""
 
 
@@ -36,7 +36,7 @@ def largest_stage_bytes(
     layer_split: LayerSplit = LAYOUT["layer_split"].default,
     reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default,
     loss: LossKind = LAYOUT["loss"].default,
-    modules: ModuleKind = LAYOUT["modules"].default,
+    kept_by: ModuleKind = LAYOUT["kept_by"].default,
     **columns: Whole,
 ) -> Floats:
     """Bytes per device of every layout's fullest stage, float64 [layouts].
@@ -75,7 +75,7 @@ def largest_stage_bytes(
         rows,
         precision=precision,
         loss_kind=loss,
-        modules=modules,
+        kept_by=kept_by,
         dropout=dropout,
         is_cpu=is_cpu,
     )

@@ -109,7 +109,7 @@ def stage_memory(
         rows,
         precision=precision,
         loss_kind=parallelism.loss,
-        modules=parallelism.modules,
+        kept_by=parallelism.kept_by,
         dropout=dropout,
         is_cpu=is_cpu,
     )
@@ -135,7 +135,7 @@ def memory_of(
     *,
     precision: Precision,
     loss_kind: LossKind,
-    modules: ModuleKind,
+    kept_by: ModuleKind,
     dropout: bool = False,
     is_cpu: bool = False,
 ) -> Bytes:
@@ -148,7 +148,7 @@ def memory_of(
     element = precision.element
     # Dropout's masks are a byte per entry; on a CPU torch runs it in pieces, and masks are tensors like any other.
     mask = (element if is_cpu else 1) if dropout else 0
-    kept = Kept(element=element, mask=mask, is_cpu=is_cpu, loss=loss_kind, modules=MODULES[modules])
+    kept = Kept(element=element, mask=mask, is_cpu=is_cpu, loss=loss_kind, modules=MODULES[kept_by])
     sizes = rows.sizes(model)
     layer, embedding, loss = TransformerLayer(sizes), Embedding(sizes), Loss(sizes)
     parameters = stage_parameters(sizes, layers=rows.layers, first=rows.first, last=rows.last)

@@ -49,8 +49,8 @@ class Parallelism:
       training's, or "float32", which is twice the bytes of 16 bits.
     - `loss`: "plain" computes it in fp32, "fused" keeps logits and their gradient in the training's type, "in_place"
       writes the gradient over the logits.
-    - `modules`: what the model's modules keep for the backward pass: as "torch" keeps it, or as Megatron-core with
-      TransformerEngine does ("megatron"). Times do not depend on it.
+    - `kept_by`: whose modules keep what the backward pass needs: "torch" has its own, "megatron" is Megatron-core with
+      TransformerEngine. Times do not depend on it.
     - `exposed_share`: the part of the time of collectives beside computing that is added to it.
 
     Raises:
@@ -71,7 +71,7 @@ class Parallelism:
     layer_split: LayerSplit = LAYOUT["layer_split"].default
     reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default
     loss: LossKind = LAYOUT["loss"].default
-    modules: ModuleKind = LAYOUT["modules"].default
+    kept_by: ModuleKind = LAYOUT["kept_by"].default
     exposed_share: float = LAYOUT["exposed_share"].default
 
     def __post_init__(self) -> None:

@@ -43,7 +43,7 @@ def test_with_torchs_modules(tp: int) -> None:
 @pytest.mark.parametrize("tp", [1, 2])
 def test_with_megatrons_modules(tp: int) -> None:
     plain, fused, in_place = (
-        stage(loss=loss, tp=tp, modules="megatron") for loss in ("plain", "fused", "in_place")
+        stage(loss=loss, tp=tp, kept_by="megatron") for loss in ("plain", "fused", "in_place")
     )
     cut, width = LOGITS // tp, 4096 // tp
     # Probabilities in fp32 in the place of logits; their gradient is written over them, and copied to 2 bytes.
@@ -56,7 +56,7 @@ def test_with_megatrons_modules(tp: int) -> None:
 
 
 def test_in_fp32() -> None:
-    torch, megatron = (stage("float32", modules=modules) for modules in ("torch", "megatron"))
+    torch, megatron = (stage("float32", kept_by=modules) for modules in ("torch", "megatron"))
     assert torch.logits_bytes == 8 * LOGITS  # logits and log-probabilities
     assert torch.working_bytes == 8 * LOGITS + BUFFERS
     assert megatron.logits_bytes == 4 * LOGITS
@@ -69,11 +69,11 @@ def test_every_micro_batch_in_flight_has_its_own() -> None:
     for loss, each in (("plain", 6), ("fused", 2), ("in_place", 2)):
         gpipe = stage(loss=loss, micro_batches=3, schedule="gpipe")
         assert gpipe.logits_bytes == 3 * each * LOGITS
-    assert stage(modules="megatron", micro_batches=3, schedule="gpipe").logits_bytes == 3 * 4 * LOGITS
+    assert stage(kept_by="megatron", micro_batches=3, schedule="gpipe").logits_bytes == 3 * 4 * LOGITS
     # Two weight gradients are late on the last of three stages: they keep the logits' gradients.
     late = {"pp": 2, "layer_counts": (1, 0), "micro_batches": 3, "schedule": "zero_bubble"}
-    assert stage(modules="megatron", **late).logits_bytes == (4 + 2) * LOGITS
-    assert stage(modules="torch", **late).logits_bytes == (6 + 2) * LOGITS
+    assert stage(kept_by="megatron", **late).logits_bytes == (4 + 2) * LOGITS
+    assert stage(kept_by="torch", **late).logits_bytes == (6 + 2) * LOGITS
 
 
 def test_earlier_stages_have_none() -> None:
@@ -81,7 +81,7 @@ def test_earlier_stages_have_none() -> None:
         found = {
             stage_memory(
                 replace(MODEL, layers=2),
-                Parallelism(pp=2, tp=1, dp=1, micro_batch=1, micro_batches=2, loss=loss, modules=modules),
+                Parallelism(pp=2, tp=1, dp=1, micro_batch=1, micro_batches=2, loss=loss, kept_by=modules),
             )[0]
             for loss in ("plain", "fused", "in_place")
         }

@@ -38,7 +38,7 @@ def stage(model: ModelConfig = MODEL, **layout: Any) -> StageMemory:
 
 
 def both(model: ModelConfig = MODEL, **layout: Any) -> tuple[StageMemory, StageMemory]:
-    return stage(model, modules="torch", **layout), stage(model, modules="megatron", **layout)
+    return stage(model, kept_by="torch", **layout), stage(model, kept_by="megatron", **layout)
 
 
 @pytest.mark.parametrize("tp", [1, 2])
@@ -79,15 +79,15 @@ def test_gradients_of_weights_are_made_by_the_products() -> None:
     unused = 2 * (H * (A + 2 * K) + A * H + 2 * f * H)
     assert megatron.working_bytes == 2 * s * H + 2 * s * f + unused + ids + tables
     # They are a layer's, not every layer's, and none is on a stage without layers.
-    deeper = stage(replace(model, layers=8), modules="megatron", **first)
+    deeper = stage(replace(model, layers=8), kept_by="megatron", **first)
     assert deeper.working_bytes == megatron.working_bytes
-    empty = stage(model, modules="megatron", layer_counts=(0, 2), **first)
-    assert empty.working_bytes == stage(model, modules="torch", layer_counts=(0, 2), **first).working_bytes
+    empty = stage(model, kept_by="megatron", layer_counts=(0, 2), **first)
+    assert empty.working_bytes == stage(model, kept_by="torch", layer_counts=(0, 2), **first).working_bytes
 
 
 def test_a_gated_mlp_with_sequence_parallelism() -> None:
     # The gathered gradient of the output is freed before the activation's gradients exist.
-    first = {"pp": 2, "tp": 2, "micro_batches": 2, "modules": "megatron"}
+    first = {"pp": 2, "tp": 2, "micro_batches": 2, "kept_by": "megatron"}
     model = replace(MODEL, layers=2)
     ids, tables, unused = 2 * 8 * S, 2 * 4 * S * 8, H * (A + 2 * K) + A * H + 3 * F * H
     at_activation = 2 * S * H // 2 + 2 * S * 2 * F // 2

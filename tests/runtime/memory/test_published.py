@@ -112,7 +112,7 @@ def test_both_techniques_reduce_five_times(model: ModelConfig) -> None:
 @pytest.mark.parametrize("modules", ["torch", "megatron"])
 def test_stages_keep_what_table_2_says(model: ModelConfig, modules: ModuleKind) -> None:
     """Table 2, per layer of a whole model: 34/t with selective recomputation, 2 with full, and one layer comes back."""
-    layout = Parallelism(pp=1, tp=8, dp=1, micro_batch=1, micro_batches=1, modules=modules)
+    layout = Parallelism(pp=1, tp=8, dp=1, micro_batch=1, micro_batches=1, kept_by=modules)
     s, h, t, layers = 2048, model.hidden_size, 8, model.layers
     statistics = 16 * s  # mean and deviation of two norms in fp32, which the paper leaves out
     found = {

@@ -139,7 +139,7 @@ def _never_grows(sizes: list[int]) -> None:
 def test_megatrons_modules_keep_no_more(question: tuple[ModelConfig, Parallelism, dict[str, Any]]) -> None:
     model, layout, options = question
     torch, megatron = (
-        stage_memory(model, replace(layout, modules=modules), **options) for modules in ("torch", "megatron")
+        stage_memory(model, replace(layout, kept_by=modules), **options) for modules in ("torch", "megatron")
     )
     for one, other in zip(torch, megatron, strict=True):
         assert other.activations_bytes <= one.activations_bytes

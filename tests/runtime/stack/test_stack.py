@@ -91,13 +91,13 @@ def test_a_question_s_own_exposed_share_goes_before_the_stack_s() -> None:
 
 
 def test_a_stack_states_what_its_software_does() -> None:
-    stack = replace(STACK, options={"modules": "megatron", "loss": "fused"})
+    stack = replace(STACK, options={"kept_by": "megatron", "loss": "fused"})
     share = {"exposed_share": stack.exposed_share}
-    assert stack.fill({}) == {**share, "modules": "megatron", "loss": "fused"}
-    assert stack.fill({"loss": "plain"}) == {**share, "modules": "megatron", "loss": "plain"}
+    assert stack.fill({}) == {**share, "kept_by": "megatron", "loss": "fused"}
+    assert stack.fill({"loss": "plain"}) == {**share, "kept_by": "megatron", "loss": "plain"}
     megatron = find_stack("megatron-core").fill({"micro_batch": 1, "micro_batches": 1})
     layout = read_layout(megatron)
-    assert (layout.modules, layout.loss, layout.reduce_dtype) == ("megatron", "in_place", "float32")
+    assert (layout.kept_by, layout.loss, layout.reduce_dtype) == ("megatron", "in_place", "float32")
 
 
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     stack = replace(
         STACK,
         software='a "quoted" name',
-        options={"modules": "megatron"},
+        options={"kept_by": "megatron"},
         log_covariance=covariance,
         fixed=("exposed_share",),
         error_before=0.2,
@@ -138,7 +138,7 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         (TEXTS + 'fixed = ["speed"]\n', "fixed is .*, expected some of attention"),
         (TEXTS + "options = 3\n", r"options is 3, expected a table \[options\]"),
         (TEXTS + "[options]\ntp = 2\n", "options is 'tp', expected some of layer_split, reduce_dtype"),
-        (TEXTS + '[options]\nmodules = "jax"\n', "options.modules is 'jax', expected torch or megatron"),
+        (TEXTS + '[options]\nkept_by = "jax"\n', "options.kept_by is 'jax', expected torch or megatron"),
         (TEXTS + "runs = 3\n", r"runs is 3, expected tables \[\[runs\]\]"),
         (TEXTS + '[[left_out]]\nname = "a"\nsteps = 1.5\n', "error_before is missing, expected a number"),
         ("name = [", "not TOML"),
