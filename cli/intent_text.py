@@ -3,7 +3,7 @@
 from kernelcast.cli.estimate_text import render
 from kernelcast.cli.sizes import in_days
 from kernelcast.cli.tables import seconds_precisely, text_table
-from kernelcast.runtime.estimate.estimate import Memory
+from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.training import Training
 from kernelcast.runtime.intent.answer import IntentAnswer
 from kernelcast.runtime.intent.best import Best

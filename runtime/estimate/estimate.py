@@ -9,13 +9,13 @@ from kernelcast.runtime.answers.fabric_notes import FabricUse
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.catalogue.power import power_laws
+from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.doubts import Doubt, grouped, share_of
 from kernelcast.runtime.estimate.energy import Energy, energy_of
 from kernelcast.runtime.estimate.known_shares import KnownShares, known_shares
 from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.peak import Peak
-from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.fields import TimelineKind
@@ -103,43 +103,6 @@ class OperatorRow:
     low_us: float
     high_us: float
     total_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Memory per device of each stage, and how much a device has (None where it is unknown).
-
-    `source` is where the size comes from: "asked", "bundle", or "unknown". `reserved_bytes` of it training cannot have.
-    """
-
-    stages: tuple[StageMemory, ...]
-    gpu_memory_bytes: int | None
-    source: str
-    reserved_bytes: int = 0
-
-    @property
-    def largest_bytes(self) -> int:
-        """What the fullest device holds."""
-        return max(stage.total_bytes for stage in self.stages)
-
-    @property
-    def usable_bytes(self) -> int | None:
-        """What a device has for training; None where its size is unknown."""
-        return None if self.gpu_memory_bytes is None else max(0, self.gpu_memory_bytes - self.reserved_bytes)
-
-    @property
-    def margin_bytes(self) -> int | None:
-        """What the fullest device has left, negative where it lacks some; None where its size is unknown."""
-        return None if self.usable_bytes is None else self.usable_bytes - self.largest_bytes
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether every stage fits into its device; None where the size is unknown."""
-        return None if self.usable_bytes is None else self.largest_bytes <= self.usable_bytes
-
-    def fits_stage(self, stage: StageMemory) -> bool | None:
-        """Whether one stage fits."""
-        return None if self.usable_bytes is None else stage.total_bytes <= self.usable_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,16 +25,15 @@ from kernelcast.runtime.errors import DataError, UsageError, shown
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.defaults import (
     chosen_gpus_per_node,
-    usual_gpu_memory_bytes,
     usual_gpus_per_node,
-    usual_reserved_bytes,
 )
+from kernelcast.runtime.estimate.device_memory import device_memory
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.estimate.estimate import Components, Estimate, Memory, Provenance, StageEstimate
+from kernelcast.runtime.estimate.estimate import Components, Estimate, Provenance, StageEstimate
 from kernelcast.runtime.estimate.exposed_draws import exposed_draws
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.estimate.utilisation import peak_of
-from kernelcast.runtime.memory import on_cpu, precision_of, stage_memory
+from kernelcast.runtime.memory import precision_of
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
 from kernelcast.runtime.request.fields import (
@@ -214,7 +213,7 @@ class Estimator:
             tokens_per_s=parallelism.samples_per_update * model.sequence_length / step_time_s,
             components=components_of(parts, step, lambda call: answers.asked.answers[question(call)][0]),
             stages=tuple(_stages(parts, step)),
-            memory=_memory(self.bundle, model, parallelism, *memory),
+            memory=device_memory(self.bundle, model, parallelism, *memory),
             concerned=MappingProxyType(
                 self._concerned(answers.asked, parts, processes, self._devices_per_node(used, source, over))
             ),
@@ -352,25 +351,6 @@ def _first(durations: Durations) -> Durations:
     for array in arrays.values():
         array.flags.writeable = False
     return Durations(**arrays)
-
-
-def _memory(
-    bundle: Bundle,
-    model: ModelConfig,
-    parallelism: Parallelism,
-    gpu_memory_bytes: int | None,
-    reserved_bytes: int | None,
-) -> Memory:
-    """Memory in the precision that the bundle's operators were measured in."""
-    known = usual_gpu_memory_bytes(bundle)
-    source = "asked" if gpu_memory_bytes is not None else "unknown" if known is None else "bundle"
-    manifest = bundle.manifest
-    return Memory(
-        stages=stage_memory(model, parallelism, dtype=manifest.dtype, is_cpu=on_cpu(manifest.compute)),
-        gpu_memory_bytes=known if gpu_memory_bytes is None else gpu_memory_bytes,
-        source=source,
-        reserved_bytes=usual_reserved_bytes(bundle) if reserved_bytes is None else reserved_bytes,
-    )
 
 
 def _seconds(time_us: float) -> float:

@@ -1,6 +1,6 @@
 """Memory per device of every stage as SVG bars, with a device's memory as a line where it is known."""
 
-from kernelcast.runtime.estimate.estimate import Memory
+from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.views.formatting import gibibytes
 from kernelcast.runtime.views.markup import Markup, element

@@ -9,7 +9,7 @@ from kernelcast.runtime import Estimator, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
-from kernelcast.runtime.estimate.estimate import Memory
+from kernelcast.runtime.estimate.device_memory import Memory
 
 Make = Callable[..., Path]
 TINY = ModelConfig(
