@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.pipeline.overlap import Overlap, gathered_us, slowed_us
+from kernelcast.runtime.pipeline.overlap import Overlap, gathered_together_us, gathered_us, slowed_us
 from kernelcast.runtime.step.decomposition import Decomposition, StageKind
 from kernelcast.runtime.step.layers.sizes import Beside
 
@@ -69,6 +69,7 @@ def overlapping_buckets(
 def update_overlap(
     *,
     forward_us: Times,
+    send_us: Times,
     completing_us: Times,
     gradients_us: Times | None,
     gather_us: Times | None,
@@ -77,7 +78,8 @@ def update_overlap(
 ) -> Overlap:
     """What collectives of an update do to the passes that they run beside (docs/timeline.md).
 
-    `forward_us` and `completing_us`, of the passes that complete gradients, are [configs, chunks]; `gradients_us` and
+    `forward_us`, `send_us` after it and `completing_us`, of the passes that complete gradients, are [configs, chunks];
+    `gradients_us` and
     `gather_us`, None where they overlap with nothing, and `buckets` [configs, stages]. The chunks of a stage share its
     collectives evenly, and chunk c is on stage c mod pp.
     """
@@ -87,12 +89,18 @@ def update_overlap(
     def shared(of_stage: Times) -> Times:
         return np.tile(of_stage / virtual_stages, (1, virtual_stages))
 
+    first_us = last_us = nothing
+    if gather_us is not None and virtual_stages > 1:
+        stages = buckets.shape[1]
+        first_us = gathered_together_us(
+            forward_us, send_us, shared(gather_us), of_chunk, exposed_share, stages
+        )
+    elif gather_us is not None:
+        first_us = gathered_us(forward_us, gather_us, of_chunk, exposed_share)
+    if gradients_us is not None:
+        last_us = slowed_us(completing_us, shared(gradients_us), of_chunk, exposed_share)
     return Overlap(
-        first_us=nothing
-        if gather_us is None
-        else gathered_us(forward_us, shared(gather_us), of_chunk, exposed_share),
-        last_us=nothing
-        if gradients_us is None
-        else slowed_us(completing_us, shared(gradients_us), of_chunk, exposed_share),
+        first_us=first_us,
+        last_us=last_us,
         buckets=np.ones_like(buckets) if gradients_us is None else buckets,
     )

@@ -289,6 +289,7 @@ class Engine:
             counts[row] = overlapping_buckets(parts, parts.stages, structure.virtual_stages)
         return update_overlap(
             forward_us=passes["forward_us"],
+            send_us=passes["send_forward_us"],
             completing_us=passes["weight_us" if structure.is_split else "backward_us"],
             gradients_us=gradients if combines else None,
             gather_us=gather if gathers else None,

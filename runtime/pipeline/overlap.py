@@ -53,3 +53,24 @@ def gathered_us(pass_us: Times, network_us: Times, buckets: Times, exposed_share
     slowed = pass_us + slowed_us(pass_us, network_us, buckets, exposed_share)
     whole: Times = np.maximum(network_us / buckets + slowed, network_us + slowed / buckets)
     return whole - pass_us
+
+
+def gathered_together_us(
+    pass_us: Times, send_us: Times, network_us: Times, buckets: Times, exposed_share: float, stages: int
+) -> Times:
+    """The same where all stages begin their gathers with the step, as interleaved schedules do; [configs, chunks].
+
+    A stage gathers one chunk after the other (chunk c is on stage c mod `stages`), and the first micro-batch comes to a
+    chunk `send_us` after its pass through the one before: until then its gathers hide.
+    """
+    longer, arrival_us = np.empty_like(pass_us), np.zeros(len(pass_us))
+    for chunk in range(pass_us.shape[1]):
+        own, whole, pieces = pass_us[:, chunk], network_us[:, chunk], buckets[:, chunk]
+        begin_us = chunk // stages * whole
+        left_us = np.clip(begin_us + whole - np.maximum(arrival_us, begin_us), 0, whole)
+        slowed = own + slowed_us(own, left_us, pieces, exposed_share)
+        first_us, last_us = begin_us + whole / pieces, begin_us + whole
+        end_us = np.maximum(np.maximum(arrival_us, first_us) + slowed, last_us + slowed / pieces)
+        longer[:, chunk] = end_us - arrival_us - own
+        arrival_us = end_us + send_us[:, chunk]
+    return np.maximum(longer, 0.0)

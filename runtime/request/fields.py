@@ -27,6 +27,7 @@ StateType = Literal["float32", "bfloat16", "8bit"]
 LossKind = Literal["plain", "fused", "in_place"]
 GradientCollective = Literal["all_reduce", "reduce_scatter"]
 TensorOverlap = Literal["none", "weight_gradients", "products"]
+ModuleKind = Literal["torch", "megatron"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
 
@@ -165,6 +166,9 @@ LAYOUT = table(
     Field("host_launch_us", number(0, 1_000, "µs from 0 to 1000"),
           "Least time of a kernel in µs, as long as the host takes to launch one; 0 for a host that is ahead.", 0.0,
           of_stack=True),
+    Field("kept_by", choice(get_args(ModuleKind)),
+          "Whose modules keep activations: torch's, or Megatron-core's with TransformerEngine.", "torch",
+          of_stack=True),
     Field("exposed_share", number(0, 1, "a number from 0 to 1"),
           "Part of the time of collectives that run beside computing which adds to it.", 0.25, of_stack=True),
     Field("gradient_collective", choice(get_args(GradientCollective)),
@@ -215,9 +219,14 @@ OPTIONS = table(
           "simulate"),
 )
 REQUEST: Mapping[str, Field] = MappingProxyType({"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **OPTIONS})
-"""Fields of a prediction, apart from the model and `GPU_MEMORY`, which options give with a unit."""
+"""Fields of a prediction, apart from the model and `MEMORY`, which options give with a unit."""
 
 GPU_MEMORY = Field("gpu_memory_bytes", whole(1, 2**60), "Memory of a device.", otherwise="the bundle's", unit="bytes")
+RESERVED_MEMORY = Field(
+    "reserved_memory_bytes", whole(0, 2**60), "Part of it that training cannot have: driver, CUDA context, NCCL.",
+    otherwise="2 GiB on GPUs, none on CPUs", unit="bytes",
+)
+MEMORY = table(GPU_MEMORY, RESERVED_MEMORY)
 
 SEARCH = table(
     Field("gpus", _SIZE, "Devices, all of which are used: one number or several."),

@@ -14,6 +14,7 @@ from kernelcast.runtime.request.fields import (
     GradientCollective,
     LayerSplit,
     LossKind,
+    ModuleKind,
     OptimizerKind,
     Recompute,
     RecomputeModule,
@@ -64,6 +65,8 @@ class Parallelism:
     - `optimizer`, `optimizer_states`: its kind and the type of its moments (optimizers.py).
     - `host_launch_us`: a pass takes at least this for each of its kernels: the host that launches them one by one is
       not ahead of the device where they are short.
+    - `kept_by`: whose modules keep what the backward pass needs: "torch" has its own, "megatron" is Megatron-core with
+      TransformerEngine. Times do not depend on it.
     - `exposed_share`: the part of the time of collectives beside computing that is added to it.
     - `gradient_collective`: ZeRO-1 combines gradients by an "all_reduce", or scatters them as Megatron-LM's distributed
       optimizer does ("reduce_scatter").
@@ -99,6 +102,7 @@ class Parallelism:
     optimizer: OptimizerKind = LAYOUT["optimizer"].default
     optimizer_states: StateType = LAYOUT["optimizer_states"].default
     host_launch_us: float = LAYOUT["host_launch_us"].default
+    kept_by: ModuleKind = LAYOUT["kept_by"].default
     exposed_share: float = LAYOUT["exposed_share"].default
     gradient_collective: GradientCollective = LAYOUT["gradient_collective"].default
     shard_group: int = LAYOUT["shard_group"].default

@@ -150,9 +150,9 @@ class _Sweep:
             return layouts, memory
         needed = memory.copy()
         needed[changed] = needed_bytes(self.predictor.bundle, question.space.model, balanced.take(changed))
-        if question.gpu_memory_bytes is None:
+        if question.usable_bytes is None:
             return balanced, needed
-        fits = needed <= question.gpu_memory_bytes
+        fits = needed <= question.usable_bytes
         return layouts.with_ends(np.where(fits, balanced.ends, AS_SPLIT), balanced.layers), np.where(
             fits, needed, memory
         )
@@ -175,8 +175,8 @@ class _Sweep:
             if len(layouts):
                 memory = needed_bytes(self.predictor.bundle, question.space.model, layouts)
                 found.look_at_memory(layouts, memory)
-                if question.gpu_memory_bytes is not None:
-                    fits = memory <= question.gpu_memory_bytes
+                if question.usable_bytes is not None:
+                    fits = memory <= question.usable_bytes
                     counts.out_of_memory += int((~fits).sum())
                     layouts, memory = layouts.take(fits), memory[fits]
                 if len(layouts):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime.pipeline import Durations, Simulated, closed_forms, simulate, step_timeline
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE
-from kernelcast.runtime.pipeline.overlap import Overlap, gathered_us, slowed_us
+from kernelcast.runtime.pipeline.overlap import Overlap, gathered_together_us, gathered_us, slowed_us
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 Times = dict[tuple[str, int, int], tuple[float, float]]
@@ -424,6 +424,26 @@ def test_parameters_that_arrive_in_buckets_by_hand() -> None:
     )  # the network is the slower one: the last quarter of the pass is left
     assert gathered(20, 8, 4, 0.5) == 2 + 3
     assert gathered(20, 0, 4, 0.5) == 0
+
+
+def test_gathers_that_begin_together_by_hand() -> None:
+    def longer(network_us: list[float], buckets: float = 2, share: float = 0.0) -> list[float]:
+        row = np.array([network_us])
+        found = gathered_together_us(
+            np.full_like(row, 10.0), np.full_like(row, 1.0), row, np.full_like(row, buckets), share, stages=2
+        )
+        return [float(value) for value in found[0]]
+
+    # The first chunk waits for a bucket of 4. At 15 the second one begins, where all is there since 8; the second
+    # chunks of both stages are through at 16, before the first micro-batch comes back.
+    assert longer([8.0] * 4) == [4, 0, 0, 0]
+    # The first chunk's second half waits until 30. At 36 the second chunk has all; the third one begins at 47, and
+    # waits for its second bucket from 52 to 60.
+    assert longer([30.0] * 4) == [25, 0, 8, 0]
+    # Alone the first of a pipeline is as if it were gathered with its pass.
+    for network_us, share in ((8.0, 0.5), (80.0, 0.25)):
+        alone = gathered_us(np.array([10.0]), np.array([network_us]), np.array([4.0]), share)
+        assert longer([network_us] * 4, 4, share)[0] == pytest.approx(float(alone[0]))
 
 
 @few
