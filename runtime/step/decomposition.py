@@ -3,7 +3,7 @@
 What a chunk of the model costs follows from the times of its blocks, see chunk_times.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
@@ -94,14 +94,14 @@ def _passes(kind: type[Layer], sizes: Sizes, how: Recomputation) -> tuple[Calls,
     What recomputation runs again of a transformer layer stands last.
     """
     layer = kind(sizes)
-    is_layer = isinstance(layer, TransformerLayer)
-    again = layer.recomputed(how) if is_layer else ()
+    again: Calls = ()
     # As many for every layout of a search: without recomputation they are empty.
-    beside_again = layer.beside_again(how) if is_layer else layer.beside_forward
-    forward_again = [
-        one._replace(component=Component.BESIDE_BACKWARD) if how.kind == "full" else Beside(in_pieces=True)
-        for one in beside_again
-    ]
+    forward_again: Sequence[Beside] = [Beside(in_pieces=True)] * len(layer.beside_forward)
+    if isinstance(layer, TransformerLayer):
+        again = layer.recomputed(how)
+        if how.kind == "full":
+            beside = layer.beside_again(how)
+            forward_again = [one._replace(component=Component.BESIDE_BACKWARD) for one in beside]
     return (
         forward((*layer.calls, *layer.forward_collectives)),
         (*backward(layer.calls), *forward(layer.backward_collectives), *again),

@@ -17,8 +17,6 @@ from kernelcast.runtime.step.layers.modules import TORCH, Modules
 Number: TypeAlias = Any
 """A whole number, or float64 [rows]: one formula serves one device, and all stages of thousands of layouts."""
 
-ALONE = Group()
-
 
 def padded_vocabulary(
     vocabulary_size: int, tp: Number, multiple: int = LAYOUT["vocabulary_multiple"].default

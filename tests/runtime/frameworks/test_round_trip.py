@@ -56,6 +56,17 @@ def cases(draw: st.DrawFn) -> Case:
     return model, layout
 
 
+WRITTEN = (
+    "shard_group",
+    "recompute_modules",
+    "recompute_layers",
+    "recompute_early_stop",
+    "dropout",
+    "vocabulary_multiple",
+)
+"""Fields of the training software that are drawn, and that some framework has an argument for."""
+
+
 def plain(model: ModelConfig, layout: Parallelism) -> Parallelism:
     """The same layout with what changes nothing in it at its plainest, and with the layers of every chunk."""
     return replace(
@@ -68,7 +79,7 @@ def plain(model: ModelConfig, layout: Parallelism) -> Parallelism:
         recompute_early_stop=layout.recompute_early_stop and layout.recompute != "none",
         layer_counts=layers_of_chunks(model.layers, layout),
         # What frameworks do by default beside computing is not kernelcast's; see test_megatron.py and test_nested.py.
-        **{name: LAYOUT[name].default for name in STACK if name != "shard_group"},
+        **{name: LAYOUT[name].default for name in STACK if name not in WRITTEN},
     )
 
 

@@ -115,6 +115,9 @@ def test_sizes_are_whole_and_add_up(question: tuple[ModelConfig, Parallelism, di
 @settings(max_examples=150)
 def test_what_never_grows(question: tuple[ModelConfig, Parallelism, dict[str, Any]]) -> None:
     model, layout, options = question
+    layout = replace(
+        layout, recompute_layers=0
+    )  # with some of them, selective recomputation keeps less than full
 
     def needed(**change: Any) -> tuple[StageMemory, ...]:
         return stage_memory(model, replace(layout, **change), **options)
