@@ -11,6 +11,7 @@ import click
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import all_hardware, hardware_named
 from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.request.fields import Field, option_name
 from kernelcast.runtime.request.kinds import FLAG, Kind
 from kernelcast.runtime.request.models import BUILT_IN
@@ -178,6 +179,13 @@ processes_option = click.option(
     metavar="N[,N...]",
     callback=lambda context, parameter, value: levels(value),
     help="Processes of this node that run an operator at once, one of which is measured; each number in turn.",
+)
+load_option = click.option(
+    "--load",
+    type=click.Choice([Load.BURST.value, Load.SUSTAINED.value]),
+    callback=lambda context, parameter, value: None if value is None else Load(value),
+    help="Of the device: some repetitions in a burst, or sustained, at its clocks after seconds of full work.  "
+    "[default: the plan's, else burst]",
 )
 site_option = click.option("--site", default="", help="Your site's name, stored as free text.")
 

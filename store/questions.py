@@ -23,8 +23,8 @@ QUESTIONS = (
         name="coverage",
         title="What has been measured, on which hardware?",
         explanation="""
-            One row per hardware, operator, direction, dtype, load and status. `roles` are the reasons why a step calls what
-            was measured. `samples` counts measurements, `workloads` distinct vectors: where the first is larger,
+            One row per hardware, operator, direction, dtype, load and status. `roles` are the reasons why a step calls
+            what was measured. `samples` counts measurements, `workloads` distinct vectors: where the first is larger,
             something was measured again.
         """,
         sql="""
@@ -115,9 +115,9 @@ QUESTIONS = (
         name="sustained_slowdown",
         title="How much longer do operators take under load that lasts?",
         explanation="""
-            Points that were measured both ways (`collect compute --load burst`, then `--load sustained`): the mean ratio of
-            the times, and the mean clocks. Clocks are empty where the machine does not say them. This database holds none
-            measured under load.
+            Points that were measured both ways (`collect compute --load burst`, then `--load sustained`): the mean ratio
+            of the times, and the mean clocks, which are empty where the machine does not say them. The view has power and
+            temperature as well.
         """,
         sql="""
             SELECT operator, direction, count(*) AS workloads, round(avg(ratio), 3) AS ratio,

@@ -1,8 +1,8 @@
 """Version 4 of the schema: a sample has the load of its device, and clock, power and temperature as they were read.
 
-Frozen as of then. Ids of samples that state nothing of it stay as they were. Imports of aiconfigurator's tables had a flag
-`burst`, with how few repetitions there were and, in some, the power: both become columns, and the number of repetitions part
-of `statistic`. Those samples get the id that importing them again gives.
+Frozen as of then. Ids of samples that state nothing of it stay as they were. Imports of aiconfigurator's tables had a
+flag `burst`, with how few repetitions there were and, in some, the power: load and power become columns, the number of
+repetitions part of `statistic`. Those samples get the id that importing them again gives.
 """
 
 import re
@@ -19,7 +19,9 @@ _COLUMNS = (
 )
 _FLAG = "burst"
 # Such as `6 replays of a CUDA graph after 3 warm-ups, at 687.5 of 700 W`; power and its limit may be absent.
-_DETAIL = re.compile(r"(?P<repetitions>\d+ replays? of .*?)(, at (?P<power>[\d.]+)( of (?P<limit>[\d.]+))? W)?")
+_DETAIL = re.compile(
+    r"(?P<repetitions>\d+ replays? of .*?)(, at (?P<power>[\d.]+)( of (?P<limit>[\d.]+))? W)?"
+)
 
 
 def upgrade(connection: sqlite3.Connection) -> None:
@@ -37,7 +39,11 @@ def _state_load(connection: sqlite3.Connection, number: int, detail: str) -> Non
     read = _DETAIL.fullmatch(detail)
     [stored] = stored_samples(connection, "number = ?", [number])
     old = {**stored.columns, "vector": json_value("vector", stored.columns["vector"])}
-    if read is None or not old["statistic"].startswith("mean of ") or meaning_digest(old, stored) != stored.id:
+    if (
+        read is None
+        or not old["statistic"].startswith("mean of ")
+        or meaning_digest(old, stored) != stored.id
+    ):
         return
     limit = f", power limit {read['limit']} W" if read["limit"] else ""
     new: Row = {**old, "load": _FLAG, "statistic": f"mean of {read['repetitions']}{limit}"}
