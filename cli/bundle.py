@@ -68,6 +68,7 @@ def info(path: Path, as_json: bool) -> None:
         ("newest measurement", "unknown" if manifest.created_at == UNKNOWN_MOMENT else manifest.created_at),
         ("dtype", manifest.dtype),
         ("statistic", manifest.statistic),
+        ("load", manifest.loads),
         ("seed", str(manifest.seed)),
         ("dataset digest", manifest.dataset_digest),
         ("kernelcast", manifest.kernelcast_version),
@@ -88,7 +89,8 @@ def info(path: Path, as_json: bool) -> None:
 
 
 HEADS = (
-    "operator", "direction", "rows", "algorithm", "form", "error", "coverage", "±", "extrapolated", "size", "range",
+    "operator", "direction", "load", "rows", "algorithm", "form", "error", "coverage", "±", "extrapolated", "size",
+    "range",
 )  # fmt: skip
 
 
@@ -103,6 +105,7 @@ def _row(entry: RegressorEntry) -> tuple[str, ...]:
     return (
         entry.operator,
         entry.direction_text,
+        entry.load.value,
         str(entry.rows),
         entry.algorithm,
         entry.form,

@@ -112,7 +112,7 @@ def collect_compute(
     levels = []
     for level in processes:
         run = compute_run(keys, plan, processes=level, site=site)
-        known = known_points(database, run, load, again)
+        known = known_points(database, run, again, load)
         todo = [point for point in points if not is_known(point.law, dtype, point.vector, known)]
         collected.already_there += len(points) - len(todo)
         levels.append((level, run, todo))
@@ -189,7 +189,7 @@ def measured(database: Database, run: Run, load: Load | None = None) -> set[Poin
     )
 
 
-def known_points(database: Database, run: Run, load: Load | None, again: Again) -> set[PointKey]:
+def known_points(database: Database, run: Run, again: Again, load: Load | None = None) -> set[PointKey]:
     """Points that a collection leaves out: what the database holds, unless that is to be measured again.
 
     A point is flagged when measuring it again could clear a flag on every sample.

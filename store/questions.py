@@ -115,9 +115,9 @@ QUESTIONS = (
         name="sustained_slowdown",
         title="How much longer do operators take under load that lasts?",
         explanation="""
-            Points that were measured both ways (`collect compute --load burst`, then `--load sustained`): the mean ratio
-            of the times, and the mean clocks, which are empty where the machine does not say them. The view has power and
-            temperature as well.
+            Points that were measured both ways (`collect compute --load burst`, then `--load sustained`): the mean
+            ratio of the times, and the mean clocks, which are empty where the machine does not say them. The view has
+            power and temperature as well.
         """,
         sql="""
             SELECT operator, direction, count(*) AS workloads, round(avg(ratio), 3) AS ratio,

@@ -1,9 +1,9 @@
 """The load of a device around the passes that are measured: some repetitions in a burst, or work that lasts.
 
 A burst runs at clocks, power and temperature that a training step of seconds may not hold. Under sustained load the
-device computes matrix products back to back for seconds before the first measurement, before every block of repetitions,
-and on a GPU between the passes as well; on a CPU all other cores compute meanwhile (busy_cores.py). Products, whatever
-is measured: a step consists mostly of them, and an operator finds the clocks that they left.
+device computes matrix products back to back for seconds before the first measurement, before every block of
+repetitions, and on a GPU between the passes as well; on a CPU all other cores compute meanwhile (busy_cores.py).
+Products, whatever is measured: a step consists mostly of them, and an operator finds the clocks that they left.
 
 What sensors state is read at the end of every block, while the device is still under that load.
 """
@@ -96,7 +96,7 @@ class SustainedLoad(BurstLoad):
             self._product()
             count += 1
             if self._device.type == "cuda":
-                waiting.append(torch.cuda.Event())
+                waiting.append(torch.cuda.Event())  # type: ignore[no-untyped-call]
                 waiting[-1].record()
                 if len(waiting) > 2:
                     waiting.pop(0).synchronize()

@@ -27,8 +27,8 @@ class Measurer:
     whose tensors need more than `memory_bytes` (0: what each process has here) are never built: where a CPU's memory
     is short, the system would end this process without a message.
 
-    Under sustained `load` (load.py) the device computes for `effort.settle_seconds` before the first point, and all cores
-    of a CPU until it is closed.
+    Under sustained `load` (load.py) the device computes for `effort.settle_seconds` before the first point, and all
+    cores of a CPU until it is closed.
 
     Raises:
         UsageError: more processes than devices or cores.

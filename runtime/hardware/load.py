@@ -1,5 +1,7 @@
 """How a device was loaded while an operator was measured: clocks of a burst are not those of a step that lasts."""
 
+from collections import Counter
+from collections.abc import Iterable
 from enum import StrEnum
 
 
@@ -24,3 +26,10 @@ class Load(StrEnum):
     def in_words(self) -> str:
         """Its name, `not stated` where there is none."""
         return self.value or "not stated"
+
+
+def loads_in_words(loads: Iterable[Load]) -> str:
+    """How many are of each, such as `12 sustained, 30 burst, 1 not stated`; `none` of none."""
+    counts = Counter(loads)
+    order = (Load.SUSTAINED, Load.BURST, Load.NOT_STATED)
+    return ", ".join(f"{counts[one]} {one.in_words}" for one in order if counts[one]) or "none"
