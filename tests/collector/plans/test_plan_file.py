@@ -140,6 +140,8 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
             "collectives.mp_all_reduce is unknown (now all_reduce); known are all_reduce, ",
         ),
         ("seed = 3", "seed = 3\noperators = []", "operators is [], expected a list of operators"),
+        ("seed = 3", 'seed = 3\nload = "full"', "load is 'full', expected burst or sustained"),
+        ("seed = 3", 'seed = 3\nload = ""', "load is '', expected burst or sustained"),
         (
             "[messages]",
             "[collectives.gelu]\nentries = [1]\nprocesses = [2]\n[messages]",
