@@ -52,7 +52,7 @@ def test_it_is_kept_through_merge_and_anonymous_export(
     export_database(tmp_path / "merged.db", tmp_path / "shared.db", Subset(anonymous=True))
     assert check_database(tmp_path / "shared.db") == []
     with Database.open(tmp_path / "shared.db", read_only=True) as shared:
-        [found] = [row for row in shared.read_samples(load=Load.SUSTAINED)]
+        [found] = shared.read_samples(load=Load.SUSTAINED)
         assert found.sample_id == one.id
         assert (found.load, found.clock_mhz, found.power_w, found.temperature_c) == (
             Load.SUSTAINED,
