@@ -89,7 +89,7 @@ def info(path: Path, as_json: bool) -> None:
 
 
 HEADS = (
-    "operator", "direction", "load", "rows", "algorithm", "form", "error", "coverage", "±", "extrapolated", "size",
+    "operator", "direction", "rows", "algorithm", "form", "error", "coverage", "±", "extrapolated", "size", "load",
     "range",
 )  # fmt: skip
 
@@ -105,7 +105,6 @@ def _row(entry: RegressorEntry) -> tuple[str, ...]:
     return (
         entry.operator,
         entry.direction_text,
-        entry.load.value,
         str(entry.rows),
         entry.algorithm,
         entry.form,
@@ -114,6 +113,7 @@ def _row(entry: RegressorEntry) -> tuple[str, ...]:
         f"{bound}{_percent(_as_fraction(widest))}",
         _percent(entry.extrapolation_error),
         f"{entry.size_bytes / 1000:.0f} kB",
+        entry.load.value or "-",
         ", ".join(ranges),
     )
 
