@@ -117,7 +117,7 @@ QUESTIONS = (
         explanation="""
             Points that were measured both ways (`collect compute --load burst`, then `--load sustained`): the mean
             ratio of the times, and the mean clocks, which are empty where the machine does not say them. The view has
-            power and temperature as well.
+            power and temperature as well. The database of this page is of a time before loads were measured.
         """,
         sql="""
             SELECT operator, direction, count(*) AS workloads, round(avg(ratio), 3) AS ratio,
