@@ -155,6 +155,7 @@ def simumax(content: bytes) -> dict[str, str]:
             "micro_batch": 1,
             "zero": 1,
             "reduce_dtype": "float32",
+            "gradient_collective": "reduce_scatter",  # the distributed optimizer
             "loss": "in_place",
             "exposed_share": 1,  # nothing overlaps
         },

@@ -1,10 +1,11 @@
 """Scores predictions against measured steps: what ships, or another bundle, asked for every step of runs files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from statistics import mean, median
+from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime import Estimate, Estimator, KernelcastError, UsageError
@@ -18,6 +19,7 @@ FORMAT = "kernelcast.steps/1"
 SHIPPED = ("perlmutter", "vista", "llm-foundry-a100-40gb", "llm-foundry-a100-80gb", "simumax-b200")
 """Runs files in this folder; each names its device and its fabric."""
 _BYTES_PER_GIB = 1 << 30
+_AS_STATED: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,21 +185,34 @@ class AskedFile:
     fabric_name: str
 
     def score(
-        self, stack: Stack | None = None, runs: Sequence[MeasuredRun] | None = None
+        self,
+        stack: Stack | None = None,
+        runs: Sequence[MeasuredRun] | None = None,
+        *,
+        changed: Mapping[str, Any] = _AS_STATED,
+        interval: bool = True,
     ) -> list[ScoredStep]:
-        """Predict its steps, or some `runs` of them, as those of `stack`."""
+        """Predict its steps, or some `runs` of them, as those of `stack`, some fields of their layouts `changed`."""
         estimator = self.estimator if stack is None else self.estimator.with_stack(stack)
-        return [_step(estimator, run, self.fabric) for run in (self.file.runs if runs is None else runs)]
+        return [
+            _step(estimator, run, self.fabric, changed, interval)
+            for run in (self.file.runs if runs is None else runs)
+        ]
 
 
 def score_steps(
-    paths: Sequence[Path] = (), *, bundle: str = "", fabric: str = "", stack: Stack | None = None
+    paths: Sequence[Path] = (),
+    *,
+    bundle: str = "",
+    fabric: str = "",
+    stack: Stack | None = None,
+    changed: Mapping[str, Any] = _AS_STATED,
 ) -> tuple[ScoredFile, ...]:
     """Predict every step of the runs files, without any those that ship; steps that cannot be predicted say why.
 
     `bundle` (a file, or `hardware:NAME`) and `fabric` (as `find_fabric` takes it) answer instead of the device and the
     fabric that a file names. A file that names no fabric is answered over the bundle's own. `stack` corrects the
-    answers; its exposed share is that of all steps.
+    answers; its exposed share is that of all steps. `changed` fields of their layouts go before what the files state.
 
     Raises:
         UsageError: a file names no device and `bundle` is not given; the device or the fabric is unknown; as
@@ -211,7 +226,7 @@ def score_steps(
             asked=one.asked,
             bundle_digest=one.estimator.bundle.digest,
             fabric=one.fabric_name,
-            steps=tuple(one.score(stack)),
+            steps=tuple(one.score(stack, changed=changed)),
             stack=stack,
         )
         for one in asked_files(paths or shipped_runs(), bundle=bundle, fabric=fabric)
@@ -254,17 +269,23 @@ def shipped_runs(device: str = "") -> tuple[Path, ...]:
     return tuple(path for path in paths if device in ("", RunsFile.read(path).device))
 
 
-def _step(estimator: Estimator, run: MeasuredRun, fabric: FabricChoice | None) -> ScoredStep:
-    stack, parallelism = estimator.stack, run.parallelism
-    if stack is not None:
-        parallelism = replace(parallelism, exposed_share=stack.exposed_share)
+def _step(
+    estimator: Estimator,
+    run: MeasuredRun,
+    fabric: FabricChoice | None,
+    changed: Mapping[str, Any],
+    interval: bool,
+) -> ScoredStep:
+    of_stack = {} if estimator.stack is None else {"exposed_share": estimator.stack.exposed_share}
     try:
+        parallelism = replace(run.parallelism, **{**of_stack, **changed})
         estimate = estimator.predict(
             model=run.model,
             parallelism=parallelism,
             cluster=run.cluster,
             bucket_entries=run.bucket_entries,
             fabric=fabric,
+            interval=interval,
         )
     except KernelcastError as error:
         return ScoredStep(run=run, estimate=None, reason=str(error))

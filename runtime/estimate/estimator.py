@@ -352,7 +352,8 @@ def _first(durations: Durations) -> Durations:
     arrays = {name: getattr(durations, name)[:1].copy() for name in (*PER_CHUNK, *PER_STAGE)}
     for array in arrays.values():
         array.flags.writeable = False
-    return Durations(**arrays)
+    overlap = None if durations.overlap is None else durations.overlap.take(slice(0, 1))
+    return Durations(**arrays, overlap=overlap)
 
 
 def _memory(

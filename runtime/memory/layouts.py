@@ -15,7 +15,7 @@ from kernelcast.runtime.step.partition import partition
 
 Whole = NDArray[np.int64]
 
-MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss")
+MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss", "shard_group")
 """What memory depends on of the fields that all layouts of a search have in common."""
 
 
@@ -29,6 +29,7 @@ def largest_stage_bytes(
     layer_split: LayerSplit = LAYOUT["layer_split"].default,
     reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default,
     loss: LossKind = LAYOUT["loss"].default,
+    shard_group: int = LAYOUT["shard_group"].default,
     **columns: Whole,
 ) -> Floats:
     """Bytes per device of every layout's fullest stage, float64 [layouts].
@@ -60,6 +61,7 @@ def largest_stage_bytes(
     loaded = table[row_of]
     rows = Rows(
         layout={name: np.repeat(columns[name].astype(np.float64), taken) for name in OF_LAYOUT},
+        shard_group=shard_group,
         **{name: loaded[:, column] for column, name in enumerate(LOADED)},
     )
     found = memory_of(model, rows, precision=precision, loss_kind=loss, dropout=dropout, is_cpu=is_cpu)

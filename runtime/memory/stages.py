@@ -144,7 +144,7 @@ def memory_of(
     sizes = rows.sizes(model)
     layer, embedding, loss = TransformerLayer(sizes), Embedding(sizes), Loss(sizes)
     parameters = stage_parameters(sizes, layers=rows.layers, first=rows.first, last=rows.last)
-    states = model_states(parameters, rows.replicas, rows.zero, precision)
+    states = model_states(parameters, rows.shards, rows.zero, precision)
     activations = (
         rows.live_layers * _kept_in_flight(rows, layer, kept)
         + rows.late * rows.layers * layer.weight_gradient_bytes(kept)
@@ -182,7 +182,7 @@ def _whole_blocks(rows: Rows, layer: TransformerLayer, loss: Loss, precision: Pr
     own = np.where(rows.layers > 0, layer.parameters, 0.0)
     end = np.maximum(rows.first, rows.last) * loss.matrix
     largest = np.maximum(own, end)
-    sharded = rows.replicas > 1
+    sharded = rows.shards > 1
     gradients = np.where(sharded & (rows.zero >= 2), precision.gradient * largest, 0.0)
     two = np.where(rows.layers > 0, own + largest, largest)
     return gradients + np.where(sharded & (rows.zero >= 3), precision.weight * two, 0.0)
@@ -195,5 +195,6 @@ def _rows(parallelism: Parallelism, stages: tuple[Load, ...]) -> Rows:
     values["recompute"] = RECOMPUTE_CODES[parallelism.recompute]
     return Rows(
         layout={name: value * every for name, value in values.items()},
+        shard_group=parallelism.shard_group,
         **{name: np.array([getattr(load, name) for load in stages], dtype=np.float64) for name in LOADED},
     )

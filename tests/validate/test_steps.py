@@ -9,6 +9,7 @@ import pytest
 from kernelcast.cli.main import main
 from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.request.fields import LAYOUT
+from kernelcast.validate.effects import option_effects
 from kernelcast.validate.runs import RunsFile
 from kernelcast.validate.steps import SHIPPED, ScoredFile, score_steps
 
@@ -183,3 +184,64 @@ def test_memory_is_no_further_off_than_recorded(shipped: dict[str, ScoredFile]) 
     error = shipped["simumax-b200"].scores[-1].mean_abs_memory_error
     assert error is not None
     assert error <= 0.13
+
+
+def test_options_of_the_software_are_set_for_every_step(
+    tmp_path: Path, make_bundle: Callable[..., Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, bundle = write(tmp_path, RUNS + RUN + "dp = 4\nzero = 3\n"), str(make_bundle())
+    [stated], [changed] = (
+        score_steps([path], bundle=bundle, changed=changed) for changed in ({}, {"exposed_share": 1.0})
+    )
+    assert stated.steps[0].error is not None
+    assert changed.steps[0].error is not None
+    assert stated.steps[0].error < changed.steps[0].error
+    asked = ["validate", "steps", str(path), "--bundle", bundle, "--json"]
+    assert main_ended([*asked, "--with", "exposed-share=1", "--with", "shard_group=0"]) == 0
+    [file] = json.loads(capsys.readouterr().out)["files"]
+    assert file["steps"][0]["error"] == changed.steps[0].error
+    # What a layout cannot have is the step's reason, not the command's end.
+    [refused] = score_steps([path], bundle=bundle, changed={"shard_group": 3})
+    assert refused.steps[0].reason.startswith("shard_group is 3, expected a divisor of the 4 replicas")
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("zero=3", "field '--with zero' is unknown, known are layer_split"),
+        ("tensor_overlp=none", "(did you mean tensor_overlap?)"),
+        ("exposed_share", "--with is 'exposed_share', expected FIELD=VALUE"),
+        ("exposed_share=much", "--with exposed_share is 'much', expected a number from 0 to 1"),
+    ],
+)
+def test_an_option_that_is_none_is_refused(
+    text: str, complaint: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main_ended(["validate", "steps", "--with", text]) == 2
+    assert complaint in capsys.readouterr().err
+
+
+def test_effects_of_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    head = 'device = "a100-sxm"\nfabric = "a100-1600g"\n'
+    path = write(tmp_path, head + RUNS + RUN + "dp = 16\nzero = 3\n" + RUN + 'dp = 4\nmodel = "other"\n')
+    stated, *options = option_effects([path])
+    assert (stated.field, stated.effects[0].steps, stated.effects[0].changed) == (None, 2, 0)
+    found = {(one.field, one.value): one.effects[0] for one in options}
+    # ZeRO-3 has collectives beside computing, ZeRO-1 gradients that can be scattered; 8 replicas do not divide 4.
+    assert found["exposed_share", 1].changed == found["shard_group", 8].changed == 1
+    assert found["gradient_collective", "reduce_scatter"].changed == 1
+    # What a file states, and what changes nothing, has no row.
+    assert ("exposed_share", 0.25) not in found
+    assert not {name for name, _ in found} & {"tensor_overlap", "loss", "layer_split"}
+    [scored] = score_steps([path], changed={"exposed_share": 1.0})
+    errors = [step.error for step in scored.steps]
+    assert found["exposed_share", 1].mean_error == pytest.approx(sum(filter(None, errors)) / 2)
+    assert main_ended(["validate", "steps", str(path), "--effects"]) == 0
+    assert "exposed_share=1" in capsys.readouterr().out
+    assert main_ended(["validate", "steps", str(path), "--effects", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
+    section = page.split("## `kernelcast.effects/1`")[1].split("\n## ")[0]
+    for name in {*document["options"][0], *document["options"][0]["effects"][0]}:
+        assert f"`{name}`" in section, f"{name} is not in docs/json.md"
+    assert main_ended(["validate", "steps", "--effects", "--each"]) == 2

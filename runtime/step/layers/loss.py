@@ -42,12 +42,13 @@ class Loss(Layer):
 
         The paper's composition has no collective here.
         """
-        return self.sizes.synced(1, gather=False)
+        return self.sizes.synced(1, gather=False) if self.sizes.overlap == "none" else ()
 
     @property
-    def gathered_again(self) -> tuple[Beside, ...]:
-        """What the logits read."""
-        return (self.beside_input_gradient("logits"),)
+    def beside_backward(self) -> tuple[Beside, ...]:
+        """What the logits read is gathered, and its gradient summed; its product is no layer's, and not in pieces."""
+        again = self.gathered_again("logits")
+        return (again,) if self.sizes.overlap == "none" else (again, self.summed_beside_weights("logits"))
 
     @property
     def matrix(self) -> Number:

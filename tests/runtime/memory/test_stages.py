@@ -71,7 +71,10 @@ def layouts(draw: st.DrawFn, model: ModelConfig) -> Parallelism:
         zero=draw(st.integers(0, 3)),
         recompute=draw(st.sampled_from(("none", "selective", "full"))),
         sequence_parallel=draw(st.booleans()),
-        **{name: draw(st.sampled_from(LAYOUT[name].kind.values)) for name in MEMORY_DEPENDS_ON},
+        **{
+            name: draw(st.sampled_from((0, 1) if name == "shard_group" else LAYOUT[name].kind.values))
+            for name in MEMORY_DEPENDS_ON
+        },
     )
     try:
         layout.check(model)

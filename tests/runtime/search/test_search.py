@@ -46,7 +46,12 @@ spaces = st.builds(
         {},
         optional={
             "exposed_share": st.sampled_from([0, 0.5, 1.0]),
-            **{name: st.sampled_from(LAYOUT[name].kind.values) for name in MEMORY_DEPENDS_ON},
+            **{
+                name: st.sampled_from((0, 2) if name == "shard_group" else LAYOUT[name].kind.values)
+                for name in (*MEMORY_DEPENDS_ON, "gradient_collective", "tensor_overlap")
+            },
+            **{name: st.booleans() for name in ("overlap_gradients", "overlap_parameters")},
+            "overlap_bucket": st.sampled_from([0, 10_000]),
         },
     ),
 )
