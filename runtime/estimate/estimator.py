@@ -245,9 +245,8 @@ class Estimator:
         crowded = concurrency_warning(self.bundle.manifest.compute, self._levels, processes)
         if crowded is not None:
             found[crowded] = frozenset(asked.answers) - collectives
-        lasting = stack_load_warning(
-            self.stack, asked.sources.values(), self.predictor.at(processes).bundle.entries
-        )
+        entries = self.predictor.at(processes).bundle.entries
+        lasting = stack_load_warning(self.stack, asked.sources.values(), entries)
         if lasting is not None:
             found[lasting] = frozenset(asked.answers) - collectives
         for warning, questions in asked.concerned.items():
