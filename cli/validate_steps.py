@@ -150,6 +150,8 @@ def _scores(scores: tuple[Score, ...]) -> str:
         "in interval": [f"{score.inside} of {score.predicted}" for score in scores],
         "half-width": [_share(score.median_half_width) for score in scores],
         "memory error": [_signed(score.mean_memory_error) for score in scores],
+        "largest": [_signed(score.largest_memory_error) for score in scores],
+        "least left": [_left(score) for score in scores],
         "predicted too large": [f"{score.too_large or '-'}" for score in scores],
         "published error": [_share(score.mean_abs_published_error) for score in scores],
     }
@@ -171,7 +173,8 @@ def _each(steps: tuple[ScoredStep, ...]) -> str:
         "error": [_signed(step.error) for step in steps],
         "90 % interval": [_interval(step) for step in steps],
         "memory": [_gib(step) for step in steps],
-        "memory error": [_signed(step.memory_error) for step in steps],
+        "memory error": [", ".join(map(_signed, step.memory_errors)) or "-" for step in steps],
+        "left": ["-" if step.margin_gib is None else f"{step.margin_gib:.1f} GiB" for step in steps],
     }
     return _table(columns)
 
@@ -191,9 +194,14 @@ def _interval(step: ScoredStep) -> str:
 
 
 def _gib(step: ScoredStep) -> str:
-    if step.estimate is None:
+    if step.predicted_memory_gib is None:
         return "-"
-    return f"{step.estimate.memory.largest_bytes / 2**30:.1f} GiB{' (does not fit)' if step.fits is False else ''}"
+    sizes = ", ".join(f"{size_gib:.1f}" for size_gib in step.predicted_memory_gib)
+    return f"{sizes} GiB{' (does not fit)' if step.fits is False else ''}"
+
+
+def _left(score: Score) -> str:
+    return "-" if score.least_margin_gib is None else f"{score.least_margin_gib:.1f} GiB"
 
 
 def _signed(error: float | None) -> str:

@@ -170,7 +170,7 @@ def _steps_of_others(result: dict[str, Any]) -> Iterator[str]:
     """Scores by model of every runs file, of `validate steps --json`."""
     heads = (
         "steps of", "model", "steps", "mean error", "mean absolute", "in interval", "half-width", "memory error",
-        "predicted too large", "published error",
+        "largest", "least left", "predicted too large", "published error",
     )  # fmt: skip
     rows = [
         (
@@ -182,6 +182,8 @@ def _steps_of_others(result: dict[str, Any]) -> Iterator[str]:
             f"{score['inside']} of {score['predicted']}",
             share(score["median_half_width"]),
             signed(score["mean_memory_error"]),
+            signed(score["largest_memory_error"]),
+            "–" if score["least_margin_gib"] is None else f"{score['least_margin_gib']:.1f} GiB",
             str(score["too_large"] or "–"),
             share(score["mean_abs_published_error"]),
         )

@@ -52,11 +52,29 @@ class ScoredStep:
         return (high_s - low_s) / 2 / self.estimate.step_time_s
 
     @property
-    def memory_error(self) -> float | None:
-        """The error of the fullest device's memory; None where it was not measured."""
-        if self.estimate is None or self.run.memory_gib is None:
+    def predicted_memory_gib(self) -> tuple[float, ...] | None:
+        """Memory of the fullest device, or of that of every stage where it was measured so."""
+        if self.estimate is None:
             return None
-        return self.estimate.memory.largest_bytes / _BYTES_PER_GIB / self.run.memory_gib - 1
+        memory = self.estimate.memory
+        by_stage = len(self.run.memory_gib or ()) > 1
+        sizes = [stage.total_bytes for stage in memory.stages] if by_stage else [memory.largest_bytes]
+        return tuple(size_bytes / _BYTES_PER_GIB for size_bytes in sizes)
+
+    @property
+    def memory_errors(self) -> tuple[float, ...]:
+        """Errors of the predicted memory; empty where none was measured."""
+        predicted, measured = self.predicted_memory_gib, self.run.memory_gib
+        if predicted is None or measured is None:
+            return ()
+        return tuple(one / other - 1 for one, other in zip(predicted, measured, strict=True))
+
+    @property
+    def margin_gib(self) -> float | None:
+        """What the fullest device is predicted to have left; None where its memory is not known."""
+        if self.estimate is None or self.estimate.memory.margin_bytes is None:
+            return None
+        return self.estimate.memory.margin_bytes / _BYTES_PER_GIB
 
     @property
     def fits(self) -> bool | None:
@@ -78,12 +96,13 @@ class ScoredStep:
             "error": self.error,
             "is_inside": self.is_inside,
             "published_error": run.published_error,
-            "measured_memory_gib": run.memory_gib,
+            "measured_memory_gib": None if run.memory_gib is None else max(run.memory_gib),
             "predicted_memory_gib": None
             if estimate is None
             else estimate.memory.largest_bytes / _BYTES_PER_GIB,
-            "memory_error": self.memory_error,
+            "memory_errors": list(self.memory_errors),
             "fits": self.fits,
+            "margin_gib": self.margin_gib,
             "reason": self.reason,
         }
 
@@ -92,7 +111,9 @@ class ScoredStep:
 class Score:
     """Figures of several steps, over those that were predicted; None where there is nothing to take them from.
 
-    `inside` counts steps in their interval, `too_large` those that ran though they are predicted not to fit.
+    `inside` counts steps in their interval, `too_large` those that ran though they are predicted not to fit, and
+    `least_margin_gib` is what the fullest device of all has left. Errors of memory are those of every stage that was
+    measured.
     """
 
     model: str
@@ -104,7 +125,9 @@ class Score:
     median_half_width: float | None
     mean_memory_error: float | None
     mean_abs_memory_error: float | None
+    largest_memory_error: float | None
     too_large: int
+    least_margin_gib: float | None
     mean_abs_published_error: float | None
 
     @classmethod
@@ -112,7 +135,8 @@ class Score:
         """The figures of `steps`."""
         errors = _known([step.error for step in steps])
         widths = _known([step.half_width for step in steps])
-        memory = _known([step.memory_error for step in steps])
+        memory = [error for step in steps for error in step.memory_errors]
+        margins = _known([step.margin_gib for step in steps])
         published = _known([step.run.published_error for step in steps])
         return cls(
             model=model,
@@ -124,7 +148,9 @@ class Score:
             median_half_width=median(widths) if widths else None,
             mean_memory_error=mean(memory) if memory else None,
             mean_abs_memory_error=_mean_abs(memory),
+            largest_memory_error=max(memory, key=abs, default=None),
             too_large=sum(step.fits is False for step in steps),
+            least_margin_gib=min(margins, default=None),
             mean_abs_published_error=_mean_abs(published),
         )
 

@@ -9,13 +9,20 @@ from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
 from kernelcast.runtime.memory.rows import LOADED, OF_LAYOUT, Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
-from kernelcast.runtime.request.fields import LAYOUT, LayerSplit, LossKind, ReduceDtype, Schedule
+from kernelcast.runtime.request.fields import (
+    LAYOUT,
+    LayerSplit,
+    LossKind,
+    ModuleKind,
+    ReduceDtype,
+    Schedule,
+)
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.partition import partition
 
 Whole = NDArray[np.int64]
 
-MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss", "shard_group")
+MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss", "kept_by", "shard_group")
 """What memory depends on of the fields that all layouts of a search have in common."""
 
 
@@ -29,6 +36,7 @@ def largest_stage_bytes(
     layer_split: LayerSplit = LAYOUT["layer_split"].default,
     reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default,
     loss: LossKind = LAYOUT["loss"].default,
+    kept_by: ModuleKind = LAYOUT["kept_by"].default,
     shard_group: int = LAYOUT["shard_group"].default,
     **columns: Whole,
 ) -> Floats:
@@ -64,7 +72,15 @@ def largest_stage_bytes(
         shard_group=shard_group,
         **{name: loaded[:, column] for column, name in enumerate(LOADED)},
     )
-    found = memory_of(model, rows, precision=precision, loss_kind=loss, dropout=dropout, is_cpu=is_cpu)
+    found = memory_of(
+        model,
+        rows,
+        precision=precision,
+        loss_kind=loss,
+        kept_by=kept_by,
+        dropout=dropout,
+        is_cpu=is_cpu,
+    )
     largest: Floats = np.maximum.reduceat(found.total, ends - taken)
     return largest
 

@@ -24,6 +24,7 @@ ReduceDtype = Literal["same", "float32"]
 LossKind = Literal["plain", "fused", "in_place"]
 GradientCollective = Literal["all_reduce", "reduce_scatter"]
 TensorOverlap = Literal["none", "weight_gradients", "products"]
+ModuleKind = Literal["torch", "megatron"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
 
@@ -143,6 +144,9 @@ LAYOUT = table(
           "Type in which gradients are kept and reduced: the training's, or float32.", "same", of_stack=True),
     Field("loss", choice(get_args(LossKind)),
           "What the loss keeps: fp32 too, logits and gradient, or one in the other's place.", "plain", of_stack=True),
+    Field("kept_by", choice(get_args(ModuleKind)),
+          "Whose modules keep activations: torch's, or Megatron-core's with TransformerEngine.", "torch",
+          of_stack=True),
     Field("exposed_share", number(0, 1, "a number from 0 to 1"),
           "Part of the time of collectives that run beside computing which adds to it.", 0.25, of_stack=True),
     Field("gradient_collective", choice(get_args(GradientCollective)),
@@ -189,9 +193,14 @@ OPTIONS = table(
           "simulate"),
 )
 REQUEST: Mapping[str, Field] = MappingProxyType({"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **OPTIONS})
-"""Fields of a prediction, apart from the model and `GPU_MEMORY`, which options give with a unit."""
+"""Fields of a prediction, apart from the model and `MEMORY`, which options give with a unit."""
 
 GPU_MEMORY = Field("gpu_memory_bytes", whole(1, 2**60), "Memory of a device.", otherwise="the bundle's", unit="bytes")
+RESERVED_MEMORY = Field(
+    "reserved_memory_bytes", whole(0, 2**60), "Part of it that training cannot have: driver, CUDA context, NCCL.",
+    otherwise="2 GiB on GPUs, none on CPUs", unit="bytes",
+)
+MEMORY = table(GPU_MEMORY, RESERVED_MEMORY)
 
 SEARCH = table(
     Field("gpus", _SIZE, "Devices, all of which are used: one number or several."),

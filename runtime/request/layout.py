@@ -14,6 +14,7 @@ from kernelcast.runtime.request.fields import (
     GradientCollective,
     LayerSplit,
     LossKind,
+    ModuleKind,
     Recompute,
     ReduceDtype,
     Schedule,
@@ -50,6 +51,8 @@ class Parallelism:
       training's, or "float32", which is twice the bytes of 16 bits.
     - `loss`: "plain" computes it in fp32, "fused" keeps logits and their gradient in the training's type, "in_place"
       writes the gradient over the logits.
+    - `kept_by`: whose modules keep what the backward pass needs: "torch" has its own, "megatron" is Megatron-core with
+      TransformerEngine. Times do not depend on it.
     - `exposed_share`: the part of the time of collectives beside computing that is added to it.
     - `gradient_collective`: ZeRO-1 combines gradients by an "all_reduce", or scatters them as Megatron-LM's distributed
       optimizer does ("reduce_scatter").
@@ -77,6 +80,7 @@ class Parallelism:
     layer_split: LayerSplit = LAYOUT["layer_split"].default
     reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default
     loss: LossKind = LAYOUT["loss"].default
+    kept_by: ModuleKind = LAYOUT["kept_by"].default
     exposed_share: float = LAYOUT["exposed_share"].default
     gradient_collective: GradientCollective = LAYOUT["gradient_collective"].default
     shard_group: int = LAYOUT["shard_group"].default

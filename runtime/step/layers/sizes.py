@@ -12,6 +12,7 @@ from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
 from kernelcast.runtime.step.groups import ALONE, Group, tensor_group
+from kernelcast.runtime.step.layers.modules import TORCH, Modules
 
 Number: TypeAlias = Any
 """A whole number, or float64 [rows]: one formula serves one device, and all stages of thousands of layouts."""
@@ -161,13 +162,14 @@ class Kept:
     """How activations are kept for the backward pass.
 
     `element` bytes per entry; `mask` bytes per entry that dropout may drop, 0 without dropout; on a CPU (`is_cpu`)
-    torch runs some operators in pieces and keeps more; `loss` as in `Parallelism`.
+    torch runs some operators in pieces and keeps more; `loss` as in `Parallelism`; `modules` are the framework's.
     """
 
     element: int
     mask: int = 0
     is_cpu: bool = False
     loss: LossKind = "plain"
+    modules: Modules = TORCH
 
 
 @dataclass(frozen=True, slots=True)

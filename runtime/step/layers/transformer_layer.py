@@ -132,6 +132,11 @@ class TransformerLayer(Layer):
         """For LayerNorm, GeLU, multi-head attention and an MLP of 4d: `4d + 8d(d+1)/tp + d(4d+1)/tp` (Table III)."""
         return 2 * self.norm.parameters + self.attention.parameters + self.mlp.parameters
 
+    @property
+    def matrices(self) -> Number:
+        """Entries of its weight matrices, without biases and norms."""
+        return self.attention.matrices + self.mlp.matrices
+
     def input_bytes(self, kept: Kept) -> Number:
         """Its input, which is the first norm's: all that full recomputation keeps."""
         return kept.element * self.sizes.local_tokens * self.sizes.hidden
