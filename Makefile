@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page scoreboard lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo bench-substitutes bench-hardware datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo bench-substitutes bench-hardware datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -114,7 +114,11 @@ validate-run: $(INSTALLED)
 	  $$(test -f $(VALIDATED)/here.kcast && echo --from $(VALIDATED)/here.kcast)
 	$(KEEP) run validate run --bundle $(VALIDATED)/here.kcast --db $(VALIDATED)/here.db --repetitions 3 --json
 
-scoreboard: validate-steps
+# What intervals of steps are drawn from: errors of the measured steps in validate/, by source.
+step-errors: $(INSTALLED)
+	$(BIN)/kernelcast validate errors -o runtime/shipped/step_errors.toml
+
+scoreboard: step-errors validate-steps
 	$(BIN)/python docs/generate_scoreboard.py
 
 validate-page: $(INSTALLED)

@@ -29,6 +29,12 @@ VERBS = MappingProxyType(
         "steps": Verb(
             "validate_steps", "steps", "all", "Score predictions against training steps that others measured."
         ),
+        "errors": Verb(
+            "validate_errors",
+            "errors",
+            "all",
+            "What sums of operators get wrong in measured steps, by source.",
+        ),
         "run": Verb(
             "validate_run", "run", "collector", "Train on this machine and compare with predictions."
         ),

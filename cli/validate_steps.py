@@ -8,7 +8,8 @@ import click
 
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.tables import seconds, text_table
-from kernelcast.runtime.request.fields import OPTIONS
+from kernelcast.runtime.bundle.calibration import TIMELINES
+from kernelcast.runtime.request.fields import OPTIONS, TimelineKind
 from kernelcast.runtime.stack import find_stack
 from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, score_steps
 
@@ -20,6 +21,12 @@ from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, sco
     "--fabric", metavar="NAME|FILE", default="", help=f"{OPTIONS['fabric'].help}  [default: the file's]"
 )
 @click.option("--stack", metavar="NAME|FILE", help=OPTIONS["stack"].help)
+@click.option(
+    "--timeline",
+    type=click.Choice(TIMELINES),
+    default=OPTIONS["timeline"].default,
+    help=OPTIONS["timeline"].help,
+)
 @click.option("--each", is_flag=True, help="Show every step.")
 @json_option
 def steps(
@@ -28,6 +35,7 @@ def steps(
     hardware: str | None,
     fabric: str,
     stack: str | None,
+    timeline: TimelineKind,
     each: bool,
     as_json: bool,
 ) -> None:
@@ -35,7 +43,8 @@ def steps(
 
     RUNS are files of measured steps (TOML, docs/validation.md); without any, those that ship. Each is predicted with
     the hardware and the fabric that it names, unless others are given. Nothing is fitted to the steps, but perhaps a
-    --stack was, which the output then says. Exit code 1 where no step can be predicted.
+    --stack was, which the output then says; in the intervals, steps of whoever measured them have no part. Exit code 1
+    where no step can be predicted.
 
     \b
     kernelcast validate steps
@@ -47,6 +56,7 @@ def steps(
         bundle=chosen_bundle(bundle, hardware) if given else "",
         fabric=fabric,
         stack=None if stack is None else find_stack(stack),
+        timeline=timeline,
     )
     if as_json:
         document = {"format": FORMAT, "files": [one.to_dict() for one in found]}

@@ -25,6 +25,7 @@ from kernelcast.validate.runs_fields import (
 from kernelcast.validate.runs_models import RunModels
 
 _MAX_FILE_BYTES = 1 << 20
+_MOST_MEAN = 1.5
 _OPTIONAL_TEXTS = ("device", "fabric", "stack", "licence")
 _FILE_FIELDS = ("site", "hardware", "source", *_OPTIONAL_TEXTS, "defaults", "models", "runs")
 
@@ -35,7 +36,8 @@ class MeasuredRun:
 
     `cluster` is None where the file does not give the devices per node; the bundle's then hold. Component names are
     those of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors are
-    those of others' predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device.
+    those of others' predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device. `mean_s`
+    is the mean of the repetitions, of which `measured_s` is the shortest.
     """
 
     label: str
@@ -48,6 +50,12 @@ class MeasuredRun:
     published_components: Mapping[str, float] | None = None
     measured_components: Mapping[str, float] | None = None
     memory_gib: float | None = None
+    mean_s: float | None = None
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether repetitions agree: their mean, where it is known, is at most 1.5 times what counts."""
+        return self.mean_s is None or self.mean_s <= _MOST_MEAN * self.measured_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +75,11 @@ class RunsFile:
     fabric: str = ""
     stack: str = ""
     licence: str = ""
+
+    @property
+    def publisher(self) -> str:
+        """Who measured: the source up to its first comma."""
+        return self.source.split(",", 1)[0].strip()
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -157,6 +170,7 @@ def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: R
             published_components=components(values, "published_components", RELATIVE_ERROR),
             measured_components=components(values, "measured_components", SECONDS),
             memory_gib=number_of(values, "memory_gib", GIB) if "memory_gib" in values else None,
+            mean_s=number_of(values, "mean_s", SECONDS) if "mean_s" in values else None,
         )
     except (UsageError, DataError) as error:
         raise type(error)(f"{where}: {error}") from error

@@ -11,6 +11,7 @@ from kernelcast.runtime import Estimate, Estimator, KernelcastError, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.errors import shown_path
+from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.stack import Stack
 from kernelcast.validate.runs import MeasuredRun, RunsFile
 
@@ -140,6 +141,7 @@ class ScoredFile:
     fabric: str
     steps: tuple[ScoredStep, ...]
     stack: Stack | None = None
+    timeline: TimelineKind = "simulate"
 
     @property
     def is_fitted(self) -> bool:
@@ -164,6 +166,7 @@ class ScoredFile:
             "asked": self.asked,
             "bundle_digest": self.bundle_digest,
             "fabric": self.fabric,
+            "timeline": self.timeline,
             "applied_stack": None if self.stack is None else self.stack.name,
             "is_fitted": self.is_fitted,
             "scores": [asdict(score) for score in self.scores],
@@ -183,21 +186,36 @@ class AskedFile:
     fabric_name: str
 
     def score(
-        self, stack: Stack | None = None, runs: Sequence[MeasuredRun] | None = None
+        self,
+        stack: Stack | None = None,
+        runs: Sequence[MeasuredRun] | None = None,
+        *,
+        timeline: TimelineKind = "simulate",
     ) -> list[ScoredStep]:
-        """Predict its steps, or some `runs` of them, as those of `stack`."""
-        estimator = self.estimator if stack is None else self.estimator.with_stack(stack)
-        return [_step(estimator, run, self.fabric) for run in (self.file.runs if runs is None else runs)]
+        """Predict its steps, or some `runs` of them, as those of `stack`.
+
+        Their publisher's steps have no part in the intervals.
+        """
+        estimator = self.estimator.leaving_out(self.file.publisher)
+        if stack is not None:
+            estimator = estimator.with_stack(stack)
+        chosen = self.file.runs if runs is None else runs
+        return [_step(estimator, run, self.fabric, timeline) for run in chosen]
 
 
 def score_steps(
-    paths: Sequence[Path] = (), *, bundle: str = "", fabric: str = "", stack: Stack | None = None
+    paths: Sequence[Path] = (),
+    *,
+    bundle: str = "",
+    fabric: str = "",
+    stack: Stack | None = None,
+    timeline: TimelineKind = "simulate",
 ) -> tuple[ScoredFile, ...]:
     """Predict every step of the runs files, without any those that ship; steps that cannot be predicted say why.
 
     `bundle` (a file, or `hardware:NAME`) and `fabric` (as `find_fabric` takes it) answer instead of the device and the
     fabric that a file names. A file that names no fabric is answered over the bundle's own. `stack` corrects the
-    answers; its exposed share is that of all steps.
+    answers; its exposed share is that of all steps. In the intervals, steps of a file's publisher have no part.
 
     Raises:
         UsageError: a file names no device and `bundle` is not given; the device or the fabric is unknown; as
@@ -211,8 +229,9 @@ def score_steps(
             asked=one.asked,
             bundle_digest=one.estimator.bundle.digest,
             fabric=one.fabric_name,
-            steps=tuple(one.score(stack)),
+            steps=tuple(one.score(stack, timeline=timeline)),
             stack=stack,
+            timeline=timeline,
         )
         for one in asked_files(paths or shipped_runs(), bundle=bundle, fabric=fabric)
     )
@@ -254,7 +273,9 @@ def shipped_runs(device: str = "") -> tuple[Path, ...]:
     return tuple(path for path in paths if device in ("", RunsFile.read(path).device))
 
 
-def _step(estimator: Estimator, run: MeasuredRun, fabric: FabricChoice | None) -> ScoredStep:
+def _step(
+    estimator: Estimator, run: MeasuredRun, fabric: FabricChoice | None, timeline: TimelineKind
+) -> ScoredStep:
     stack, parallelism = estimator.stack, run.parallelism
     if stack is not None:
         parallelism = replace(parallelism, exposed_share=stack.exposed_share)
@@ -264,6 +285,7 @@ def _step(estimator: Estimator, run: MeasuredRun, fabric: FabricChoice | None) -
             parallelism=parallelism,
             cluster=run.cluster,
             bucket_entries=run.bucket_entries,
+            timeline=timeline,
             fabric=fabric,
         )
     except KernelcastError as error:

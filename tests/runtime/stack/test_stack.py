@@ -114,7 +114,8 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (TEXTS.replace("residual = 0.05", ""), "residual is missing, expected a number"),
+        (TEXTS.replace("residual = 0.05", "residual = true"), "residual is True, expected a number"),
+        (TEXTS.replace('source = "a test"', ""), "source is missing, expected a text"),
         (TEXTS + "speed = 1\n", "field 'speed' is unknown, expected some of name, software"),
         (TEXTS + "compute = 20\n", "compute is 20, expected 0.1 to 10"),
         (TEXTS + 'compute = "1"\n', "compute is '1', expected a number"),
