@@ -119,6 +119,11 @@ step-errors: $(INSTALLED)
 	$(BIN)/kernelcast validate errors -o runtime/shipped/step_errors.toml
 
 scoreboard: step-errors validate-steps
+	@mkdir -p docs/validation/scoreboard
+	$(KEEP) scoreboard/closed-form validate steps validate/perlmutter.toml validate/vista.toml --timeline closed-form --json
+	$(KEEP) scoreboard/fsdp-composer stack fit validate/llm-foundry-a100-40gb.toml validate/llm-foundry-a100-80gb.toml --json
+	$(KEEP) scoreboard/megatron-core stack fit validate/simumax-b200.toml --json
+	$(KEEP) scoreboard/gpt-neox stack fit validate/perlmutter.toml validate/vista.toml --json
 	$(BIN)/python docs/generate_scoreboard.py
 
 validate-page: $(INSTALLED)
@@ -136,6 +141,7 @@ stacks: $(INSTALLED)
 	  --software "LLM Foundry (Composer), PyTorch FSDP (FULL_SHARD), Triton FlashAttention-1, AdamW" \
 	  -o runtime/shipped/stacks/fsdp-composer.toml
 	$(BIN)/kernelcast stack fit validate/simumax-b200.toml -o runtime/shipped/stacks/megatron-core.toml
+	$(BIN)/kernelcast stack fit validate/perlmutter.toml validate/vista.toml -o runtime/shipped/stacks/gpt-neox.toml
 
 bench-hardware: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_hardware.py
