@@ -29,6 +29,7 @@ VERBS = MappingProxyType(
         "steps": Verb(
             "validate_steps", "steps", "all", "Score predictions against training steps that others measured."
         ),
+        "add": Verb("validate_add", "add", "all", "Add your own measured steps to those that are scored."),
         "errors": Verb(
             "validate_errors",
             "errors",
@@ -48,6 +49,7 @@ def validate() -> None:
 
     \b
     kernelcast validate steps
+    kernelcast validate add ours.toml
     kernelcast validate published Perlmutter
     kernelcast validate fabrics data
     kernelcast validate prior a100-sxm gh200.db

@@ -3,14 +3,17 @@
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.tables import seconds, text_table
 from kernelcast.runtime.bundle.calibration import TIMELINES
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.fields import OPTIONS, TimelineKind
 from kernelcast.runtime.stack import find_stack
+from kernelcast.validate.own_runs import known_runs
 from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, score_steps
 
 
@@ -27,6 +30,11 @@ from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, sco
     default=OPTIONS["timeline"].default,
     help=OPTIONS["timeline"].help,
 )
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw predicted against measured steps, and errors by size and layout (.png, .svg or .pdf).",
+)
 @click.option("--each", is_flag=True, help="Show every step.")
 @json_option
 def steps(
@@ -36,12 +44,14 @@ def steps(
     fabric: str,
     stack: str | None,
     timeline: TimelineKind,
+    picture: Path | None,
     each: bool,
     as_json: bool,
 ) -> None:
     """Predict training steps that others measured, and score the predictions by model.
 
-    RUNS are files of measured steps (TOML, docs/validation.md); without any, those that ship. Each is predicted with
+    RUNS are files of measured steps (TOML, docs/validation.md); without any, those that ship and those that were added
+    (`validate add`). Each is predicted with
     the hardware and the fabric that it names, unless others are given. Nothing is fitted to the steps, but perhaps a
     --stack was, which the output then says; in the intervals, steps of whoever measured them have no part. Exit code 1
     where no step can be predicted.
@@ -49,25 +59,41 @@ def steps(
     \b
     kernelcast validate steps
     kernelcast validate steps site.toml --bundle here.kcast --each
+    kernelcast validate steps --picture steps.png
     """
     given = bundle is not None or hardware is not None
     found = score_steps(
-        paths,
+        paths or known_runs(),
         bundle=chosen_bundle(bundle, hardware) if given else "",
         fabric=fabric,
         stack=None if stack is None else find_stack(stack),
         timeline=timeline,
     )
+    document = {"format": FORMAT, "files": [one.to_dict() for one in found]}
+    if picture is not None:
+        _draw(picture, document)
     if as_json:
-        document = {"format": FORMAT, "files": [one.to_dict() for one in found]}
         click.echo(json.dumps(document, indent=2))
     else:
-        click.echo("\n\n".join(_shown(one, each) for one in found))
+        click.echo("\n\n".join(shown_file(one, each) for one in found))
     if all(step.estimate is None for one in found for step in one.steps):
         raise SystemExit(1)
 
 
-def _shown(found: ScoredFile, each: bool) -> str:
+def _draw(path: Path, document: dict[str, Any]) -> None:
+    # Only here: matplotlib takes long to import, and is an extra.
+    from kernelcast.validate.scoreboard import sources_of
+    from kernelcast.validate.scoreboard_picture import COLUMNS, Panel, draw
+
+    sources = [one for one in sources_of(document) if one.points]
+    if not sources:
+        raise UsageError("there is nothing to draw: no step can be predicted")
+    panels = [Panel(title="", column=column, sources=sources) for column in COLUMNS]
+    draw(path, [panels])
+
+
+def shown_file(found: ScoredFile, each: bool = False) -> str:
+    """A file's scores as text; with `each` every step."""
     file = found.file
     over = f" over {found.fabric}" if found.fabric else ""
     lines = [f"{file.site}: {file.hardware}; predicted as {found.asked}{over}"]

@@ -63,7 +63,8 @@ class RunsFile:
     """A site's measured steps in the file's order, with their hardware and their source.
 
     `digest` is the SHA-256 of the file, hexadecimal. `hardware` is a text; `device` and `fabric` are names of what
-    ships, `stack` is the software that ran the steps: texts, empty where the file does not say.
+    ships, `stack` is the software that ran the steps: texts, empty where the file does not say. `model_files` are
+    models that its runs name by a file.
     """
 
     site: str
@@ -75,6 +76,7 @@ class RunsFile:
     fabric: str = ""
     stack: str = ""
     licence: str = ""
+    model_files: tuple[str, ...] = ()
 
     @property
     def publisher(self) -> str:
@@ -120,6 +122,7 @@ class RunsFile:
             source=text(document, "source"),
             digest=digest,
             runs=tuple(_run(number, run, defaults, models) for number, run in enumerate(runs, start=1)),
+            model_files=models.files({**defaults, **run}.get("model") for run in runs),
             **{name: text(document, name) for name in _OPTIONAL_TEXTS if name in document},
         )
 

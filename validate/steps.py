@@ -19,6 +19,7 @@ FORMAT = "kernelcast.steps/1"
 SHIPPED = ("perlmutter", "vista", "llm-foundry-a100-40gb", "llm-foundry-a100-80gb", "simumax-b200")
 """Runs files in this folder; each names its device and its fabric."""
 _BYTES_PER_GIB = 1 << 30
+_FOLDER = Path(str(files("kernelcast.validate")))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +77,7 @@ class ScoredStep:
             "interval_s": None if interval_s is None else list(interval_s),
             "error": self.error,
             "is_inside": self.is_inside,
+            "is_steady": run.is_steady,
             "published_error": run.published_error,
             "measured_memory_gib": run.memory_gib,
             "predicted_memory_gib": None
@@ -162,6 +164,7 @@ class ScoredFile:
         return {
             "runs_file": self.path.name,
             "runs_digest": self.file.digest,
+            "is_shipped": self.path.parent == _FOLDER,
             **{name: getattr(self.file, name) for name in ("site", "hardware", "stack", "source", "licence")},
             "asked": self.asked,
             "bundle_digest": self.bundle_digest,
@@ -268,8 +271,7 @@ def asked_files(paths: Sequence[Path], *, bundle: str = "", fabric: str = "") ->
 
 def shipped_runs(device: str = "") -> tuple[Path, ...]:
     """The runs files that ship, or those of one device."""
-    folder = Path(str(files("kernelcast.validate")))
-    paths = tuple(folder / f"{name}.toml" for name in SHIPPED)
+    paths = tuple(_FOLDER / f"{name}.toml" for name in SHIPPED)
     return tuple(path for path in paths if device in ("", RunsFile.read(path).device))
 
 
