@@ -156,4 +156,5 @@ def test_what_ships_was_fitted_to_the_runs_files_as_they_are(name: str) -> None:
     for one in stack.runs:
         content = (ROOT / "validate" / one.file).read_bytes()
         assert one.digest == hashlib.sha256(content).hexdigest(), "make stacks"
-    assert sum(one.steps for one in stack.left_out) == stack.steps
+    # Unsteady steps are scored, but not fitted.
+    assert sum(one.steps for one in stack.left_out) >= stack.steps
