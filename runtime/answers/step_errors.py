@@ -78,6 +78,19 @@ class StepErrors:
         found: NDArray[np.float64] = np.interp(levels, (ends - weights[order] / 2) / ends[-1], values[order])
         return found
 
+    def quantiles_elsewhere(self, levels: Sequence[float]) -> NDArray[np.float64]:
+        """Quantiles for a step that none of these publishers measured; float64 [levels].
+
+        Around the median they are wider by √(1 + 1/K): the error of a mean of K publishers adds to that of one more,
+        the K of which are the independent ones.
+        """
+        publishers = len({one.publisher for one in self.sources})
+        middle = self.quantiles([0.5])
+        found: NDArray[np.float64] = middle + (self.quantiles(levels) - middle) * math.sqrt(
+            1 + 1 / publishers
+        )
+        return found
+
     @property
     def carried_spread(self) -> float:
         """Root mean square of the carried errors; 0 where there are none."""

@@ -105,7 +105,7 @@ def drawn_factors(log_spread: tuple[float, ...], draws: int) -> NDArray[np.float
 def _drawn_errors(errors: StepErrors, draws: int) -> NDArray[np.float64]:
     """Random measured / predicted, float64 [draws]."""
     levels = list(map(NormalDist().cdf, _normal(_RESIDUAL, draws).tolist()))
-    found: NDArray[np.float64] = np.exp(errors.quantiles(levels))
+    found: NDArray[np.float64] = np.exp(errors.quantiles_elsewhere(levels))
     found.flags.writeable = False
     return found
 

@@ -57,8 +57,14 @@ def test_one_publisher_s_steps_are_left_out_with_what_was_carried_to_them() -> N
 
 
 def test_draws_have_the_distribution_of_the_errors_and_are_a_prior_without() -> None:
-    drawn = np.log(unexplained(None, 2000, StepErrors(sources=(FEW, MANY))))
-    assert np.quantile(drawn, [0.375, 0.6875]).tolist() == pytest.approx([0.1, 0.3], abs=2e-3)
+    both = StepErrors(sources=(FEW, MANY))
+    [middle] = both.quantiles([0.5])
+    drawn = np.log(unexplained(None, 2000, both))
+    # Of two publishers, √(1 + 1/2) times as far from the median.
+    expected = [middle + (one - middle) * math.sqrt(1.5) for one in (0.1, 0.3)]
+    assert np.quantile(drawn, [0.375, 0.6875]).tolist() == pytest.approx(expected, abs=2e-3)
+    alone = StepErrors(sources=(FEW, replace(FEW, name="its other machine")))
+    assert alone.quantiles_elsewhere([0.25]).tolist() == pytest.approx([0.05 - 0.05 * math.sqrt(2)])
     assert np.log(unexplained(None, 2000, StepErrors())).std() == pytest.approx(STEP_LOG_SPREAD, rel=0.01)
 
 
