@@ -142,7 +142,6 @@ stacks: $(INSTALLED)
 	  --software "LLM Foundry (Composer), PyTorch FSDP (FULL_SHARD), Triton FlashAttention-1, AdamW" \
 	  -o runtime/shipped/stacks/fsdp-composer.toml
 	$(BIN)/kernelcast stack fit validate/simumax-b200.toml -o runtime/shipped/stacks/megatron-core.toml
-	$(BIN)/kernelcast stack fit validate/perlmutter.toml validate/vista.toml -o runtime/shipped/stacks/gpt-neox.toml
 
 bench-hardware: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_hardware.py

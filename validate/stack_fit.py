@@ -155,8 +155,8 @@ def _left_out_variance(
 ) -> float:
     """What the factors leave of steps of a model (or a layout) that had no part in them, each weighing the same.
 
-    From the last linearisation: log(measured / predicted) `left` [steps], its derivatives `slopes` [steps, factors], and
-    how far the factors are `off_prior`. In-sample `variance` where nothing can be left out.
+    From the last linearisation: log(measured / predicted) `left` [steps], derivatives `slopes` [steps, factors] of the
+    predicted logarithm, and how far the factors are `off_prior`. In-sample `variance` where nothing can be left out.
     """
     _, groups = left_out_by([step.run for step in steps])
     names = dict.fromkeys(groups)
