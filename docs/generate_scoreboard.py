@@ -101,7 +101,8 @@ def summary(found: Board) -> list[str]:
     trained = (
         ""
         if cpu is None
-        else f"; {len(cpu['runs'])} configurations trained on a CPU here: {percent(cpu['mean_abs_error'])}"
+        else f"; {len(cpu['runs'])} configurations trained on a CPU: {percent(cpu['mean_abs_error'])}, "
+        f"worst {percent(abs(cpu['worst_error']))}"
     )
     return [
         f"- {len(every)} training steps of others on A100, GH200 and B200, with what ships: mean absolute error "
