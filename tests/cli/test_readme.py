@@ -1,6 +1,5 @@
-"""README: its figures are those that were kept; every line of "Share a database" runs as it is written."""
+"""README: every line of "Share a database" runs as it is written."""
 
-import json
 import re
 import shlex
 import shutil
