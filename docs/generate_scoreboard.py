@@ -86,6 +86,7 @@ def page(text: str, found: Board) -> str:
         ("intervals", _intervals(found)),
         ("kinds", _kinds(found)),
         ("own predictors", _own_predictors(found)),
+        ("memory", _memory(_kept("steps"))),
     ):
         text = text.replace(f"<!-- {name} -->\n", "\n".join(lines) + "\n")
     return text
@@ -344,6 +345,35 @@ def _abs_of(points: Sequence[Point]) -> str:
 
 def _bias_of(points: Sequence[Point]) -> str:
     return _signed(mean(one.error for one in points)) if points else "–"
+
+
+def _memory(document: Mapping[str, Any]) -> Iterator[str]:
+    """Steps that are predicted to fit, the tightest of them, and errors where memory was measured."""
+    rows = []
+    for one in document["files"]:
+        steps = [step for step in one["steps"] if step["predicted_s"] is not None]
+        fit = sum(step["fits"] is True for step in steps)
+        left = min((step["margin_gib"] for step in steps if step["margin_gib"] is not None), default=None)
+        errors = [error for step in steps for error in step["memory_errors"]]
+        rows.append(
+            (
+                one["site"],
+                f"{fit} of {len(steps)}",
+                "–" if left is None else f"{left:.1f} GiB",
+                f"{len(errors)} devices" if errors else "–",
+                _two(mean(map(abs, errors))) if errors else "–",
+                f"{max(errors, key=abs):+.2%}".replace("%", " %") if errors else "–",
+            )
+        )
+    heads = (
+        "source",
+        "predicted to fit",
+        "least left on a device",
+        "memory measured",
+        "mean absolute error",
+        "largest",
+    )
+    yield from _table(heads, rows)
 
 
 def _own_predictors(found: Board) -> Iterator[str]:

@@ -12,11 +12,11 @@ from kernelcast.runtime.errors import shown, shown_path
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.validate.runs_fields import (
     DEFAULT_FIELDS,
-    GIB,
     RELATIVE_ERROR,
     RUN_FIELDS,
     SECONDS,
     components,
+    memory_of,
     number_of,
     only_known,
     request_of,
@@ -36,8 +36,8 @@ class MeasuredRun:
 
     `cluster` is None where the file does not give the devices per node; the bundle's then hold. Component names are
     those of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors are
-    those of others' predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device. `mean_s`
-    is the mean of the repetitions, of which `measured_s` is the shortest.
+    those of others' predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device, or on that
+    of every stage. `mean_s` is the mean of the repetitions, of which `measured_s` is the shortest.
     """
 
     label: str
@@ -49,7 +49,7 @@ class MeasuredRun:
     published_error: float | None = None
     published_components: Mapping[str, float] | None = None
     measured_components: Mapping[str, float] | None = None
-    memory_gib: float | None = None
+    memory_gib: tuple[float, ...] | None = None
     mean_s: float | None = None
 
     @property
@@ -172,7 +172,7 @@ def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: R
             else None,
             published_components=components(values, "published_components", RELATIVE_ERROR),
             measured_components=components(values, "measured_components", SECONDS),
-            memory_gib=number_of(values, "memory_gib", GIB) if "memory_gib" in values else None,
+            memory_gib=memory_of(values, layout.pp),
             mean_s=number_of(values, "mean_s", SECONDS) if "mean_s" in values else None,
         )
     except (UsageError, DataError) as error:
