@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page scoreboard lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo bench-substitutes bench-hardware datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-sampling bench-gloo bench-substitutes bench-hardware datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -115,7 +115,16 @@ validate-run: $(INSTALLED)
 	  $$(test -f $(VALIDATED)/here.kcast && echo --from $(VALIDATED)/here.kcast)
 	$(KEEP) run validate run --bundle $(VALIDATED)/here.kcast --db $(VALIDATED)/here.db --repetitions 3 --json
 
-scoreboard: validate-steps
+# What intervals of steps are drawn from: errors of the measured steps in validate/, by source.
+step-errors: $(INSTALLED)
+	$(BIN)/kernelcast validate errors -o runtime/shipped/step_errors.toml
+
+scoreboard: step-errors validate-steps
+	@mkdir -p docs/validation/scoreboard
+	$(KEEP) scoreboard/closed-form validate steps validate/perlmutter.toml validate/vista.toml --timeline closed-form --json
+	$(KEEP) scoreboard/fsdp-composer stack fit validate/llm-foundry-a100-40gb.toml validate/llm-foundry-a100-80gb.toml --json
+	$(KEEP) scoreboard/megatron-core stack fit validate/simumax-b200.toml --json
+	$(KEEP) scoreboard/gpt-neox stack fit validate/perlmutter.toml validate/vista.toml --json
 	$(BIN)/python docs/generate_scoreboard.py
 
 validate-page: $(INSTALLED)

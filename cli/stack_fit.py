@@ -100,6 +100,7 @@ def _document(found: FittedStack) -> dict[str, object]:
         "before": asdict(found.before),
         "after": asdict(found.after),
         "scores": [{"before": asdict(one.before), "left_out": asdict(one.left_out)} for one in found.scores],
+        "left_out_steps": [{"runs_file": name, **step.to_dict()} for name, step in found.left_out_steps],
         "unpredicted": [{"label": label, "reason": reason} for label, reason in found.unpredicted],
     }
 

@@ -45,7 +45,7 @@ def _row(one: Stack) -> tuple[str, ...]:
     return (
         one.name,
         *factor_texts(one),
-        f"{one.residual:.1%}".replace("%", " %"),
+        _share(one.residual),
         f"{one.steps or '-'}",
         *errors,
     )

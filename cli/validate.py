@@ -29,6 +29,13 @@ VERBS = MappingProxyType(
         "steps": Verb(
             "validate_steps", "steps", "all", "Score predictions against training steps that others measured."
         ),
+        "add": Verb("validate_add", "add", "all", "Add your own measured steps to those that are scored."),
+        "errors": Verb(
+            "validate_errors",
+            "errors",
+            "all",
+            "What sums of operators get wrong in measured steps, by source.",
+        ),
         "run": Verb(
             "validate_run", "run", "collector", "Train on this machine and compare with predictions."
         ),
@@ -42,6 +49,7 @@ def validate() -> None:
 
     \b
     kernelcast validate steps
+    kernelcast validate add ours.toml
     kernelcast validate published Perlmutter
     kernelcast validate fabrics data
     kernelcast validate prior a100-sxm gh200.db

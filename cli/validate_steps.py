@@ -9,10 +9,12 @@ import click
 
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.tables import seconds, text_table
+from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, unknown_field
+from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, TimelineKind, unknown_field
 from kernelcast.runtime.stack import find_stack
 from kernelcast.validate.effects import Option, option_effects, to_dict
+from kernelcast.validate.own_runs import known_runs
 from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, score_steps
 
 
@@ -23,6 +25,17 @@ from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, sco
     "--fabric", metavar="NAME|FILE", default="", help=f"{OPTIONS['fabric'].help}  [default: the file's]"
 )
 @click.option("--stack", metavar="NAME|FILE", help=OPTIONS["stack"].help)
+@click.option(
+    "--timeline",
+    type=click.Choice(TIMELINES),
+    default=OPTIONS["timeline"].default,
+    help=OPTIONS["timeline"].help,
+)
+@click.option(
+    "--picture",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Draw predicted against measured steps, and errors by size and layout (.png, .svg or .pdf).",
+)
 @click.option(
     "--with",
     "changes",
@@ -41,6 +54,8 @@ def steps(
     hardware: str | None,
     fabric: str,
     stack: str | None,
+    timeline: TimelineKind,
+    picture: Path | None,
     changes: tuple[str, ...],
     effects: bool,
     each: bool,
@@ -48,13 +63,16 @@ def steps(
 ) -> None:
     """Predict training steps that others measured, and score the predictions by model.
 
-    RUNS are files of measured steps (TOML, docs/validation.md); without any, those that ship. Each is predicted with
+    RUNS are files of measured steps (TOML, docs/validation.md); without any, those that ship and those that were added
+    (`validate add`). Each is predicted with
     the hardware and the fabric that it names, unless others are given. Nothing is fitted to the steps, but perhaps a
-    --stack was, which the output then says. Exit code 1 where no step can be predicted.
+    --stack was, which the output then says; in the intervals, steps of whoever measured them have no part. Exit code 1
+    where no step can be predicted.
 
     \b
     kernelcast validate steps
     kernelcast validate steps site.toml --bundle here.kcast --each
+    kernelcast validate steps --picture steps.png
     kernelcast validate steps --with overlap_gradients=true
     kernelcast validate steps --effects
     """
@@ -66,19 +84,34 @@ def steps(
         click.echo(json.dumps(to_dict(options), indent=2) if as_json else _effects(options))
         return
     found = score_steps(
-        paths,
+        paths or known_runs(),
         bundle=chosen_bundle(bundle, hardware) if given else "",
         fabric=fabric,
         stack=None if stack is None else find_stack(stack),
+        timeline=timeline,
         changed=_changed(changes),
     )
+    document = {"format": FORMAT, "files": [one.to_dict() for one in found]}
+    if picture is not None:
+        _draw(picture, document)
     if as_json:
-        document = {"format": FORMAT, "files": [one.to_dict() for one in found]}
         click.echo(json.dumps(document, indent=2))
     else:
-        click.echo("\n\n".join(_shown(one, each) for one in found))
+        click.echo("\n\n".join(shown_file(one, each) for one in found))
     if all(step.estimate is None for one in found for step in one.steps):
         raise SystemExit(1)
+
+
+def _draw(path: Path, document: dict[str, Any]) -> None:
+    # Only here: matplotlib takes long to import, and is an extra.
+    from kernelcast.validate.scoreboard import sources_of
+    from kernelcast.validate.scoreboard_picture import COLUMNS, Panel, draw
+
+    sources = [one for one in sources_of(document) if one.points]
+    if not sources:
+        raise UsageError("there is nothing to draw: no step can be predicted")
+    panels = [Panel(title="", column=column, sources=sources) for column in COLUMNS]
+    draw(path, [panels])
 
 
 def _changed(changes: tuple[str, ...]) -> dict[str, Any]:
@@ -119,7 +152,8 @@ def _plain(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _shown(found: ScoredFile, each: bool) -> str:
+def shown_file(found: ScoredFile, each: bool = False) -> str:
+    """A file's scores as text; with `each` every step."""
     file = found.file
     over = f" over {found.fabric}" if found.fabric else ""
     lines = [f"{file.site}: {file.hardware}; predicted as {found.asked}{over}"]

@@ -165,7 +165,8 @@ def validate_published(
                 jobs=jobs,
                 on_progress=on_train,
             )
-        estimator = Estimator(read_bundle(trained.path))
+        # Their own steps have no part in the intervals.
+        estimator = Estimator(read_bundle(trained.path)).leaving_out(runs.publisher)
     theirs = AuthorsRegressors.of(parsed, authors, dtype=trained.manifest.dtype)
     compared = compare_runs(estimator, runs.runs)
     theirs.ask_ahead(

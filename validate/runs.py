@@ -25,6 +25,7 @@ from kernelcast.validate.runs_fields import (
 from kernelcast.validate.runs_models import RunModels
 
 _MAX_FILE_BYTES = 1 << 20
+_MOST_MEAN = 1.5
 _OPTIONAL_TEXTS = ("device", "fabric", "stack", "licence")
 _FILE_FIELDS = ("site", "hardware", "source", *_OPTIONAL_TEXTS, "defaults", "models", "runs")
 
@@ -36,7 +37,7 @@ class MeasuredRun:
     `cluster` is None where the file does not give the devices per node; the bundle's then hold. Component names are
     those of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors are
     those of others' predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device, or on that
-    of every stage.
+    of every stage. `mean_s` is the mean of the repetitions, of which `measured_s` is the shortest.
     """
 
     label: str
@@ -49,6 +50,12 @@ class MeasuredRun:
     published_components: Mapping[str, float] | None = None
     measured_components: Mapping[str, float] | None = None
     memory_gib: tuple[float, ...] | None = None
+    mean_s: float | None = None
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether repetitions agree: their mean, where it is known, is at most 1.5 times what counts."""
+        return self.mean_s is None or self.mean_s <= _MOST_MEAN * self.measured_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +63,8 @@ class RunsFile:
     """A site's measured steps in the file's order, with their hardware and their source.
 
     `digest` is the SHA-256 of the file, hexadecimal. `hardware` is a text; `device` and `fabric` are names of what
-    ships, `stack` is the software that ran the steps: texts, empty where the file does not say.
+    ships, `stack` is the software that ran the steps: texts, empty where the file does not say. `model_files` are
+    models that its runs name by a file.
     """
 
     site: str
@@ -68,6 +76,12 @@ class RunsFile:
     fabric: str = ""
     stack: str = ""
     licence: str = ""
+    model_files: tuple[str, ...] = ()
+
+    @property
+    def publisher(self) -> str:
+        """Who measured: the source up to its first comma."""
+        return self.source.split(",", 1)[0].strip()
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -108,6 +122,7 @@ class RunsFile:
             source=text(document, "source"),
             digest=digest,
             runs=tuple(_run(number, run, defaults, models) for number, run in enumerate(runs, start=1)),
+            model_files=models.files({**defaults, **run}.get("model") for run in runs),
             **{name: text(document, name) for name in _OPTIONAL_TEXTS if name in document},
         )
 
@@ -158,6 +173,7 @@ def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: R
             published_components=components(values, "published_components", RELATIVE_ERROR),
             measured_components=components(values, "measured_components", SECONDS),
             memory_gib=memory_of(values, layout.pp),
+            mean_s=number_of(values, "mean_s", SECONDS) if "mean_s" in values else None,
         )
     except (UsageError, DataError) as error:
         raise type(error)(f"{where}: {error}") from error

@@ -20,6 +20,7 @@ RUN_FIELDS = (
     "name",
     *DEFAULT_FIELDS,
     "measured_s",
+    "mean_s",
     "measured_components",
     "memory_gib",
     "published_error",

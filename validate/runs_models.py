@@ -1,6 +1,6 @@
 """The model of a measured step: built in, a table of its runs file, or a file."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -51,6 +51,11 @@ class RunModels:
         if "sequence_length" not in run:
             return model
         return model.with_sequence_length(run["sequence_length"])
+
+    def files(self, names: Iterable[object]) -> tuple[str, ...]:
+        """Which of the models' names are files."""
+        known = {*self.tables, *BUILT_IN}
+        return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name not in known))
 
     def _named(self, name: str) -> ModelConfig:
         if name in self.tables:

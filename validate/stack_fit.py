@@ -125,6 +125,7 @@ def fit(steps: Sequence[FittedStep], fixed: Mapping[str, float]) -> Stack:
         )
         if np.abs(moved).max(initial=0.0) < _CONVERGED and abs(variance / previous - 1) < 1e-3:
             break
+    variance = _left_out_variance(steps, left, slopes, weights, variance, precision, (logs - medians)[free])
     found = [
         fixed.get(name, round(float(one), _DECIMALS)) for name, one in zip(NAMES, np.exp(logs), strict=True)
     ]
@@ -149,6 +150,35 @@ def fit(steps: Sequence[FittedStep], fixed: Mapping[str, float]) -> Stack:
         log_covariance=tuple(map(tuple, symmetric.tolist())),
         fixed=tuple(fixed),
     )
+
+
+def _left_out_variance(
+    steps: Sequence[FittedStep],
+    left: Array,
+    slopes: Array,
+    weights: Array,
+    variance: float,
+    precision: Array,
+    off_prior: Array,
+) -> float:
+    """What the factors leave of steps of a model (or a layout) that had no part in them, each weighing the same.
+
+    From the last linearisation: log(measured / predicted) `left` [steps], derivatives `slopes` [steps, factors] of the
+    predicted logarithm, and how far the factors are `off_prior`. In-sample `variance` where nothing can be left out.
+    """
+    _, groups = left_out_by([step.run for step in steps])
+    names = dict.fromkeys(groups)
+    if len(names) < 2:
+        return variance
+    total = RESIDUAL_STEPS * RESIDUAL**2
+    for name in names:
+        out = np.array([own == name for own in groups])
+        weighted = slopes[~out].T * weights[~out] / variance
+        moved = np.linalg.solve(
+            weighted @ slopes[~out] + precision, weighted @ left[~out] - precision @ off_prior
+        )
+        total += float(np.mean((left[out] - slopes[out] @ moved) ** 2))
+    return total / (RESIDUAL_STEPS + len(names))
 
 
 def check_fixed(fixed: Mapping[str, float]) -> None:

@@ -11,6 +11,7 @@ from kernelcast.validate.stack_fit import FittedStep, fit, left_out_by
 from kernelcast.validate.steps import Score, ScoredStep, asked_files
 
 _DECIMALS = 6
+_UNSTEADY = "its repetitions scatter (mean_s); scored all the same"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +26,8 @@ class StackScore:
 class FittedStack:
     """A stack, and how well it does. `scores` are empty where nothing can be left out; the last of several is of all.
 
-    `left_out_by` is "model" or "layout"; `unpredicted` says which steps had no part, and why.
+    `left_out_by` is "model" or "layout"; `unpredicted` says which steps had no part, and why. `left_out_steps` are the
+    steps, each by factors that were fitted without its model (or layout), with the name of their file.
     """
 
     stack: Stack
@@ -34,6 +36,7 @@ class FittedStack:
     after: Score
     before: Score
     unpredicted: tuple[tuple[str, str], ...]
+    left_out_steps: tuple[tuple[str, ScoredStep], ...] = ()
 
     @property
     def helps(self) -> bool | None:
@@ -68,13 +71,13 @@ def fit_stack(
     if not known:
         raise UsageError(f"no step can be predicted, expected one that can: {scored[0][1].reason}")
     steps = [FittedStep(step.run, step.estimate) for _, step in known if step.estimate is not None]
-    whole = fit(steps, fixed)
+    whole = fit(_steady(steps), fixed)
     by, groups = left_out_by([step.run for step in steps])
     names = list(dict.fromkeys(groups))
     left_out: list[ScoredStep | None] = [None] * len(steps)
     for group in names if len(names) > 1 else ():
         others = [step for step, own in zip(steps, groups, strict=True) if own != group]
-        without = fit(others, fixed)
+        without = fit(_steady(others), fixed)
         for index, own in enumerate(groups):
             if own == group:
                 [left_out[index]] = known[index][0].score(without, [steps[index].run])
@@ -108,10 +111,10 @@ def fit_stack(
                     asked=one.asked,
                     bundle_digest=one.estimator.bundle.digest,
                     fabric=one.fabric_name,
-                    steps=sum(other is one for other, _ in known),
+                    steps=count,
                 )
                 for one in files
-                if any(other is one for other, _ in known)
+                if (count := sum(other is one and step.run.is_steady for other, step in known))
             ),
             left_out=tuple(
                 LeftOut(
@@ -124,11 +127,22 @@ def fit_stack(
             ),
         ),
         left_out_by=by,
+        left_out_steps=tuple(
+            (one.path.name, out) for (one, _), out in zip(known, left_out, strict=True) if out is not None
+        ),
         scores=tuple(scores),
         before=before_all,
         after=after_all,
-        unpredicted=tuple((step.run.label, step.reason) for _, step in scored if step.estimate is None),
+        unpredicted=(
+            *((step.run.label, step.reason) for _, step in scored if step.estimate is None),
+            *((step.run.label, _UNSTEADY) for _, step in known if not step.run.is_steady),
+        ),
     )
+
+
+def _steady(steps: Sequence[FittedStep]) -> list[FittedStep]:
+    """Those whose repetitions agree; all, where none do."""
+    return [step for step in steps if step.run.is_steady] or list(steps)
 
 
 def _rounded(error: float | None) -> float:

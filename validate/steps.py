@@ -12,6 +12,7 @@ from kernelcast.runtime import Estimate, Estimator, KernelcastError, UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.errors import shown_path
+from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.stack import Stack
 from kernelcast.validate.runs import MeasuredRun, RunsFile
 
@@ -19,6 +20,7 @@ FORMAT = "kernelcast.steps/1"
 SHIPPED = ("perlmutter", "vista", "llm-foundry-a100-40gb", "llm-foundry-a100-80gb", "simumax-b200")
 """Runs files in this folder; each names its device and its fabric."""
 _BYTES_PER_GIB = 1 << 30
+_FOLDER = Path(str(files("kernelcast.validate")))
 _AS_STATED: Mapping[str, Any] = MappingProxyType({})
 
 
@@ -95,6 +97,7 @@ class ScoredStep:
             "interval_s": None if interval_s is None else list(interval_s),
             "error": self.error,
             "is_inside": self.is_inside,
+            "is_steady": run.is_steady,
             "published_error": run.published_error,
             "measured_memory_gib": None if run.memory_gib is None else max(run.memory_gib),
             "predicted_memory_gib": None
@@ -168,6 +171,7 @@ class ScoredFile:
     fabric: str
     steps: tuple[ScoredStep, ...]
     stack: Stack | None = None
+    timeline: TimelineKind = "simulate"
 
     @property
     def is_fitted(self) -> bool:
@@ -188,10 +192,12 @@ class ScoredFile:
         return {
             "runs_file": self.path.name,
             "runs_digest": self.file.digest,
+            "is_shipped": self.path.parent == _FOLDER,
             **{name: getattr(self.file, name) for name in ("site", "hardware", "stack", "source", "licence")},
             "asked": self.asked,
             "bundle_digest": self.bundle_digest,
             "fabric": self.fabric,
+            "timeline": self.timeline,
             "applied_stack": None if self.stack is None else self.stack.name,
             "is_fitted": self.is_fitted,
             "scores": [asdict(score) for score in self.scores],
@@ -215,15 +221,19 @@ class AskedFile:
         stack: Stack | None = None,
         runs: Sequence[MeasuredRun] | None = None,
         *,
+        timeline: TimelineKind = "simulate",
         changed: Mapping[str, Any] = _AS_STATED,
         interval: bool = True,
     ) -> list[ScoredStep]:
-        """Predict its steps, or some `runs` of them, as those of `stack`, some fields of their layouts `changed`."""
-        estimator = self.estimator if stack is None else self.estimator.with_stack(stack)
-        return [
-            _step(estimator, run, self.fabric, changed, interval)
-            for run in (self.file.runs if runs is None else runs)
-        ]
+        """Predict its steps, or some `runs` of them, as those of `stack`, some fields of their layouts `changed`.
+
+        Their publisher's steps have no part in the intervals.
+        """
+        estimator = self.estimator.leaving_out(self.file.publisher)
+        if stack is not None:
+            estimator = estimator.with_stack(stack)
+        chosen = self.file.runs if runs is None else runs
+        return [_step(estimator, run, self.fabric, timeline, changed, interval) for run in chosen]
 
 
 def score_steps(
@@ -232,6 +242,7 @@ def score_steps(
     bundle: str = "",
     fabric: str = "",
     stack: Stack | None = None,
+    timeline: TimelineKind = "simulate",
     changed: Mapping[str, Any] = _AS_STATED,
 ) -> tuple[ScoredFile, ...]:
     """Predict every step of the runs files, without any those that ship; steps that cannot be predicted say why.
@@ -239,6 +250,7 @@ def score_steps(
     `bundle` (a file, or `hardware:NAME`) and `fabric` (as `find_fabric` takes it) answer instead of the device and the
     fabric that a file names. A file that names no fabric is answered over the bundle's own. `stack` corrects the
     answers; its exposed share is that of all steps. `changed` fields of their layouts go before what the files state.
+    In the intervals, steps of a file's publisher have no part.
 
     Raises:
         UsageError: a file names no device and `bundle` is not given; the device or the fabric is unknown; as
@@ -252,8 +264,9 @@ def score_steps(
             asked=one.asked,
             bundle_digest=one.estimator.bundle.digest,
             fabric=one.fabric_name,
-            steps=tuple(one.score(stack, changed=changed)),
+            steps=tuple(one.score(stack, timeline=timeline, changed=changed)),
             stack=stack,
+            timeline=timeline,
         )
         for one in asked_files(paths or shipped_runs(), bundle=bundle, fabric=fabric)
     )
@@ -290,8 +303,7 @@ def asked_files(paths: Sequence[Path], *, bundle: str = "", fabric: str = "") ->
 
 def shipped_runs(device: str = "") -> tuple[Path, ...]:
     """The runs files that ship, or those of one device."""
-    folder = Path(str(files("kernelcast.validate")))
-    paths = tuple(folder / f"{name}.toml" for name in SHIPPED)
+    paths = tuple(_FOLDER / f"{name}.toml" for name in SHIPPED)
     return tuple(path for path in paths if device in ("", RunsFile.read(path).device))
 
 
@@ -299,6 +311,7 @@ def _step(
     estimator: Estimator,
     run: MeasuredRun,
     fabric: FabricChoice | None,
+    timeline: TimelineKind,
     changed: Mapping[str, Any],
     interval: bool,
 ) -> ScoredStep:
@@ -310,6 +323,7 @@ def _step(
             parallelism=parallelism,
             cluster=run.cluster,
             bucket_entries=run.bucket_entries,
+            timeline=timeline,
             fabric=fabric,
             interval=interval,
         )

@@ -198,7 +198,8 @@ class Predictor:
         if transfer is not None:
             element_bytes = ELEMENT_BYTES.get(self.bundle.entries[key].dtype, _USUAL_ELEMENT_BYTES)
             carried_us = transfer.carried_us(key, vectors, answers[:, 0], element_bytes)
-            answers = carried_over(answers, carried_us / answers[:, 0], transfer.log_half_width)
+            widths = transfer.log_half_widths(key, vectors, element_bytes)
+            answers = carried_over(answers, carried_us / answers[:, 0], widths)
         return list(map(tuple, answers.tolist()))
 
     def _session(self, key: Key) -> Any:
@@ -236,15 +237,18 @@ class Predictor:
 
 
 def carried_over(
-    answers: NDArray[np.float64], factors: NDArray[np.float64], log_half_width: float
+    answers: NDArray[np.float64],
+    factors: NDArray[np.float64],
+    log_half_widths: tuple[NDArray[np.float64], NDArray[np.float64]],
 ) -> NDArray[np.float64]:
-    """Answers [n, 3] of one device for another: times by `factors` [n], intervals wider by the transfer's error.
+    """Answers [n, 3] of one device for another: times by `factors` [n], intervals wider by the transfer's errors [n].
 
     Both errors are independent, so half-widths of log(time) add as squares.
     """
     time_us, low_us, high_us = answers.T
-    low = np.exp(np.hypot(np.log(time_us / low_us), log_half_width))
-    high = np.exp(np.hypot(np.log(high_us / time_us), log_half_width))
+    below, above = log_half_widths
+    low = np.exp(np.hypot(np.log(time_us / low_us), below))
+    high = np.exp(np.hypot(np.log(high_us / time_us), above))
     carried_us = time_us * factors
     return np.stack([carried_us, carried_us / low, carried_us * high], axis=1)
 

@@ -1,5 +1,6 @@
 """How sure a step's time is: random operator times drawn from the regressors' intervals (docs/method.md)."""
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from random import Random
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.asking import OperatorTimes, Question
+from kernelcast.runtime.answers.step_errors import StepErrors
 from kernelcast.runtime.bundle.factors import Factors
 from kernelcast.runtime.operators import Direction, Key
 from kernelcast.runtime.request.fields import TimelineKind
@@ -22,8 +24,8 @@ _SIMULATED_CHUNKS = 8192
 SEED = 20250922
 LOW, HIGH = 0.05, 0.95
 STEP_LOG_SPREAD = 0.080
-"""Standard deviation of log(measured step / sum of operators) where no step is known: root mean square of the errors
-that the method's authors published for their ten steps (arXiv 2509.22832; docs/trust.md, A step)."""
+"""Standard deviation of log(measured step / sum of operators) where no such step is known, as on CPUs: root mean square
+of the errors that the method's authors published for their ten steps (arXiv 2509.22832; docs/trust.md, A step)."""
 _RESIDUAL: Key = ("calibration residual", Direction.ONCE)
 _SPREAD = NormalDist().inv_cdf(HIGH)
 """Standard deviations between the median and the 95th percentile of a normal distribution."""
@@ -62,12 +64,20 @@ def drawn_times(
     return found
 
 
-def unexplained(factors: Factors | None, draws: int) -> NDArray[np.float64]:
+def unexplained(
+    factors: Factors | None, draws: int, errors: StepErrors, *, is_carried: bool = False
+) -> NDArray[np.float64]:
     """Random factors of a whole step, float64 [draws]: what sums of operators get wrong.
 
-    With factors, what the measured steps kept after the correction; else a prior, `STEP_LOG_SPREAD`.
+    With factors, what the measured steps kept after the correction, more where they are carried to another device;
+    without, the `errors` of steps that were measured elsewhere, or a prior where there are none, `STEP_LOG_SPREAD`.
     """
-    spread = STEP_LOG_SPREAD if factors is None else factors.residual
+    residual = None if factors is None else factors.residual
+    if residual is None and errors.sources:
+        return _drawn_errors(errors, draws)
+    spread = STEP_LOG_SPREAD if residual is None else residual
+    if is_carried:
+        spread = math.hypot(spread, errors.carried_spread)
     found: NDArray[np.float64] = np.exp(spread * _normal(_RESIDUAL, draws))
     return found
 
@@ -87,6 +97,15 @@ def drawn_factors(log_spread: tuple[float, ...], draws: int) -> NDArray[np.float
     normal = [_normal((f"calibration {index}", Direction.ONCE), draws) for index in range(len(log_spread))]
     logs = sum((weight * z for weight, z in zip(log_spread, normal, strict=True)), np.zeros(draws))
     found: NDArray[np.float64] = np.exp(logs)
+    found.flags.writeable = False
+    return found
+
+
+@lru_cache(maxsize=64)
+def _drawn_errors(errors: StepErrors, draws: int) -> NDArray[np.float64]:
+    """Random measured / predicted, float64 [draws]."""
+    levels = list(map(NormalDist().cdf, _normal(_RESIDUAL, draws).tolist()))
+    found: NDArray[np.float64] = np.exp(errors.quantiles_elsewhere(levels))
     found.flags.writeable = False
     return found
 

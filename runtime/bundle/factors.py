@@ -9,8 +9,8 @@ class Factors(Protocol):
     """A correction of operators' times: a bundle's calibration, or what a software stack does to sums of operators."""
 
     @property
-    def residual(self) -> float:
-        """Standard deviation of log(measured step / predicted step) that the factors leave."""
+    def residual(self) -> float | None:
+        """Standard deviation of log(measured step / predicted step) that the factors leave; None: as without any."""
 
     def log_factor(self, operator: str) -> float:
         """Natural logarithm of the factor of an operator's time."""

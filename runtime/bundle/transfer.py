@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Self
 
 from kernelcast.runtime.bundle.correction import Correction
 from kernelcast.runtime.bundle.field_reader import FieldReader, require
-from kernelcast.runtime.hardware.roofline import Rates, is_rate
+from kernelcast.runtime.hardware.devices import devices
+from kernelcast.runtime.hardware.roofline import LAUNCH_FLOOR_US, Rates, is_rate
 from kernelcast.runtime.operators import OPERATORS, Key
 
 if TYPE_CHECKING:
@@ -81,6 +82,30 @@ class Transfer:
             self.correction.log_factors(carried_us, roofline_us, vectors)
         )
         return found
+
+    def log_half_widths(
+        self, key: Key, vectors: Sequence[Sequence[float]], element_bytes: int
+    ) -> tuple["NDArray[np.float64]", "NDArray[np.float64]"]:
+        """How far below and above `carried_us` 90 % are, in log(time), two float64 [vectors].
+
+        `log_half_width`, but of one chip with other memory no further than from where memory decides nothing to where
+        moving does not overlap with computing: the roofline is full overlap.
+        """
+        import numpy as np
+
+        width = np.full(len(vectors), self.log_half_width)
+        one, other = devices().get(self.origin.device), devices().get(self.target.device)
+        if self.correction is not None or one is None or other is None or not one.is_chip_of(other):
+            return width, width
+        name, direction = key
+        there, here = (
+            LAUNCH_FLOOR_US + np.add(*rates.parts_us(OPERATORS[name], direction, vectors, element_bytes))
+            for rates in (self.origin, self.target)
+        )
+        carried = self.factors(key, vectors, element_bytes)
+        ends = np.stack([np.ones(len(vectors)), here / there, carried]) / carried
+        below, above = -np.log(ends.min(axis=0)), np.log(ends.max(axis=0))
+        return np.minimum(width, below), np.minimum(width, above)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they stand in manifest.json."""

@@ -8,6 +8,7 @@ import tomllib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
+from math import log
 
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
@@ -56,20 +57,27 @@ def transfer_log_half_width(key: Key, origin: str, target: str) -> float:
     """Half-width of log(time) that holds 90 % of an operator's times carried from one device to another.
 
     Of the pair itself where it was measured; else the widest of the operator's pairs, those of one architecture where
-    both devices are of one and such a pair was measured; else the median of all pairs of operators of its class.
+    both devices are of one and such a pair was measured; else the median of all pairs of operators of its class. One
+    chip with other memory is off by no more than the ratio of the memories' rates.
     """
     known = transfer_errors()
     own = [one for one in known if one.key == key and not one.by and one.origin != one.target]
     pair = [one.log_half_width for one in own if (one.origin, one.target) == (origin, target)]
     if pair:
         return max(pair)
-    if device(origin).architecture == device(target).architecture:
+    start, end = device(origin), device(target)
+    if start.architecture == end.architecture:
         own = [one for one in own if one.is_within_architecture] or own
-    if own:
-        return max(one.log_half_width for one in own)
     operator_class = OPERATORS[key[0]].operator_class
     alike = [one for one in known if OPERATORS[one.key[0]].operator_class is operator_class]
-    return _upper_median(one.log_half_width for one in alike or known)
+    found = (
+        max(one.log_half_width for one in own)
+        if own
+        else _upper_median(one.log_half_width for one in alike or known)
+    )
+    if start.is_chip_of(end):
+        return min(found, abs(log(start.memory_bytes_per_s / end.memory_bytes_per_s)))
+    return found
 
 
 def _upper_median(values: Iterable[float]) -> float:

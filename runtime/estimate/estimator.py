@@ -19,8 +19,9 @@ from kernelcast.runtime.answers.fabric_notes import DevicesPerNodeWarning, devic
 from kernelcast.runtime.answers.predictor import MAX_REMEMBERED, Predictor
 from kernelcast.runtime.answers.sources import SubstituteWarning, optimizer_warning
 from kernelcast.runtime.answers.stack_load import stack_load_warning
+from kernelcast.runtime.answers.step_errors import StepErrors, is_carried, shipped_step_errors
 from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
-from kernelcast.runtime.bundle.calibration import TIMELINES, CalibrationUse
+from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.catalogue.composition import load_bundle
 from kernelcast.runtime.errors import DataError, UsageError, shown
@@ -31,11 +32,12 @@ from kernelcast.runtime.estimate.defaults import (
 )
 from kernelcast.runtime.estimate.device_memory import device_memory
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.estimate.estimate import Components, Estimate, Provenance, StageEstimate
+from kernelcast.runtime.estimate.estimate import Components, Estimate, StageEstimate
 from kernelcast.runtime.estimate.exposed_draws import exposed_draws
 from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.estimate.provenance import provenance_of
 from kernelcast.runtime.estimate.utilisation import peak_of
-from kernelcast.runtime.memory import precision_of
+from kernelcast.runtime.memory import on_cpu, precision_of
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
 from kernelcast.runtime.request.fields import (
@@ -46,7 +48,7 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.stack import Stack, StackUse
+from kernelcast.runtime.stack import Stack
 from kernelcast.runtime.step.calls import Call
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.timeline_kinds import check_simulated
@@ -74,10 +76,12 @@ class Estimator:
         stack: Stack | None = None,
     ) -> None:
         self.bundle = bundle
-        self.stack = stack
+        self.stack, self._is_carried = stack, is_carried(stack, bundle)
+        # No source is a CPU.
+        self.step_errors = StepErrors() if on_cpu(bundle.manifest.compute) else shipped_step_errors()
         self.predictor = Predictor(bundle, remembered=remembered_answers, calibrated=calibrated, stack=stack)
         self._most_remembered = remembered
-        self._provenance = {kind: _provenance(bundle, kind, calibrated, stack) for kind in TIMELINES}
+        self._provenance = {kind: provenance_of(bundle, kind, calibrated, stack) for kind in TIMELINES}
         self._peak = peak_of(bundle)
         self._levels = bundle.levels
         self._lock = threading.Lock()
@@ -99,11 +103,21 @@ class Estimator:
 
     def with_stack(self, stack: Stack | None) -> Self:
         """The same bundle asked for another stack; shares the loaded regressors and their answers."""
-        other = copy(self)
-        other.stack = stack
+        other = self._other()
+        other.stack, other._is_carried = stack, is_carried(stack, self.bundle)
         other.predictor = self.predictor.with_stack(stack)
         calibrated = self.predictor.calibrated
-        other._provenance = {kind: _provenance(self.bundle, kind, calibrated, stack) for kind in TIMELINES}
+        other._provenance = {kind: provenance_of(self.bundle, kind, calibrated, stack) for kind in TIMELINES}
+        return other
+
+    def leaving_out(self, publisher: str) -> Self:
+        """The same, with intervals in which the steps that `publisher` measured have no part."""
+        other = self._other()
+        other.step_errors = self.step_errors.without(publisher)
+        return other
+
+    def _other(self) -> Self:
+        other = copy(self)
         other._lock = threading.Lock()
         other._remembered = OrderedDict()
         return other
@@ -208,7 +222,9 @@ class Estimator:
         steps_s = found_us.step_us / _US_PER_S
         step_time_s = float(steps_s[0])
         if draws:
-            steps_s[1:] *= unexplained(factors, draws) * exposed_draws(
+            steps_s[1:] *= unexplained(
+                factors, draws, self.step_errors.of(timeline), is_carried=self._is_carried
+            ) * exposed_draws(
                 self.stack, engine, parallelism, timeline, step_us=float(found_us.step_us[0]), draws=draws
             )
         return Estimate(
@@ -369,29 +385,3 @@ def _first(durations: Durations) -> Durations:
 
 def _seconds(time_us: float) -> float:
     return float(time_us) / _US_PER_S
-
-
-def _provenance(bundle: Bundle, timeline: str, calibrated: bool, stack: Stack | None) -> Provenance:
-    manifest = bundle.manifest
-    calibration = manifest.calibration
-    return Provenance(
-        bundle=str(bundle.path),
-        bundle_digest=bundle.digest,
-        dataset_digest=manifest.dataset_digest,
-        kernelcast_version=manifest.kernelcast_version,
-        created_at=manifest.created_at,
-        dtype=manifest.dtype,
-        statistic=manifest.statistic,
-        compute=tuple(fingerprint.description for fingerprint in manifest.compute),
-        fabric=tuple(fingerprint.description for fingerprint in manifest.fabric),
-        software=tuple(fingerprint.description for fingerprint in manifest.software),
-        calibration=None
-        if calibration is None
-        else CalibrationUse.of(
-            calibration,
-            timeline=timeline,
-            wanted=calibrated,
-            instead="" if stack is None else f"stack {stack.name}",
-        ),
-        stack=None if stack is None else StackUse.of(stack),
-    )

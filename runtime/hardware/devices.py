@@ -52,6 +52,13 @@ class Device:
         rates = [self.peak_flops_per_s(dtype), self.flops_per_s.get(_TF32) if dtype == "float32" else None]
         return max((rate for rate in rates if rate is not None), default=None)
 
+    def is_chip_of(self, other: "Device") -> bool:
+        """Whether both are one chip at one power limit, perhaps with other memory."""
+        return all(
+            getattr(self, name) == getattr(other, name)
+            for name in ("architecture", "flops_per_s", "cache_bytes", "power_w")
+        )
+
 
 @cache
 def devices() -> Mapping[str, Device]:

@@ -49,14 +49,21 @@ class Rates:
         """
         import numpy as np  # only here: reading a bundle does not need it
 
+        found: NDArray[np.float64] = np.maximum(*self.parts_us(op, direction, vectors, element_bytes))
+        return found + LAUNCH_FLOOR_US
+
+    def parts_us(
+        self, op: Operator, direction: Direction, vectors: Sequence[Sequence[float]], element_bytes: int
+    ) -> tuple["NDArray[np.float64]", "NDArray[np.float64]"]:
+        """Least times of computing and of moving each workload, two float64 [vectors] in µs."""
+        import numpy as np
+
         columns = dict(zip(op.features, np.array(vectors, dtype=np.float64).T, strict=True))
         cost = op.costs[direction]
-        moved_us = element_bytes * evaluate(cost.elements, columns) / self.bytes_per_s
-        if op.operator_class is OperatorClass.COMPUTE:
-            computed_us = evaluate(cost.flops, columns) / self.flops_per_s
-            moved_us = np.maximum(moved_us, computed_us)
-        found: NDArray[np.float64] = np.broadcast_to(moved_us * _US_PER_S, len(vectors)) + LAUNCH_FLOOR_US
-        return found
+        moved_us = element_bytes * evaluate(cost.elements, columns) / self.bytes_per_s * _US_PER_S
+        is_limited = op.operator_class is OperatorClass.COMPUTE
+        computed_us = evaluate(cost.flops, columns) / self.flops_per_s * _US_PER_S if is_limited else 0.0
+        return np.broadcast_to(computed_us, len(vectors)), np.broadcast_to(moved_us, len(vectors))
 
 
 def is_rate(value: float) -> bool:

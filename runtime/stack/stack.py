@@ -74,7 +74,7 @@ class Stack:
     - `attention`, `compute`: factors of the time of attention's kernels, and of all else that computes.
     - `exposed_share`: part of the time of collectives beside computing that adds to it, where a question does not say.
     - `log_covariance`: of the logarithms of the three; 0 where one is not fitted but known.
-    - `residual`: standard deviation of log(measured / predicted) that they leave.
+    - `residual`: standard deviation of log(measured / predicted) that they leave; None: as without a stack.
     - `fixed`: which of them were set, not fitted.
     - `options`: what the software does of a question's `OPTIONS`, by name, where a question does not say it.
     - `runs`, `error_before`, `error_after`, `left_out`: what it was fitted to, and mean absolute errors of those steps
@@ -90,7 +90,7 @@ class Stack:
     attention: float = 1.0
     compute: float = 1.0
     exposed_share: float = DEFAULT_SHARE
-    residual: float
+    residual: float | None = None
     log_covariance: tuple[tuple[float, ...], ...] = _NO_COVARIANCE
     fixed: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict, hash=False)
@@ -109,9 +109,9 @@ class Stack:
             within = 1 / LARGEST_FACTOR <= value <= LARGEST_FACTOR
             require(within, where, name, value, f"{1 / LARGEST_FACTOR:g} to {LARGEST_FACTOR:g}")
         require(0 <= self.exposed_share <= 1, where, "exposed_share", self.exposed_share, "0 to 1")
-        require(
-            0 <= self.residual <= _LARGEST_LOG, where, "residual", self.residual, f"0 to {_LARGEST_LOG:.2f}"
-        )
+        residual = self.residual
+        within = residual is None or 0 <= residual <= _LARGEST_LOG
+        require(within, where, "residual", residual, f"0 to {_LARGEST_LOG:.2f}")
         require(
             set(self.fixed) <= set(NAMES), where, "fixed", list(self.fixed), f"some of {', '.join(NAMES)}"
         )

@@ -18,7 +18,7 @@ class StackUse:
     attention: float
     compute: float
     exposed_share: float
-    residual: float
+    residual: float | None
     steps: int
     error_before: float | None
     error_left_out: float | None

@@ -1,6 +1,8 @@
 """Stacks fitted to made-up steps whose factors are known, and what is left out."""
 
 import json
+import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -106,6 +108,41 @@ def test_all_may_be_set(tmp_path: Path, make_bundle: Make) -> None:
     assert {name: getattr(stack, name) for name in fixed} == fixed
     assert set(stack.fixed) == set(fixed)
     assert not any(value for row in stack.log_covariance for value in row)
+
+
+def test_the_residual_is_that_of_steps_left_out_by_hand(tmp_path: Path, make_bundle: Make) -> None:
+    bundle = make_bundle()
+    path = runs_file(bundle, tmp_path, {2: 1.2, 4: 0.9})
+    fixed = {"attention": 1.0, "compute": 1.0, "exposed_share": 0.25}
+    stack = fit_stack([path], name="ours", fixed=fixed, bundle=str(bundle)).stack
+    # Nothing is fitted: every model is off by its own factor; 5 % count as two models.
+    variance = (2 * 0.05**2 + math.log(1.2) ** 2 + math.log(0.9) ** 2) / 4
+    assert stack.residual == pytest.approx(math.sqrt(variance), rel=1e-4)
+    free = fit_stack([path], name="ours", bundle=str(bundle))
+    # Of two models that contradict each other, each is predicted worse without its own steps than with them.
+    assert free.stack.residual is not None
+    assert free.stack.residual > (free.after.mean_abs_error or 0)
+
+
+def test_unsteady_steps_are_scored_and_not_fitted(tmp_path: Path, make_bundle: Make) -> None:
+    bundle = make_bundle()
+    path = runs_file(bundle, tmp_path, {2: 1.1, 4: 1.1, 8: 1.8})
+    with_all = fit_stack([path], name="ours", bundle=str(bundle))
+    text = path.read_text()
+    measured = re.findall(r"measured_s = (.*)", text)[-1]
+    path.write_text(
+        text.replace(f"measured_s = {measured}", f"measured_s = {measured}\nmean_s = {float(measured) * 1.6}")
+    )
+    found = fit_stack([path], name="ours", bundle=str(bundle))
+    path.write_text(text.replace(text[text.rindex("[[runs]]") :], ""))
+    without = fit_stack([path], name="ours", bundle=str(bundle))
+    assert found.stack.compute == pytest.approx(without.stack.compute, rel=1e-6)
+    assert found.stack.compute < with_all.stack.compute
+    assert (found.stack.steps, found.before.steps) == (2, 3)
+    [(label, why)] = found.unpredicted
+    assert "gpt-8" in label
+    assert "scatter" in why
+    assert [name for name, _ in found.left_out_steps] == [path.name] * 3
 
 
 def test_steps_left_out_have_no_part_in_their_own_prediction(tmp_path: Path, make_bundle: Make) -> None:

@@ -15,6 +15,7 @@ from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.bundle.correction import Correction, Likeness, centred, positions
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.bundle.transfer import Transfer
+from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.hardware.roofline import LAUNCH_FLOOR_US, Rates
 from kernelcast.runtime.operators import OPERATORS, Direction
 
@@ -112,3 +113,29 @@ def test_wrong_values_are_one_line(changes: dict[str, object], message: str) -> 
     transfer = Transfer(origin=SLOW, target=FAST, log_half_width=0)
     with pytest.raises(DataError, match=message):
         replace(transfer, **changes)  # type: ignore[arg-type]
+
+
+def test_one_chip_with_other_memory_is_off_by_what_memory_can_change() -> None:
+    larger, smaller = Rates.of(device("a100-sxm"), "float16"), Rates.of(device("a100-sxm-40gb"), "float16")
+    assert larger is not None
+    assert smaller is not None
+    transfer = Transfer(origin=larger, target=smaller, log_half_width=2.0)
+    ratio = math.log(larger.bytes_per_s / smaller.bytes_per_s)
+    # 1 GiB streamed: not slower than by the ratio, which is what carried it, and not faster than before.
+    below, above = transfer.log_half_widths(GELU, [(8, 8192, 4096)], 2)
+    assert below[0] == pytest.approx(ratio, rel=0.02)
+    assert above[0] == pytest.approx(0, abs=1e-9)
+    # 2 · 8192³ FLOPs take 3524 µs, 3 · 8192² elements 197 µs against 259 µs: without overlap 1.7 % more.
+    below, above = transfer.log_half_widths(GEMM, [(8192, 8192, 8192)], 2)
+    assert below[0] == pytest.approx(0, abs=1e-9)
+    assert above[0] == pytest.approx(math.log((3 + 3524.0 + 259.0) / (3 + 3524.0 + 197.5)), rel=0.02)
+    # The measured width is a bound too, and of two chips the only one.
+    narrow = Transfer(origin=larger, target=smaller, log_half_width=0.001)
+    assert [ends.tolist() for ends in narrow.log_half_widths(GELU, [(8, 8192, 4096)], 2)] == [
+        [0.001],
+        [pytest.approx(0, abs=1e-9)],
+    ]
+    other = Rates.of(device("a100-pcie"), "float16")
+    assert other is not None
+    foreign = Transfer(origin=larger, target=other, log_half_width=2.0)
+    assert [ends.tolist() for ends in foreign.log_half_widths(GELU, [(8, 8192, 4096)], 2)] == [[2.0], [2.0]]

@@ -1,5 +1,7 @@
 """The table of transfers' errors: rows of devices that ship, and the widths that answers take from it."""
 
+import math
+
 import pytest
 
 from kernelcast.runtime import UsageError
@@ -73,3 +75,12 @@ def test_devices_are_named_in_any_way(name: str) -> None:
 def test_a_part_of_a_name_is_answered_by_those_that_have_it(name: str, expected: str) -> None:
     with pytest.raises(UsageError, match=expected):
         hardware_named(name)
+
+
+def test_one_chip_with_other_memory_is_off_by_the_ratio_of_memories_at_most() -> None:
+    ratio = device("a100-sxm").memory_bytes_per_s / device("a100-sxm-40gb").memory_bytes_per_s
+    assert transfer_log_half_width(("adam", Direction.ONCE), "a100-sxm", "a100-sxm-40gb") == pytest.approx(
+        math.log(ratio)
+    )
+    # Another power limit is another chip.
+    assert transfer_log_half_width(("adam", Direction.ONCE), "a100-sxm", "a100-pcie") > 1

@@ -126,7 +126,8 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        (TEXTS.replace("residual = 0.05", ""), "residual is missing, expected a number"),
+        (TEXTS.replace("residual = 0.05", "residual = true"), "residual is True, expected a number"),
+        (TEXTS.replace('source = "a test"', ""), "source is missing, expected a text"),
         (TEXTS + "speed = 1\n", "field 'speed' is unknown, expected some of name, software"),
         (TEXTS + "compute = 20\n", "compute is 20, expected 0.1 to 10"),
         (TEXTS + 'compute = "1"\n', "compute is '1', expected a number"),
@@ -170,4 +171,5 @@ def test_what_ships_was_fitted_to_the_runs_files_as_they_are(name: str) -> None:
     for one in stack.runs:
         content = (ROOT / "validate" / one.file).read_bytes()
         assert one.digest == hashlib.sha256(content).hexdigest(), "make stacks"
-    assert sum(one.steps for one in stack.left_out) == stack.steps
+    # Unsteady steps are scored, but not fitted.
+    assert sum(one.steps for one in stack.left_out) >= stack.steps

@@ -1,0 +1,131 @@
+"""What sums of operators got wrong in measured steps: log(measured / predicted) by source, `step_errors.toml`.
+
+The table is made by `make step-errors` from the runs files in validate/. A source is a machine whose steps somebody
+measured; an interval is drawn from all of them, every source weighing the same, and a source that is compared with
+predictions is left out (docs/trust.md, A step).
+"""
+
+import math
+import tomllib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.hardware.devices import Device, device, device_named
+from kernelcast.runtime.shipped import STEP_ERRORS
+from kernelcast.runtime.stack import Stack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorsOfSource:
+    """Errors of one source's steps in one `timeline`, equally likely quantiles of log(measured / predicted), rising.
+
+    `steps` is how many they stand for, `unsteady` how many were left out because their repetitions scatter.
+    """
+
+    name: str
+    publisher: str
+    timeline: str
+    steps: int
+    unsteady: int
+    log_errors: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarriedError:
+    """Mean log(measured / predicted) of a source's steps by a stack that was fitted to other devices."""
+
+    stack: str
+    name: str
+    steps: int
+    log_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepErrors:
+    """Errors of several sources, and of stacks that were carried to other devices."""
+
+    sources: tuple[ErrorsOfSource, ...] = ()
+    carried: tuple[CarriedError, ...] = ()
+
+    def of(self, timeline: str) -> Self:
+        """Those of one timeline."""
+        return replace(self, sources=tuple(one for one in self.sources if one.timeline == timeline))
+
+    def without(self, publisher: str) -> Self:
+        """Those of other publishers: steps of one machine say much of those of another by the same people."""
+        left = {one.name for one in self.sources if one.publisher == publisher}
+        return replace(
+            self,
+            sources=tuple(one for one in self.sources if one.name not in left),
+            carried=tuple(one for one in self.carried if one.name not in left),
+        )
+
+    def quantiles(self, levels: Sequence[float]) -> NDArray[np.float64]:
+        """Quantiles of log(measured / predicted) over all sources, each weighing the same; float64 [levels]."""
+        values = np.concatenate([one.log_errors for one in self.sources])
+        weights = np.concatenate(
+            [np.full(len(one.log_errors), 1 / len(one.log_errors)) for one in self.sources]
+        )
+        order = np.argsort(values)
+        ends = np.cumsum(weights[order])
+        found: NDArray[np.float64] = np.interp(levels, (ends - weights[order] / 2) / ends[-1], values[order])
+        return found
+
+    def quantiles_elsewhere(self, levels: Sequence[float]) -> NDArray[np.float64]:
+        """Quantiles for a step that none of these publishers measured; float64 [levels].
+
+        Around the median they are wider by √(1 + 1/K): the error of a mean of K publishers adds to that of one more,
+        the K of which are the independent ones.
+        """
+        publishers = len({one.publisher for one in self.sources})
+        middle = self.quantiles([0.5])
+        found: NDArray[np.float64] = middle + (self.quantiles(levels) - middle) * math.sqrt(
+            1 + 1 / publishers
+        )
+        return found
+
+    @property
+    def carried_spread(self) -> float:
+        """Root mean square of the carried errors; 0 where there are none."""
+        squares = [one.log_error**2 for one in self.carried]
+        return math.sqrt(sum(squares) / len(squares)) if squares else 0.0
+
+
+@cache
+def shipped_step_errors() -> StepErrors:
+    """Those of the steps in validate/."""
+    table = tomllib.loads(STEP_ERRORS.read_text(encoding="utf-8"))
+    return StepErrors(
+        sources=tuple(
+            ErrorsOfSource(**{**row, "log_errors": tuple(row["log_errors"])}) for row in table["source"]
+        ),
+        carried=tuple(CarriedError(**row) for row in table.get("carried", ())),
+    )
+
+
+def is_carried(stack: Stack | None, bundle: Bundle) -> bool:
+    """Whether a stack was fitted to steps of other devices than the bundle's; one chip's memories do not matter."""
+    if stack is None or not stack.runs:
+        return False
+    if bundle.digest in {one.bundle_digest for one in stack.runs}:
+        return False
+    here = [device_named(one.device_name) for one in bundle.manifest.compute]
+    there = [_device_asked(one.asked) for one in stack.runs]
+    return not _share_a_chip(here, there)
+
+
+def _share_a_chip(here: Sequence[Device | None], there: Sequence[Device | None]) -> bool:
+    return any(one.is_chip_of(other) for one in here if one for other in there if other)
+
+
+def _device_asked(asked: str) -> Device | None:
+    """The device of named hardware; None of a bundle's file."""
+    row = all_hardware().get(asked)
+    return None if row is None else device(row.device)

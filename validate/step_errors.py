@@ -1,0 +1,89 @@
+"""What sums of operators get wrong in the measured steps that ship: the table that intervals are drawn from."""
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from statistics import mean
+
+import numpy as np
+
+from kernelcast.runtime.answers.step_errors import CarriedError, ErrorsOfSource, StepErrors, is_carried
+from kernelcast.runtime.request.fields import TimelineKind
+from kernelcast.runtime.stack import shipped_stacks, stack_named
+from kernelcast.validate.steps import AskedFile, ScoredStep, asked_files, shipped_runs
+
+MOST_VALUES = 20
+"""Quantiles kept of a source; of fewer steps all are."""
+_DECIMALS = 4
+_BOTH: tuple[TimelineKind, ...] = ("simulate", "closed-form")
+_HEADER = """\
+# What sums of operators got wrong in measured steps, log(measured / predicted): written by `make step-errors` from the
+# runs files in validate/. source: steps by machine and timeline, without unsteady ones (mean of repetitions above 1.5
+# times their minimum); log_errors are equally likely quantiles, all errors where there are few. carried: mean error of
+# a machine's steps by a stack that was fitted to other devices (docs/trust.md, A step; docs/stacks.md).
+"""
+
+
+def step_errors() -> StepErrors:
+    """Errors of all steps that ship and can be predicted, by source, and of the stacks that ship on other devices."""
+    asked = asked_files(shipped_runs())
+    return StepErrors(
+        sources=tuple(
+            _source(one, timeline, one.score(timeline=timeline)) for timeline in _BOTH for one in asked
+        ),
+        carried=tuple(_carried(asked)),
+    )
+
+
+def step_errors_toml(errors: StepErrors) -> str:
+    """The table as it ships."""
+    lines = [_HEADER.rstrip()]
+    for table, rows in (("source", errors.sources), ("carried", errors.carried)):
+        for row in rows:
+            lines += [
+                "",
+                f"[[{table}]]",
+                *(f"{name} = {json.dumps(one)}" for name, one in asdict(row).items()),
+            ]
+    return "\n".join(lines) + "\n"
+
+
+def quantiles_of(errors: Sequence[float]) -> tuple[float, ...]:
+    """At most `MOST_VALUES` equally likely quantiles, rising."""
+    count = min(len(errors), MOST_VALUES)
+    levels = (np.arange(count) + 0.5) / count
+    found = np.quantile(errors, levels, method="hazen")
+    return tuple(round(float(one), _DECIMALS) for one in found)
+
+
+def log_errors(steps: Sequence[ScoredStep]) -> list[float]:
+    """log(measured / predicted) of the steady steps that were predicted."""
+    return [
+        math.log(step.run.measured_s / step.estimate.step_time_s)
+        for step in steps
+        if step.estimate is not None and step.run.is_steady
+    ]
+
+
+def _source(asked: AskedFile, timeline: TimelineKind, steps: Sequence[ScoredStep]) -> ErrorsOfSource:
+    found = log_errors(steps)
+    return ErrorsOfSource(
+        name=asked.path.stem,
+        publisher=asked.file.publisher,
+        timeline=timeline,
+        steps=len(found),
+        unsteady=sum(not step.run.is_steady for step in steps),
+        log_errors=quantiles_of(found),
+    )
+
+
+def _carried(asked: Sequence[AskedFile]) -> Iterator[CarriedError]:
+    for name in shipped_stacks():
+        stack = stack_named(name)
+        for one in asked:
+            if is_carried(stack, one.estimator.bundle):
+                found = log_errors(one.score(stack))
+                yield CarriedError(
+                    stack=name, name=one.path.stem, steps=len(found), log_error=round(mean(found), _DECIMALS)
+                )
