@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kernelcast.collector.ingest.collectives import COMMUNICATION_CALL, collective, gloo_collective
+from kernelcast.collector.ingest.collectives import collective, gloo_collective
 from kernelcast.collector.ingest.points import NO_OPERATOR, Point, Unclear
 from kernelcast.collector.ingest.recognise import RECOGNISED, Surroundings, recognised
 from kernelcast.collector.traces.arguments import Arguments, arguments_of, whole
@@ -129,8 +129,8 @@ def _device_pieces(
 
 def _described(tree: CallTree, call: int | None) -> Arguments | None:
     """The arguments of the call that describes a collective, where they are not the kernel's own."""
-    around = tree.ancestors(call)
-    return next((tree.arguments[i] for i in around if tree.calls[i].name == COMMUNICATION_CALL), None)
+    around = None if call is None else tree.communication[call]
+    return None if around is None else tree.arguments[around]
 
 
 def _cpu_pieces(tree: CallTree, trace: Trace, gpus_per_node: int) -> Iterator[tuple[Piece, _Place]]:

@@ -48,6 +48,7 @@ class Ingested:
     samples: tuple[Sample, ...] = ()
     unrecognised: tuple[UnrecognisedKernels, ...] = ()
     device: str = ""
+    notes: tuple[str, ...] = ()  # what was repaired or left out
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +61,7 @@ class _File:
     software: SoftwareFingerprint
     gpus_per_node: int
     trace: IngestedTrace
+    notes: tuple[str, ...]
 
     @property
     def job(self) -> tuple[object, ...]:
@@ -75,11 +77,13 @@ def ingest_traces(
     site: str = "",
     gpus_per_node: int = 0,
     max_bytes: int = MAX_TRACE_BYTES,
+    is_partial: bool = False,
 ) -> list[Ingested]:
     """Add traces of real runs to a database, which is made where there is none.
 
     Ranks of one job (same machine, software and world size, each rank once) become one run. A file whose digest the
     database holds already is left out. `gpus_per_node` says how ranks fill nodes, where the traces do not: 0.
+    With `is_partial` a file that is cut off is read up to there.
 
     Raises:
         UsageError: no file.
@@ -91,7 +95,7 @@ def ingest_traces(
     files: list[_File | Path] = []
     for path in paths:
         digest = _digest(path)
-        files.append(path if digest in known else _read(path, digest, gpus_per_node, max_bytes))
+        files.append(path if digest in known else _read(path, digest, gpus_per_node, max_bytes, is_partial))
         known.add(digest)
     done = {path: Ingested(path=path, is_new=False) for path in files if isinstance(path, Path)}
     runs = []
@@ -126,8 +130,8 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int) -> _File:
-    trace = read_trace(path, max_bytes=max_bytes)
+def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int, is_partial: bool) -> _File:
+    trace = read_trace(path, max_bytes=max_bytes, is_partial=is_partial)
     if not trace.events:
         raise DataError(f"{path}: holds no event with a duration, expected a trace of a run")
     gpus_per_node = gpus_per_node or gpus_per_node_of(trace)
@@ -139,6 +143,7 @@ def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int) -> _File:
         compute=compute_of(trace),
         software=software_of(trace),
         gpus_per_node=gpus_per_node,
+        notes=trace.notes,
         trace=IngestedTrace(
             run_id="",
             file_digest=digest,
@@ -238,6 +243,7 @@ def _ingested(file: _File, run_id: str, fabric: FabricFingerprint | None) -> Ing
         ),
         unrecognised=unrecognised,
         device=file.compute.description,
+        notes=file.notes,
     )
 
 

@@ -12,8 +12,9 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import inf
 from operator import attrgetter
+from typing import overload
 
-from kernelcast.collector.traces.arguments import Arguments, arguments_of, whole
+from kernelcast.collector.traces.arguments import Arguments, arguments_of, call_ids_of, whole
 from kernelcast.collector.traces.kineto import (
     ANNOTATION_CATEGORY,
     HOST_OPERATOR_CATEGORY,
@@ -22,6 +23,7 @@ from kernelcast.collector.traces.kineto import (
     Trace,
 )
 
+COMMUNICATION_CALL = "record_param_comms"
 NODE_PREFIX = "autograd::engine::evaluate_function: "
 _RECOMPUTATION = "CheckpointFunction"
 
@@ -66,8 +68,23 @@ class CallTree:
 
     @cached_property
     def arguments(self) -> Sequence[Arguments]:
-        """The arguments of every call."""
-        return [arguments_of(event) for event in self.calls]
+        """The arguments of every call, read when they are asked for: all of them would be larger than the trace."""
+        return _Arguments(self.calls)
+
+    @cached_property
+    def _ids(self) -> Sequence[tuple[int | None, int | None]]:
+        """External id and sequence number of every call."""
+        ids = map(call_ids_of, self.calls)
+        return [(whole(one.external_id), whole(one.sequence_number)) for one in ids]
+
+    @cached_property
+    def communication(self) -> Sequence[int | None]:
+        """The innermost call around every call (or the call) that describes a collective."""
+        found: list[int | None] = []
+        for index, (event, parent) in enumerate(zip(self.calls, self.parents, strict=True)):
+            around = None if parent is None else found[parent]
+            found.append(index if event.name == COMMUNICATION_CALL else around)
+        return found
 
     @cached_property
     def self_times_us(self) -> Sequence[float]:
@@ -104,6 +121,7 @@ class CallTree:
     def launching(self, kernel: Event, arguments: Arguments) -> int | None:
         """The innermost call that launched a kernel, or None; `arguments` are the kernel's."""
         correlation, external_id = whole(arguments.correlation), whole(arguments.external_id)
+        external_id = whole(arguments.old_external_id) if external_id is None else external_id
         named = None
         if external_id is not None and external_id != correlation:
             named = self._by_external_id.get(external_id)
@@ -119,8 +137,8 @@ class CallTree:
     @cached_property
     def _by_external_id(self) -> dict[int, int]:
         found: dict[int, int] = {}
-        for index, arguments in enumerate(self.arguments):
-            if (external_id := whole(arguments.external_id)) is not None:
+        for index, (external_id, _) in enumerate(self._ids):
+            if external_id is not None:
                 found.setdefault(external_id, index)
         return found
 
@@ -141,7 +159,7 @@ class CallTree:
         The latest, because some programs restart the numbers. Several calls share a number: the one that is meant has
         the node's name (`AddmmBackward0`: `aten::addmm`), or is the last one on `thread`, if that is given.
         """
-        sequence = whole(self.arguments[node].sequence_number)
+        sequence = self._ids[node][1]
         name = self.calls[node].name.removeprefix(NODE_PREFIX).partition("Backward")[0]
         candidates = self._forward.get((-1 if sequence is None else sequence, thread or _bare(name)), ())
         place = bisect_right(candidates, node)
@@ -151,8 +169,7 @@ class CallTree:
     def _forward(self) -> dict[tuple[int, str], list[int]]:
         """Forward calls by sequence number and thread, and by sequence number and bare name."""
         found: dict[tuple[int, str], list[int]] = defaultdict(list)
-        for index, (event, arguments) in enumerate(zip(self.calls, self.arguments, strict=True)):
-            sequence = whole(arguments.sequence_number)
+        for index, (event, (_, sequence)) in enumerate(zip(self.calls, self._ids, strict=True)):
             if (
                 sequence is None
                 or sequence < 0
@@ -163,6 +180,23 @@ class CallTree:
             found[sequence, self.threads[index]].append(index)
             found[sequence, _bare(event.name.partition("::")[2])].append(index)
         return found
+
+
+class _Arguments(Sequence[Arguments]):
+    def __init__(self, calls: Sequence[Event]) -> None:
+        self._calls = calls
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @overload
+    def __getitem__(self, index: int) -> Arguments: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Arguments]: ...
+    def __getitem__(self, index: int | slice) -> Arguments | Sequence[Arguments]:
+        if isinstance(index, slice):
+            return [arguments_of(call) for call in self._calls[index]]
+        return arguments_of(self._calls[index])
 
 
 def _bare(name: str) -> str:
