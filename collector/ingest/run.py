@@ -14,6 +14,7 @@ from kernelcast.collector.ingest.machine import (
     recorded_at,
     software_of,
 )
+from kernelcast.collector.ingest.timeline import TraceEvents
 from kernelcast.collector.traces.arguments import whole
 from kernelcast.collector.traces.kineto import Trace, read_trace
 from kernelcast.collector.traces.trace_file import MAX_TRACE_BYTES
@@ -27,6 +28,7 @@ from kernelcast.store import (
     Run,
     Sample,
     Source,
+    Timeline,
     TracedRun,
     UnrecognisedKernels,
 )
@@ -49,13 +51,15 @@ class Ingested:
     unrecognised: tuple[UnrecognisedKernels, ...] = ()
     device: str = ""
     notes: tuple[str, ...] = ()  # what was repaired or left out
+    timeline: Timeline | None = None  # None: nothing ran
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One file, read: all that is needed of it, apart from its events. `trace` has no run yet."""
+    """One file, read. `trace` has no run yet."""
 
     path: Path
+    content: Trace
     extracted: Extracted
     compute: ComputeFingerprint
     software: SoftwareFingerprint
@@ -139,6 +143,7 @@ def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int, is_partia
     found = extract(trace, gpus_per_node)
     return _File(
         path=path,
+        content=trace,
         extracted=found,
         compute=compute_of(trace),
         software=software_of(trace),
@@ -218,6 +223,7 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[TracedRun, list[Ingest
         software=first.software,
         samples=tuple(sample for one in ingested for sample in one.samples),
         traces=tuple((one.trace, one.unrecognised) for one in ingested if one.trace),
+        timelines=tuple(one.timeline for one in ingested if one.timeline),
     )
     return traced, ingested
 
@@ -229,21 +235,24 @@ def _ingested(file: _File, run_id: str, fabric: FabricFingerprint | None) -> Ing
         UnrecognisedKernels(trace_id=trace_id, **left._asdict(), kernel_count=count, total_us=total_us)
         for left, (count, total_us) in file.extracted.left.items()
     )
+    kinds = list(file.extracted.points)
+    samples = flagged(
+        [_sample(kind, file.extracted.points[kind], run_id, trace.measured_at) for kind in kinds],
+        file.compute,
+        fabric,
+    )
+    events = TraceEvents(
+        file.content, file.extracted, {kind: one.id for kind, one in zip(kinds, samples, strict=True)}
+    )
     return Ingested(
         path=file.path,
         is_new=True,
         trace=trace,
-        samples=flagged(
-            [
-                _sample(kind, occurrences, run_id, trace.measured_at)
-                for kind, occurrences in file.extracted.points.items()
-            ],
-            file.compute,
-            fabric,
-        ),
+        samples=samples,
         unrecognised=unrecognised,
         device=file.compute.description,
         notes=file.notes,
+        timeline=Timeline(trace_id, events.steps, events) if trace.kernel_count else None,
     )
 
 

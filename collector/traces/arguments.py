@@ -2,14 +2,15 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kernelcast.collector.traces.kineto import Event
+if TYPE_CHECKING:
+    from kernelcast.collector.traces.kineto import Event
 
 
-class Arguments(msgspec.Struct, frozen=True, gc=False, rename={
+class Arguments(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename={
     "external_id": "External id", "sequence_number": "Sequence number", "dims": "Input Dims", "types": "Input type",
     "concrete": "Concrete Inputs", "collective": "Collective name", "elements_in": "In msg nelems",
     "elements_out": "Out msg nelems", "split_in": "In split size", "split_out": "Out split size",
@@ -58,7 +59,7 @@ _NONE = Arguments()
 _BEYOND = 2**63
 
 
-def arguments_of(event: Event) -> Arguments:
+def arguments_of(event: "Event") -> Arguments:
     """The event's arguments; none where they cannot be read."""
     try:
         return _DECODER.decode(event.raw_arguments)
@@ -66,12 +67,17 @@ def arguments_of(event: Event) -> Arguments:
         return _NONE
 
 
-def call_ids_of(event: Event) -> CallIds:
+def call_ids_of(event: "Event") -> CallIds:
     """The event's numbers as a call; none where they cannot be read."""
     try:
         return _IDS_DECODER.decode(event.raw_arguments)
     except (msgspec.MsgspecError, RecursionError):
         return _NO_IDS
+
+
+def trimmed(event: "Event") -> msgspec.Raw:
+    """The arguments that are used, in a text of their own: a large trace's are most of it."""
+    return msgspec.Raw(msgspec.json.encode(arguments_of(event)))
 
 
 def whole(value: Any) -> int | None:

@@ -17,6 +17,7 @@ from typing import Any
 
 import msgspec
 
+from kernelcast.collector.traces.arguments import trimmed
 from kernelcast.collector.traces.chunks import NotInPiecesError, closed_document, read_pieces
 from kernelcast.collector.traces.lenient import repaired
 from kernelcast.collector.traces.odd_events import in_order, microseconds
@@ -172,7 +173,7 @@ class _Kept:
                 value = getattr(event, name)
                 put(event, name, texts.setdefault(value, value))
             is_function = event.category == "python_function"
-            put(event, "raw_arguments", _NO_ARGUMENTS if is_function else event.raw_arguments.copy())
+            put(event, "raw_arguments", _NO_ARGUMENTS if is_function else trimmed(event))
             self.events.append(event)
 
 

@@ -266,6 +266,6 @@ def test_a_large_file_is_the_same_trace_in_pieces(
         monkeypatch.setattr("kernelcast.collector.traces.trace_file._CHUNK_BYTES", size)
         pieces = read_trace(path)
         assert pieces.device_properties == whole.device_properties
-        assert [(e.name, e.category, e.start_us, bytes(e.raw_arguments)) for e in pieces.events] == [
-            (e.name, e.category, e.start_us, bytes(e.raw_arguments)) for e in whole.events
+        assert [(e.name, e.category, e.start_us, arguments_of(e)) for e in pieces.events] == [
+            (e.name, e.category, e.start_us, arguments_of(e)) for e in whole.events
         ]
