@@ -811,10 +811,12 @@ SELECT
     round(min(time_us), 3) AS min_us,
     round(flops / avg(time_us) / 1e6, 3) AS teraflops_per_s, -- at mean_us
     round(least_bytes / avg(time_us) / 1e6, 3) AS terabytes_per_s, -- at mean_us, each matrix moved once
-    round(100.0 * flops / avg(time_us) * 1e6 / device_peak.flops_per_s, 1) AS percent_of_peak, -- at mean_us
+    round(100.0 * flops / avg(time_us) * 1e6 / device_peak.flops_per_s, 1) AS percent_of_peak, -- at mean_us; above 100 where float32 ran as TF32
     round(flops / least_bytes, 1) AS flops_per_byte,
-    iif(flops / least_bytes * device_peak.memory_bytes_per_s < device_peak.flops_per_s, 'memory', 'compute')
-        AS bound, -- of the roofline: which limit is the nearer one
+    CASE
+        WHEN flops / least_bytes * device_peak.memory_bytes_per_s < device_peak.flops_per_s THEN 'memory'
+        WHEN device_peak.flops_per_s IS NOT NULL THEN 'compute'
+    END AS bound, -- of the roofline: which limit is the nearer one; NULL: no published peak
     round(
         100.0 / avg(time_us) * 1e6
         * max(flops / device_peak.flops_per_s, least_bytes / device_peak.memory_bytes_per_s), 1

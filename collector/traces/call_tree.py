@@ -6,6 +6,7 @@ during the launch (older profilers write the correlation id there). Backward cal
 carries the sequence number of the forward call that it differentiates.
 """
 
+from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -13,6 +14,9 @@ from functools import cached_property
 from math import inf
 from operator import attrgetter
 from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 from kernelcast.collector.traces.arguments import Arguments, arguments_of, call_ids_of, whole
 from kernelcast.collector.traces.kineto import (
@@ -26,6 +30,8 @@ from kernelcast.collector.traces.kineto import (
 COMMUNICATION_CALL = "record_param_comms"
 NODE_PREFIX = "autograd::engine::evaluate_function: "
 _RECOMPUTATION = "CheckpointFunction"
+_NO_ID = -(2**63)
+_FEW = 8  # calls of one sequence number that are looked through one by one
 
 
 class CallTree:
@@ -72,10 +78,14 @@ class CallTree:
         return _Arguments(self.calls)
 
     @cached_property
-    def _ids(self) -> Sequence[tuple[int | None, int | None]]:
-        """External id and sequence number of every call."""
-        ids = map(call_ids_of, self.calls)
-        return [(whole(one.external_id), whole(one.sequence_number)) for one in ids]
+    def _ids(self) -> "tuple[array[int], array[int]]":
+        """External id and sequence number of every call; `_NO_ID` where there is none."""
+        externals, sequences = array("q"), array("q")
+        for one in map(call_ids_of, self.calls):
+            external_id, sequence = whole(one.external_id), whole(one.sequence_number)
+            externals.append(_NO_ID if external_id is None else external_id)
+            sequences.append(_NO_ID if sequence is None else sequence)
+        return externals, sequences
 
     @cached_property
     def communication(self) -> Sequence[int | None]:
@@ -124,7 +134,7 @@ class CallTree:
         external_id = whole(arguments.old_external_id) if external_id is None else external_id
         named = None
         if external_id is not None and external_id != correlation:
-            named = self._by_external_id.get(external_id)
+            named = self._call_named(external_id)
         if correlation is None or correlation not in self.launches:
             return named if named is not None and self.calls[named].start_us <= kernel.start_us else None
         launch = self.launches[correlation]
@@ -134,13 +144,19 @@ class CallTree:
                 return named
         return self._around_launch[correlation]
 
+    def _call_named(self, external_id: int) -> int | None:
+        """The first call with an External id."""
+        ids, calls = self._by_external_id
+        place = int(np.searchsorted(ids, external_id))
+        return int(calls[place]) if place < len(ids) and ids[place] == external_id else None
+
     @cached_property
-    def _by_external_id(self) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for index, (external_id, _) in enumerate(self._ids):
-            if external_id is not None:
-                found.setdefault(external_id, index)
-        return found
+    def _by_external_id(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """External ids in order, and the calls that have them."""
+        ids = np.frombuffer(self._ids[0], dtype=np.int64)
+        order = np.argsort(ids, kind="stable")
+        order = order[ids[order] != _NO_ID]
+        return ids[order], order
 
     @cached_property
     def backward_nodes(self) -> Sequence[int | None]:
@@ -159,26 +175,40 @@ class CallTree:
         The latest, because some programs restart the numbers. Several calls share a number: the one that is meant has
         the node's name (`AddmmBackward0`: `aten::addmm`), or is the last one on `thread`, if that is given.
         """
-        sequence = self._ids[node][1]
+        sequence = self._ids[1][node]
         name = self.calls[node].name.removeprefix(NODE_PREFIX).partition("Backward")[0]
-        candidates = self._forward.get((-1 if sequence is None else sequence, thread or _bare(name)), ())
-        place = bisect_right(candidates, node)
-        return candidates[place - 1] if place else None
+        candidates = self._forward.get(sequence, ())
+        if not isinstance(candidates, dict):
+            key = thread or _bare(name)
+            for index in reversed(candidates[: bisect_right(candidates, node)]):
+                if key in self._keys(index):
+                    return index
+            return None
+        of_key = candidates.get(thread or _bare(name), ())
+        place = bisect_right(of_key, node)
+        return of_key[place - 1] if place else None
+
+    def _keys(self, index: int) -> tuple[str, str]:
+        """What a forward call is found by: its thread, or its bare name."""
+        return self.threads[index], _bare(self.calls[index].name.partition("::")[2])
 
     @cached_property
-    def _forward(self) -> dict[tuple[int, str], list[int]]:
-        """Forward calls by sequence number and thread, and by sequence number and bare name."""
-        found: dict[tuple[int, str], list[int]] = defaultdict(list)
-        for index, (event, (_, sequence)) in enumerate(zip(self.calls, self._ids, strict=True)):
-            if (
-                sequence is None
-                or sequence < 0
-                or "Backward" in event.name
-                or event.name.startswith(NODE_PREFIX)
-            ):
-                continue
-            found[sequence, self.threads[index]].append(index)
-            found[sequence, _bare(event.name.partition("::")[2])].append(index)
+    def _forward(self) -> dict[int, list[int] | dict[str, list[int]]]:
+        """Forward calls by sequence number; where many share one, by thread and by bare name too."""
+        by_sequence: dict[int, list[int]] = defaultdict(list)
+        for index, (event, sequence) in enumerate(zip(self.calls, self._ids[1], strict=True)):
+            if sequence >= 0 and "Backward" not in event.name and not event.name.startswith(NODE_PREFIX):
+                by_sequence[sequence].append(index)
+        found: dict[int, list[int] | dict[str, list[int]]] = {}
+        for sequence, indices in by_sequence.items():
+            found[sequence] = indices if len(indices) <= _FEW else self._by_key(indices)
+        return found
+
+    def _by_key(self, indices: Sequence[int]) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for index in indices:
+            for key in self._keys(index):
+                found[key].append(index)
         return found
 
 

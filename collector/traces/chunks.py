@@ -29,9 +29,9 @@ def read_pieces(chunks: Iterator[bytes], take: Callable[[bytes], None]) -> bytes
     buffer = bytearray()
     while (found := _LIST.search(buffer)) is None:
         chunk = next(chunks, b"")
-        buffer += chunk
         if not chunk or len(buffer) > _LARGEST_HEAD_BYTES:
             raise NotInPiecesError
+        buffer += chunk
     head = bytes(buffer[: found.end()])
     del buffer[: found.end()]
     for chunk in chunks:
