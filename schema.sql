@@ -899,9 +899,7 @@ SELECT
     round(sum(duration_us) / 1e3, 3) AS busy_ms,
     round(sum(gap_us) / 1e3, 3) AS idle_ms, -- the causes below
     round(sum(iif(gap_us > 0 AND launch_us > before_us, gap_us, 0)) / 1e3, 3) AS host_ms, -- launched in the gap
-    round(sum(iif(launch_us <= before_us AND gap_us <= 0.03, gap_us, 0)) / 1e3, 3)
-        AS between_kernels_ms, -- 30 ns or less
-    round(sum(iif(launch_us <= before_us AND gap_us > 0.03, gap_us, 0)) / 1e3, 3)
+    round(sum(iif(launch_us <= before_us, gap_us, 0)) / 1e3, 3)
         AS waiting_ms, -- launched before the gap: waits for another stream, an event, a rank
     round(sum(iif(launch_us IS NULL, gap_us, 0)) / 1e3, 3) AS unknown_ms, -- its launch was not recorded
     trace_id,

@@ -3,8 +3,9 @@
     python benchmarks/bench_traces.py [--kernels 1000000] [--folder /tmp] [--read-only]
 
 Writes a synthetic trace of a training run (steps of layers of products, norms, copies and all-reduces; three calls of
-the host, two of autograd's nodes and a launch per kernel) and ingests it in a process of its own. Printed are seconds of
-the processor, MB/s of JSON, the peak of the process's memory, and the database's bytes per kernel, indexes and samples included.
+the host, two of autograd's nodes and a launch per kernel) and ingests it in a process of its own. Printed are seconds
+of the processor, MB/s of JSON, the peak of the process's memory, and the database's bytes per kernel, indexes and
+samples included.
 """
 
 import argparse

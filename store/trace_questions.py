@@ -128,7 +128,7 @@ TRACE_QUESTIONS = (
             where it was launched before and waited for another stream, an event or a rank.
         """,
         sql="""
-            SELECT rank, device, stream, events, busy_ms, idle_ms, host_ms, waiting_ms, between_kernels_ms, unknown_ms
+            SELECT rank, device, stream, events, busy_ms, idle_ms, host_ms, waiting_ms, unknown_ms
             FROM stream_idle
             ORDER BY rank, device, stream
         """,
