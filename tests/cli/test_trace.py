@@ -1,7 +1,10 @@
 """`kernelcast trace`: what it shows of made-up runs, what it refuses."""
 
+import gzip
 import importlib.util
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -123,3 +126,33 @@ def test_what_is_refused_in_one_line(
     printed = run(capsys, "trace", *(text.format(**places) for text in arguments), status=1)
     assert message in printed
     assert printed.count("\n") == 1
+
+
+def test_the_page_runs_as_it_is_written(
+    ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "profiles").mkdir()
+    for place, rank in (
+        ("rank0", 0),
+        ("rank1", 1),
+        ("before", 0),
+        ("after", 1),
+        ("profiles/0", 0),
+        ("profiles/1", 1),
+    ):
+        content = (ranks / f"rank{rank}.json").read_bytes()
+        (tmp_path / f"{place}.json.gz").write_bytes(gzip.compress(content))
+    text = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^kernelcast (.*)$", text, re.MULTILINE)
+    assert len(commands) == 8
+    run_id = report(capsys, "profiles")["run_id"]
+    for command in commands:
+        words = shlex.split(
+            command.replace("--run 3f2a", f"--run {run_id[:6]}").replace("--step 5", "--step 4")
+        )
+        if words[0] == "ingest":
+            words[1:2] = sorted(map(str, Path("profiles").iterdir()))
+        assert run(capsys, *words)
+    assert "rank 1, stream 20" in (tmp_path / "report.html").read_text()
+    assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]
