@@ -125,6 +125,7 @@ datasets: $(INSTALLED)
 	$(BIN)/python datasets/build.py
 	$(BIN)/python datasets/transfers.py
 	$(BIN)/python datasets/power.py
+	$(BIN)/python datasets/sustained.py
 
 # What software stacks do to sums of operators, fitted to the measured steps in validate/: a minute.
 stacks: $(INSTALLED)

@@ -143,7 +143,7 @@ def simumax(content: bytes) -> dict[str, str]:
             "site": "SimuMax B200",
             "hardware": "8 × B200 SXM, NVSwitch",
             "device": "b200-sxm",
-            "fabric": "b200-nvswitch",
+            "fabric": "b200-simumax",
             "stack": "Megatron-LM core, TransformerEngine 2.11, bf16, gradients accumulated and reduced in fp32, "
             "fused cross-entropy, nothing overlapped",
             "source": f"MooreThreads/SimuMax, commit 4dcaae51, a part of its measured steps, {_digest(content)}",
