@@ -284,11 +284,12 @@ CREATE TABLE traced_event ( -- One kernel, copy or fill of a trace (on a CPU: a 
     launch_ns INTEGER, -- nanoseconds from the start of the trace to its launch on the host; NULL where unknown
     call INTEGER, -- number of the host call that launched it: events of one call share it
     correlation INTEGER, -- the profiler's correlation id
-    scope_number INTEGER REFERENCES event_scope (number), -- annotations and modules around its launch
+    scope_number INTEGER, -- number in event_scope: annotations and modules around its launch; NULL for none
     sample_number INTEGER REFERENCES sample (number), -- sample that it is part of
     repetition_index INTEGER, -- repetition of that sample
     PRIMARY KEY (timeline_number, sequence)
 ) STRICT, WITHOUT ROWID;
+CREATE INDEX traced_event_by_kind ON traced_event (kind_number);
 CREATE INDEX traced_event_by_sample ON traced_event (sample_number, repetition_index) WHERE sample_number IS NOT NULL;
 
 
@@ -907,7 +908,7 @@ SELECT
 FROM (
     SELECT
         *,
-        max(start_us - before_us, 0.0) AS gap_us
+        coalesce(max(start_us - before_us, 0.0), 0.0) AS gap_us
     FROM (
         SELECT
             rank, device, stream, start_us, duration_us, launch_us, trace_id, run_id,

@@ -225,6 +225,7 @@ class _Operators:
 
 def _added_up(tree: CallTree, pieces: Sequence[Placed], *, is_device: bool) -> Extracted:
     """All pieces in their places; on a device, streams run at the same time."""
+    tree.forget_launches()  # every kernel has its call by now
     done = Extracted(tree, is_device, pieces)
     occurrences: dict[tuple[int, Direction], tuple[Kind, Occurrence]] = {}
     left: list[tuple[Piece, str]] = []

@@ -14,6 +14,7 @@ from kernelcast.collector.ingest.machine import (
     recorded_at,
     software_of,
 )
+from kernelcast.collector.ingest.scopes import marks_of
 from kernelcast.collector.ingest.timeline import TraceEvents
 from kernelcast.collector.traces.arguments import whole
 from kernelcast.collector.traces.kineto import Trace, read_trace
@@ -59,7 +60,7 @@ class _File:
     """One file, read. `trace` has no run yet."""
 
     path: Path
-    content: Trace
+    content: Trace  # only its first event and its marks
     extracted: Extracted
     compute: ComputeFingerprint
     software: SoftwareFingerprint
@@ -143,7 +144,7 @@ def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int, is_partia
     found = extract(trace, gpus_per_node)
     return _File(
         path=path,
-        content=trace,
+        content=replace(trace, events=marks_of(trace)),
         extracted=found,
         compute=compute_of(trace),
         software=software_of(trace),

@@ -22,6 +22,12 @@ def steps_of(trace: Trace) -> list[Event]:
     return profilers or steps
 
 
+def marks_of(trace: Trace) -> tuple[Event, ...]:
+    """The first event of a trace, where its clock begins, and all that the functions here look at."""
+    marks = (event for event in trace.events[1:] if event.category == ANNOTATION_CATEGORY or _is_scope(event))
+    return (*trace.events[:1], *marks)
+
+
 class Steps:
     """Steps by time; they do not overlap, or the later one counts."""
 

@@ -1,6 +1,7 @@
 """Every event of a trace as it is stored: what it is, when it ran, and who launched it."""
 
 import json
+from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -56,12 +57,13 @@ class TraceEvents:
         return scopes_of(self.trace, self.extracted.tree)
 
     @cached_property
-    def _spans(self) -> Sequence[Span]:
+    def _figures(self) -> "tuple[array[int], array[int], array[int], array[int]]":
+        """Start, exposed, idle and late time of every event, ns; late is -1 where it is not known."""
         spans: list[Span] = []
         by_device: dict[int, list[Span]] = {}
         for placed in self.extracted.pieces:
             piece = placed.piece
-            launch_us = piece.start_us if not self.extracted.is_device else piece.launch_us
+            launch_us = piece.launch_us if self.extracted.is_device else piece.start_us
             start_ns = self._ns(piece.start_us)
             span = Span(
                 start_ns,
@@ -73,20 +75,28 @@ class TraceEvents:
             by_device.setdefault(piece.device, []).append(span)
         for of_device in by_device.values():
             expose(of_device)
-        return spans
+        # As arrays, which take a tenth of the memory.
+        return (
+            array("q", (span.start_ns for span in spans)),
+            array("q", (span.exposed_ns for span in spans)),
+            array("q", (span.idle_ns for span in spans)),
+            array("q", (-1 if span.late_ns is None else span.late_ns for span in spans)),
+        )
 
     def __iter__(self) -> Iterator[TracedEvent]:
         steps = Steps(steps_of(self.trace))
-        for placed, span, kind in zip(self.extracted.pieces, self._spans, self._kinds, strict=True):
+        for placed, kind, start_ns, exposed_ns, idle_ns, late_ns in zip(
+            self.extracted.pieces, self._kinds, *self._figures, strict=True
+        ):
             piece = placed.piece
             occurrence = piece.occurrence
             yield TracedEvent(
                 kind=kind,
-                start_ns=span.start_ns,
+                start_ns=start_ns,
                 duration_ns=round(piece.duration_us * 1e3),
-                exposed_ns=span.exposed_ns,
-                idle_ns=span.idle_ns,
-                late_ns=span.late_ns,
+                exposed_ns=exposed_ns,
+                idle_ns=idle_ns,
+                late_ns=None if late_ns < 0 else late_ns,
                 device=piece.device,
                 stream=piece.stream,
                 step=steps.at(piece.start_us if piece.launch_us is None else piece.launch_us),

@@ -144,6 +144,12 @@ class CallTree:
                 return named
         return self._around_launch[correlation]
 
+    def forget_launches(self) -> None:
+        """Free the launches, as many as there are kernels; `launching` is of no use afterwards."""
+        self.launches.clear()
+        self._around_launch.clear()
+        self.__dict__.pop("_by_external_id", None)
+
     def _call_named(self, external_id: int) -> int | None:
         """The first call with an External id."""
         ids, calls = self._by_external_id
