@@ -75,9 +75,9 @@ def call_ids_of(event: "Event") -> CallIds:
         return _NO_IDS
 
 
-def trimmed(event: "Event") -> msgspec.Raw:
+def trimmed(event: "Event") -> bytes:
     """The arguments that are used, in a text of their own: a large trace's are most of it."""
-    return msgspec.Raw(msgspec.json.encode(arguments_of(event)))
+    return msgspec.json.encode(arguments_of(event))
 
 
 def whole(value: Any) -> int | None:

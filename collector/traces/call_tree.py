@@ -183,32 +183,34 @@ class CallTree:
         """
         sequence = self._ids[1][node]
         name = self.calls[node].name.removeprefix(NODE_PREFIX).partition("Backward")[0]
-        candidates = self._forward.get(sequence, ())
-        if not isinstance(candidates, dict):
-            key = thread or _bare(name)
-            for index in reversed(candidates[: bisect_right(candidates, node)]):
-                if key in self._keys(index):
-                    return index
-            return None
-        of_key = candidates.get(thread or _bare(name), ())
-        place = bisect_right(of_key, node)
-        return of_key[place - 1] if place else None
+        candidates = self._forward.get(sequence)
+        if isinstance(candidates, dict):
+            of_key = candidates.get(thread or _bare(name), ())
+            place = bisect_right(of_key, node)
+            return of_key[place - 1] if place else None
+        key, few = thread or _bare(name), [candidates] if isinstance(candidates, int) else candidates or ()
+        return next((index for index in reversed(few) if index <= node and key in self._keys(index)), None)
 
     def _keys(self, index: int) -> tuple[str, str]:
         """What a forward call is found by: its thread, or its bare name."""
         return self.threads[index], _bare(self.calls[index].name.partition("::")[2])
 
     @cached_property
-    def _forward(self) -> dict[int, list[int] | dict[str, list[int]]]:
-        """Forward calls by sequence number; where many share one, by thread and by bare name too."""
-        by_sequence: dict[int, list[int]] = defaultdict(list)
+    def _forward(self) -> dict[int, int | list[int] | dict[str, list[int]]]:
+        """Forward calls by sequence number: most often one; where many share it, by thread and by bare name too."""
+        found: dict[int, int | list[int] | dict[str, list[int]]] = {}
+        many: dict[int, list[int]] = {}
         for index, (event, sequence) in enumerate(zip(self.calls, self._ids[1], strict=True)):
-            if sequence >= 0 and "Backward" not in event.name and not event.name.startswith(NODE_PREFIX):
-                by_sequence[sequence].append(index)
-        found: dict[int, list[int] | dict[str, list[int]]] = {}
-        for sequence, indices in by_sequence.items():
-            found[sequence] = indices if len(indices) <= _FEW else self._by_key(indices)
-        return found
+            if sequence < 0 or "Backward" in event.name or event.name.startswith(NODE_PREFIX):
+                continue
+            known = found.setdefault(sequence, index)
+            if isinstance(known, list):
+                known.append(index)
+                if len(known) > _FEW:
+                    many[sequence] = known
+            elif isinstance(known, int) and known != index:
+                found[sequence] = [known, index]
+        return found | {sequence: self._by_key(indices) for sequence, indices in many.items()}
 
     def _by_key(self, indices: Sequence[int]) -> dict[str, list[int]]:
         found: dict[str, list[int]] = defaultdict(list)
