@@ -85,6 +85,7 @@ validate-published: $(INSTALLED)
 # Seconds: what ships, asked for the measured steps that ship.
 validate-steps: $(INSTALLED)
 	$(KEEP) steps validate steps --json
+	$(KEEP) steps_options validate steps --effects --json
 
 # Published rows of collectives: where they lie is set by FABRICS=FOLDER.
 FABRICS ?= ../shared/data

@@ -12,11 +12,11 @@ from kernelcast.runtime.errors import shown, shown_path
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.validate.runs_fields import (
     DEFAULT_FIELDS,
-    GIB,
     RELATIVE_ERROR,
     RUN_FIELDS,
     SECONDS,
     components,
+    memory_of,
     number_of,
     only_known,
     request_of,
@@ -35,7 +35,8 @@ class MeasuredRun:
 
     `cluster` is None where the file does not give the devices per node; the bundle's then hold. Component names are
     those of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors are
-    those of others' predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device.
+    those of others' predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device, or on that
+    of every stage.
     """
 
     label: str
@@ -47,7 +48,7 @@ class MeasuredRun:
     published_error: float | None = None
     published_components: Mapping[str, float] | None = None
     measured_components: Mapping[str, float] | None = None
-    memory_gib: float | None = None
+    memory_gib: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +157,7 @@ def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: R
             else None,
             published_components=components(values, "published_components", RELATIVE_ERROR),
             measured_components=components(values, "measured_components", SECONDS),
-            memory_gib=number_of(values, "memory_gib", GIB) if "memory_gib" in values else None,
+            memory_gib=memory_of(values, layout.pp),
         )
     except (UsageError, DataError) as error:
         raise type(error)(f"{where}: {error}") from error
