@@ -103,9 +103,7 @@ def _lanes(database: Database, report: TraceReport) -> Markup | None:
         y = _TOP + lane * _LANE
         name = f"rank {place[0]}, stream {place[2]}" if place[0] is not None else f"stream {place[2]}"
         shapes.append(element("text", name, x=_LEFT - 8, y=y + 14, class_="label"))
-        shapes.append(
-            element("rect", x=_LEFT, y=y, width=span_us * scale, height=_LANE - 4, fill="var(--idle)")
-        )
+        shapes.append(element("rect", x=_LEFT, y=y, width=span_us * scale, height=_LANE - 4, class_="idle"))
         for class_, start_us, end_us in _merged(spans, _PIXELS / scale):
             shapes.append(
                 element(
@@ -114,7 +112,7 @@ def _lanes(database: Database, report: TraceReport) -> Markup | None:
                     y=y,
                     width=number(max((end_us - start_us) * scale, 0.3)),
                     height=_LANE - 4,
-                    fill=f"var(--{_STYLES[class_]})",
+                    class_=_STYLES[class_],
                 )
             )
     description = f"One row per stream, time from left to right, {seconds(span_us * 1e-6)} in all."
