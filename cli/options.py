@@ -130,6 +130,8 @@ def take_memory(fields: dict[str, Any], *, any_size: bool = False) -> dict[str, 
 def help_of(field: Field) -> str:
     """A field's help with its default."""
     default = field.otherwise if field.default is None else str(field.default)
+    if isinstance(field.default, tuple):
+        default = ",".join(map(str, field.default))
     return f"{field.help}  [default: {default}]" if default and field.kind is not FLAG else field.help
 
 

@@ -25,7 +25,7 @@ from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE, warning_lines
 from kernelcast.runtime.estimate.training import training
-from kernelcast.runtime.request.fields import DEGREES, REQUEST, SEARCH, STACK, TOKENS, option_name
+from kernelcast.runtime.request.fields import DEGREES, REQUEST, SEARCH, SHARED, TOKENS, option_name
 from kernelcast.runtime.request.kinds import with_unit
 from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.search import Answer, Question, SearchResult, search
@@ -33,6 +33,7 @@ from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, r
 from kernelcast.runtime.search.result import SEARCH_FORMAT
 from kernelcast.runtime.search.sweep import Report
 from kernelcast.runtime.stack import find_stack
+from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import percent, rate, three_digits
 
 _LONG_S = 3.0
@@ -72,7 +73,7 @@ def _limit_options(function: F) -> F:
 @memory_options(any_size=True)
 @field_options(REQUEST["timeline"], SEARCH["rank_by"], TOKENS)
 @_limit_options
-@field_options(*(REQUEST[name] for name in STACK), REQUEST["bucket_entries"], SEARCH["top"])
+@field_options(*SHARED.values(), REQUEST["bucket_entries"], SEARCH["top"])
 @no_calibration_option
 @click.option("--pareto", is_flag=True, help="Show also the Pareto front of time against memory.")
 @as_option
@@ -174,7 +175,7 @@ def render(result: SearchResult, *, pareto: bool, tokens: int | None = None) -> 
 
 
 _HEADERS = (
-    "", "step", "tokens/s/device", "TFLOP/s/device", "MFU", "GiB", *DEGREES, "micro-batch", "schedule",
+    "", "step", "tokens/s/device", "TFLOP/s/device", "MFU", "GiB", *DEGREES, "micro-batch", "schedule", "layers",
     "recompute", "ZeRO", "seq.", "warnings",
 )  # fmt: skip
 
@@ -203,6 +204,7 @@ def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
                 *(str(getattr(one, name)) for name in DEGREES),
                 f"{one.micro_batch} × {one.micro_batches}",
                 f"{one.schedule} × {one.virtual_stages}" if one.virtual_stages > 1 else one.schedule,
+                counts_text(answer.estimate.layer_counts),
                 one.recompute,
                 str(one.zero),
                 "yes" if one.sequence_parallel else "no",

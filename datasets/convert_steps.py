@@ -75,7 +75,15 @@ def llm_foundry(content: bytes) -> dict[str, str]:
                 "licence": "Apache-2.0",
             },
             # Its models take flash-attention's cross-entropy unless torch's is asked for; not in place.
-            defaults={"gpus_per_node": 8, "pp": 1, "tp": 1, "zero": 3, **reduced, "loss": "fused"},
+            defaults={
+                "gpus_per_node": 8,
+                "pp": 1,
+                "tp": 1,
+                "zero": 3,
+                **reduced,
+                "vocabulary_multiple": 1,
+                "loss": "fused",
+            },
             models=models,
             runs=runs,
         )

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, MODEL, REQUEST, SEARCH, STACK, Field
+from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, MODEL, REQUEST, SEARCH, SHARED, Field
 from kernelcast.runtime.search.read_question import LIMITS, MOST_ITEMS, USUAL, few_values
 from kernelcast.walltime.fields import JOB_FIELDS
 from kernelcast.walltime.slurm import OPTIONS
@@ -82,10 +82,15 @@ SEARCH_FIELDS: Mapping[str, Schema] = MappingProxyType(
         **{
             name: REQUEST[name].schema
             for name in (
-                *("sequence_length", "global_batch", "gpus_per_node", "stack", "timeline", "bucket_entries"),
-                *STACK,
+                "sequence_length",
+                "global_batch",
+                "gpus_per_node",
+                "stack",
+                "timeline",
+                "bucket_entries",
             )
         },
+        **{name: field.schema for name, field in SHARED.items()},
         "fabric": _FABRIC,
         "gpus": _one_or_several(SEARCH["gpus"]),
         **{name: field.schema for name, field in MEMORY.items()},

@@ -77,3 +77,10 @@ def cross_entropy(point: Point, place: Place) -> Bench:
     b, length, vocabulary = point.vector
     logits, targets = place.activation(*point.vector), place.indices(vocabulary, b, length)
     return Bench(lambda: token_loss(logits, targets), [logits])
+
+
+def dropout(point: Point, place: Place) -> Bench:
+    """A tenth of the entries dropped; the mask is kept."""
+    rows, columns = point.vector
+    x = place.activation(rows, columns)
+    return Bench(lambda: F.dropout(x, 0.1), [x])

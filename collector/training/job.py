@@ -43,7 +43,11 @@ class TrainingJob:
     @property
     def vocabulary_size(self) -> int:
         """Padded rows of the whole vocabulary."""
-        return int(padded_vocabulary(self.model.vocabulary_size, self.parallelism.tp))
+        return int(
+            padded_vocabulary(
+                self.model.vocabulary_size, self.parallelism.tp, self.parallelism.vocabulary_multiple
+            )
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for another process."""

@@ -20,6 +20,7 @@ from kernelcast.runtime.answers.ranges import RangeWarning
 from kernelcast.runtime.answers.sources import (
     EqualFeaturesWarning,
     LeftOutWarning,
+    OptimizerWarning,
     Source,
     SubstituteWarning,
     left_out,
@@ -40,6 +41,7 @@ Warnings: TypeAlias = (
     | ConcurrencyWarning
     | LargeErrorWarning
     | LeftOutWarning
+    | OptimizerWarning
     | DescribedWarning
     | ExtendedWarning
     | DevicesPerNodeWarning

@@ -8,6 +8,8 @@ from typing import Any, ClassVar
 from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, OperatorClass, Vector
+from kernelcast.runtime.request.fields import OptimizerKind, StateType
+from kernelcast.runtime.step.optimizers import MEASURED, moved_share
 
 # What 90 % of substitutes are within, where the operator itself was measured too (docs/trust.md, Substitutes).
 PART_LOG_HALF_WIDTH = math.log(1.1)
@@ -191,6 +193,53 @@ class SubstituteWarning:
             "factor": self.source.factor,
             "message": str(self),
         }
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerWarning:
+    """Another optimizer than the measured one was answered by it, by the bytes that both move."""
+
+    cause: ClassVar[Cause] = Cause.SUBSTITUTED
+    severity: ClassVar[float] = 1.0
+
+    optimizer: str
+    states: str
+    factor: float
+
+    def __str__(self) -> str:
+        return (
+            f"optimizer {self.optimizer} with {self.states} states: not measured, "
+            f"answered by fused Adam of {self.factor:.2f} times the parameters, which moves as many bytes"
+        )
+
+    @property
+    def topic(self) -> str:
+        """What it is about; of several warnings about one thing one is shown."""
+        return "adam"
+
+    @property
+    def brief(self) -> str:
+        """A clause for a line about several operators."""
+        return f"{self.optimizer} ({self.states} states) by fused Adam"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return {
+            "cause": self.cause.value,
+            "operator": "adam",
+            "kind": "optimizer",
+            "optimizer": self.optimizer,
+            "states": self.states,
+            "factor": self.factor,
+            "message": str(self),
+        }
+
+
+def optimizer_warning(kind: OptimizerKind, states: StateType) -> OptimizerWarning | None:
+    """The warning about an optimizer, None of the measured one."""
+    if (kind, states) == MEASURED:
+        return None
+    return OptimizerWarning(optimizer=kind, states=states, factor=moved_share(kind, states))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,12 +16,14 @@ Times = NDArray[np.float64]
 class Hidden:
     """A tensor-parallel collective beside a product: its part of a micro-batch's piece, its block and pass.
 
-    The part after it is what computes meanwhile; `in_pieces` and `of_weights` as in `Beside`.
+    The part after it is what computes meanwhile; `in_pieces` and `of_weights` as in `Beside`. `is_again` where it is
+    one of a forward pass that a backward pass runs again.
     """
 
     part: int
     block: int
     is_forward: bool
+    is_again: bool
     in_pieces: bool
     of_weights: bool
 
@@ -35,11 +37,21 @@ def hidden(parts: Decomposition, *, first_part: int) -> tuple[Hidden, ...]:
     """The same as parts of a piece, from `first_part` on."""
     forward = [block.beside_forward for block in (parts.first, parts.layer, parts.last)]
     listed = [
-        (block, number, one) for block, own in enumerate(besides(parts)) for number, one in enumerate(own)
+        (block, number, len(own) - forward[block], one)
+        for block, own in enumerate(besides(parts))
+        for number, one in enumerate(own)
     ]
+    # What a backward pass runs again of the forward pass stands last.
     return tuple(
-        Hidden(first_part + 2 * place, block, number < forward[block], one.in_pieces, one.of_weights)
-        for place, (block, number, one) in enumerate(listed)
+        Hidden(
+            part=first_part + 2 * place,
+            block=block,
+            is_forward=number < forward[block],
+            is_again=number >= again,
+            in_pieces=one.in_pieces,
+            of_weights=one.of_weights,
+        )
+        for place, (block, number, again, one) in enumerate(listed)
     )
 
 

@@ -6,7 +6,7 @@ together, and every regressor is asked once for all of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -21,16 +21,20 @@ from kernelcast.runtime.estimate.beside_passes import (
     update_overlap,
 )
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
+from kernelcast.runtime.estimate.cuts import Cuts, better_ends, columns_of
 from kernelcast.runtime.estimate.layouts import Layouts
-from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.estimate.passes import Passes
+from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.overlap import Overlap
 from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.calls import Calls
-from kernelcast.runtime.step.chunk_times import BlockTimes, chunk_times, exposed_us, sum_of
-from kernelcast.runtime.step.decomposition import Chunk, Decomposition, StageKind, chunks_of, stage_kinds
+from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, sum_of
+from kernelcast.runtime.step.decomposition import Decomposition, StageKind, chunks_of, stage_kinds
+from kernelcast.runtime.step.partition import partition
 
 PieceKey = tuple[object, ...]
 """Kind of piece, and the values of the columns that it depends on."""
@@ -70,6 +74,11 @@ _SHARDS = _Kind(
     parts=lambda d: [
         calls for block in (d.first, d.layer, d.last) for calls in (block.gather, block.scatter)
     ],
+)
+_RECOMPUTED = _Kind(
+    name="recomputed",
+    columns=_MICRO_BATCH.columns,
+    parts=lambda d: [d.recomputed_fully],
 )
 _FIRST, _LAYER, _LAST = range(3)
 # Forward and backward passes of the three blocks; then collectives, each followed by what computes beside it.
@@ -134,61 +143,91 @@ class Engine:
 
         Layouts that need what has no answer are left out.
         """
-        sharded = (layouts["zero"] >= 2) & (layouts.replicas > 1)
-        found = []
-        for structure, rows in structures(
-            layouts["schedule"], layouts["pp"], layouts["virtual_stages"], sharded.astype(np.int64)
-        ):
-            chunks = chunks_of(self.model, layouts.parallelism(int(rows[0])))
-            found.append((structure, rows, chunks, stage_kinds(chunks, structure.pp)))
-        requests: list[tuple[Layouts, Sequence[_Kind]]] = [(layouts, (_MICRO_BATCH, _SEND, _SHARDS))]
-        for _, rows, _, stages in found:
-            requests.append((layouts.take(rows), [_update(stage) for stage in dict.fromkeys(stages)]))
+        found = [
+            (structure, rows, self._cuts(layouts.take(rows), structure))
+            for structure, rows in _structures(layouts)
+        ]
+        requests: list[tuple[Layouts, Sequence[_Kind]]] = [(layouts, (*_pass_kinds(layouts), _SEND))]
+        for _, rows, cuts in found:
+            requests.append((layouts.take(rows), [_update(stage) for stage in cuts.stage_kinds]))
         prices, *updates = self._price(requests)
-        for (structure, rows, chunks, stages), own in zip(found, updates, strict=True):
-            step = max(1, _MAX_ELEMENTS // (len(chunks) * (1 + self.draws)))
+        for (structure, rows, cuts), own in zip(found, updates, strict=True):
+            step = max(1, _MAX_ELEMENTS // (len(cuts.chunks[0]) * (1 + self.draws)))
             for first in range(0, len(rows), step):
                 part = rows[first : first + step]
                 of_update = np.arange(first, first + len(part))
-                yield from self._group(layouts, structure, chunks, stages, prices, own, part, of_update)
+                yield from self._group(layouts, structure, cuts, prices, own, part, of_update)
+
+    def balanced(self, layouts: Layouts) -> Layouts:
+        """The layouts with their layers spread by time: fewer on a chunk that holds an end of the model.
+
+        A layout keeps its even split where the slowest chunk is not shorter otherwise, or where all but one of its
+        micro-batches gain less by that than the update of the fuller stages takes longer. Of an engine without draws.
+        """
+        is_cut = np.flatnonzero((layouts["pp"] > 1) & (layouts["pp"] <= self.model.layers))
+        if not len(is_cut):
+            return layouts
+        own, layers = layouts.take(is_cut), self.model.layers
+        # Updates grow with the layers alike in every layout, so two stages tell what a layer adds.
+        half, whole = (
+            _update(StageKind(layers=held, first=False, last=False)) for held in (layers // 2, layers)
+        )
+        [prices] = self._price([(own, (*_pass_kinds(own), half, whole))])
+        ends = np.full((2, len(layouts)), AS_SPLIT, dtype=np.int64)
+        for structure, rows in _structures(own):
+            if structure.pp * structure.virtual_stages > layers:
+                continue
+            half_us, whole_us = (
+                sum_of([prices.of(kind, part, rows) for part in range(3)]) for kind in (half, whole)
+            )
+            ends[:, is_cut[rows]] = better_ends(
+                partition(layers, structure.pp, structure.virtual_stages),
+                self._passes(own, structure, prices, rows).whole_us,
+                passes=own["micro_batches"][rows] - 1,
+                # A stage has a layer more on each of its chunks; so it gains on each of their passes.
+                update_us=(whole_us - half_us) / (layers - layers // 2),
+            )
+        return layouts.with_ends(ends, self.model.layers)
+
+    def _cuts(self, layouts: Layouts, structure: Structure) -> Cuts:
+        """The cuts of layouts of one structure."""
+        distinct, whose = layouts.take(slice(0, 1)), np.zeros(len(layouts), dtype=np.intp)
+        if (layouts.ends != AS_SPLIT).any():
+            distinct, whose = layouts.distinct("first_layers", "last_layers")
+        chunks = [chunks_of(self.model, distinct.parallelism(row)) for row in range(len(distinct))]
+        return Cuts(chunks, [stage_kinds(cut, structure.pp) for cut in chunks], whose)
 
     def _group(
         self,
         layouts: Layouts,
         structure: Structure,
-        chunks: tuple[Chunk, ...],
-        stages: tuple[StageKind, ...],
+        cuts: Cuts,
         prices: _Prices,
         updates: _Prices,
         rows: Rows,
         of_update: Rows,
     ) -> Iterator[Configurations]:
         """The layouts at `rows`, which are those at `of_update` of the structure's updates."""
-        share = layouts.of_stack("exposed_share")
-        blocks = [self._block(layouts, prices, structure, index, rows) for index in (_FIRST, _LAYER, _LAST)]
-        arrays = _per_chunk(
-            structure,
-            chunks,
-            blocks,
-            prices.of(_SEND, 0, rows),
-            exposed_share=share,
-        )
-        of_kind = {
-            stage: [updates.of(_update(stage), part, of_update) for part in range(3)]
-            for stage in dict.fromkeys(stages)
-        }
+        passes = self._passes(layouts, structure, prices, rows)
+        whose = np.repeat(cuts.whose[of_update], 1 + self.draws)
+        arrays = passes.per_chunk(cuts.chunks, whose, prices.of(_SEND, 0, rows))
         gradients, optimizer, gather = (
-            _stacked([of_kind[stage][part] for stage in stages]) for part in range(3)
+            columns_of(
+                {stage: updates.of(_update(stage), part, of_update) for stage in cuts.stage_kinds},
+                cuts.stages,
+                whose,
+            )
+            for part in range(3)
         )
-        overlap = self._overlap(layouts, structure, stages, rows, arrays, gradients, gather)
+        overlap = self._overlap(layouts, structure, rows, arrays, gradients, gather)
         if layouts.of_stack("overlap_parameters"):
             gather = np.zeros_like(gather)
         arrays |= {"all_reduce_us": gradients, "update_us": optimizer + gather}
         rows = np.repeat(rows, 1 + self.draws)
         others = {
             "gather_us": gather,
-            "layer_forward_us": blocks[_LAYER].forward_us,
-            "layer_backward_us": blocks[_LAYER].backward_us,
+            "layer_forward_us": passes.layer.forward_us,
+            "layer_backward_us": passes.layer.backward_us,
         }
         # NaN marks what has no answer, and is not lost in a sum.
         parts = [*arrays.values(), *(() if overlap is None else (overlap.first_us, overlap.last_us))]
@@ -207,11 +246,33 @@ class Engine:
                 **others,
             )
 
+    def _passes(self, layouts: Layouts, structure: Structure, prices: _Prices, rows: Rows) -> Passes:
+        """Passes through the blocks of the layouts at `rows`."""
+        share, recomputed = (layouts.of_stack(name) for name in ("exposed_share", "recompute_layers"))
+        first, layer, last = (
+            self._block(layouts, prices, structure, index, rows) for index in (_FIRST, _LAYER, _LAST)
+        )
+        kept = layer
+        if recomputed:
+            again = [prices.of(_RECOMPUTED, 0, rows)]
+            for one in self._hidden_of(layouts, _LAYER, int(rows[0])):
+                if one.is_again:
+                    again.append(self._beside_us(layouts, prices, structure, one, rows))
+            kept = replace(layer, backward_us=layer.backward_us - sum_of(again))
+        return Passes(
+            structure=structure,
+            first=first,
+            layer=layer,
+            kept_layer=kept,
+            last=last,
+            recomputed_layers=recomputed,
+            exposed_share=share,
+        )
+
     def _overlap(
         self,
         layouts: Layouts,
         structure: Structure,
-        stages: tuple[StageKind, ...],
         rows: Rows,
         passes: dict[str, Times],
         gradients: Times,
@@ -221,12 +282,11 @@ class Engine:
         combines, gathers = (layouts.of_stack(f"overlap_{what}") for what in ("gradients", "parameters"))
         if not (combines or gathers):
             return None
-        distinct, whose = layouts.distinct(*DEGREES)
-        counts = np.zeros((len(distinct), len(stages)))
+        distinct, whose = layouts.distinct(*DEGREES, "virtual_stages", "first_layers", "last_layers")
+        counts = np.zeros((len(distinct), structure.pp))
         for row in np.unique(whose[rows]).tolist():
-            counts[row] = overlapping_buckets(
-                self._take_apart(distinct, row), stages, structure.virtual_stages
-            )
+            parts = self._take_apart(distinct, row)
+            counts[row] = overlapping_buckets(parts, parts.stages, structure.virtual_stages)
         return update_overlap(
             forward_us=passes["forward_us"],
             send_us=passes["send_forward_us"],
@@ -249,21 +309,11 @@ class Engine:
     def _block(
         self, layouts: Layouts, prices: _Prices, structure: Structure, index: int, rows: Rows
     ) -> BlockTimes:
-        exposed_share = layouts.of_stack("exposed_share")
         forward_us = prices.of(_MICRO_BATCH, 2 * index, rows)
         nothing = np.zeros_like(forward_us)
         passes = {True: [forward_us], False: [prices.of(_MICRO_BATCH, 2 * index + 1, rows)]}
         for one in self._hidden_of(layouts, index, int(rows[0])):
-            network_us = prices.of(_MICRO_BATCH, one.part, rows)
-            if one.of_weights and structure.is_split:
-                # Zero-bubble makes the weights' gradients later: nothing computes beside it.
-                passes[one.is_forward].append(network_us)
-                continue
-            compute_us = prices.of(_MICRO_BATCH, one.part + 1, rows)
-            within_us = compute_us
-            if one.in_pieces:
-                within_us = compute_us * (1 - 1 / np.repeat(layouts["tp"][rows], 1 + self.draws))
-            passes[one.is_forward].append(exposed_us(network_us, within_us, exposed_share))
+            passes[one.is_forward].append(self._beside_us(layouts, prices, structure, one, rows))
         return BlockTimes(
             forward_us=sum_of(passes[True]),
             backward_us=sum_of(passes[False]),
@@ -273,6 +323,19 @@ class Engine:
             gather_us=prices.of(_SHARDS, 2 * index, rows) if structure.is_sharded else nothing,
             scatter_us=prices.of(_SHARDS, 2 * index + 1, rows) if structure.is_sharded else nothing,
         )
+
+    def _beside_us(
+        self, layouts: Layouts, prices: _Prices, structure: Structure, one: Hidden, rows: Rows
+    ) -> Times:
+        """What a collective beside a product adds to its pass."""
+        network_us = prices.of(_MICRO_BATCH, one.part, rows)
+        if one.of_weights and structure.is_split:
+            # Zero-bubble makes the weights' gradients later: nothing computes beside it.
+            return network_us
+        within_us = prices.of(_MICRO_BATCH, one.part + 1, rows)
+        if one.in_pieces:
+            within_us = within_us * (1 - 1 / np.repeat(layouts["tp"][rows], 1 + self.draws))
+        return exposed_us(network_us, within_us, layouts.of_stack("exposed_share"))
 
     def _hidden_of(self, layouts: Layouts, index: int, row: int) -> list[Hidden]:
         """Collectives beside products of block `index`: as many in every layout with the same `tensor_overlap`."""
@@ -292,7 +355,8 @@ class Engine:
             if len(self._known) + len(wanted) > _MAX_REMEMBERED:
                 needed = {key for one in found for keys, _ in one.values() for key in keys} - wanted.keys()
                 self._known = {key: self._known[key] for key in needed}
-            self._known.update(self._ask(wanted))
+            launch_us = requests[0][0].of_stack("host_launch_us")
+            self._known.update(self._ask(wanted, launch_us))
         return [
             _Prices(
                 {name: np.stack([self._known[key] for key in keys]) for name, (keys, _) in one.items()},
@@ -320,8 +384,11 @@ class Engine:
                 wanted[key] = kind.parts(taken_apart[layout])
         return keys, whose
 
-    def _ask(self, wanted: dict[PieceKey, Sequence[Calls]]) -> dict[PieceKey, Times]:
-        """Times of the wanted pieces, float64 [parts, 2, 1 + draws] each; every regressor is asked at most once."""
+    def _ask(self, wanted: dict[PieceKey, Sequence[Calls]], launch_us: float) -> dict[PieceKey, Times]:
+        """Times of the wanted pieces, float64 [parts, 2, 1 + draws] each; every regressor is asked at most once.
+
+        A part takes at least `launch_us` for each of its kernels that compute.
+        """
         asked: dict[Question, int] = {}
         of_part: list[int] = []
         of_question: list[int] = []
@@ -339,41 +406,23 @@ class Engine:
         whose, weights = np.array(of_part, dtype=np.intp), np.array(of_weights, dtype=bool)
         np.add.at(totals[:, 0], whose, terms_us)
         np.add.at(totals[:, 1], whose[weights], terms_us[weights])
+        if launch_us:
+            kernels = [
+                sum(call.count for call in calls if not OPERATORS[call.operator].is_collective)
+                for calls in parts
+            ]
+            totals[:, 0] = np.maximum(totals[:, 0], launch_us * np.array(kernels)[:, None])
         ends = np.cumsum([len(piece) for piece in wanted.values()])
         return dict(zip(wanted, np.split(totals, ends[:-1]), strict=True))
 
 
-def _per_chunk(
-    structure: Structure,
-    chunks: tuple[Chunk, ...],
-    blocks: Sequence[BlockTimes],
-    send_us: Times,
-    *,
-    exposed_share: float,
-) -> dict[str, Times]:
-    """Passes and sends, arrays [configs, chunks] by their names in `Durations`."""
-    kinds = [(chunk.first, chunk.layers, chunk.last) for chunk in chunks]
-    known = {
-        (first, layers, last): chunk_times(
-            first=blocks[_FIRST] if first else None,
-            layer=blocks[_LAYER],
-            layers=layers,
-            last=blocks[_LAST] if last else None,
-            sharded=structure.is_sharded,
-            split=structure.is_split,
-            exposed_share=exposed_share,
-        )
-        for first, layers, last in dict.fromkeys(kinds)
-    }
-    arrays = {
-        name: _stacked([getattr(known[kind], name) for kind in kinds])
-        for name in ("forward_us", "backward_us", "weight_us")
-    }
-    for name, none_at in (("send_forward_us", -1), ("send_backward_us", 0)):
-        arrays[name] = np.repeat(send_us[:, None], len(chunks), axis=1)
-        arrays[name][:, none_at] = 0
-    return arrays
+def _pass_kinds(layouts: Layouts) -> tuple[_Kind, ...]:
+    """What passes through the blocks depend on."""
+    some = (_RECOMPUTED,) if layouts.of_stack("recompute_layers") else ()
+    return (_MICRO_BATCH, _SHARDS, *some)
 
 
-def _stacked(columns: Sequence[Times]) -> Times:
-    return np.stack(columns, axis=1)
+def _structures(layouts: Layouts) -> list[tuple[Structure, Rows]]:
+    sharded = (layouts["zero"] >= 2) & (layouts.replicas > 1)
+    columns = (layouts["schedule"], layouts["pp"], layouts["virtual_stages"], sharded.astype(np.int64))
+    return structures(*columns) if len(layouts) else []

@@ -24,7 +24,6 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.stack import StackUse
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
 from kernelcast.runtime.step.decomposition import Decomposition
-from kernelcast.runtime.step.layers.sizes import padded_vocabulary
 
 ESTIMATE_FORMAT = "kernelcast.estimate/2"
 _US_PER_S = 1e6
@@ -186,7 +185,7 @@ class Estimate:
     @property
     def padded_vocabulary_size(self) -> int:
         """Rows of the vocabulary as it is trained (eq. 1, 2)."""
-        return int(padded_vocabulary(self.model.vocabulary_size, self.parallelism.tp))
+        return int(self.parts.sizes.vocabulary * self.parallelism.tp)
 
     @property
     def warnings(self) -> tuple[Warnings, ...]:

@@ -6,6 +6,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterable
 from copy import copy
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Self
 
@@ -16,7 +17,7 @@ from kernelcast.runtime.answers.concurrency import concurrency_warning, processe
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.answers.fabric_notes import DevicesPerNodeWarning, devices_per_node_warnings
 from kernelcast.runtime.answers.predictor import MAX_REMEMBERED, Predictor
-from kernelcast.runtime.answers.sources import SubstituteWarning
+from kernelcast.runtime.answers.sources import SubstituteWarning, optimizer_warning
 from kernelcast.runtime.answers.stack_load import stack_load_warning
 from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
 from kernelcast.runtime.bundle.calibration import TIMELINES, CalibrationUse
@@ -175,6 +176,18 @@ class Estimator:
             (cluster, "asked") if cluster is not None else self._default_cluster(parallelism, fabric)
         )
         element_bytes = precision_of(self.bundle.manifest.dtype).element
+        factors = self.predictor.factors_for(timeline)
+        processes = processes_on_a_node(parallelism, used)
+        times = partial(
+            BundleTimes,
+            self.predictor.at(processes),
+            factors=factors,
+            collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
+        )
+        parallelism.check(model)
+        if parallelism.layer_split == "balanced" and parallelism.layer_counts is None:
+            engine = Engine(model, used, bucket_entries, times(), element_bytes=element_bytes)
+            parallelism = engine.balanced(Layouts.of(parallelism)).parallelism(0)
         parts = decompose(
             model=model,
             parallelism=parallelism,
@@ -182,35 +195,27 @@ class Estimator:
             bucket_entries=bucket_entries,
             element_bytes=element_bytes,
         )
-        factors = self.predictor.factors_for(timeline)
-        processes = processes_on_a_node(parallelism, used)
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
-        answers = BundleTimes(
-            self.predictor.at(processes),
-            factors=factors,
-            draws=draws,
-            with_warnings=True,
-            collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
-        )
+        answers = times(draws=draws, with_warnings=True)
         engine = Engine(model, used, bucket_entries, answers, draws=draws, element_bytes=element_bytes)
         found = list(engine.configurations(Layouts.of(parallelism)))
         if answers.problems:
             problem = next(iter(answers.problems.values()))
             raise DataError(f"{problem} (needed by model {model.name})")
         [step] = found
-        times = step.times(timeline)
-        steps_s = times.step_us / _US_PER_S
+        found_us = step.times(timeline)
+        steps_s = found_us.step_us / _US_PER_S
         step_time_s = float(steps_s[0])
         if draws:
             steps_s[1:] *= unexplained(factors, draws) * exposed_draws(
-                self.stack, engine, parallelism, timeline, step_us=float(times.step_us[0]), draws=draws
+                self.stack, engine, parallelism, timeline, step_us=float(found_us.step_us[0]), draws=draws
             )
         return Estimate(
             step_time_s=step_time_s,
             interval_s=interval(step_time_s, steps_s[1:]) if with_interval else None,
             timeline=timeline,
-            bubble_share=_bubble_share(step, float(times.pipeline_us[0])),
+            bubble_share=_bubble_share(step, float(found_us.pipeline_us[0])),
             tokens_per_s=parallelism.samples_per_update * model.sequence_length / step_time_s,
             components=components_of(parts, step, lambda call: answers.asked.answers[question(call)][0]),
             stages=tuple(_stages(parts, step)),
@@ -246,6 +251,9 @@ class Estimator:
         """Warnings of the step, each with the questions that it concerns."""
         collectives = frozenset(one for one in asked.answers if OPERATORS[one[0][0]].is_collective)
         found: dict[Warnings, frozenset[Question]] = dict.fromkeys(nodes, collectives)
+        other = optimizer_warning(parts.parallelism.optimizer, parts.parallelism.optimizer_states)
+        if other is not None:
+            found[other] = frozenset(one for one in asked.answers if one[0][0] == "adam")
         crowded = concurrency_warning(self.bundle.manifest.compute, self._levels, processes)
         if crowded is not None:
             found[crowded] = frozenset(asked.answers) - collectives

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from kernelcast.runtime.answers.asking import Question, Warnings
 from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.answers.device_transfer import OperatorTransferWarning
-from kernelcast.runtime.answers.sources import SubstituteWarning
+from kernelcast.runtime.answers.sources import OptimizerWarning, SubstituteWarning
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,4 +54,6 @@ def origins(concerned: Collection[Warnings]) -> tuple[str, ...]:
 
 
 def _is_assumption(warning: Warnings) -> bool:
-    return isinstance(warning, SubstituteWarning) and warning.source.is_assumption
+    return isinstance(warning, OptimizerWarning) or (
+        isinstance(warning, SubstituteWarning) and warning.source.is_assumption
+    )

@@ -1,7 +1,7 @@
 """Many layouts as one table of whole numbers, so that thousands are evaluated at once."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -17,12 +17,15 @@ from kernelcast.runtime.request.fields import (
     Schedule,
 )
 from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.step.balance import AS_SPLIT, with_ends
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 
-# "index" is where in the space: what breaks ties, whoever evaluates the layout.
-COLUMNS = ("index", *SEARCHED)
+# "index" is where in the space: what breaks ties, whoever evaluates the layout. The ends are layers of the first and
+# last chunk where a cut was chosen by time, else `AS_SPLIT`.
+_ENDS = ("first_layers", "last_layers")
+COLUMNS = ("index", *SEARCHED, *_ENDS)
 # What a column holds are positions in these; others hold the numbers themselves.
 _VALUES: dict[str, tuple[Any, ...]] = {
     name: tuple(LAYOUT[name].kind.values) for name in SEARCHED if LAYOUT[name].kind.types != (int,)
@@ -34,19 +37,21 @@ _AT = {name: position for position, name in enumerate(COLUMNS)}
 class Layouts:
     """A block of layouts: `table` is int64 [layouts, columns], its columns those of `COLUMNS`.
 
-    `common` are the other fields of a layout, which all of them share; those not given have their defaults.
+    `common` are the other fields of a layout, which all of them share; those not given have their defaults. `layers`
+    are the model's, where a cut was chosen by time.
     """
 
     table: NDArray[np.int64]
     common: Mapping[str, Any] = field(default_factory=dict)
+    layers: int = 0
 
     @classmethod
     def of(cls, layout: Parallelism) -> "Layouts":
         """A block of one."""
         values = ((name, getattr(layout, name)) for name in SEARCHED)
-        row = [0, *(_VALUES[name].index(value) if name in _VALUES else value for name, value in values)]
+        columns = (_VALUES[name].index(value) if name in _VALUES else value for name, value in values)
         common = {name: getattr(layout, name) for name in ("layer_counts", *STACK)}
-        return cls(np.array([row], dtype=np.int64), common)
+        return cls(np.array([[0, *columns, AS_SPLIT, AS_SPLIT]], dtype=np.int64), common)
 
     def __len__(self) -> int:
         return len(self.table)
@@ -55,9 +60,14 @@ class Layouts:
         """One column, int64 [layouts]."""
         return self.table[:, _AT[column]]
 
+    @property
+    def ends(self) -> NDArray[np.int64]:
+        """Layers of the first and last chunk where a cut was chosen by time, else `AS_SPLIT`, int64 [2, layouts]."""
+        return self.table[:, -len(_ENDS) :].T
+
     def columns(self) -> dict[str, Any]:
-        """The fields by name, int64 [layouts] each."""
-        return {name: self[name] for name in SEARCHED}
+        """The fields by name, with the layers of the ends, int64 [layouts] each."""
+        return {name: self[name] for name in (*SEARCHED, *_ENDS)}
 
     @property
     def devices(self) -> NDArray[np.int64]:
@@ -73,16 +83,31 @@ class Layouts:
 
     def take(self, rows: NDArray[Any] | slice) -> "Layouts":
         """The layouts at `rows` (positions, a mask or a slice)."""
-        return Layouts(self.table[rows], self.common)
+        return replace(self, table=self.table[rows])
+
+    def with_ends(self, ends: NDArray[np.int64], layers: int) -> "Layouts":
+        """The same layouts of a model of `layers` with these layers on the first and last chunk, int64 [2, layouts]."""
+        table = self.table.copy()
+        table[:, -len(_ENDS) :] = ends.T
+        return replace(self, table=table, layers=layers)
+
+    def counts(self, row: int) -> tuple[int, ...] | None:
+        """Layers of each chunk of the layout at `row` where they were chosen by time or given, else None."""
+        first, last = self.ends[:, row].tolist()
+        if first == AS_SPLIT:
+            given: tuple[int, ...] | None = self.common.get("layer_counts")
+            return given
+        chunks = int(self["pp"][row] * self["virtual_stages"][row])
+        return with_ends(self.layers, chunks, first, last)
 
     def parallelism(self, row: int) -> Parallelism:
         """The layout at `row` as a `Parallelism`."""
         values: dict[str, Any] = dict(zip(COLUMNS, self.table[row].tolist(), strict=True))
-        del values["index"]
-        return Parallelism(
-            **{name: _VALUES[name][value] if name in _VALUES else value for name, value in values.items()},
-            **self.common,
-        )
+        found = {name: _VALUES[name][values[name]] if name in _VALUES else values[name] for name in SEARCHED}
+        found |= {**self.common, "layer_counts": self.counts(row)}
+        if found["layer_counts"] is None and found.get("layer_split") == "balanced":
+            found["layer_split"] = "even"  # nothing is gained by another cut, or none was looked for
+        return Parallelism(**found)
 
     def of_stack(self, name: str) -> Any:
         """A field of `STACK`."""

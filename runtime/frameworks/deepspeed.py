@@ -16,6 +16,7 @@ from kernelcast.runtime.frameworks.rows import (
     Settings,
     checked,
     lacks,
+    recomputed_partly,
 )
 from kernelcast.runtime.request.fields import OPTIONS
 
@@ -105,6 +106,11 @@ ROWS = (
     Lacks(_zero_with_pipeline),
     Lacks(_zero_with_tensors),
     Lacks(_recompute),
+    Lacks(recomputed_partly),
+    lacks("recompute_early_stop", False),
+    lacks("dropout", 0.0),
+    lacks("optimizer", "adam_fused"),
+    lacks("optimizer_states", "float32"),
     lacks("schedule", "1f1b"),
     lacks("virtual_stages", 1),
     lacks("shard_group", 0),

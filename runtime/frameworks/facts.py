@@ -26,7 +26,7 @@ class Job:
 
     def facts(self) -> Facts:
         """Its fields. A field that changes nothing in this layout has its plainest value: ZeRO on one data-parallel
-        rank, sequence parallelism without tensor parallelism.
+        rank, sequence parallelism without tensor parallelism, where recomputation stops without any.
 
         Raises:
             UsageError: the model cannot be cut so.
@@ -37,6 +37,7 @@ class Job:
         facts["devices"] = layout.world_size
         facts["layer_counts"] = layers_of_chunks(self.model.layers, layout)
         facts["zero"] = layout.zero if layout.dp > 1 else 0
+        facts["recompute_early_stop"] = layout.recompute_early_stop and layout.recompute != "none"
         facts["sequence_parallel"] = layout.sequence_parallel and layout.tp > 1
         facts["tensor_overlap"] = layout.tensor_overlap if layout.tp > 1 else "none"
         return facts | {"gpus_per_node": self.gpus_per_node, "dtype": self.dtype}

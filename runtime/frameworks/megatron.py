@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 from math import gcd
+from typing import get_args
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.cut import even_cut, layout_text, read_layout_text
@@ -10,7 +11,6 @@ from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.framework import Framework
 from kernelcast.runtime.frameworks.rows import (
     Choice,
-    Constant,
     Found,
     Lacks,
     Option,
@@ -21,8 +21,8 @@ from kernelcast.runtime.frameworks.rows import (
     lacks,
 )
 from kernelcast.runtime.frameworks.shell import LAUNCHER, WORLD_SIZE, parse_shell, render_shell
-from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH
-from kernelcast.runtime.step.layers.sizes import VOCABULARY_MULTIPLE
+from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH, RecomputeModule
+from kernelcast.runtime.request.kinds import choice
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,15 +192,84 @@ class Positions:
         return Found({})
 
 
+@dataclass(frozen=True, slots=True)
+class Recompute:
+    """What is recomputed: modules of every layer, or whole layers, perhaps only the first of every chunk ("block")."""
+
+    granularity: str = "--recompute-granularity"
+    activations: str = "--recompute-activations"
+    modules: str = "--recompute-modules"
+    method: str = "--recompute-method"
+    layers: str = "--recompute-num-layers"
+    fields: tuple[str, ...] = ("recompute", "recompute_modules", "recompute_layers")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All of them."""
+        return (self.granularity, self.activations, self.modules, self.method, self.layers)
+
+    def write(self, facts: Facts) -> Part:
+        """Modules where they are not the usual ones; whole layers with their method."""
+        kind, modules, layers = (facts[name] for name in self.fields)
+        if kind == "none":
+            return Part({})
+        lost = ("recompute_early_stop (all is run again)",) if facts["recompute_early_stop"] else ()
+        if kind == "selective":
+            own = {} if modules == LAYOUT["recompute_modules"].default else {self.modules: modules}
+            return Part({self.granularity: kind, **own}, lost)
+        method = ("block", layers) if layers else ("uniform", 1)
+        return Part({self.granularity: kind, self.method: method[0], self.layers: method[1]}, lost)
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Nothing is recomputed where nothing is said."""
+        usual = "selective" if self.activations in settings else "none"
+        asked = settings.get(self.granularity)
+        kind = usual if asked is None else checked(self.granularity, asked, choice(("selective", "full")))
+        if kind == "full":
+            method = checked(self.method, settings.get(self.method, "uniform"), choice(("uniform", "block")))
+            count = checked(self.layers, settings.get(self.layers, 1), MODEL["layers"].kind)
+            return Found({"recompute": kind, "recompute_layers": count if method == "block" else 0})
+        if kind == "none" or self.modules not in settings:
+            return Found({"recompute": kind})
+        listed = settings[self.modules]
+        known = tuple(name for name in get_args(RecomputeModule) if name in listed)
+        unknown = [name for name in listed if name not in known]
+        notes = (f"{self.modules} {' '.join(unknown)} is not modelled",) if unknown else ()
+        if not known:
+            return Found({"recompute": "none"}, notes)
+        return Found({"recompute": kind, "recompute_modules": known}, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class Dropout:
+    """Its probability after blocks and of attention's weights; both are on unless they are set to 0."""
+
+    keys: tuple[str, ...] = ("--hidden-dropout", "--attention-dropout")
+    fields: tuple[str, ...] = ("dropout",)
+
+    def write(self, facts: Facts) -> Part:
+        """The same for both."""
+        return Part(dict.fromkeys(self.keys, f"{facts['dropout']:g}"))
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """The one after blocks, or the other where that is off; the kernels take their time whatever it is."""
+        hidden, attention = (
+            checked(key, settings.get(key, _USUAL_DROPOUT), LAYOUT["dropout"].kind) for key in self.keys
+        )
+        differ = bool(hidden) != bool(attention)
+        note = (
+            f"dropout {hidden:g} and of attention {attention:g} are read as {hidden or attention:g} of both"
+        )
+        return Found({"dropout": float(hidden or attention)}, (note,) if differ else ())
+
+
+_USUAL_DROPOUT = 0.1
+
 _FSDP = {"--use-megatron-fsdp": True}
 _SHARDING = "--data-parallel-sharding-strategy"
 _OPTIMIZER = {"--use-distributed-optimizer": True}
 # Megatron-FSDP refuses other checkpoints.
 _WITH_FSDP = {**_OPTIMIZER, "--ckpt-format": "fsdp_dtensor"}
-_GRANULARITY = "--recompute-granularity"
-_METHOD = "--recompute-method"
-_PER_LAYER = {_METHOD: "uniform", "--recompute-num-layers": 1}
-_SOME_LAYERS = "recomputation of some layers (block) is read as of all"
 
 # fmt: off
 ROWS = (
@@ -226,14 +295,7 @@ ROWS = (
     Choice("overlap_parameters", (Option(False), Option(True, {"--overlap-param-gather": True}))),
     Same("--ddp-bucket-size", "overlap_bucket", usual=0),
     TensorOverlap(),
-    Choice("recompute", (
-        Option("none"),
-        Option("selective", {_GRANULARITY: "selective"}),
-        Option("selective", {"--recompute-activations": True}, only_read=True),
-        Option("full", {_GRANULARITY: "full"}, _PER_LAYER),
-        Option("full", {_GRANULARITY: "full", _METHOD: "uniform"}, only_read=True),
-        Option("full", {_GRANULARITY: "full", _METHOD: "block"}, only_read=True, read=_SOME_LAYERS),
-    )),
+    Recompute(),
     Same("--seq-length", "sequence_length"),
     Positions(),
     Same("--num-layers", "layers"),
@@ -252,7 +314,8 @@ ROWS = (
     )),
     Choice("tied_embeddings", (Option(True), Option(False, {"--untie-embeddings-and-output-weights": True}))),
     Same("--vocab-size", "vocabulary_size"),
-    Constant({"--make-vocab-size-divisible-by": VOCABULARY_MULTIPLE}),
+    Same("--make-vocab-size-divisible-by", "vocabulary_multiple", 128),
+    Dropout(),
     Choice("attention", (
         Option("flash", {"--attention-backend": "flash"}),
         Option("fused_softmax", {"--attention-backend": "unfused"}),
@@ -262,6 +325,8 @@ ROWS = (
     )),
     Choice("dtype", (Option("float32"), Option("bfloat16", {"--bf16": True}), Option("float16", {"--bf16": True}))),
     lacks("parallel_residual", False),
+    lacks("optimizer", "adam_fused"),
+    lacks("optimizer_states", "float32"),
     Lacks(lambda facts: f"sliding_window {window}" if (window := facts["sliding_window"]) else ""),
 )
 # fmt: on
@@ -273,13 +338,13 @@ _SWITCHES = frozenset(
     for option in row.options
     for key, value in (*option.settings.items(), *option.extra.items())
     if value is True
-) | {GroupedQueries().keys[0], TensorOverlap().key}
+) | {GroupedQueries().keys[0], Recompute().activations, TensorOverlap().key}
 
 MEGATRON = Framework(
     name="megatron-lm",
     title="Megatron-LM",
     rows=ROWS,
-    parse=partial(parse_shell, switches=_SWITCHES),
+    parse=partial(parse_shell, switches=_SWITCHES, lists=(Recompute().modules,)),
     render=render_shell,
     is_form_of=lambda text: True,
 )

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.frameworks.facts import Facts
-from kernelcast.runtime.request.fields import MODEL, REQUEST
+from kernelcast.runtime.request.fields import LAYOUT, MODEL, REQUEST
 from kernelcast.runtime.request.kinds import Kind
 
 Settings = Mapping[str, Any]
@@ -171,25 +171,31 @@ def lacks(name: str, usual: Any) -> Lacks:
     return Lacks(lambda facts: "" if facts[name] == usual else f"{name} {facts[name]}")
 
 
+def recomputed_partly(facts: Facts) -> str:
+    """Recomputation of some layers or modules, for a framework that knows all layers and attention's core alone."""
+    kind, layers, modules = facts["recompute"], facts["recompute_layers"], facts["recompute_modules"]
+    if kind == "full" and layers:
+        return f"recompute_layers {layers} (all are recomputed)"
+    usual = modules == LAYOUT["recompute_modules"].default
+    return "" if kind != "selective" or usual else f"recompute_modules {','.join(modules)}"
+
+
 @dataclass(frozen=True, slots=True)
-class Constant:
-    """Settings that every layout has."""
+class NoPadding:
+    """A framework that trains the vocabulary as it is, cut into tp parts."""
 
-    settings: Settings
-    fields: tuple[str, ...] = ()
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """Its keys."""
-        return tuple(self.settings)
+    keys: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ("vocabulary_multiple",)
 
     def write(self, facts: Facts) -> Part:
-        """The settings."""
-        return Part(self.settings)
+        """Nothing but the padding that is lost."""
+        multiple = facts["vocabulary_multiple"] * facts["tp"]
+        rest = -facts["vocabulary_size"] % multiple
+        return Part(lost=(f"a vocabulary padded by {rest}",) if rest >= facts["tp"] else ())
 
     def read(self, settings: Settings, facts: Facts) -> Found:
-        """Nothing."""
-        return Found({})
+        """None."""
+        return Found({"vocabulary_multiple": 1})
 
 
 def checked(key: str, value: object, kind: Kind) -> Any:

@@ -3,7 +3,7 @@
 import re
 import shlex
 from collections.abc import Collection, Iterator
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from math import prod
 
 from kernelcast.runtime.errors import DataError, one_line
@@ -28,8 +28,9 @@ _MOST_STEPS = 16
 """Variables that stand for variables."""
 
 
-def parse_shell(text: str, switches: Collection[str] = ()) -> Settings:
-    """Flags of a script or a command line; the last of several wins, as in argparse. `switches` have no value.
+def parse_shell(text: str, switches: Collection[str] = (), lists: Collection[str] = ()) -> Settings:
+    """Flags of a script or a command line; the last of several wins, as in argparse. `switches` have no value,
+    `lists` several, as a tuple.
 
     Variables stand for what the script assigns to them, `$((A * B))` for the product.
 
@@ -45,7 +46,7 @@ def parse_shell(text: str, switches: Collection[str] = ()) -> Settings:
         raise DataError(f"not a shell script ({one_line(str(error))})") from error
     known = _assigned(text)
     variables = {WORLD_SIZE: known[WORLD_SIZE]} if WORLD_SIZE in known else {}
-    return variables | dict(_flags(words, switches))
+    return variables | dict(_flags(words, switches, lists))
 
 
 def _assigned(text: str) -> dict[str, str]:
@@ -72,13 +73,20 @@ def _substituted(text: str) -> str:
     return text
 
 
-def _flags(words: list[str], switches: Collection[str]) -> Iterator[tuple[str, str | bool]]:
-    for word, after in pairwise([*words, ""]):
+def _flags(
+    words: list[str], switches: Collection[str], lists: Collection[str]
+) -> Iterator[tuple[str, str | bool | tuple[str, ...]]]:
+    for place, (word, after) in enumerate(pairwise([*words, ""])):
         if not _FLAG.match(word):
             continue
         name, equals, value = word.partition("=")
         name = name.replace("_", "-")  # torchrun takes its flags with either sign
-        if equals:
+        if name in lists:
+            values = takewhile(
+                lambda one: not _FLAG.match(one) and one.strip(_PUNCTUATION), words[place + 1 :]
+            )
+            yield name, (value,) if equals else tuple(values)
+        elif equals:
             yield name, value
         else:
             is_value = after and name not in switches and not _FLAG.match(after) and after.strip(_PUNCTUATION)
@@ -90,7 +98,8 @@ def render_shell(settings: Settings) -> str:
 
     def flag(name: str) -> str:
         value = settings[name]
-        return name if value is True else f"{name} {shlex.quote(str(value))}"
+        values = value if isinstance(value, tuple) else (value,)
+        return name if value is True else " ".join([name, *(shlex.quote(str(one)) for one in values)])
 
     launcher = " ".join(["torchrun", *(flag(name) for name in LAUNCHER if name in settings), PROGRAM])
     return " \\\n  ".join([launcher, *(flag(name) for name in settings if name not in LAUNCHER)])

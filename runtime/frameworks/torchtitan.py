@@ -10,7 +10,19 @@ from kernelcast.runtime.frameworks.cut import weighted_cut
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.framework import Framework
 from kernelcast.runtime.frameworks.nested import parse_toml, render_toml
-from kernelcast.runtime.frameworks.rows import Choice, Found, Lacks, Option, Part, Same, Settings, checked
+from kernelcast.runtime.frameworks.rows import (
+    Choice,
+    Found,
+    Lacks,
+    NoPadding,
+    Option,
+    Part,
+    Same,
+    Settings,
+    checked,
+    lacks,
+    recomputed_partly,
+)
 from kernelcast.runtime.request.fields import LAYOUT, MODEL, OPTIONS
 from kernelcast.runtime.request.kinds import FLAG, choice, whole
 from kernelcast.runtime.step.partition import BLOCKS_AFTER, BLOCKS_BEFORE
@@ -221,6 +233,7 @@ class SequenceParallel:
 
 _ASYNC_TP = "parallelism.enable_async_tensor_parallel"
 _MODE = "activation_checkpoint.mode"
+_EARLY = "activation_checkpoint.early_stop"
 _PRECISION = "training.mixed_precision_param"
 _HALF = {_PRECISION: "bfloat16"}
 _OWN = "selective recomputation keeps other operators' results than attention's"
@@ -254,6 +267,15 @@ ROWS = (
             Option("full", {_MODE: "full"}),
         ),
     ),
+    Choice(
+        "recompute_early_stop",
+        (Option(False, {_EARLY: False}, only_read=True), Option(False), Option(True, {_EARLY: True})),
+    ),
+    NoPadding(),
+    Lacks(recomputed_partly),
+    lacks("dropout", 0.0),
+    lacks("optimizer", "adam_fused"),
+    lacks("optimizer_states", "float32"),
     Lacks(lambda facts: "the model (a name and a flavor there)"),
 )
 

@@ -84,7 +84,9 @@ def check_open_request(values: Mapping[str, Any]) -> None:
         UsageError: a layer's stage is fixed, degrees do not make up the devices, or micro-batches not the global batch.
     """
     if "layer_counts" in values:
-        raise UsageError("layer_counts is given with a search, expected not: it spreads the layers evenly")
+        raise UsageError(
+            "layer_counts is given with a search, expected not: it spreads the layers (layer_split)"
+        )
     sizes = (*REPLICATING, "micro_batch", "micro_batches")
     for whole, parts in (("gpus", DEGREES), ("global_batch", sizes)):
         given = [name for name in parts if name in values]

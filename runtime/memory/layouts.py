@@ -1,12 +1,13 @@
 """The fullest stage of thousands of layouts at once, as a search asks for it."""
 
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
-from kernelcast.runtime.memory.rows import LOADED, OF_LAYOUT, Floats, Rows
+from kernelcast.runtime.memory.rows import COMMON, LOADED, OF_LAYOUT, Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
 from kernelcast.runtime.request.fields import (
@@ -18,11 +19,12 @@ from kernelcast.runtime.request.fields import (
     Schedule,
 )
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.balance import AS_SPLIT, with_ends
 from kernelcast.runtime.step.partition import partition
 
 Whole = NDArray[np.int64]
 
-MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss", "kept_by", "shard_group")
+MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss", "kept_by", "shard_group", *COMMON)
 """What memory depends on of the fields that all layouts of a search have in common."""
 
 
@@ -31,20 +33,21 @@ def largest_stage_bytes(
     *,
     schedules: tuple[Schedule, ...],
     dtype: str = "float16",
-    dropout: bool = False,
     is_cpu: bool = False,
     layer_split: LayerSplit = LAYOUT["layer_split"].default,
     reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default,
     loss: LossKind = LAYOUT["loss"].default,
     kept_by: ModuleKind = LAYOUT["kept_by"].default,
     shard_group: int = LAYOUT["shard_group"].default,
-    **columns: Whole,
+    **columns: Any,
 ) -> Floats:
     """Bytes per device of every layout's fullest stage, float64 [layouts].
 
     `columns` are the fields of valid layouts whose layers are spread by `layer_split`, int64 [layouts] each:
     `schedule` is a position in `schedules`, `sequence_parallel` 0 or 1, `recompute` 0 for none, 1 for
-    selective, 2 for full. The answer is the largest `total_bytes` of `stage_memory`, rounded up.
+    selective, 2 for full; `first_layers` and `last_layers`, where they are given and not `AS_SPLIT`, those of the ends
+    (`with_ends`). Among them are fields `COMMON`, one value each. The answer is the largest `total_bytes` of
+    `stage_memory`, rounded up.
 
     Raises:
         UsageError: a pipeline with more chunks than the layers allow, or an unknown `dtype`.
@@ -54,34 +57,31 @@ def largest_stage_bytes(
     if not len(pp):
         return np.zeros(0)
     waiting = _enough(schedule, pp, columns["micro_batches"], schedules)
-    shapes = (schedule, pp, virtual_stages, waiting)
+    # Positions in a number for each combination are not negative.
+    ends = [columns[name] - AS_SPLIT for name in ("first_layers", "last_layers") if name in columns]
+    shapes = (schedule, pp, virtual_stages, waiting, *ends)
     _, where, shape_of = np.unique(_one_number(shapes), return_index=True, return_inverse=True)
     fullest = [
-        _fullest(schedules[kind], stages, chunks, enough, model.layers, layer_split)
-        for kind, stages, chunks, enough in zip(*(column[where].tolist() for column in shapes), strict=True)
+        _fullest(schedules[kind], stages, chunks, enough, model.layers, layer_split, *cut)
+        for kind, stages, chunks, enough, *cut in zip(
+            *(column[where].tolist() for column in shapes), strict=True
+        )
     ]
     # Rows of all shapes one after the other; every layout takes those of its shape.
     table, counts = np.concatenate(fullest), np.array([len(rows) for rows in fullest])
     taken = counts[shape_of]
-    ends = np.cumsum(taken)
+    until = np.cumsum(taken)
     begin = (np.cumsum(counts) - counts)[shape_of]
-    row_of = np.arange(ends[-1]) + np.repeat(begin - (ends - taken), taken)
+    row_of = np.arange(until[-1]) + np.repeat(begin - (until - taken), taken)
     loaded = table[row_of]
     rows = Rows(
         layout={name: np.repeat(columns[name].astype(np.float64), taken) for name in OF_LAYOUT},
         shard_group=shard_group,
         **{name: loaded[:, column] for column, name in enumerate(LOADED)},
+        common={name: columns[name] for name in COMMON if name in columns},
     )
-    found = memory_of(
-        model,
-        rows,
-        precision=precision,
-        loss_kind=loss,
-        kept_by=kept_by,
-        dropout=dropout,
-        is_cpu=is_cpu,
-    )
-    largest: Floats = np.maximum.reduceat(found.total, ends - taken)
+    found = memory_of(model, rows, precision=precision, loss_kind=loss, kept_by=kept_by, is_cpu=is_cpu)
+    largest: Floats = np.maximum.reduceat(found.total, until - taken)
     return largest
 
 
@@ -102,13 +102,25 @@ def _enough(kind: Whole, pp: Whole, micro_batches: Whole, schedules: tuple[Sched
 
 @lru_cache(maxsize=1 << 12)
 def _fullest(
-    schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, layers: int, layer_split: LayerSplit
+    schedule: Schedule,
+    pp: int,
+    virtual_stages: int,
+    micro_batches: int,
+    layers: int,
+    layer_split: LayerSplit,
+    first: int = 0,
+    last: int = 0,
 ) -> Floats:
     """Columns `LOADED` of the stages that can be the fullest, float64 [stages, columns].
 
-    A stage that has no end and no more of anything than another one without ends is left out.
+    A stage that has no end and no more of anything than another one without ends is left out. `first` and `last` are
+    the layers of the ends, and 1 more, 0 where `layer_split` gives them.
     """
-    counts = partition(layers, pp, virtual_stages, layer_split)
+    counts = (
+        with_ends(layers, pp * virtual_stages, first + AS_SPLIT, last + AS_SPLIT)
+        if first
+        else partition(layers, pp, virtual_stages, layer_split)
+    )
     stages = loads(schedule, pp, virtual_stages, micro_batches, counts)
     distinct = set(stages[1:-1])
     middle = [load for load in distinct if not any(_no_more(load, other) for other in distinct - {load})]

@@ -1,13 +1,13 @@
 """The stages whose memory is asked for, as arrays: one row is one stage of one layout."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.request.fields import DEGREES, REPLICATING
+from kernelcast.runtime.request.fields import DEGREES, LAYOUT, REPLICATING
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.layers.sizes import Sizes
 
@@ -27,7 +27,8 @@ class Rows:
     - in flight at the peak: `live_layers` (layers times micro-batches that wait for their backward pass),
       and micro-batches in the model's first (`live_first`) and last chunk (`live_last`), where the row has it;
     - `late` micro-batches wait for their weight gradients (zero-bubble only);
-    - ZeRO shards over `shard_group` replicas, 0 for all of them, in every row.
+    - ZeRO shards over `shard_group` replicas, 0 for all of them, in every row;
+    - `common`: the fields `COMMON` of all rows' layouts, those not given have their defaults.
     """
 
     layout: Mapping[str, Floats]
@@ -40,6 +41,11 @@ class Rows:
     live_last: Floats
     late: Floats
     shard_group: int = 0
+    common: Mapping[str, Any] = field(default_factory=dict)
+
+    def of_all(self, name: str) -> Any:
+        """A field that all rows have in common."""
+        return self.common.get(name, LAYOUT[name].default)
 
     @property
     def zero(self) -> Floats:
@@ -64,8 +70,19 @@ class Rows:
 
     def sizes(self, model: ModelConfig) -> Sizes:
         """What the devices of every row hold of a model's sizes."""
-        return Sizes.of_columns(model, self.layout)
+        multiple = self.of_all("vocabulary_multiple")
+        return Sizes.of_columns(model, self.layout, vocabulary_multiple=multiple)
 
+
+COMMON = (
+    "recompute_modules",
+    "recompute_layers",
+    "dropout",
+    "vocabulary_multiple",
+    "optimizer",
+    "optimizer_states",
+)
+"""The fields of a layout in `Rows.common`."""
 
 OF_LAYOUT = (*DEGREES, "micro_batch", "zero", "sequence_parallel", "recompute")
 """The fields of a layout that memory depends on."""

@@ -8,9 +8,9 @@ import numpy as np
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.memory.in_flight import Load, loads
-from kernelcast.runtime.memory.rows import FULL, LOADED, NONE, OF_LAYOUT, SELECTIVE, Floats, Rows
-from kernelcast.runtime.memory.states import Precision, model_states, precision_of
-from kernelcast.runtime.memory.working import working_bytes
+from kernelcast.runtime.memory.rows import COMMON, FULL, LOADED, NONE, OF_LAYOUT, SELECTIVE, Floats, Rows
+from kernelcast.runtime.memory.states import Precision, model_states, precision_of, with_optimizer
+from kernelcast.runtime.memory.working import dropped_bytes, working_bytes
 from kernelcast.runtime.request.fields import LossKind, ModuleKind, Recompute
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
@@ -82,14 +82,12 @@ def stage_memory(
     parallelism: Parallelism,
     *,
     dtype: str = "float16",
-    dropout: bool = False,
     is_cpu: bool = False,
 ) -> tuple[StageMemory, ...]:
     """Memory of one device of every stage, in order.
 
-    `dtype` is float16 or bfloat16 (mixed precision with fp32 master weights) or float32. With
-    `dropout` the model drops out after embedding, attention, softmax and MLP. On a CPU torch keeps more of some
-    operators.
+    `dtype` is float16 or bfloat16 (mixed precision with fp32 master weights) or float32. On a CPU torch keeps more of
+    some operators.
 
     Raises:
         UsageError: the model cannot be laid out so, or an unknown `dtype`.
@@ -110,7 +108,6 @@ def stage_memory(
         precision=precision,
         loss_kind=parallelism.loss,
         kept_by=parallelism.kept_by,
-        dropout=dropout,
         is_cpu=is_cpu,
     )
     return tuple(
@@ -136,7 +133,6 @@ def memory_of(
     precision: Precision,
     loss_kind: LossKind,
     kept_by: ModuleKind,
-    dropout: bool = False,
     is_cpu: bool = False,
 ) -> Bytes:
     """Memory of one device of every row.
@@ -147,12 +143,13 @@ def memory_of(
     """
     element = precision.element
     # Dropout's masks are a byte per entry; on a CPU torch runs it in pieces, and masks are tensors like any other.
-    mask = (element if is_cpu else 1) if dropout else 0
+    mask = (element if is_cpu else 1) if rows.of_all("dropout") else 0
     kept = Kept(element=element, mask=mask, is_cpu=is_cpu, loss=loss_kind, modules=MODULES[kept_by])
     sizes = rows.sizes(model)
     layer, embedding, loss = TransformerLayer(sizes), Embedding(sizes), Loss(sizes)
     parameters = stage_parameters(sizes, layers=rows.layers, first=rows.first, last=rows.last)
-    states = model_states(parameters, rows.shards, rows.zero, precision)
+    own = with_optimizer(precision, rows.of_all("optimizer"), rows.of_all("optimizer_states"))
+    states = model_states(parameters, rows.shards, rows.zero, own)
     activations = (
         rows.live_layers * _kept_in_flight(rows, layer, kept)
         + rows.late * rows.layers * layer.weight_gradient_bytes(kept)
@@ -178,8 +175,12 @@ def _kept_in_flight(rows: Rows, layer: TransformerLayer, kept: Kept) -> Floats:
     """Bytes per layer and micro-batch in flight, by recomputation."""
     block_input = layer.input_bytes(kept)
     total = block_input + layer.kept_bytes(kept)
-    without_core = np.where(rows.recompute == SELECTIVE, total - layer.attention.core_bytes(kept), total)
-    in_flight: Floats = np.where(rows.recompute == FULL, block_input, without_core)
+    partly = np.where(rows.recompute == SELECTIVE, total - sum(dropped_bytes(rows, layer, kept)), total)
+    # A chunk's last layers may be kept whole; chunks have about as many layers each.
+    some = rows.of_all("recompute_layers")
+    kept_layers = np.maximum(0.0, rows.chunk_layers - some) if some else 0.0
+    fully = block_input + kept_layers / np.maximum(1.0, rows.chunk_layers) * (total - block_input)
+    in_flight: Floats = np.where(rows.recompute == FULL, fully, partly)
     return in_flight
 
 
@@ -206,4 +207,5 @@ def _rows(parallelism: Parallelism, stages: tuple[Load, ...]) -> Rows:
         layout={name: value * every for name, value in values.items()},
         shard_group=parallelism.shard_group,
         **{name: np.array([getattr(load, name) for load in stages], dtype=np.float64) for name in LOADED},
+        common={name: getattr(parallelism, name) for name in COMMON},
     )

@@ -6,8 +6,9 @@ import numpy as np
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.memory.rows import Floats
-from kernelcast.runtime.request.fields import ReduceDtype
+from kernelcast.runtime.request.fields import OptimizerKind, ReduceDtype, StateType
 from kernelcast.runtime.step.layers.update import gradient_bytes
+from kernelcast.runtime.step.optimizers import state_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +57,13 @@ class States:
     weights: Floats
     gradients: Floats
     optimizer: Floats
+
+
+def with_optimizer(precision: Precision, kind: OptimizerKind, states: StateType) -> Precision:
+    """The same with another optimizer than Adam with moments in fp32 (float64: 8 bytes each) beside its masters."""
+    moment = 8 if precision.weight == 8 else 4
+    masters = precision.optimizer - 2 * moment
+    return replace(precision, optimizer=masters + state_bytes(kind, states, moment))
 
 
 def model_states(parameters: Floats, shards: Floats, zero: Floats, precision: Precision) -> States:

@@ -4,10 +4,18 @@ import numpy as np
 
 from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows
 from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Kept
+from kernelcast.runtime.step.layers.sizes import Kept, Number
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 
 _TOKEN_ID_BYTES = 8
+
+
+def dropped_bytes(rows: Rows, layer: TransformerLayer, kept: Kept) -> tuple[Number, Number]:
+    """What selective recomputation does not keep of a layer's attention and MLP halves, by `recompute_modules`."""
+    modules = rows.of_all("recompute_modules")
+    core = layer.attention.core_bytes(kept) if "core_attn" in modules else 0.0
+    norm = layer.norm.kept_bytes(kept) if "layernorm" in modules else 0.0
+    return core + norm, norm + (layer.mlp.kept_bytes(kept) if "mlp" in modules else 0.0)
 
 
 def working_bytes(rows: Rows, layer: TransformerLayer, loss: Loss, kept: Kept) -> Floats:
@@ -32,11 +40,13 @@ def working_bytes(rows: Rows, layer: TransformerLayer, loss: Loss, kept: Kept) -
     """
     sizes, element = layer.sizes, kept.element
     block_input = layer.input_bytes(kept)
-    total, core = block_input + layer.kept_bytes(kept), layer.attention.core_bytes(kept)
+    total = block_input + layer.kept_bytes(kept)
+    of_attention, of_mlp = (
+        np.where(rows.recompute == SELECTIVE, part, 0.0) for part in dropped_bytes(rows, layer, kept)
+    )
     gathered = sizes.sequence_parallel * element * sizes.tokens * sizes.hidden
     log_probabilities = rows.last * loss.log_probability_bytes(kept)
     recomputed = np.where(rows.recompute == FULL, total - block_input, 0.0)
-    core_again = np.where(rows.recompute == SELECTIVE, core, 0.0)
 
     at_loss, of_logits = loss.gradient_bytes(kept)
     loss_moment = 1.0 * rows.last * at_loss
@@ -44,9 +54,10 @@ def working_bytes(rows: Rows, layer: TransformerLayer, loss: Loss, kept: Kept) -
     output = rows.last * product - log_probabilities
     at_projection, at_activation = layer.mlp.gradient_bytes(kept)
     mlp = block_input + np.maximum(gathered + at_projection, at_activation) + recomputed - log_probabilities
-    attention = layer.attention.gradient_bytes(kept) + block_input + recomputed + core_again
-    attention = attention - layer.mlp_bytes(kept) - log_probabilities
-    kept_per_layer = np.where(rows.recompute == FULL, block_input, total - core_again)
+    mlp = mlp + of_mlp
+    attention = layer.attention.gradient_bytes(kept) + block_input + recomputed + of_attention
+    attention = attention - (layer.mlp_bytes(kept) - of_mlp) - log_probabilities
+    kept_per_layer = np.where(rows.recompute == FULL, block_input, total - of_attention - of_mlp)
     embedding = rows.first * element * loss.matrix + block_input - rows.chunk_layers * kept_per_layer
 
     has_layers = rows.layers > 0

@@ -131,6 +131,17 @@ BIAS_ADD = elementwise(
     is_optional=True,
 )
 
+# The mask is a byte per element, half of one of 16 bits.
+DROPOUT = elementwise(
+    "dropout",
+    "",
+    "elements set to zero at random, the others scaled; the backward pass applies the mask that is kept",
+    _ROWS,
+    forward=(2, 2.5),
+    backward=(1, 2.5),
+    is_optional=True,
+)
+
 EMBEDDING_MASK = elementwise(
     "embedding_mask",
     "",

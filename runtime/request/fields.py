@@ -5,12 +5,12 @@ of a search follow from it. A new field is a row here and the code that computes
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.kinds import FLAG, Kind, choice, counted, counts, number, text, whole
+from kernelcast.runtime.request.kinds import FLAG, Kind, choice, counted, counts, names, number, text, whole
 from kernelcast.runtime.request.spelling import nearest_names
 
 Norm = Literal["layer_norm", "rms_norm"]
@@ -19,8 +19,11 @@ Attention = Literal["flash", "fused_softmax", "unfused"]
 Biases = Literal["all", "attention", "qkv", "mlp", "none"]
 Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
-LayerSplit = Literal["even", "paper"]
+LayerSplit = Literal["even", "paper", "balanced"]
 ReduceDtype = Literal["same", "float32"]
+RecomputeModule = Literal["core_attn", "mlp", "layernorm"]
+OptimizerKind = Literal["adam_fused", "adam_foreach", "adam_loop", "sgd", "lion"]
+StateType = Literal["float32", "bfloat16", "8bit"]
 LossKind = Literal["plain", "fused", "in_place"]
 GradientCollective = Literal["all_reduce", "reduce_scatter"]
 TensorOverlap = Literal["none", "weight_gradients", "products"]
@@ -139,11 +142,30 @@ LAYOUT = table(
     Field("layer_counts", _COUNTS, "Layers of each stage (or chunk).",
           otherwise="spread by layer_split", old=("encoder_counts",)),
     Field("layer_split", choice(get_args(LayerSplit)),
-          "Equal stages where their number divides the layers, or the paper's n + 5 blocks.", "even", of_stack=True),
+          "Equal stages where their number divides the layers, the paper's n + 5 blocks, or by time.", "even",
+          of_stack=True),
     Field("reduce_dtype", choice(get_args(ReduceDtype)),
           "Type in which gradients are kept and reduced: the training's, or float32.", "same", of_stack=True),
     Field("loss", choice(get_args(LossKind)),
           "What the loss keeps: fp32 too, logits and gradient, or one in the other's place.", "plain", of_stack=True),
+    Field("recompute_modules", names(get_args(RecomputeModule), "one or more of core_attn, mlp, layernorm"),
+          "Modules of a layer that selective recomputation runs again.", ("core_attn",), of_stack=True),
+    Field("recompute_layers", whole(0, MAX_LAYERS), "First layers of every chunk that are recomputed, 0 for all.", 0,
+          of_stack=True),
+    Field("recompute_early_stop", FLAG,
+          "Recomputation ends with the last tensor kept for the backward pass, as torch's checkpoints do.", False,
+          of_stack=True),
+    Field("dropout", number(0, 1, "a number from 0 to 1"),
+          "Probability of dropout after embedding, attention and MLP, and of attention's weights.", 0.0, of_stack=True),
+    Field("vocabulary_multiple", _SIZE, "The vocabulary is padded to a multiple of this times tp.", 128, of_stack=True),
+    Field("optimizer", choice(get_args(OptimizerKind)),
+          "Adam as one kernel, as one per operation for all tensors or for each, SGD with momentum, or Lion.",
+          "adam_fused", of_stack=True),
+    Field("optimizer_states", choice(get_args(StateType)), "Type of the optimizer's moments.", "float32",
+          of_stack=True),
+    Field("host_launch_us", number(0, 1_000, "µs from 0 to 1000"),
+          "Least time of a kernel in µs, as long as the host takes to launch one; 0 for a host that is ahead.", 0.0,
+          of_stack=True),
     Field("kept_by", choice(get_args(ModuleKind)),
           "Whose modules keep activations: torch's, or Megatron-core's with TransformerEngine.", "torch",
           of_stack=True),
@@ -174,6 +196,10 @@ REPLICATING = tuple(row.name for row in LAYOUT.values() if row.replicates)
 """Their product is the number of devices that hold the same parameters."""
 STACK = tuple(row.name for row in LAYOUT.values() if row.of_stack)
 """What all layouts of a search have in common."""
+SHARED: Mapping[str, Field] = MappingProxyType({
+    name: replace(LAYOUT[name], default="balanced") if name == "layer_split" else LAYOUT[name] for name in STACK
+})
+"""Those fields as a search has them: it spreads layers by time unless another split is asked for."""
 SEARCHED = tuple(name for name in LAYOUT if name not in (*STACK, "layer_counts"))
 """What a search chooses."""
 

@@ -4,9 +4,10 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal, InvalidOperation
+from itertools import combinations
 from typing import Any
 
-Value = int | float | str | bool | tuple[int, ...]
+Value = int | float | str | bool | tuple[int, ...] | tuple[str, ...]
 
 _LONGEST_TEXT = 4_096  # of a path
 _MOST_COUNTS = 1_000_000
@@ -117,6 +118,27 @@ def counts(one: Kind, expected: str) -> Kind:
 
     schema = {"type": "array", "items": one.schema}
     return Kind(expected=expected, schema=schema, metavar="N,N,…", types=(list, tuple), read=read)
+
+
+def names(values: Sequence[str], expected: str) -> Kind:
+    """One or more different texts of `values`, in their order; as text `core_attn,mlp`."""
+
+    def read(value: object) -> tuple[str, ...] | None:
+        parts = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+        if not isinstance(parts, list | tuple) or not parts or not all(part in values for part in parts):
+            return None
+        found = tuple(name for name in values if name in parts)
+        return found if len(found) == len(parts) else None
+
+    subsets = (subset for size in range(1, len(values) + 1) for subset in combinations(values, size))
+    return Kind(
+        expected=expected,
+        schema={"type": "array", "items": {"type": "string", "enum": list(values)}, "minItems": 1},
+        metavar="NAME,…",
+        types=(list, tuple),
+        read=read,
+        values=tuple(subsets),
+    )
 
 
 def number(low: float, high: float, expected: str, *, above: bool = False) -> Kind:

@@ -15,9 +15,12 @@ from kernelcast.runtime.request.fields import (
     LayerSplit,
     LossKind,
     ModuleKind,
+    OptimizerKind,
     Recompute,
+    RecomputeModule,
     ReduceDtype,
     Schedule,
+    StateType,
     TensorOverlap,
 )
 from kernelcast.runtime.request.kinds import whole
@@ -46,11 +49,22 @@ class Parallelism:
     - `layer_counts`: layers of each stage (with virtual stages: of each chunk, in the order of the
       model); not given, they are spread as `layer_split` says.
     - `layer_split`: "even" has the same layers on every chunk where their number divides them, as Megatron-LM and
-      others do; "paper", and "even" where it does not, is GPT-NeoX's rule (eq. 3–5).
+      others do; "paper", and "even" where it does not, is GPT-NeoX's rule (eq. 3–5); "balanced" gives the ends of the
+      model fewer where that shortens the slowest chunk: by their predicted times, so that the estimate names them.
     - `reduce_dtype`: element type in which gradients are accumulated and reduced across replicas: "same" as the
       training's, or "float32", which is twice the bytes of 16 bits.
     - `loss`: "plain" computes it in fp32, "fused" keeps logits and their gradient in the training's type, "in_place"
       writes the gradient over the logits.
+    - `recompute_modules`: what "selective" runs again: "core_attn" (between queries and attention output), "mlp",
+      "layernorm" (both norms).
+    - `recompute_layers`: recomputed are only the first of each chunk, 0 for all (Megatron-LM's method "block").
+    - `recompute_early_stop`: what follows the last tensor that the backward pass needs is not run again, as in
+      torch's non-reentrant checkpoints from 2.1 on; Megatron-LM runs all of a layer again.
+    - `dropout`: its probability after embedding, attention and MLP, and of attention's weights; 0 without.
+    - `vocabulary_multiple`: the vocabulary is padded to a multiple of this times tp; 1 where a framework pads nothing.
+    - `optimizer`, `optimizer_states`: its kind and the type of its moments (optimizers.py).
+    - `host_launch_us`: a pass takes at least this for each of its kernels: the host that launches them one by one is
+      not ahead of the device where they are short.
     - `kept_by`: whose modules keep what the backward pass needs: "torch" has its own, "megatron" is Megatron-core with
       TransformerEngine. Times do not depend on it.
     - `exposed_share`: the part of the time of collectives beside computing that is added to it.
@@ -80,6 +94,14 @@ class Parallelism:
     layer_split: LayerSplit = LAYOUT["layer_split"].default
     reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default
     loss: LossKind = LAYOUT["loss"].default
+    recompute_modules: tuple[RecomputeModule, ...] = LAYOUT["recompute_modules"].default
+    recompute_layers: int = LAYOUT["recompute_layers"].default
+    recompute_early_stop: bool = LAYOUT["recompute_early_stop"].default
+    dropout: float = LAYOUT["dropout"].default
+    vocabulary_multiple: int = LAYOUT["vocabulary_multiple"].default
+    optimizer: OptimizerKind = LAYOUT["optimizer"].default
+    optimizer_states: StateType = LAYOUT["optimizer_states"].default
+    host_launch_us: float = LAYOUT["host_launch_us"].default
     kept_by: ModuleKind = LAYOUT["kept_by"].default
     exposed_share: float = LAYOUT["exposed_share"].default
     gradient_collective: GradientCollective = LAYOUT["gradient_collective"].default
@@ -92,6 +114,9 @@ class Parallelism:
     def __post_init__(self) -> None:
         for field in _CHECKED:
             field.check(getattr(self, field.name))
+        # In one order, and hashable.
+        modules = LAYOUT["recompute_modules"].kind.read(self.recompute_modules)
+        object.__setattr__(self, "recompute_modules", modules)
         self._check_virtual_stages()
         self._check_layer_counts()
         if self.shard_group and self.replicas % self.shard_group and self.replicas > 1:

@@ -33,6 +33,7 @@ class Ranked:
             Layouts(
                 np.concatenate([self.layouts.table, others.layouts.table]),
                 self.layouts.common or others.layouts.common,  # those of none at all are empty
+                max(self.layouts.layers, others.layouts.layers),
             ),
             np.concatenate([self.score, others.score]),
             np.concatenate([self.step_us, others.step_us]),

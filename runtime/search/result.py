@@ -10,6 +10,7 @@ from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.found import Counts
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Refusals
+from kernelcast.runtime.step.partition import counts_text
 
 SEARCH_FORMAT = "kernelcast.search/2"
 
@@ -150,6 +151,7 @@ class SearchResult:
                 "timeline": self.question.timeline,
                 "rank_by": self.question.rank_by,
                 "bucket_entries": self.question.bucket_entries,
+                "layer_split": space.common["layer_split"],
             },
         }
 
@@ -170,4 +172,6 @@ def layout_text(parallelism: Parallelism) -> str:
         f"recompute {one.recompute}",
         f"ZeRO {one.zero}",
     ]
+    if one.layer_counts is not None:
+        parts.append(f"layers {counts_text(one.layer_counts)}")
     return ", ".join([*parts, "sequence parallel"] if one.sequence_parallel else parts)

@@ -20,11 +20,13 @@ from kernelcast.runtime.request.fields import (
     MAX_DEGREE,
     OPTIONS,
     SEARCH,
+    SHARED,
     Recompute,
     Schedule,
 )
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.partition import partition
 from kernelcast.runtime.step.timeline_kinds import check_simulated
 
@@ -77,8 +79,8 @@ class Refusals:
 class Space:
     """The layouts of `model` that train `global_batch` samples per update on as many devices as one of `gpus`.
 
-    Every field from `pp` to `sequence_parallel` is a limit: the allowed values; `common` are the fields of `STACK`,
-    with one value each. Not given, `tp` stays within a node
+    Every field from `pp` to `sequence_parallel` is a limit: the allowed values; `common` are the fields of `SHARED`,
+    with one value each. Not given, layers are spread by time (`layer_split`), `tp` stays within a node
     (`gpus_per_node`), an interleaved schedule has 2 to 8 chunks per device, and the others are free. What
     makes no difference is looked at once: with dp = 1 only the first of `zero`; with tp = 1 no sequence
     parallelism, with pp = 1 no schedule but 1f1b, and with one micro-batch no gpipe beside it (it is the
@@ -120,6 +122,8 @@ class Space:
                 row.check(value, name)
         for name, value in self.common.items():
             LAYOUT[name].check(value)
+        usual = {name: row.default for name, row in SHARED.items()}
+        object.__setattr__(self, "common", usual | dict(self.common))
 
     def units(self, refusals: Refusals | None = None) -> Iterator[Unit]:
         """Degrees and micro-batches, those with the same pp and micro_batches next to each other.
@@ -239,6 +243,7 @@ class _Parts:
             table[:, 1 : ends[0]] = unit
             table[:, ends[0] : ends[1]] = np.repeat(np.array(variants), len(options), axis=0)
             table[:, ends[1] : ends[2]] = np.tile(np.array(options), (len(variants), 1))
+            table[:, ends[2] :] = AS_SPLIT
         return table
 
     def _is_valid(

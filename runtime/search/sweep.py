@@ -17,6 +17,7 @@ from kernelcast.runtime.search.needed_memory import needed_bytes
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked
 from kernelcast.runtime.search.space import Refusals
+from kernelcast.runtime.step.balance import AS_SPLIT
 
 Report = Callable[[int, int, str], None]
 """Takes (done, total, what) now and then."""
@@ -136,6 +137,26 @@ class _Sweep:
                 )
             yield self.engines[predictor], own
 
+    def _balanced(
+        self, engine: Engine, layouts: Layouts, memory: NDArray[np.float64]
+    ) -> tuple[Layouts, NDArray[np.float64]]:
+        """The layouts with their layers spread by time where that is asked for and still fits, and their memory."""
+        question = self.question
+        if layouts.of_stack("layer_split") != "balanced":
+            return layouts, memory
+        balanced = engine.balanced(layouts)
+        changed = np.flatnonzero(balanced.ends[0] != AS_SPLIT)
+        if not len(changed):
+            return layouts, memory
+        needed = memory.copy()
+        needed[changed] = needed_bytes(self.predictor.bundle, question.space.model, balanced.take(changed))
+        if question.usable_bytes is None:
+            return balanced, needed
+        fits = needed <= question.usable_bytes
+        return layouts.with_ends(np.where(fits, balanced.ends, AS_SPLIT), balanced.layers), np.where(
+            fits, needed, memory
+        )
+
     def _fitting(
         self, found: Found, refusals: Refusals
     ) -> Iterator[tuple[Engine, Layouts, NDArray[np.float64]]]:
@@ -160,7 +181,7 @@ class _Sweep:
                     layouts, memory = layouts.take(fits), memory[fits]
                 if len(layouts):
                     for engine, rows in self._engines(layouts):
-                        yield engine, layouts.take(rows), memory[rows]
+                        yield engine, *self._balanced(engine, layouts.take(rows), memory[rows])
             self.done += units
             if self.report is not None:
                 total = self.passes * -(-self.units // self.shards)

@@ -3,11 +3,11 @@
 What a chunk of the model costs follows from the times of its blocks, see chunk_times.py.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 
-from kernelcast.runtime.request.fields import OPTIONS, Recompute
+from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
@@ -17,8 +17,10 @@ from kernelcast.runtime.step.layers.loss import Loss
 from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes
+from kernelcast.runtime.step.optimizers import moved_share
 from kernelcast.runtime.step.parameters import stage_parameters
 from kernelcast.runtime.step.partition import layers_of_chunks
+from kernelcast.runtime.step.recomputation import Recomputation
 
 # A search of tens of thousands of layouts asks for some dozens; a server keeps as many as it is let.
 _REMEMBERED = 1 << 11
@@ -86,18 +88,20 @@ def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _passes(kind: type[Layer], sizes: Sizes, recompute: Recompute) -> tuple[Calls, Calls, tuple[Beside, ...]]:
+def _passes(kind: type[Layer], sizes: Sizes, how: Recomputation) -> tuple[Calls, Calls, tuple[Beside, ...]]:
     """Forward and backward calls of one layer, and its collectives beside products.
 
     What recomputation runs again of a transformer layer stands last.
     """
     layer = kind(sizes)
-    again = layer.recomputed(recompute) if isinstance(layer, TransformerLayer) else ()
+    again: Calls = ()
     # As many for every layout of a search: without recomputation they are empty.
-    forward_again = [
-        one._replace(component=Component.BESIDE_BACKWARD) if recompute == "full" else Beside(in_pieces=True)
-        for one in layer.beside_forward
-    ]
+    forward_again: Sequence[Beside] = [Beside(in_pieces=True)] * len(layer.beside_forward)
+    if isinstance(layer, TransformerLayer):
+        again = layer.recomputed(how)
+        if how.kind == "full":
+            beside = layer.beside_again(how)
+            forward_again = [one._replace(component=Component.BESIDE_BACKWARD) for one in beside]
     return (
         forward((*layer.calls, *layer.forward_collectives)),
         (*backward(layer.calls), *forward(layer.backward_collectives), *again),
@@ -137,6 +141,7 @@ class Decomposition:
             group=data_group(layout, self.cluster),
             bucket_entries=self.bucket_entries,
             gradient_width=gradient_bytes(layout.reduce_dtype, self.element_bytes) // self.element_bytes,
+            optimizer_share=moved_share(layout.optimizer, layout.optimizer_states),
             shard_group=shard,
             copy_group=copies,
             scatters=layout.gradient_collective == "reduce_scatter",
@@ -146,9 +151,26 @@ class Decomposition:
         )
 
     @cached_property
+    def recomputation(self) -> Recomputation:
+        """What is computed again."""
+        return Recomputation.of(self.parallelism)
+
+    @cached_property
     def layer(self) -> Block:
-        """One transformer layer."""
+        """One transformer layer, recomputed where layers are."""
         return self._block(TransformerLayer)
+
+    @cached_property
+    def kept_layer(self) -> Block:
+        """One transformer layer that is not recomputed."""
+        forward_calls, backward_calls, beside = _passes(TransformerLayer, self.sizes, Recomputation())
+        return replace(self.layer, forward=forward_calls, backward=backward_calls, beside=beside)
+
+    @property
+    def recomputed_fully(self) -> Calls:
+        """What the backward pass of a layer has that of a kept one has not."""
+        how = self.recomputation
+        return TransformerLayer(self.sizes).recomputed(how) if how.kind == "full" else ()
 
     @cached_property
     def first(self) -> Block:
@@ -161,7 +183,7 @@ class Decomposition:
         return self._block(Loss)
 
     def _block(self, kind: type[Layer]) -> Block:
-        forward_calls, backward_calls, beside = _passes(kind, self.sizes, self.parallelism.recompute)
+        forward_calls, backward_calls, beside = _passes(kind, self.sizes, self.recomputation)
         gather: Calls = ()
         scatter: Calls = ()
         if self.is_sharded:
@@ -229,9 +251,11 @@ class Decomposition:
         for chunk in self.chunks[stage :: self.parallelism.pp]:
             if chunk.first:
                 yield from _of_block(self.first, Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
-            if chunk.layers:
-                layer = _of_block(self.layer, Component.LAYER_FORWARD, Component.LAYER_BACKWARD)
-                yield from ((component, one.times(chunk.layers)) for component, one in layer)
+            kept = self.recomputation.kept_layers(chunk.layers)
+            for block, layers in ((self.layer, chunk.layers - kept), (self.kept_layer, kept)):
+                if layers:
+                    layer = _of_block(block, Component.LAYER_FORWARD, Component.LAYER_BACKWARD)
+                    yield from ((component, one.times(layers)) for component, one in layer)
             if chunk.last:
                 yield from _of_block(self.last, Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
             if not chunk.last:

@@ -1,6 +1,7 @@
 """Layers per pipeline stage: the same for all, or eq. 3–5 as in the published runs (docs/method.md, A step)."""
 
 from functools import lru_cache
+from itertools import groupby
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.request.fields import LAYOUT, LayerSplit
@@ -18,12 +19,12 @@ def partition(
 ) -> tuple[int, ...]:
     """Layers of each chunk (pp stages times `virtual_stages`, in the order of the model); they sum to `layers`.
 
-    An even split gives every chunk the same layers where the chunks divide them. The paper's split, and the even one
-    where they do not: the n + 5 blocks of a pipeline are spread evenly, the remainder going to the earliest chunks;
-    2 blocks of the first chunk and 3 of the last are not layers. A last chunk without layers is allowed: it
-    still has norm, output projection and loss. Where a chunk would have fewer than 3 blocks, so that the
-    last one could not hold even those, the layers alone are spread evenly, the remainder going to the
-    chunks after the first.
+    An even split gives every chunk the same layers where the chunks divide them, and so does a balanced one, which
+    starts from it (`Engine.balanced`). The paper's split, and the even one where they do not: the n + 5 blocks of a
+    pipeline are spread evenly, the remainder going to the earliest chunks; 2 blocks of the first chunk and 3 of the
+    last are not layers. A last chunk without layers is allowed: it still has norm, output projection and loss. Where a
+    chunk would have fewer than 3 blocks, so that the last one could not hold even those, the layers alone are spread
+    evenly, the remainder going to the chunks after the first.
 
     Raises:
         UsageError: more chunks than layers (or than (n + 5) // 3), or fewer than one.
@@ -36,7 +37,7 @@ def partition(
     if not 1 <= chunks <= most:
         field = "pp" if virtual_stages == 1 else f"pp · virtual_stages ({pp} · {virtual_stages})"
         raise UsageError(f"{field} is {chunks}, expected from 1 to {most} for {layers} layers")
-    if layer_split == "even" and layers % chunks == 0:
+    if layer_split != "paper" and layers % chunks == 0:
         return (layers // chunks,) * chunks
     if chunks > roomy:
         even, remainder = divmod(layers, chunks)
@@ -46,6 +47,16 @@ def partition(
     counts[0] -= BLOCKS_BEFORE
     counts[-1] -= BLOCKS_AFTER
     return tuple(counts)
+
+
+def counts_text(counts: tuple[int, ...]) -> str:
+    """Runs of equal counts.
+
+    >>> counts_text((12, 12, 12, 9))
+    '12 × 3, 9'
+    """
+    runs = ((count, len(list(same))) for count, same in groupby(counts))
+    return ", ".join(f"{count} × {times}" if times > 1 else str(count) for count, times in runs)
 
 
 def layers_of_chunks(layers: int, parallelism: Parallelism) -> tuple[int, ...]:

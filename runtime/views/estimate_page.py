@@ -7,6 +7,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline import StepTimeline
 from kernelcast.runtime.step.parameters import total_parameters
+from kernelcast.runtime.step.partition import counts_text
 from kernelcast.runtime.views.formatting import (
     amount,
     counted,
@@ -140,7 +141,7 @@ def _question(estimate: Estimate) -> Markup:
         "model": f"{model.name}: {counted(model.layers, 'layer')}, hidden size {model.hidden_size:,}, "
         f"{model.attention_heads} heads, sequence {model.sequence_length:,}, "
         f"vocabulary {estimate.padded_vocabulary_size:,} (padded), {total_parameters(model):,} parameters",
-        "layers per stage": _layer_words(estimate.layer_counts),
+        "layers per stage": counts_text(estimate.layer_counts),
         "global batch": f"{counted(layout.samples_per_update, 'sample')}, "
         f"{layout.samples_per_update * model.sequence_length:,} tokens",
         "cluster": f"{counted(layout.world_size, 'device')}, {estimate.cluster.gpus_per_node:,} per node "
@@ -161,17 +162,6 @@ def _question(estimate: Estimate) -> Markup:
     if source.calibration is not None:
         asked["calibration"] = source.calibration.summary
     return section("The question", facts(asked))
-
-
-def _layer_words(counts: tuple[int, ...]) -> str:
-    """Runs of equal counts: `12 × 3, 9`."""
-    runs: list[list[int]] = []
-    for count in counts:
-        if runs and runs[-1][0] == count:
-            runs[-1][1] += 1
-        else:
-            runs.append([count, 1])
-    return ", ".join(f"{count} × {times}" if times > 1 else str(count) for count, times in runs)
 
 
 def _timeline(estimate: Estimate, timeline: StepTimeline | None, too_long: str) -> Markup:

@@ -39,11 +39,15 @@ class Attention(Layer):
             *self.core_calls,
             call("gemm", s.tokens, s.attention_width, s.hidden, role="attention_output"),
             call("bias_add", s.local_tokens, s.hidden, count=int(self.has_output_bias)),
+            call("dropout", s.local_tokens, s.hidden, count=s.drops),
         )
 
     @property
     def core_calls(self) -> Calls:
-        """What lies between queries and attention output: what selective recomputation runs again."""
+        """What lies between queries and attention output: what selective recomputation runs again.
+
+        A fused kernel drops out inside.
+        """
         s, model = self.sizes, self.sizes.model
         if self.is_fused:
             return (call("flash_attention", s.micro_batch, s.length, s.heads, s.kv_heads, model.head_size),)
@@ -59,6 +63,7 @@ class Attention(Layer):
         return (
             call("batched_gemm", batch, length, model.head_size, length, role="attention_scores"),
             *softmax,
+            call("dropout", s.tokens, s.heads * length, count=s.drops),
             call("batched_gemm", batch, length, length, model.head_size, role="attention_values"),
         )
 

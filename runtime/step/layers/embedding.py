@@ -16,6 +16,7 @@ class Embedding(Layer):
         return (
             call("embedding", s.tokens, s.vocabulary, s.hidden),
             call("embedding_mask", s.tokens, s.hidden, count=int(s.tp > 1)),
+            call("dropout", s.local_tokens, s.hidden, count=s.drops),
         )
 
     @property

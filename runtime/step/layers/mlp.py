@@ -1,5 +1,7 @@
 """The MLP. Whether it is gated (SwiGLU) is decided here, in `Mlp.is_gated`."""
 
+from itertools import takewhile
+
 from kernelcast.runtime.step.calls import Calls, call
 from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
 
@@ -42,7 +44,15 @@ class Mlp(Layer):
             call(s.model.activation, s.micro_batch, s.length, s.mlp_width),
             call("gemm", s.tokens, s.mlp_width, s.hidden, role="mlp_down"),
             call("bias_add", s.local_tokens, s.hidden, count=biases),
+            call("dropout", s.local_tokens, s.hidden, count=s.drops),
         )
+
+    @property
+    def until_last_kept(self) -> Calls:
+        """Calls up to the last tensor that its backward pass needs: what is projected down, or a dropout's mask."""
+        if self.sizes.drops:
+            return self.calls
+        return tuple(takewhile(lambda one: one.role != "mlp_down", self.calls))
 
     @property
     def parameters(self) -> Number:

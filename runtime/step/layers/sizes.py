@@ -17,12 +17,12 @@ from kernelcast.runtime.step.layers.modules import TORCH, Modules
 Number: TypeAlias = Any
 """A whole number, or float64 [rows]: one formula serves one device, and all stages of thousands of layouts."""
 
-VOCABULARY_MULTIPLE = 128
 
-
-def padded_vocabulary(vocabulary_size: int, tp: Number) -> Number:
-    """Vocabulary rows after padding, v = ceil(v_raw / f) · f with f = 128 · tp (eq. 1, 2)."""
-    factor = VOCABULARY_MULTIPLE * tp
+def padded_vocabulary(
+    vocabulary_size: int, tp: Number, multiple: int = LAYOUT["vocabulary_multiple"].default
+) -> Number:
+    """Vocabulary rows after padding, v = ceil(v_raw / f) · f with f = multiple · tp (eq. 1, 2: 128)."""
+    factor = multiple * tp
     return -(-vocabulary_size // factor) * factor
 
 
@@ -31,7 +31,8 @@ class Sizes:
     """The sizes of `model` on one of `tp` devices, for micro-batches of `micro_batch` samples.
 
     With `sequence_parallel` (0 or 1), norms and residuals hold a tp-th of the tokens. `group` is the tensor-parallel
-    group, which collectives run in; `overlap` says which of them run beside products.
+    group, which collectives run in; `overlap` says which of them run beside products. `vocabulary_multiple` is as in
+    `Parallelism`, and `drops` 1 where it has dropout.
     """
 
     model: ModelConfig
@@ -40,6 +41,8 @@ class Sizes:
     sequence_parallel: Number = 0
     group: Group = ALONE
     overlap: TensorOverlap = LAYOUT["tensor_overlap"].default
+    vocabulary_multiple: int = LAYOUT["vocabulary_multiple"].default
+    drops: int = 0
 
     @classmethod
     def of(cls, model: ModelConfig, layout: Parallelism, cluster: Cluster) -> "Sizes":
@@ -50,15 +53,18 @@ class Sizes:
             micro_batch=layout.micro_batch,
             sequence_parallel=int(layout.sequence_parallel and layout.tp > 1),
             group=tensor_group(layout, cluster),
+            vocabulary_multiple=layout.vocabulary_multiple,
+            drops=int(layout.dropout > 0),
             overlap=layout.tensor_overlap,
         )
 
     @classmethod
-    def of_columns(cls, model: ModelConfig, columns: Mapping[str, Number]) -> "Sizes":
+    def of_columns(
+        cls, model: ModelConfig, columns: Mapping[str, Number], *, vocabulary_multiple: int
+    ) -> "Sizes":
         """Without groups, of the fields of many layouts, float64 [rows] each."""
-        return cls(
-            model=model, **{name: columns[name] for name in ("tp", "micro_batch", "sequence_parallel")}
-        )
+        of_rows = {name: columns[name] for name in ("tp", "micro_batch", "sequence_parallel")}
+        return cls(model=model, vocabulary_multiple=vocabulary_multiple, **of_rows)
 
     @property
     def length(self) -> int:
@@ -118,7 +124,7 @@ class Sizes:
     @cached_property
     def vocabulary(self) -> Number:
         """Rows of the padded vocabulary on one device, v/tp."""
-        return padded_vocabulary(self.model.vocabulary_size, self.tp) // self.tp
+        return padded_vocabulary(self.model.vocabulary_size, self.tp, self.vocabulary_multiple) // self.tp
 
     @property
     def sent_entries(self) -> Number:

@@ -1,12 +1,12 @@
 """One transformer layer: two norms, attention, MLP, two residual additions."""
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.request.fields import Recompute
 from kernelcast.runtime.step.calls import Calls, Component, call, forward
 from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.layers.mlp import Mlp
 from kernelcast.runtime.step.layers.norm import Norm
 from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
+from kernelcast.runtime.step.recomputation import Recomputation
 
 
 class TransformerLayer(Layer):
@@ -121,11 +121,56 @@ class TransformerLayer(Layer):
         found = _shared(self.sizes.model.forward_syncs, "attention_output", "mlp_down")
         return found if len(found) != 1 else (("mlp_down",),)
 
-    def recomputed(self, recompute: Recompute) -> Calls:
+    def recomputed(self, how: Recomputation) -> Calls:
         """What its backward pass runs again of its forward pass."""
-        if recompute == "full":
-            return forward((*self.calls, *self.forward_collectives))
-        return forward(self.attention.core_calls) if recompute == "selective" else ()
+        if how.kind == "full":
+            return forward(
+                self._until_last_kept if how.stops_early else (*self.calls, *self.forward_collectives)
+            )
+        calls: Calls = ()
+        if how.runs_again("core_attn"):
+            calls += self.attention.core_calls
+        if how.runs_again("layernorm"):
+            calls += tuple(one.times(2) for one in self.norm.calls)
+        if how.runs_again("mlp"):
+            own = int(self.sizes.model.forward_syncs > 1)
+            whole = (*self.mlp.calls, *self.sizes.synced(own))
+            calls += (*self.mlp.until_last_kept, *self._gathered(own)) if how.stops_early else whole
+        return forward(calls)
+
+    @property
+    def _until_last_kept(self) -> Calls:
+        """Calls up to the last tensor that its backward pass needs; the MLP is its last part.
+
+        What follows the MLP are residual additions, one or with a parallel residual both, and its all-reduce.
+        """
+        s = self.sizes
+        additions = 0 if s.model.parallel_residual else 1
+        # Those that run beside products are `beside_again`.
+        syncs = s.model.forward_syncs - (len(self._columns) if self._in_pieces else 0)
+        return (
+            *(one.times(2) for one in self.norm.calls),
+            *self.attention.calls,
+            call("residual_add", s.micro_batch, s.local_length, s.hidden, count=additions),
+            *self.mlp.until_last_kept,
+            *(s.synced(syncs - 1) if syncs else ()),
+            *self._gathered(int(syncs > 0)),
+            *self.attention.forward_collectives,
+        )
+
+    def beside_again(self, how: Recomputation) -> tuple[Beside, ...]:
+        """Collectives beside products that full recomputation runs again: all, or those up to the last kept tensor."""
+        stops = how.stops_early and not self.sizes.drops
+        return tuple(
+            one._replace(collective=(), compute=())
+            if (stops and any(product.role == "mlp_down" for product in one.compute))
+            else one
+            for one in self.beside_forward
+        )
+
+    def _gathered(self, count: int) -> Calls:
+        """Gathers alone of as many all-reduces, with sequence parallelism."""
+        return self.sizes.synced(count, scatter=False) if self.sizes.sequence_parallel else ()
 
     @property
     def parameters(self) -> Number:

@@ -1,6 +1,7 @@
 """What data parallelism calls: the update of a stage, and per block gradients from ZeRO-2 and parameters in ZeRO-3."""
 
 from dataclasses import dataclass, replace
+from math import ceil
 
 from kernelcast.runtime.request.fields import ReduceDtype
 from kernelcast.runtime.step.calls import Calls, bucketed, call
@@ -37,7 +38,8 @@ class DataParallel:
     """How data parallelism shards: `dp` devices in `group`, ZeRO stage `zero`, buckets of `bucket_entries`.
 
     A gradient takes the bytes of `gradient_width` entries of the training's type where it is kept and reduced: 2 in
-    fp32 beside 16 bits. ZeRO shards over `shard_group`, without one over `group`; the devices of `copy_group` hold
+    fp32 beside 16 bits. The optimizer moves `optimizer_share` of the bytes that the measured one moves, and is asked
+    for as much of the stage. ZeRO shards over `shard_group`, without one over `group`; the devices of `copy_group` hold
     copies of one shard. With `scatters`, ZeRO-1 scatters gradients. `overlap_bucket` as in `Parallelism`.
     """
 
@@ -46,6 +48,7 @@ class DataParallel:
     group: Group
     bucket_entries: int
     gradient_width: int = 1
+    optimizer_share: float = 1.0
     shard_group: Group | None = None
     copy_group: Group = ALONE
     scatters: bool = False
@@ -82,7 +85,7 @@ class DataParallel:
             gradients=self._combined(parameters) if self.zero < 2 else (),
             optimizer=(
                 call("gradient_clip", self.gradient_width * own[0]),
-                call("adam", *own, role=role),
+                call("adam", *(ceil(self.optimizer_share * one) for one in own), role=role),
                 call("gradient_zero", self.gradient_width * kept),
             ),
             gather=self._gathered(parameters, overlaps=self.overlaps_parameters)

@@ -22,8 +22,6 @@ from kernelcast.runtime.pipeline.schedules import Kind, stage_orders
 from kernelcast.runtime.step.layers.sizes import padded_vocabulary
 from kernelcast.runtime.step.partition import layers_of_chunks
 
-DROPPED = 0.1
-
 
 def peak_bytes(work: Callable[[], object]) -> int:
     """Most bytes that CPU tensors made during `work` held at once; what `work` returns is still alive at the end.
@@ -134,15 +132,15 @@ class Stage(nn.Module):
 class AnyEncoder(Encoder):
     """The layer with grouped queries, heads of any size, biases, dropout and a softmax of its own."""
 
-    def __init__(self, model: ModelConfig, *, dropout: bool, recompute: str) -> None:
+    def __init__(self, model: ModelConfig, layout: Parallelism) -> None:
         super().__init__(model)
         d, width, kv_width = (
             model.hidden_size,
             model.attention_heads * model.head_size,
             model.kv_heads * model.head_size,
         )
-        self.kv_heads, self.kind, self.recompute = model.kv_heads, model.attention, recompute
-        self.dropped = DROPPED if dropout else 0.0
+        self.kv_heads, self.kind, self.dropped = model.kv_heads, model.attention, layout.dropout
+        self.again = layout.recompute_modules if layout.recompute == "selective" else ()
         self.qkv = nn.Linear(d, width + 2 * kv_width, bias=model.biases in ("all", "attention", "qkv"))
         self.attention_output = nn.Linear(width, d, bias=model.biases in ("all", "attention"))
         mask = torch.ones(model.sequence_length, model.sequence_length, dtype=torch.bool).triu(1)
@@ -150,7 +148,10 @@ class AnyEncoder(Encoder):
 
     def forward(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
         attended = x + F.dropout(self._attention(self.attention_norm(x), cosine, sine), self.dropped)
-        branch = self._mlp(self.mlp_norm(x if self.parallel else attended))
+        normed = self.mlp_norm(x if self.parallel else attended)
+        branch = (
+            checkpoint(self._mlp, normed, use_reentrant=False) if "mlp" in self.again else self._mlp(normed)
+        )
         return attended + F.dropout(branch, self.dropped)
 
     def _attention(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -169,7 +170,7 @@ class AnyEncoder(Encoder):
             if self.kv_heads != self.heads:
                 repeats = self.heads // self.kv_heads
                 key, value = key.repeat_interleave(repeats, 1), value.repeat_interleave(repeats, 1)
-            if self.recompute == "selective":
+            if "core_attn" in self.again:
                 attended = checkpoint(self._core, query, key, value, use_reentrant=False)
             else:
                 attended = self._core(query, key, value)
@@ -185,16 +186,13 @@ class AnyEncoder(Encoder):
 class AnyStage(Stage):
     """A stage of those layers, with tied embeddings and learned positions where the model has them."""
 
-    def __init__(
-        self, model: ModelConfig, layout: Parallelism, index: int, *, dropout: bool, vocabulary_size: int
-    ) -> None:
+    def __init__(self, model: ModelConfig, layout: Parallelism, index: int, *, vocabulary_size: int) -> None:
         first, last = index == 0, index == layout.pp - 1
         super().__init__(model, layers=0, vocabulary_size=vocabulary_size, is_first=first, is_last=last)
         count = layers_of_chunks(model.layers, layout)[index]
-        self.recompute, self.dropped = layout.recompute, DROPPED if dropout else 0.0
-        self.layers = nn.ModuleList(
-            AnyEncoder(model, dropout=dropout, recompute=layout.recompute) for _ in range(count)
-        )
+        self.recomputed = (layout.recompute_layers or count) if layout.recompute == "full" else 0
+        self.dropped = layout.dropout
+        self.layers = nn.ModuleList(AnyEncoder(model, layout) for _ in range(count))
         if first and last and model.tied_embeddings:
             self.logits.weight = self.embedding.weight
         self.positions = nn.Embedding(model.learned_positions, model.hidden_size) if first else None
@@ -205,8 +203,8 @@ class AnyStage(Stage):
             if self.positions.num_embeddings:
                 x = x + self.positions.weight[: x.shape[1]]
             x = F.dropout(x, self.dropped)
-        for layer in self.layers:
-            if self.recompute == "full":
+        for index, layer in enumerate(self.layers):
+            if index < self.recomputed:
                 x = checkpoint(layer, x, self.cosine, self.sine, use_reentrant=False)
             else:
                 x = layer(x, self.cosine, self.sine)
@@ -219,7 +217,7 @@ def torch_loss(logits: Tensor, targets: Tensor) -> Tensor:
 
 
 def training(
-    model: ModelConfig, layout: Parallelism, index: int, *, dtype: str = "float32", dropout: bool = False
+    model: ModelConfig, layout: Parallelism, index: int, *, dtype: str = "float32"
 ) -> Callable[[], object]:
     """Two updates of stage `index`, its passes in the order of the schedule; neighbours are random tensors.
 
@@ -230,7 +228,7 @@ def training(
         torch.manual_seed(1)
         element = getattr(torch, dtype)
         vocabulary = padded_vocabulary(model.vocabulary_size, 1)
-        stage = AnyStage(model, layout, index, dropout=dropout, vocabulary_size=vocabulary).to(element)
+        stage = AnyStage(model, layout, index, vocabulary_size=vocabulary).to(element)
         parameters = [p for p in stage.parameters() if p.numel()]
         update = _update(parameters)
         for _ in range(2):
@@ -320,7 +318,7 @@ FULL, SELECTIVE = {"recompute": "full"}, {"recompute": "selective"}
     [
         pytest.param(GPT, ONE, 0, {}, id="gpt"),
         pytest.param(GPT, ONE | FULL, 0, {}, id="gpt, full recomputation"),
-        pytest.param(GPT, ONE, 0, {"dropout": True}, id="gpt, dropout"),
+        pytest.param(GPT, ONE | {"dropout": 0.1}, 0, {}, id="gpt, dropout"),
         pytest.param(GPT, ONE, 0, {"dtype": "bfloat16"}, id="gpt, bfloat16"),
         pytest.param(GPT, ONE | FULL, 0, {"dtype": "bfloat16"}, id="gpt, bfloat16, full recomputation"),
         pytest.param(GPT_2, ONE, 0, {}, id="gpt2: learned positions, tied"),
@@ -333,7 +331,18 @@ FULL, SELECTIVE = {"recompute": "full"}, {"recompute": "selective"}
         pytest.param(SOFTMAX, SINGLE, 0, {}, id="softmax"),
         pytest.param(SOFTMAX, SINGLE | SELECTIVE, 0, {}, id="softmax, selective recomputation"),
         pytest.param(SOFTMAX, SINGLE | FULL, 0, {}, id="softmax, full recomputation"),
-        pytest.param(SOFTMAX | {"rotary": False}, SINGLE, 0, {"dropout": True}, id="softmax, dropout"),
+        pytest.param(
+            SOFTMAX,
+            SINGLE | SELECTIVE | {"recompute_modules": ("core_attn", "mlp")},
+            0,
+            {},
+            id="attention and MLP again",
+        ),
+        pytest.param(
+            LLAMA, SINGLE | SELECTIVE | {"recompute_modules": ("mlp",)}, 0, {}, id="llama, MLP again"
+        ),
+        pytest.param(GPT, ONE | FULL | {"recompute_layers": 3}, 0, {}, id="gpt, 3 of 4 layers again"),
+        pytest.param(SOFTMAX | {"rotary": False}, SINGLE | {"dropout": 0.1}, 0, {}, id="softmax, dropout"),
         pytest.param(SOFTMAX | LLAMA | {"kv_heads": 1}, SINGLE, 0, {}, id="softmax, grouped queries"),
         pytest.param(LONG, THREE, 0, {}, id="1f1b, first stage"),
         pytest.param(LONG, THREE, 1, {}, id="1f1b, middle stage"),

@@ -48,7 +48,9 @@ def called(found: Decomposition) -> dict[tuple[str, Direction, tuple[int, ...]],
 
 
 def test_which_are_optional() -> None:
-    assert {"bias_add", "qkv_split", "embedding_mask", "gradient_clip", "gradient_zero"} == OPTIONAL
+    assert {
+        "bias_add", "qkv_split", "embedding_mask", "dropout", "gradient_clip", "gradient_zero",
+    } == OPTIONAL  # fmt: skip
 
 
 def test_gpt() -> None:

@@ -72,6 +72,8 @@ def test_sources_by_hand() -> None:
             assert source.answered_by[1] is key[1]
     alike = ("residual_add", 1.0, False, True, False)
     assert found == {
+        ("dropout", F): alike,
+        ("dropout", B): alike,
         ("bias_add", F): alike,
         ("bias_add", B): alike,
         ("embedding_mask", F): alike,

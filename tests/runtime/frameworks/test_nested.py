@@ -75,8 +75,9 @@ def test_torchtitans_replicas_and_asynchronous_products() -> None:
 
 def test_what_is_read_as_something_near_is_said() -> None:
     assert "several passes of the pipeline" in notes(SHARDED + "[training]\nglobal_batch_size = 512\n")
-    block = "--recompute-granularity full --recompute-method block --recompute-num-layers 2"
-    assert "some layers" in notes(block)
+    modules = "--recompute-granularity selective --recompute-modules moe_act layernorm"
+    assert "--recompute-modules moe_act is not modelled" in notes(modules)
+    assert "are read as 0.1 of both" in notes("--tensor-model-parallel-size 1 --hidden-dropout 0")
 
 
 @pytest.mark.parametrize(

@@ -43,12 +43,28 @@ def cases(draw: st.DrawFn) -> Case:
         shard_group=draw(st.sampled_from([0, 2])) if dp % 2 == 0 else 0,
         sequence_parallel=draw(st.booleans()),
         layer_counts=counts,
+        recompute_modules=draw(st.sampled_from([("core_attn",), ("mlp", "layernorm"), ("core_attn", "mlp")])),
+        recompute_layers=draw(st.integers(0, 4)),
+        recompute_early_stop=draw(st.booleans()),
+        dropout=draw(st.sampled_from([0.0, 0.1])),
+        vocabulary_multiple=draw(st.sampled_from([1, 64, 128])),
     )
     try:
         layers_of_chunks(model.layers, layout)
     except UsageError:
         assume(False)
     return model, layout
+
+
+WRITTEN = (
+    "shard_group",
+    "recompute_modules",
+    "recompute_layers",
+    "recompute_early_stop",
+    "dropout",
+    "vocabulary_multiple",
+)
+"""Fields of the training software that are drawn, and that some framework has an argument for."""
 
 
 def plain(model: ModelConfig, layout: Parallelism) -> Parallelism:
@@ -58,9 +74,12 @@ def plain(model: ModelConfig, layout: Parallelism) -> Parallelism:
         zero=layout.zero if layout.dp > 1 else 0,
         shard_group=layout.shards if layout.zero and layout.shards < layout.dp else 0,
         sequence_parallel=layout.sequence_parallel and layout.tp > 1,
+        recompute_modules=layout.recompute_modules if layout.recompute == "selective" else ("core_attn",),
+        recompute_layers=layout.recompute_layers if layout.recompute == "full" else 0,
+        recompute_early_stop=layout.recompute_early_stop and layout.recompute != "none",
         layer_counts=layers_of_chunks(model.layers, layout),
         # What frameworks do by default beside computing is not kernelcast's; see test_megatron.py and test_nested.py.
-        **{name: LAYOUT[name].default for name in STACK if name != "shard_group"},
+        **{name: LAYOUT[name].default for name in STACK if name not in WRITTEN},
     )
 
 
@@ -73,8 +92,15 @@ def expressible(name: str, model: ModelConfig, layout: Parallelism) -> Paralleli
         if layout.schedule == "zero_bubble" or layout.pp == 1:
             changes["schedule"] = "1f1b"
         changes["zero"] = max(layout.zero, 2) if layout.zero else 0
+        changes["vocabulary_multiple"] = 1
+        changes["dropout"] = 0.0
+    if name == "megatron-lm":
+        changes["recompute_early_stop"] = False
+    else:
+        changes["recompute_modules"], changes["recompute_layers"] = ("core_attn",), 0
     if name == "deepspeed":
-        changes = {"schedule": "1f1b", "virtual_stages": 1, "sequence_parallel": False}
+        changes |= {"schedule": "1f1b", "virtual_stages": 1, "sequence_parallel": False}
+        changes |= {"vocabulary_multiple": 128, "dropout": 0.0, "recompute_early_stop": False}
         changes["layer_counts"] = partition(model.layers, layout.pp)
         if layout.recompute == "selective":
             changes["recompute"] = "none"
@@ -108,6 +134,10 @@ def test_the_same_as_far_as_it_can_be_expressed(name: str, case: Case, gpus_per_
         ("virtual_stages", "virtual_stages"),
         ("zero", "zero"),
         ("recompute", "recompute"),
+        ("recompute_modules", "recompute_modules"),
+        ("recompute_layers", "recompute_layers"),
+        ("recompute_early_stop", "recompute_early_stop"),
+        ("dropout", "dropout"),
         ("sequence_parallel", "sequence_parallel"),
         ("layer_counts", "layers per chunk"),
         ("shard_group", "shard_group"),

@@ -49,7 +49,7 @@ common = st.fixed_dictionaries(
     {},
     optional={
         # One shard per replica, or all in one: a group that divides any number of replicas.
-        name: st.sampled_from((0, 1) if name == "shard_group" else LAYOUT[name].kind.values)
+        name: st.sampled_from((0, 1) if name == "shard_group" else LAYOUT[name].kind.values or (0.0, 0.1))
         for name in MEMORY_DEPENDS_ON
     },
 )

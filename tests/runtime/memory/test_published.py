@@ -144,7 +144,8 @@ def test_stages_keep_what_table_2_says(model: ModelConfig, modules: ModuleKind) 
 def test_without_dropout_masks_and_dropped_weights_are_gone() -> None:
     layout = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1)
     with_dropout, without = (
-        stage_memory(MODELS[1], layout, dropout=dropout)[0].activations_bytes for dropout in (True, False)
+        stage_memory(MODELS[1], replace(layout, dropout=dropout))[0].activations_bytes
+        for dropout in (0.1, 0.0)
     )
     s, h, a, layers = 2048, 12288, 96, 96
     # Two masks of a byte in every layer and one after the embedding; the scores' mask and dropped copy.
@@ -152,7 +153,7 @@ def test_without_dropout_masks_and_dropped_weights_are_gone() -> None:
 
 
 def activations(model: ModelConfig, layout: Parallelism) -> tuple[StageMemory, ...]:
-    return stage_memory(model, layout, dropout=True)
+    return stage_memory(model, replace(layout, dropout=0.1))
 
 
 @BY_MODEL

@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from kernelcast.runtime import ModelConfig
+from kernelcast.runtime import Cluster, ModelConfig, Parallelism
 from kernelcast.runtime.step import parameters
+from kernelcast.runtime.step.groups import Group
 from kernelcast.runtime.step.layers.sizes import Sizes, padded_vocabulary
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.parameters import total_parameters
@@ -56,6 +57,19 @@ def stage_parameters(model: ModelConfig, tp: Any, *, layers: Any, first: Any, la
 )
 def test_vocabulary_is_padded_to_128_per_device(vocabulary_size: int, tp: int, expected: int) -> None:
     assert padded_vocabulary(vocabulary_size, tp) == expected
+
+
+def test_another_padding() -> None:
+    assert padded_vocabulary(50257, 2, 64) == 50304  # 393 · 128
+    # None but that shards are as large as each other: the largest of them counts.
+    assert padded_vocabulary(50257, 1, 1) == 50257
+    assert padded_vocabulary(50257, 4, 1) == 50260
+    layout = Parallelism(pp=1, tp=4, dp=1, micro_batch=1, micro_batches=1, vocabulary_multiple=1)
+    sizes = Sizes.of(GPT_20B, layout, Cluster(gpus_per_node=4))
+    assert sizes.vocabulary == 12565
+    assert Sizes.of_columns(
+        GPT_20B, {"tp": 4, "micro_batch": 1, "sequence_parallel": 0}, vocabulary_multiple=1
+    ) == replace(sizes, group=Group())
 
 
 def test_gpt_20b_on_4_by_4() -> None:

@@ -1,6 +1,9 @@
 """What every layer calls, each alone, by hand: a grouped-query SwiGLU model on two devices, a GPT model on one."""
 
+from collections import Counter
 from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from kernelcast.runtime.step.layers.mlp import Mlp
 from kernelcast.runtime.step.layers.norm import Norm
 from kernelcast.runtime.step.layers.sizes import Layer, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
+from kernelcast.runtime.step.recomputation import Recomputation
 
 Listed = list[tuple[str, tuple[int, ...], int]]
 
@@ -146,5 +150,63 @@ def test_what_recomputation_runs_again(llama: Sizes, recompute: Recompute) -> No
         "selective": forward(layer.attention.core_calls),
         "full": (*forward(layer.calls), *forward(layer.forward_collectives)),
     }[recompute]
-    assert layer.recomputed(recompute) == again
+    assert layer.recomputed(Recomputation(kind=recompute)) == again
     assert listed(layer.attention.core_calls) == once(flash_attention=(3, 16, 4, 2, 6))
+
+
+def not_again(sizes: Sizes, **how: Any) -> dict[str, int]:
+    """Calls of a forward pass that recomputation leaves out, by role or operator."""
+    layer = TransformerLayer(sizes)
+    found = Counter({one.role or one.operator: 0 for one in layer.calls})
+    for one in (*forward(layer.calls), *forward(layer.forward_collectives)):
+        found[one.operator if one.role in ("", "tensor") else one.role] += one.count
+    for one in layer.recomputed(Recomputation(**how)):
+        found[one.operator if one.role in ("", "tensor") else one.role] -= one.count
+    assert min(found.values()) >= 0
+    return {name: count for name, count in found.items() if count}
+
+
+def test_a_checkpoint_that_stops_early_leaves_out_what_follows_the_last_kept_tensor(
+    llama: Sizes, llama_cut: Sizes, gpt: Sizes
+) -> None:
+    assert not_again(llama, kind="full") == {}
+    last = {"mlp_down": 1, "residual_add": 1}
+    assert not_again(llama, kind="full", stops_early=True) == {**last, "all_reduce": 1}
+    assert not_again(llama_cut, kind="full", stops_early=True) == {**last, "reduce_scatter": 1}
+    assert not_again(gpt, kind="full", stops_early=True) == {**last, "bias_add": 1}
+    parallel = replace(llama, model=replace(llama.model, parallel_residual=True, forward_syncs=1))
+    assert not_again(parallel, kind="full", stops_early=True) == {
+        "mlp_down": 1, "residual_add": 2, "all_reduce": 1,
+    }  # fmt: skip
+    # The mask of a dropout is kept behind the last product.
+    assert not_again(replace(gpt, drops=1), kind="full", stops_early=True) == {"residual_add": 1}
+
+
+def test_selective_recomputation_of_modules(llama: Sizes) -> None:
+    layer = TransformerLayer(llama)
+
+    def again(*modules: Any, **how: Any) -> dict[str, int]:
+        calls = layer.recomputed(Recomputation(kind="selective", modules=modules, **how))
+        return {one.role or one.operator: one.count for one in calls}
+
+    assert again("core_attn") == {"flash_attention": 1}
+    assert again("layernorm") == {"rms_norm": 2}
+    mlp = {"mlp_gate_up": 1, "swiglu": 1}
+    assert again("mlp") == {**mlp, "mlp_down": 1, "tensor": 1}
+    assert again("mlp", stops_early=True) == mlp
+    assert again("core_attn", "mlp", "layernorm") == again("core_attn") | again("layernorm") | again("mlp")
+
+
+def test_dropout_runs_after_embedding_attention_and_mlp_and_on_weights(llama_cut: Sizes, gpt: Sizes) -> None:
+    def dropped(layer: Layer) -> list[tuple[int, ...]]:
+        return [one.shape for one in layer.calls if one.operator == "dropout" and one.count]
+
+    assert not dropped(TransformerLayer(gpt))
+    # 3 samples of 16 tokens, cut in 2 along the sequence; d = 32.
+    cut = replace(llama_cut, drops=1)
+    assert dropped(Embedding(cut)) == [(24, 32)]
+    assert dropped(TransformerLayer(cut)) == [(24, 32)] * 2
+    unfused = replace(gpt, drops=1, model=replace(gpt.model, attention="unfused"))
+    weights = (gpt.tokens, gpt.heads * gpt.length)
+    block = (gpt.tokens, gpt.hidden)
+    assert dropped(TransformerLayer(unfused)) == [weights, block, block]

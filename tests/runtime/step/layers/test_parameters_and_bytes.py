@@ -116,9 +116,9 @@ def test_gradients_on_their_way(llama: Sizes, gpt: Sizes) -> None:
     # Of the attention output and of the QKV product; without flash twice the scores.
     assert Attention(llama).gradient_bytes(FP16) == 2 * 48 * (24 + 48)
     assert Attention(gpt).gradient_bytes(FP16) == 2 * 15 * (2 * 2 * 5 + 8)
-    # Of the width; then of the projection down's weights, or of SwiGLU's second half.
-    assert Mlp(llama).gradient_bytes(FP16) == (2 * 48 * 20, (2 * 20 * 32, 2 * 48 * 20))
-    assert Mlp(gpt).gradient_bytes(FP16) == (2 * 15 * 32, (2 * 32 * 8, 0))
+    # Of the width with the projection down's weights; then of the width, with SwiGLU twice.
+    assert Mlp(llama).gradient_bytes(FP16) == (2 * 48 * 20 + 2 * 20 * 32, 2 * 2 * 48 * 20)
+    assert Mlp(gpt).gradient_bytes(FP16) == (2 * 15 * 32 + 2 * 32 * 8, 2 * 15 * 32)
 
 
 def test_what_late_weight_gradients_need(llama: Sizes, gpt: Sizes) -> None:

@@ -1,0 +1,74 @@
+"""Layers of each chunk so that the slowest is as short as possible: fewer where an end of the model computes too.
+
+The ends are told as multiples of a layer's time, so that thousands of layouts are one array and no cut is enumerated.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+Whole = NDArray[np.int64]
+
+AS_SPLIT = -1
+"""Instead of a number of layers: those that `layer_split` gives."""
+
+# Around the level at which all chunks take as long; two above it, as the chunks between may round down where the ends
+# take more. Of equals the first counts: few layers on the first stage, whose activations wait longest.
+_NEAR = np.array([(first, last) for first in (-1, 0, 1, 2) for last in (2, 1, 0, -1)])
+
+
+def with_ends(layers: int, chunks: int, first: int, last: int) -> tuple[int, ...]:
+    """Layers of each chunk with these on the first and last; between them the remainder goes to the latest.
+
+    Later stages keep fewer micro-batches, so a layer more takes less memory there.
+
+    >>> with_ends(32, 5, 6, 4)
+    (6, 7, 7, 8, 4)
+    """
+    even, remainder = divmod(layers - first - last, max(1, chunks - 2))
+    between = tuple(even + (chunk >= chunks - 2 - remainder) for chunk in range(chunks - 2))
+    return (first, *between, last)
+
+
+def balanced_ends(layers: int, chunks: int, first: Floats, last: Floats) -> tuple[Whole, Whole, Floats]:
+    """Layers of the first and of the last of `chunks` (2 or more), int64 [rows] each, and what the slowest chunk takes.
+
+    `first` and `last` are the times of the model's ends, and the last value is the time of a chunk, float64 [rows],
+    all as multiples of a layer's. With the chunks between cut by `with_ends`, no other cut has a shorter slowest chunk;
+    of those as short, it is one of the most even ones. Every chunk between has a layer.
+    """
+    inner = chunks - 2
+    ends = np.stack([first, last])[:, None, :]
+    level = _level(layers, inner, ends[:, 0])
+    # [ends, candidates, rows]
+    counts = np.floor(np.clip(level - ends, 0, layers)) + _NEAR.T[:, :, None]
+    if not inner:
+        counts[1] = layers - counts[0]
+    rest = layers - counts.sum(axis=0)
+    valid = (counts >= 0).all(axis=0) & (rest >= inner)
+    times = counts + ends
+    slowest = times.max(axis=0)
+    spread = (times**2).sum(axis=0)
+    if inner:
+        even = np.floor(rest / inner)
+        more = rest - inner * even
+        slowest = np.maximum(slowest, even + (more > 0))
+        spread = spread + inner * even**2 + more * (2 * even + 1)
+    slowest = np.where(valid, slowest, np.inf)
+    shortest = slowest.min(axis=0)
+    # Equal but for the rounding of sums.
+    best = np.where(slowest <= shortest * (1 + 1e-12), spread, np.inf).argmin(axis=0)
+    rows = np.arange(counts.shape[2])
+    chosen = counts[:, best, rows].astype(np.int64)
+    return chosen[0], chosen[1], shortest
+
+
+def _level(layers: int, inner: int, ends: Floats) -> Floats:
+    """What every chunk takes where layers can be cut, float64 [rows]; an end that takes longer alone has no layers."""
+    a, z = ends
+    both = (layers + a + z) / (inner + 2)
+    only_a, only_z = (layers + a) / (inner + 1), (layers + z) / (inner + 1)
+    neither = layers / max(1, inner)
+    level = np.where(z > both, np.where(a > only_a, neither, only_a), both)
+    found: Floats = np.where((a > both) & (z <= both), np.where(z > only_z, neither, only_z), level)
+    return found
