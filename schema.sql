@@ -1,4 +1,4 @@
--- kernelcast benchmark database, schema version 4 (SQLite).
+-- kernelcast benchmark database, schema version 5 (SQLite).
 --
 -- How long do the operators of an LLM training step take, on which hardware, with which software? Every measurement is
 -- kept down to its kernels. All tables are readable with sqlite3, pandas or Datasette alone; start with the views at
@@ -13,7 +13,7 @@
 -- whole nanoseconds (three decimals of a microsecond, nine of a second). JSON is text with sorted keys and no spaces.
 
 PRAGMA application_id = 1262699586;  -- 0x4B434442, "KCDB" in ASCII: a kernelcast database
-PRAGMA user_version = 4;             -- this schema's version; numbered migrations bring older files here
+PRAGMA user_version = 5;             -- this schema's version; numbered migrations bring older files here
 
 
 -- What was measured on ----------------------------------------------------------------------------------------------
@@ -21,7 +21,7 @@ PRAGMA user_version = 4;             -- this schema's version; numbered migratio
 CREATE TABLE hardware ( -- One kind of device as a kernel sees it; what does not apply to its kind is 0 or empty.
     id TEXT PRIMARY KEY CHECK (length(id) = 32), -- compute fingerprint: digest of `fingerprint`
     description TEXT NOT NULL, -- one readable line
-    kind TEXT NOT NULL, -- cpu, cuda or rocm
+    kind TEXT NOT NULL, -- cpu, cuda or rocm; of traces also xpu, mtia, hpu, privateuse1 or accelerator (unknown)
     device_name TEXT NOT NULL, -- the maker's name for it
     compute_capability TEXT NOT NULL, -- GPU: instruction set version, such as 8.0
     multiprocessors INTEGER NOT NULL, -- GPU: number of streaming multiprocessors
@@ -217,6 +217,84 @@ CREATE TABLE unrecognised_kernel ( -- Kernels of a trace that are part of no sam
     total_us REAL NOT NULL -- microseconds, sum of their durations
 ) STRICT;
 CREATE INDEX unrecognised_kernel_by_trace ON unrecognised_kernel (trace_id);
+
+CREATE TABLE device_peak ( -- Published peaks of devices: a copy of kernelcast's table for the hardware in this file.
+    device_name TEXT NOT NULL, -- as in hardware
+    dtype TEXT NOT NULL, -- element type, torch's name
+    flops_per_s REAL NOT NULL, -- dense floating-point operations per second
+    memory_bytes_per_s REAL NOT NULL, -- of its own memory
+    source TEXT NOT NULL, -- who published it
+    PRIMARY KEY (device_name, dtype)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE timeline ( -- Everything that ran in one trace, event by event: what its steps and events have in common.
+    number INTEGER PRIMARY KEY, -- row number in this file; traced_step and traced_event link to it
+    id TEXT NOT NULL UNIQUE CHECK (length(id) = 32), -- digest of trace_id, steps and events
+    trace_id TEXT NOT NULL REFERENCES trace (id) -- of which trace
+) STRICT;
+CREATE INDEX timeline_by_trace ON timeline (trace_id);
+
+CREATE TABLE traced_step ( -- A step of a timeline as the host marked it (ProfilerStep#).
+    timeline_number INTEGER NOT NULL REFERENCES timeline (number), -- of which timeline
+    step INTEGER NOT NULL, -- position, from 0
+    name TEXT NOT NULL, -- as the trace names it
+    start_ns INTEGER NOT NULL, -- nanoseconds from the start of the trace
+    duration_ns INTEGER NOT NULL, -- nanoseconds on the host
+    PRIMARY KEY (timeline_number, step)
+) STRICT, WITHOUT ROWID;
+
+CREATE TABLE event_kind ( -- What events are: each combination once. Empty or NULL where unknown or without meaning.
+    number INTEGER PRIMARY KEY, -- row number in this file; traced_event links to it
+    id TEXT NOT NULL UNIQUE CHECK (length(id) = 32), -- digest of the other columns
+    name TEXT NOT NULL, -- as the profiler prints it
+    category TEXT NOT NULL, -- the profiler's: kernel, gpu_memcpy, gpu_memset; on a CPU cpu_op or user_annotation
+    class TEXT NOT NULL CHECK (class IN ('compute', 'communication', 'memory')), -- memory: copies and fills
+    host_operator TEXT NOT NULL, -- framework operator on the host that launched it
+    shapes TEXT NOT NULL, -- shapes of that operator's inputs, JSON list
+    direction TEXT NOT NULL, -- forward, backward or once
+    operator TEXT NOT NULL, -- operator of the table that it is part of
+    role TEXT NOT NULL, -- role, where the trace determines it
+    dtype TEXT NOT NULL, -- element type, torch's name
+    variant TEXT NOT NULL, -- as in sample
+    vector TEXT NOT NULL, -- workload vector, JSON list in the order of operator.features
+    reason TEXT NOT NULL, -- why it is part of no operator
+    batch INTEGER, -- of a matrix product: [batch, m, k] times [batch, k, n]
+    m INTEGER, -- rows
+    k INTEGER, -- columns in
+    n INTEGER, -- columns out
+    collective TEXT NOT NULL, -- collective, as the trace names it
+    group_ranks TEXT NOT NULL, -- ranks of its group, as the trace lists them
+    group_size INTEGER, -- processes of its group
+    message_bytes INTEGER -- bytes as nccl-tests count them: the larger of one process's input and output
+) STRICT;
+
+CREATE TABLE event_scope ( -- Annotations and modules around launches, each combination once.
+    number INTEGER PRIMARY KEY, -- row number in this file; traced_event links to it
+    name TEXT NOT NULL UNIQUE -- outermost first, separated by " / "
+) STRICT;
+
+CREATE TABLE traced_event ( -- One kernel, copy or fill of a trace (on a CPU: a call with time of its own).
+    timeline_number INTEGER NOT NULL REFERENCES timeline (number), -- of which timeline
+    sequence INTEGER NOT NULL, -- position in order of start, from 0
+    kind_number INTEGER NOT NULL REFERENCES event_kind (number), -- what it is
+    start_ns INTEGER NOT NULL, -- nanoseconds from the start of the trace
+    duration_ns INTEGER NOT NULL, -- nanoseconds; on a CPU without the calls inside it
+    exposed_ns INTEGER NOT NULL, -- nanoseconds in which no class before its own ran (compute, communication, memory)
+    idle_ns INTEGER NOT NULL, -- nanoseconds in which the device ran nothing before it
+    late_ns INTEGER, -- nanoseconds of idle_ns before its launch: the host was late; NULL where the launch is unknown
+    device INTEGER NOT NULL, -- number of the device, as the trace counts
+    stream INTEGER NOT NULL, -- GPU stream (on a CPU: thread) that it ran on
+    step INTEGER, -- step that launched it; NULL outside of steps
+    launch_ns INTEGER, -- nanoseconds from the start of the trace to its launch on the host; NULL where unknown
+    call INTEGER, -- number of the host call that launched it: events of one call share it
+    correlation INTEGER, -- the profiler's correlation id
+    scope_number INTEGER, -- number in event_scope: annotations and modules around its launch; NULL for none
+    sample_number INTEGER REFERENCES sample (number), -- sample that it is part of
+    repetition_index INTEGER, -- repetition of that sample
+    PRIMARY KEY (timeline_number, sequence)
+) STRICT, WITHOUT ROWID;
+CREATE INDEX traced_event_by_kind ON traced_event (kind_number);
+CREATE INDEX traced_event_by_sample ON traced_event (sample_number, repetition_index) WHERE sample_number IS NOT NULL;
 
 
 -- Whole training steps and what was predicted for them --------------------------------------------------------------
@@ -661,3 +739,229 @@ GROUP BY
     unrecognised_kernel.trace_id, unrecognised_kernel.host_operator, unrecognised_kernel.name,
     unrecognised_kernel.category, unrecognised_kernel.reason
 ORDER BY total_us DESC;
+
+CREATE VIEW trace_event AS -- What ran in the traces, in plain columns: one row per kernel, copy or fill.
+SELECT
+    trace.rank,
+    traced_step.name AS step,
+    event_kind.name,
+    event_kind.class, -- compute, communication or memory (copies and fills)
+    traced_event.start_ns / 1e3 AS start_us, -- from the start of the trace
+    traced_event.duration_ns / 1e3 AS duration_us,
+    traced_event.exposed_ns / 1e3 AS exposed_us, -- while no class before its own ran: compute, communication, memory
+    traced_event.idle_ns / 1e3 AS idle_us, -- while the device ran nothing before it
+    traced_event.late_ns / 1e3 AS late_us, -- the part of idle_us before its launch
+    traced_event.launch_ns / 1e3 AS launch_us, -- from the start of the trace
+    traced_event.device,
+    traced_event.stream,
+    event_kind.category,
+    event_kind.host_operator,
+    event_kind.shapes,
+    event_scope.name AS scope, -- annotations and modules around the launch
+    event_kind.direction,
+    event_kind.operator,
+    event_kind.role,
+    event_kind.dtype,
+    event_kind.vector,
+    event_kind.reason, -- why it is part of no operator
+    event_kind.batch,
+    event_kind.m,
+    event_kind.k,
+    event_kind.n,
+    event_kind.collective,
+    event_kind.group_ranks,
+    event_kind.group_size,
+    event_kind.message_bytes,
+    traced_event.call, -- events of one host call share it
+    traced_event.correlation,
+    traced_event.sequence,
+    traced_event.step AS step_index,
+    traced_event.sample_number,
+    traced_event.repetition_index,
+    timeline.trace_id,
+    trace.run_id
+FROM traced_event
+JOIN event_kind ON event_kind.number = traced_event.kind_number
+JOIN timeline ON timeline.number = traced_event.timeline_number
+JOIN trace ON trace.id = timeline.trace_id
+LEFT JOIN traced_step
+    ON traced_step.timeline_number = traced_event.timeline_number AND traced_step.step = traced_event.step
+LEFT JOIN event_scope ON event_scope.number = traced_event.scope_number;
+
+CREATE VIEW step_time AS -- Where does a step's time go? Every instant of the device once, per trace and step.
+SELECT
+    rank,
+    step, -- NULL: launched outside of the steps that the trace marks
+    round(sum(exposed_us + idle_us) / 1e3, 3) AS device_ms, -- the parts below
+    round(sum(iif(class = 'compute', exposed_us, 0)) / 1e3, 3) AS compute_ms,
+    round(sum(iif(class = 'communication', exposed_us, 0)) / 1e3, 3) AS exposed_communication_ms, -- without compute
+    round(sum(iif(class = 'memory', exposed_us, 0)) / 1e3, 3) AS memory_ms, -- copies and fills alone
+    round(sum(idle_us) / 1e3, 3) AS idle_ms, -- the three causes below
+    round(sum(late_us) / 1e3, 3) AS idle_host_ms, -- before the launch of what ends it: the host was late
+    round(sum(idle_us - late_us) / 1e3, 3) AS idle_waiting_ms, -- launched, but waiting (events, other streams, latency)
+    round(sum(iif(late_us IS NULL, idle_us, 0)) / 1e3, 3) AS idle_unknown_ms, -- its launch was not recorded
+    round(sum(iif(class = 'communication', duration_us, 0)) / 1e3, 3) AS communication_ms, -- exposed or not
+    round(
+        100 - 100.0 * sum(iif(class = 'communication', exposed_us, 0))
+        / nullif(sum(iif(class = 'communication', duration_us, 0)), 0), 1
+    ) AS overlapped_percent, -- of communication_ms, behind compute or other communication
+    count(*) AS events,
+    step_index,
+    trace_id,
+    run_id
+FROM trace_event
+GROUP BY trace_id, step_index;
+
+CREATE VIEW kernel_time AS -- Which kernels take the time? Per trace and kernel, every instant once.
+SELECT
+    rank,
+    name AS kernel,
+    class,
+    count(*) AS launches,
+    round(sum(duration_us), 3) AS total_us,
+    round(avg(duration_us), 3) AS mean_us,
+    max(duration_us) AS max_us,
+    round(sum(exposed_us), 3) AS exposed_us, -- sum over all kernels: the time in which the device is busy
+    round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (PARTITION BY trace_id), 2) AS percent_of_busy,
+    trace_id,
+    run_id
+FROM trace_event
+GROUP BY trace_id, name, class;
+
+CREATE VIEW host_operator_time AS -- Which operators of the framework take the time? Per trace and direction.
+SELECT
+    rank,
+    host_operator,
+    direction,
+    class,
+    count(DISTINCT call) AS calls,
+    count(*) AS launches,
+    round(sum(duration_us), 3) AS total_us,
+    round(sum(exposed_us), 3) AS exposed_us,
+    round(100.0 * sum(exposed_us) / sum(sum(exposed_us)) OVER (PARTITION BY trace_id), 2) AS percent_of_busy,
+    trace_id,
+    run_id
+FROM trace_event
+GROUP BY trace_id, host_operator, direction, class;
+
+CREATE VIEW product_rate AS -- How fast are matrix products, and what limits them? All with shapes, recognised or not.
+SELECT
+    rank,
+    host_operator,
+    batch,
+    m,
+    k,
+    n,
+    per_call.dtype,
+    count(*) AS calls,
+    round(avg(time_us), 3) AS mean_us, -- of the kernels of a call; the rates below are at this time
+    round(min(time_us), 3) AS min_us,
+    round(flops / avg(time_us) / 1e6, 3) AS teraflops_per_s, -- at mean_us
+    round(least_bytes / avg(time_us) / 1e6, 3) AS terabytes_per_s, -- at mean_us, each matrix moved once
+    round(100.0 * flops / avg(time_us) * 1e6 / device_peak.flops_per_s, 1) AS percent_of_peak, -- at mean_us; above 100 where float32 ran as TF32
+    round(flops / least_bytes, 1) AS flops_per_byte,
+    CASE
+        WHEN flops / least_bytes * device_peak.memory_bytes_per_s < device_peak.flops_per_s THEN 'memory'
+        WHEN device_peak.flops_per_s IS NOT NULL THEN 'compute'
+    END AS bound, -- of the roofline: which limit is the nearer one; NULL: no published peak
+    round(
+        100.0 / avg(time_us) * 1e6
+        * max(flops / device_peak.flops_per_s, least_bytes / device_peak.memory_bytes_per_s), 1
+    ) AS percent_of_roofline, -- at mean_us
+    round(sum(time_us), 3) AS total_us,
+    trace_id,
+    per_call.run_id
+FROM (
+    SELECT
+        rank, host_operator, batch, m, k, n, dtype, trace_id, run_id,
+        sum(duration_us) AS time_us,
+        2.0 * batch * m * k * n AS flops,
+        1.0 * batch * (m * k + k * n + m * n)
+        * CASE WHEN dtype = 'float64' THEN 8 WHEN dtype = 'float32' THEN 4 WHEN dtype LIKE '%8%' THEN 1 ELSE 2 END
+            AS least_bytes
+    FROM trace_event
+    WHERE m IS NOT NULL
+    GROUP BY trace_id, coalesce(call, -1 - sequence)
+) AS per_call
+JOIN run ON run.id = per_call.run_id
+JOIN hardware ON hardware.id = run.compute_id
+LEFT JOIN device_peak ON device_peak.device_name = hardware.device_name AND device_peak.dtype = per_call.dtype
+GROUP BY trace_id, host_operator, batch, m, k, n, per_call.dtype;
+
+CREATE VIEW collective_rate AS -- How fast are collectives, by kind, group and size?
+SELECT
+    rank,
+    collective,
+    group_size,
+    group_ranks,
+    message_bytes, -- as nccl-tests count them
+    dtype,
+    count(*) AS calls,
+    round(avg(duration_us), 3) AS mean_us,
+    round(min(duration_us), 3) AS min_us, -- the call that waited least for other ranks
+    round(factor * message_bytes / avg(duration_us) / 1e3, 3) AS bus_gb_per_s, -- bus bandwidth at mean_us
+    round(factor * message_bytes / min(duration_us) / 1e3, 3) AS best_bus_gb_per_s, -- bus bandwidth at min_us
+    round(sum(duration_us), 3) AS total_us,
+    round(sum(exposed_us), 3) AS exposed_us,
+    trace_id,
+    run_id
+FROM (
+    SELECT
+        *,
+        CASE
+            WHEN collective LIKE '%all%reduce%' OR collective = 'allreduce' THEN 2.0 * (group_size - 1) / group_size
+            WHEN collective LIKE '%gather%' OR collective LIKE '%scatter%' OR collective LIKE '%to_all%'
+                THEN 1.0 * (group_size - 1) / group_size
+            ELSE 1.0
+        END AS factor -- of nccl-tests, PERFORMANCE.md
+    FROM trace_event
+    WHERE class = 'communication'
+)
+GROUP BY trace_id, collective, group_size, group_ranks, message_bytes, dtype;
+
+CREATE VIEW rank_time AS -- Which rank is slow? Ranks of a run side by side, per step; behind_ms is against the fastest.
+SELECT
+    run_id,
+    step,
+    rank,
+    device_ms,
+    compute_ms,
+    round(compute_ms - min(compute_ms) OVER same_step, 3) AS behind_ms, -- compute above that of the fastest rank
+    communication_ms, -- the slow rank waits least
+    exposed_communication_ms,
+    memory_ms,
+    idle_host_ms,
+    idle_ms,
+    row_number() OVER (PARTITION BY run_id, step ORDER BY compute_ms + idle_host_ms DESC) = 1 AS is_straggler,
+    trace_id
+FROM step_time
+WINDOW same_step AS (PARTITION BY run_id, step);
+
+CREATE VIEW stream_idle AS -- Why is a stream idle? Per trace and stream, the gaps before its events by cause.
+SELECT
+    rank,
+    device,
+    stream,
+    count(*) AS events,
+    round(sum(duration_us) / 1e3, 3) AS busy_ms,
+    round(sum(gap_us) / 1e3, 3) AS idle_ms, -- the causes below
+    round(sum(iif(gap_us > 0 AND launch_us > before_us, gap_us, 0)) / 1e3, 3) AS host_ms, -- launched in the gap
+    round(sum(iif(launch_us <= before_us, gap_us, 0)) / 1e3, 3)
+        AS waiting_ms, -- launched before the gap: waits for another stream, an event, a rank
+    round(sum(iif(launch_us IS NULL, gap_us, 0)) / 1e3, 3) AS unknown_ms, -- its launch was not recorded
+    trace_id,
+    run_id
+FROM (
+    SELECT
+        *,
+        coalesce(max(start_us - before_us, 0.0), 0.0) AS gap_us
+    FROM (
+        SELECT
+            rank, device, stream, start_us, duration_us, launch_us, trace_id, run_id,
+            lag(start_us + duration_us) OVER (
+                PARTITION BY trace_id, device, stream ORDER BY sequence
+            ) AS before_us
+        FROM trace_event
+    )
+)
+GROUP BY trace_id, device, stream;

@@ -32,6 +32,7 @@ _LONGEST_NAME = 60
     show_default=True,
     help="Refuse a trace that unpacks to more.",
 )
+@click.option("--partial", is_flag=True, help="Read a trace that is cut off up to there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def ingest(
     traces: tuple[Path, ...],
@@ -39,6 +40,7 @@ def ingest(
     site: str,
     gpus_per_node: int | None,
     max_size_gib: float,
+    partial: bool,
     as_json: bool,
 ) -> None:
     """Add PyTorch-profiler traces of real runs to a database: kernels, and operators where recognisable.
@@ -55,6 +57,7 @@ def ingest(
         site=site,
         gpus_per_node=gpus_per_node or 0,
         max_bytes=int(max_size_gib * 2**30),
+        is_partial=partial,
     )
     if as_json:
         click.echo(json.dumps(_document(done), indent=2))
@@ -95,6 +98,8 @@ def _print_files(new: Sequence[Ingested]) -> None:
     for one in new:
         if one.trace is not None and not one.trace.kernel_count:
             click.echo(f"{one.path.name}: holds no kernel, only what the host did")
+        for note in one.notes:
+            click.echo(f"{one.path.name}: {note}")
 
 
 def _print_operators(new: Sequence[Ingested]) -> None:
@@ -153,6 +158,7 @@ def _file_document(one: Ingested) -> dict[str, object]:
         "added": True,
         "run_id": trace.run_id,
         "device": one.device,
+        "notes": list(one.notes),
         "rank": trace.rank,
         "world_size": trace.world_size,
         "events": trace.event_count,

@@ -29,6 +29,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         ),
         "import": Verb("import_", "import_", "store", "Import others' measurements into a database."),
         "ingest": Verb("ingest", "ingest", "collector", "Add profiler traces of real runs to a database."),
+        "trace": Verb("trace", "trace", "collector", "Ask traces of real runs where a step's time goes."),
         "db": Verb("db", "db", "store", "Look into, verify, merge, compare and share databases."),
         "hardware": Verb("hardware", "hardware", "", "List the hardware whose measurements ship."),
         "fabric": Verb("fabric", "fabric", "", "Describe what connects devices, and show collectives on it."),

@@ -1,11 +1,20 @@
-"""Write docs/sql.md: every question of store/questions.py with its answer from tests/data/small.db (`make docs`)."""
+"""Write docs/sql.md: every question of store/questions.py with its answer from tests/data/small.db, and of made-up
+traces (`make docs`).
+"""
 
+import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from kernelcast.cli.tables import text_table
 from kernelcast.store.querying import answer
-from kernelcast.store.questions import QUESTIONS, Question
+from kernelcast.store.question import Question
+from kernelcast.store.questions import QUESTIONS
 from kernelcast.store.schema_comments import documented
+from kernelcast.store.trace_questions import TRACE_QUESTIONS
+
+sys.path.insert(0, str(Path(__file__).parent))
+import example_traces
 
 ROOT = Path(__file__).resolve().parent.parent
 DATABASE = ROOT / "tests" / "data" / "small.db"
@@ -28,6 +37,14 @@ that it was measured for, or none.
 
 """
 
+_TRACES = """
+# Questions to traces
+
+`kernelcast ingest` stores everything that ran in a trace, event by event (ingesting.md). The answers below are those of
+a made-up run of two ranks on H100s (`docs/example_traces.py`): rank 1 computes a quarter slower, and the last
+all-reduce of a step is exposed. Views have a row per trace; `trace_id` and `run_id` select one, `real_run` lists them.
+"""
+
 _END = """\
 
 ## Traces that outgrow one file
@@ -45,12 +62,13 @@ LIMIT 5;
 """
 
 
-def page(database: Path = DATABASE) -> str:
-    """The whole page."""
-    contents = "".join(f"- [{q.title}](#{_anchor(q.title)})\n" for q in QUESTIONS)
+def page(database: Path, traces: Path) -> str:
+    """The whole page, from a database of measurements and one of traces."""
+    contents = "".join(f"- [{q.title}](#{_anchor(q.title)})\n" for q in (*QUESTIONS, *TRACE_QUESTIONS))
     tables = f"## Tables and views\n\n| name | what it holds |\n|---|---|\n{_all_tables()}"
     questions = "".join(_section(question, database) for question in QUESTIONS)
-    return f"{_BEGIN}{contents}\n{questions}\n{tables}{_END}"
+    of_traces = "".join(_section(question, traces) for question in TRACE_QUESTIONS)
+    return f"{_BEGIN}{contents}\n{questions}{_TRACES}{of_traces}\n{tables}{_END}"
 
 
 def _all_tables() -> str:
@@ -70,5 +88,6 @@ def _section(question: Question, database: Path) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
-    print(f"{PAGE.relative_to(ROOT)}: {len(QUESTIONS)} questions")
+    with TemporaryDirectory() as folder:
+        PAGE.write_text(page(DATABASE, example_traces.database(Path(folder))), encoding="utf-8")
+    print(f"{PAGE.relative_to(ROOT)}: {len(QUESTIONS) + len(TRACE_QUESTIONS)} questions")

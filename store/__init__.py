@@ -10,12 +10,14 @@ from kernelcast.store.records import Kernel, Repetition, Sample, Status
 from kernelcast.store.runs import KERNELCAST_COLLECTOR, Run, Source
 from kernelcast.store.statistics import middle_five_mean_us, percentile, quiet_us, spread
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
+from kernelcast.store.timelines import EventKind, Timeline, TracedEvent, TracedStep
 from kernelcast.store.traces import IngestedTrace, TracedRun, UnrecognisedKernels
 
 __all__ = [
     "DEFAULT_MAX_SIZE_BYTES",
     "KERNELCAST_COLLECTOR",
     "Database",
+    "EventKind",
     "FabricRow",
     "HardwareRow",
     "IngestedTrace",
@@ -32,7 +34,10 @@ __all__ = [
     "SoftwareRow",
     "Source",
     "Status",
+    "Timeline",
+    "TracedEvent",
     "TracedRun",
+    "TracedStep",
     "UnrecognisedKernels",
     "check_database",
     "dataset_digest",

@@ -13,6 +13,7 @@ from kernelcast.store.rows import CONTENT_TABLES, row_problem, rows
 from kernelcast.store.sample_rows import sample_problem, stored_samples
 from kernelcast.store.schema_differences import schema_differences
 from kernelcast.store.sqlite_errors import explanation, reported
+from kernelcast.store.timelines import stored_timelines
 
 _MOST_OF_ONE_KIND = 100  # a wholly damaged file must not print a line per row
 
@@ -98,5 +99,7 @@ def _problems(connection: sqlite3.Connection, table: str) -> Iterator[tuple[str,
     """The id of every row, and what is wrong with the row, or None."""
     if table == "sample":
         return ((sample.id, sample_problem(sample)) for sample in stored_samples(connection))
+    if table == "timeline":
+        return ((timeline_id, problem) for timeline_id, _, problem in stored_timelines(connection))
     found = rows(connection, f"SELECT * FROM {table} ORDER BY id")
     return ((row["id"], row_problem(table, row)) for row in found)

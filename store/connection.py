@@ -15,6 +15,7 @@ from kernelcast.store.database_file import (
     read_header,
 )
 from kernelcast.store.migrations import SCHEMA_VERSION, migrate, schema_version
+from kernelcast.store.peaks import peaks_are_current, write_peaks
 from kernelcast.store.schema_differences import foreign_objects, schema_differences
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.write import operators_are_current, write_operators
@@ -151,9 +152,10 @@ def _prepare(path: Path, connection: sqlite3.Connection, *, read_only: bool) -> 
         connection.execute("PRAGMA journal_mode = WAL")
         migrate(connection)
     _refuse(path, schema_differences(connection))
-    if not read_only and not operators_are_current(connection):
+    if not read_only and not (operators_are_current(connection) and peaks_are_current(connection)):
         with transaction(connection):
             write_operators(connection)
+            write_peaks(connection)
 
 
 def _refuse(path: Path, differences: list[str]) -> None:

@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.store.peaks import write_peaks
 from kernelcast.store.rows import CONTENT_TABLES, insert, row_problem, rows
 from kernelcast.store.sample_rows import SampleWriter, sample_problem, stored_samples
 from kernelcast.store.sqlite_errors import explanation, reported
+from kernelcast.store.timelines import stored_timelines, write_timeline
 
 # Columns that are worded by the version that wrote them and are no part of an id.
 _WORDING = {"description"}
@@ -50,14 +52,10 @@ def copy_content(
     copy, selection = _Copy(source, target, source_path, target_path), selection or Selection()
     with reported(source_path):
         copy.operators()
-        return Counter(
-            {
-                table: copy.samples(*selection.of(table))
-                if table == "sample"
-                else copy.rows(table, *selection.of(table))
-                for table in CONTENT_TABLES
-            }
-        )
+        added = Counter({table: copy.of(table, *selection.of(table)) for table in CONTENT_TABLES})
+    with reported(target_path):
+        write_peaks(target)
+    return added
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +76,26 @@ class _Copy:
                     f"{self.source_path}: operator {row['name']}: found features {row['features']}, "
                     f"expected {there['features']}; nothing was stored"
                 )
+
+    def of(self, table: str, where: str, parameters: Sequence[Any]) -> int:
+        """Add the selected rows of a content table; answers how many were new."""
+        match table:
+            case "sample":
+                return self.samples(where, parameters)
+            case "timeline":
+                return self.timelines(where, parameters)
+            case _:
+                return self.rows(table, where, parameters)
+
+    def timelines(self, where: str, parameters: Sequence[Any]) -> int:
+        """Add timelines with their steps and events; answers how many were new."""
+        added = 0
+        for timeline_id, timeline, problem in stored_timelines(self.source, where, parameters):
+            if problem is not None:
+                raise self._corrupt("timeline", timeline_id, problem)
+            with self._writing("timeline"):
+                added += write_timeline(self.target, timeline)
+        return added
 
     def rows(self, table: str, where: str, parameters: Sequence[Any]) -> int:
         """Add the rows of one table; answers how many were new."""

@@ -14,11 +14,13 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.store import read, write
 from kernelcast.store.connection import connect, snapshot, transaction
 from kernelcast.store.database_file import check_file, check_size, create_file
+from kernelcast.store.peaks import write_peaks
 from kernelcast.store.records import Sample, Status
 from kernelcast.store.rows import content_tables_digest, row_counts
 from kernelcast.store.runs import Run
 from kernelcast.store.sqlite_errors import reported
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
+from kernelcast.store.timelines import write_timeline
 from kernelcast.store.traces import IngestedTrace, TracedRun
 
 
@@ -161,6 +163,9 @@ class Database:
                     for record in (trace, *unrecognised):
                         write.write_record(connection, record)
                 added += write.write_samples(connection, traced.samples)
+                for timeline in traced.timelines:
+                    write_timeline(connection, timeline)
+            write_peaks(connection)
         return added
 
     # Reading

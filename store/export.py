@@ -57,6 +57,7 @@ class Subset:
             conditions[table] = ("0", ()) if self.operators else self._condition(table)
         where, parameters = conditions["trace"]
         conditions["unrecognised_kernel"] = (f"trace_id IN (SELECT id FROM trace WHERE {where})", parameters)
+        conditions["timeline"] = conditions["unrecognised_kernel"]
         where, parameters = conditions["step"]
         conditions["prediction"] = (f"step_id IN (SELECT id FROM step WHERE {where})", parameters)
         conditions["predictor"] = self._condition(
@@ -187,6 +188,7 @@ def _texts(connection: sqlite3.Connection) -> dict[str, list[str]]:
         "model names": "SELECT DISTINCT model_name FROM step WHERE model_name <> '' ORDER BY 1",
         "failure reasons": "SELECT DISTINCT reason FROM sample WHERE reason <> ''"
         " UNION SELECT reason FROM step WHERE reason <> '' ORDER BY 1",
+        "annotations and modules": "SELECT name FROM event_scope ORDER BY 1",
         "process groups": "SELECT DISTINCT process_groups FROM trace WHERE process_groups <> '[]' ORDER BY 1",
     }
     found = {name: [row[0] for row in connection.execute(sql)] for name, sql in questions.items()}

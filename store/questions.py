@@ -1,22 +1,6 @@
 """Frequent questions to a database, in SQL, as docs/sql.md and `kernelcast db serve` show them."""
 
-from dataclasses import dataclass
-from textwrap import dedent
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """A question, what its answer means, and the SQL that answers it."""
-
-    name: str  # in addresses
-    title: str
-    explanation: str
-    sql: str
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "explanation", " ".join(dedent(self.explanation).split()))
-        object.__setattr__(self, "sql", dedent(self.sql).strip())
-
+from kernelcast.store.question import Question
 
 QUESTIONS = (
     Question(

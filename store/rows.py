@@ -22,11 +22,12 @@ from kernelcast.store.traces import IngestedTrace, UnrecognisedKernels
 
 Row = dict[str, Any]
 
-# Tables whose rows have ids, referenced rows first. `operator` and `kernel_name` are dictionaries; `sample_flag`,
-# `repetition` and `kernel` are part of their sample.
+# Tables whose rows have ids, referenced rows first. `operator`, `kernel_name`, `event_kind`, `event_scope` and
+# `device_peak` are dictionaries; `sample_flag`, `repetition` and `kernel` are part of their sample, `traced_step` and
+# `traced_event` of their timeline.
 CONTENT_TABLES = (
-    "hardware", "fabric", "software", "source", "run", "run_note", "sample", "trace", "unrecognised_kernel", "step",
-    "prediction", "predictor",
+    "hardware", "fabric", "software", "source", "run", "run_note", "sample", "trace", "unrecognised_kernel", "timeline",
+    "step", "prediction", "predictor",
 )  # fmt: skip
 
 FINGERPRINTS: Mapping[str, type[ComputeFingerprint | FabricFingerprint | SoftwareFingerprint]] = {
@@ -168,8 +169,8 @@ def content_tables_digest(connection: sqlite3.Connection) -> str:
 
 
 def row_counts(connection: sqlite3.Connection) -> dict[str, int]:
-    """Rows per content table, then of flags, repetitions and kernels."""
+    """Rows per content table, then of flags, repetitions, kernels, and of steps and events of timelines."""
     return {
         table: int(connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0])
-        for table in (*CONTENT_TABLES, "sample_flag", "repetition", "kernel")
+        for table in (*CONTENT_TABLES, "sample_flag", "repetition", "kernel", "traced_step", "traced_event")
     }

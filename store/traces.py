@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import UsageError
 from kernelcast.store.canonical import dataclass_digest, plain_mapping, rounded_us, utc_moment
 from kernelcast.store.records import Sample
 from kernelcast.store.runs import Run
+
+if TYPE_CHECKING:
+    from kernelcast.store.timelines import Timeline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,3 +87,4 @@ class TracedRun:
     software: SoftwareFingerprint
     samples: Sequence[Sample]
     traces: Sequence[tuple[IngestedTrace, Sequence[UnrecognisedKernels]]]
+    timelines: Sequence["Timeline"] = ()

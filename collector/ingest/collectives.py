@@ -17,7 +17,6 @@ _NAMES: Mapping[str, str] = MappingProxyType(
         "send": "point_to_point", "recv": "point_to_point",
     }
 )  # fmt: skip
-COMMUNICATION_CALL = "record_param_comms"
 _NOT_RECORDED = Unclear("a collective whose size and group were not recorded")
 _UNEVEN = Unclear("an all-to-all that may send more to one process than to another")
 _LAYOUT = Unclear("a collective whose group's layout on nodes is not known (--gpus-per-node)")

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kernelcast.collector.ingest.collectives import COMMUNICATION_CALL, collective, gloo_collective
+from kernelcast.collector.ingest.collectives import collective, gloo_collective
 from kernelcast.collector.ingest.points import NO_OPERATOR, Point, Unclear
 from kernelcast.collector.ingest.recognise import RECOGNISED, Surroundings, recognised
 from kernelcast.collector.traces.arguments import Arguments, arguments_of, whole
@@ -32,7 +32,7 @@ _ACCUMULATION = "AccumulateGrad"
 _NO_DURATION = Unclear("took no time")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Piece:
     """One kernel (on a CPU: one call with time of its own, `duration_us`, inside of `end_us − start_us`)."""
 
@@ -43,6 +43,10 @@ class Piece:
     end_us: float
     stream: int
     call: int | None  # index of the call on the host
+    device: int = 0
+    launch_us: float | None = None
+    correlation: int | None = None
+    occurrence: "Occurrence | None" = None  # that it is part of
 
 
 @dataclass(slots=True)
@@ -51,6 +55,8 @@ class Occurrence:
 
     pieces: list[Piece] = field(default_factory=list)
     is_overlapped: bool = False  # kernels of other streams ran meanwhile
+    kind: "Kind | None" = None  # None: it took no time, and is part of nothing
+    index: int = 0  # among the occurrences of its kind, by start
 
     @property
     def start_us(self) -> float:
@@ -68,6 +74,16 @@ _Place = tuple[Point | Unclear, int, Direction]
 """What a kernel is part of: the point, the number of its occurrence, and the direction."""
 
 
+class Placed(NamedTuple):
+    """A kernel, and what it is part of; `described` is what was recorded about a collective."""
+
+    piece: Piece
+    found: Point | Unclear
+    instance: int
+    direction: Direction
+    described: Arguments | None = None
+
+
 class Left(NamedTuple):
     """One kind of kernel that is in no occurrence; `shapes` are of the inputs of `host_operator`."""
 
@@ -83,6 +99,9 @@ class Left(NamedTuple):
 class Extracted:
     """What a trace holds. Counts and times (µs) are of kernels."""
 
+    tree: CallTree
+    is_device: bool = True
+    pieces: Sequence[Placed] = ()  # every kernel, by start
     points: dict[Kind, list[Occurrence]] = field(default_factory=lambda: defaultdict(list))  # by start time
     left: dict[Left, tuple[int, float]] = field(default_factory=dict)
     count: int = 0
@@ -99,8 +118,10 @@ def extract(trace: Trace, gpus_per_node: int) -> Extracted:
     if on_device := trace.of_category(*DEVICE_CATEGORIES):
         return _added_up(tree, list(_device_pieces(tree, on_device, gpus_per_node)), is_device=True)
     if _ran_elsewhere(trace, tree):
-        return Extracted()
-    return _added_up(tree, list(_cpu_pieces(tree, trace, gpus_per_node)), is_device=False)
+        return Extracted(tree)
+    # Gloo's collectives come after the calls.
+    pieces = sorted(_cpu_pieces(tree, trace, gpus_per_node), key=lambda placed: placed.piece.start_us)
+    return _added_up(tree, pieces, is_device=False)
 
 
 def _ran_elsewhere(trace: Trace, tree: CallTree) -> bool:
@@ -109,9 +130,7 @@ def _ran_elsewhere(trace: Trace, tree: CallTree) -> bool:
     return bool(tree.launches) or annotated or trace.distributed.get("backend") == "nccl"
 
 
-def _device_pieces(
-    tree: CallTree, kernels: Iterable[Event], gpus_per_node: int
-) -> Iterator[tuple[Piece, _Place]]:
+def _device_pieces(tree: CallTree, kernels: Iterable[Event], gpus_per_node: int) -> Iterator[Placed]:
     operators = _Operators(tree)
     for number, event in enumerate(kernels):
         arguments = arguments_of(event)
@@ -120,33 +139,38 @@ def _device_pieces(
         duration_us = max(event.duration_us, 0.0)
         end_us = event.start_us + duration_us
         piece = Piece(event.name, event.category, event.start_us, duration_us, end_us, stream, call)
+        piece.device = whole(arguments.device) or 0
+        piece.correlation = whole(arguments.correlation)
+        launch = None if piece.correlation is None else tree.launches.get(piece.correlation)
+        piece.launch_us = None if launch is None else launch.start_us
         if event.category == "kernel" and "nccl" in event.name.lower():
             described = arguments if isinstance(arguments.collective, str) else _described(tree, call)
-            yield piece, (collective(described or arguments, gpus_per_node), -1 - number, Direction.ONCE)
+            found = collective(described or arguments, gpus_per_node)
+            yield Placed(piece, found, -1 - number, Direction.ONCE, described)
         else:
-            yield piece, operators.place(call)
+            yield Placed(piece, *operators.place(call))
 
 
 def _described(tree: CallTree, call: int | None) -> Arguments | None:
     """The arguments of the call that describes a collective, where they are not the kernel's own."""
-    around = tree.ancestors(call)
-    return next((tree.arguments[i] for i in around if tree.calls[i].name == COMMUNICATION_CALL), None)
+    around = None if call is None else tree.communication[call]
+    return None if around is None else tree.arguments[around]
 
 
-def _cpu_pieces(tree: CallTree, trace: Trace, gpus_per_node: int) -> Iterator[tuple[Piece, _Place]]:
+def _cpu_pieces(tree: CallTree, trace: Trace, gpus_per_node: int) -> Iterator[Placed]:
     """The calls of a CPU that have time of their own, and the collectives of gloo's threads."""
     operators, threads = _Operators(tree), dict[str, int]()
     for index, (event, own_us) in enumerate(zip(tree.calls, tree.self_times_us, strict=True)):
         stream = threads.setdefault(tree.threads[index], len(threads))
         if own_us >= RESOLUTION_US:
-            yield _piece_of(event, own_us, stream, index), operators.place(index)
+            yield Placed(_piece_of(event, own_us, stream, index), *operators.place(index))
     only = _only_group(trace.distributed.get("pg_config"))
     for number, event in enumerate(trace.of_category(ANNOTATION_CATEGORY)):
         if event.name.startswith("gloo:"):
             stream = threads.setdefault(event.thread, len(threads))
             found = gloo_collective(event.name, arguments_of(event), only, gpus_per_node)
             piece = _piece_of(event, max(event.duration_us, 0.0), stream, None)
-            yield piece, (found, -1 - number, Direction.ONCE)
+            yield Placed(piece, found, -1 - number, Direction.ONCE)
 
 
 def _piece_of(event: Event, own_us: float, stream: int, call: int | None) -> Piece:
@@ -199,12 +223,13 @@ class _Operators:
         return self._found[outermost], outermost, direction
 
 
-def _added_up(tree: CallTree, pieces: Sequence[tuple[Piece, _Place]], *, is_device: bool) -> Extracted:
+def _added_up(tree: CallTree, pieces: Sequence[Placed], *, is_device: bool) -> Extracted:
     """All pieces in their places; on a device, streams run at the same time."""
-    done = Extracted()
+    tree.forget_launches()  # every kernel has its call by now
+    done = Extracted(tree, is_device, pieces)
     occurrences: dict[tuple[int, Direction], tuple[Kind, Occurrence]] = {}
     left: list[tuple[Piece, str]] = []
-    for piece, (found, instance, direction) in pieces:
+    for piece, found, instance, direction, _ in pieces:
         done.count += 1
         done.total_us += piece.duration_us
         if piece.call is not None:
@@ -213,13 +238,15 @@ def _added_up(tree: CallTree, pieces: Sequence[tuple[Piece, _Place]], *, is_devi
         if isinstance(found, Unclear):
             left.append((piece, found.reason))
         else:
-            new = (found, direction), Occurrence()
-            occurrences.setdefault((instance, direction), new)[1].pieces.append(piece)
-    streams = _Streams([piece for piece, _ in pieces]) if is_device else None
+            kind = (found, direction)
+            piece.occurrence = occurrences.setdefault((instance, direction), (kind, Occurrence()))[1]
+            piece.occurrence.pieces.append(piece)
+    streams = _Streams([placed.piece for placed in pieces]) if is_device else None
     for kind, occurrence in occurrences.values():
         if occurrence.end_us <= occurrence.start_us:
             left += [(piece, _NO_DURATION.reason) for piece in occurrence.pieces]
             continue
+        occurrence.kind = kind
         occurrence.is_overlapped = streams is not None and streams.overlap(occurrence)
         occurrence.pieces.sort(key=lambda piece: piece.start_us)
         done.points[kind].append(occurrence)
@@ -227,6 +254,8 @@ def _added_up(tree: CallTree, pieces: Sequence[tuple[Piece, _Place]], *, is_devi
         done.recognised_us += sum(piece.duration_us for piece in occurrence.pieces)
     for of_kind in done.points.values():
         of_kind.sort(key=lambda occurrence: occurrence.start_us)
+        for index, occurrence in enumerate(of_kind):
+            occurrence.index = index
     for piece, reason in left:
         key = _left_key(tree, piece, reason)
         count, total_us = done.left.get(key, (0, 0.0))

@@ -2,13 +2,20 @@
 
 from collections import Counter
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any
 
 from kernelcast.collector.traces.arguments import arguments_of, whole
 from kernelcast.collector.traces.kineto import DEVICE_CATEGORIES, LAUNCH_CATEGORIES, Trace
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 
-_UNKNOWN_CPU, _UNKNOWN_GPU = "unknown CPU", "unknown GPU"
+_UNKNOWN = MappingProxyType(
+    {"cpu": "unknown CPU", "cuda": "unknown GPU", "rocm": "unknown GPU", "accelerator": "unknown accelerator"}
+)
+# What the profiler's categories of other devices begin with.
+_FOREIGN = ("mtia", "xpu", "hpu", "privateuse1")
+# Drivers reserve some memory: what is missing to the next multiple of 4 GiB, up to this part of it, is theirs.
+_MEMORY_STEP_GIB, _LARGEST_RESERVED = 4, 0.03
 _YEAR_2000_NS = 946_684_800 * 10**9
 _YEAR_2200_NS = 7_258_118_400 * 10**9
 
@@ -18,22 +25,44 @@ def compute_of(trace: Trace) -> ComputeFingerprint:
     used: Counter[int | None] = Counter(
         whole(arguments_of(event).device) for event in trace.of_category(*DEVICE_CATEGORIES)
     )
-    on_device = bool(used) or bool(trace.device_properties) or bool(trace.of_category(*LAUNCH_CATEGORIES))
-    if not on_device and trace.distributed.get("backend") != "nccl":
-        return ComputeFingerprint(kind="cpu", device_name=_UNKNOWN_CPU)
     number = used.most_common(1)[0][0] if used else None
     listed = {whole(entry.get("id")): entry for entry in trace.device_properties}
     device = listed.get(number) or next(iter(trace.device_properties), {})
     name = _text(device.get("name"))
-    is_rocm = bool(trace.hip_runtime_version) or name.startswith("AMD ")
+    kind = _kind(trace, name, has_kernels=bool(used))
+    if kind == "cpu":
+        return ComputeFingerprint(kind=kind, device_name=_UNKNOWN[kind])
     major, minor = whole(device.get("computeMajor")), whole(device.get("computeMinor"))
     return ComputeFingerprint(
-        kind="rocm" if is_rocm else "cuda",
-        device_name=name or _UNKNOWN_GPU,
+        kind=kind,
+        device_name=name or _UNKNOWN.get(kind, f"unknown {kind.upper()}"),
         compute_capability="" if major is None or minor is None else f"{major}.{minor}",
         multiprocessors=whole(device.get("numSms")) or 0,
-        memory_gib=round((whole(device.get("totalGlobalMem")) or 0) / 2**30),
+        memory_gib=_memory_gib(whole(device.get("totalGlobalMem")) or 0),
     )
+
+
+def _kind(trace: Trace, name: str, *, has_kernels: bool) -> str:
+    """The kind of device: cpu, cuda, rocm, one of `_FOREIGN`, or accelerator where only that much is certain."""
+    categories = {event.category for event in trace.events}
+    if foreign := [kind for kind in _FOREIGN if any(category.startswith(kind) for category in categories)]:
+        return foreign[0]
+    launches = trace.of_category(*LAUNCH_CATEGORIES)
+    is_hip = any(launch.name.startswith("hip") for launch in launches)
+    if trace.hip_runtime_version or is_hip or name.startswith("AMD "):
+        return "rocm"
+    backend = trace.distributed.get("backend")
+    if launches or trace.device_properties or trace.cuda_runtime_version or backend == "nccl":
+        return "cuda"
+    is_elsewhere = isinstance(backend, str) and backend not in ("", "gloo", "mpi", "ucc")
+    return "accelerator" if has_kernels or is_elsewhere else "cpu"
+
+
+def _memory_gib(size_bytes: int) -> int:
+    """Memory as sold: two drivers report sizes of one device that differ by what they reserve."""
+    gib = size_bytes / 2**30
+    above = -(-gib // _MEMORY_STEP_GIB) * _MEMORY_STEP_GIB
+    return int(above) if gib >= above * (1 - _LARGEST_RESERVED) else round(gib)
 
 
 def software_of(trace: Trace) -> SoftwareFingerprint:

@@ -14,6 +14,8 @@ from kernelcast.collector.ingest.machine import (
     recorded_at,
     software_of,
 )
+from kernelcast.collector.ingest.scopes import marks_of
+from kernelcast.collector.ingest.timeline import TraceEvents
 from kernelcast.collector.traces.arguments import whole
 from kernelcast.collector.traces.kineto import Trace, read_trace
 from kernelcast.collector.traces.trace_file import MAX_TRACE_BYTES
@@ -27,6 +29,7 @@ from kernelcast.store import (
     Run,
     Sample,
     Source,
+    Timeline,
     TracedRun,
     UnrecognisedKernels,
 )
@@ -48,18 +51,22 @@ class Ingested:
     samples: tuple[Sample, ...] = ()
     unrecognised: tuple[UnrecognisedKernels, ...] = ()
     device: str = ""
+    notes: tuple[str, ...] = ()  # what was repaired or left out
+    timeline: Timeline | None = None  # None: nothing ran
 
 
 @dataclass(frozen=True, slots=True)
 class _File:
-    """One file, read: all that is needed of it, apart from its events. `trace` has no run yet."""
+    """One file, read. `trace` has no run yet."""
 
     path: Path
+    content: Trace  # only its first event and its marks
     extracted: Extracted
     compute: ComputeFingerprint
     software: SoftwareFingerprint
     gpus_per_node: int
     trace: IngestedTrace
+    notes: tuple[str, ...]
 
     @property
     def job(self) -> tuple[object, ...]:
@@ -75,11 +82,13 @@ def ingest_traces(
     site: str = "",
     gpus_per_node: int = 0,
     max_bytes: int = MAX_TRACE_BYTES,
+    is_partial: bool = False,
 ) -> list[Ingested]:
     """Add traces of real runs to a database, which is made where there is none.
 
     Ranks of one job (same machine, software and world size, each rank once) become one run. A file whose digest the
     database holds already is left out. `gpus_per_node` says how ranks fill nodes, where the traces do not: 0.
+    With `is_partial` a file that is cut off is read up to there.
 
     Raises:
         UsageError: no file.
@@ -91,7 +100,7 @@ def ingest_traces(
     files: list[_File | Path] = []
     for path in paths:
         digest = _digest(path)
-        files.append(path if digest in known else _read(path, digest, gpus_per_node, max_bytes))
+        files.append(path if digest in known else _read(path, digest, gpus_per_node, max_bytes, is_partial))
         known.add(digest)
     done = {path: Ingested(path=path, is_new=False) for path in files if isinstance(path, Path)}
     runs = []
@@ -126,8 +135,8 @@ def _digest(path: Path) -> str:
     return digest.hexdigest()
 
 
-def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int) -> _File:
-    trace = read_trace(path, max_bytes=max_bytes)
+def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int, is_partial: bool) -> _File:
+    trace = read_trace(path, max_bytes=max_bytes, is_partial=is_partial)
     if not trace.events:
         raise DataError(f"{path}: holds no event with a duration, expected a trace of a run")
     gpus_per_node = gpus_per_node or gpus_per_node_of(trace)
@@ -135,10 +144,12 @@ def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int) -> _File:
     found = extract(trace, gpus_per_node)
     return _File(
         path=path,
+        content=replace(trace, events=marks_of(trace)),
         extracted=found,
         compute=compute_of(trace),
         software=software_of(trace),
         gpus_per_node=gpus_per_node,
+        notes=trace.notes,
         trace=IngestedTrace(
             run_id="",
             file_digest=digest,
@@ -213,6 +224,7 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[TracedRun, list[Ingest
         software=first.software,
         samples=tuple(sample for one in ingested for sample in one.samples),
         traces=tuple((one.trace, one.unrecognised) for one in ingested if one.trace),
+        timelines=tuple(one.timeline for one in ingested if one.timeline),
     )
     return traced, ingested
 
@@ -224,20 +236,24 @@ def _ingested(file: _File, run_id: str, fabric: FabricFingerprint | None) -> Ing
         UnrecognisedKernels(trace_id=trace_id, **left._asdict(), kernel_count=count, total_us=total_us)
         for left, (count, total_us) in file.extracted.left.items()
     )
+    kinds = list(file.extracted.points)
+    samples = flagged(
+        [_sample(kind, file.extracted.points[kind], run_id, trace.measured_at) for kind in kinds],
+        file.compute,
+        fabric,
+    )
+    events = TraceEvents(
+        file.content, file.extracted, {kind: one.id for kind, one in zip(kinds, samples, strict=True)}
+    )
     return Ingested(
         path=file.path,
         is_new=True,
         trace=trace,
-        samples=flagged(
-            [
-                _sample(kind, occurrences, run_id, trace.measured_at)
-                for kind, occurrences in file.extracted.points.items()
-            ],
-            file.compute,
-            fabric,
-        ),
+        samples=samples,
         unrecognised=unrecognised,
         device=file.compute.description,
+        notes=file.notes,
+        timeline=Timeline(trace_id, events.steps, events) if trace.kernel_count else None,
     )
 
 

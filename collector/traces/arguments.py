@@ -2,19 +2,21 @@
 
 from collections.abc import Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from kernelcast.collector.traces.kineto import Event
+if TYPE_CHECKING:
+    from kernelcast.collector.traces.kineto import Event
 
 
-class Arguments(msgspec.Struct, frozen=True, gc=False, rename={
+class Arguments(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, rename={
     "external_id": "External id", "sequence_number": "Sequence number", "dims": "Input Dims", "types": "Input type",
     "concrete": "Concrete Inputs", "collective": "Collective name", "elements_in": "In msg nelems",
     "elements_out": "Out msg nelems", "split_in": "In split size", "split_out": "Out split size",
     "group_size": "Group size", "group_ranks": "Process Group Ranks", "rank_start": "Global rank start",
-    "rank_stride": "Global rank stride",
+    "rank_stride": "Global rank stride", "old_external_id": "external id", "moved_bytes": "bytes",
+    "group_name": "Process Group Name",
 }):  # fmt: skip
     """The arguments that are used, unchecked."""
 
@@ -36,19 +38,46 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, rename={
     group_ranks: Any = None
     rank_start: Any = None
     rank_stride: Any = None
+    group_name: Any = None
+    old_external_id: Any = None  # torch 1.8
+    moved_bytes: Any = None  # of a copy or a fill
 
 
+class CallIds(msgspec.Struct, frozen=True, gc=False, rename={
+    "external_id": "External id", "sequence_number": "Sequence number",
+}):  # fmt: skip
+    """The numbers by which kernels and nodes of autograd name a call, unchecked; quicker to read than all."""
+
+    external_id: Any = None
+    sequence_number: Any = None
+
+
+_IDS_DECODER = msgspec.json.Decoder(CallIds)
+_NO_IDS = CallIds()
 _DECODER = msgspec.json.Decoder(Arguments)
 _NONE = Arguments()
 _BEYOND = 2**63
 
 
-def arguments_of(event: Event) -> Arguments:
+def arguments_of(event: "Event") -> Arguments:
     """The event's arguments; none where they cannot be read."""
     try:
         return _DECODER.decode(event.raw_arguments)
     except (msgspec.MsgspecError, RecursionError):
         return _NONE
+
+
+def call_ids_of(event: "Event") -> CallIds:
+    """The event's numbers as a call; none where they cannot be read."""
+    try:
+        return _IDS_DECODER.decode(event.raw_arguments)
+    except (msgspec.MsgspecError, RecursionError):
+        return _NO_IDS
+
+
+def trimmed(event: "Event") -> bytes:
+    """The arguments that are used, in a text of their own: a large trace's are most of it."""
+    return msgspec.json.encode(arguments_of(event))
 
 
 def whole(value: Any) -> int | None:

@@ -6,14 +6,19 @@ during the launch (older profilers write the correlation id there). Backward cal
 carries the sequence number of the forward call that it differentiates.
 """
 
+from array import array
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from math import inf
 from operator import attrgetter
+from typing import overload
 
-from kernelcast.collector.traces.arguments import Arguments, arguments_of, whole
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.collector.traces.arguments import Arguments, arguments_of, call_ids_of, whole
 from kernelcast.collector.traces.kineto import (
     ANNOTATION_CATEGORY,
     HOST_OPERATOR_CATEGORY,
@@ -22,8 +27,11 @@ from kernelcast.collector.traces.kineto import (
     Trace,
 )
 
+COMMUNICATION_CALL = "record_param_comms"
 NODE_PREFIX = "autograd::engine::evaluate_function: "
 _RECOMPUTATION = "CheckpointFunction"
+_NO_ID = -(2**63)
+_FEW = 8  # calls of one sequence number that are looked through one by one
 
 
 class CallTree:
@@ -66,8 +74,27 @@ class CallTree:
 
     @cached_property
     def arguments(self) -> Sequence[Arguments]:
-        """The arguments of every call."""
-        return [arguments_of(event) for event in self.calls]
+        """The arguments of every call, read when they are asked for: all of them would be larger than the trace."""
+        return _Arguments(self.calls)
+
+    @cached_property
+    def _ids(self) -> "tuple[array[int], array[int]]":
+        """External id and sequence number of every call; `_NO_ID` where there is none."""
+        externals, sequences = array("q"), array("q")
+        for one in map(call_ids_of, self.calls):
+            external_id, sequence = whole(one.external_id), whole(one.sequence_number)
+            externals.append(_NO_ID if external_id is None else external_id)
+            sequences.append(_NO_ID if sequence is None else sequence)
+        return externals, sequences
+
+    @cached_property
+    def communication(self) -> Sequence[int | None]:
+        """The innermost call around every call (or the call) that describes a collective."""
+        found: list[int | None] = []
+        for index, (event, parent) in enumerate(zip(self.calls, self.parents, strict=True)):
+            around = None if parent is None else found[parent]
+            found.append(index if event.name == COMMUNICATION_CALL else around)
+        return found
 
     @cached_property
     def self_times_us(self) -> Sequence[float]:
@@ -104,9 +131,10 @@ class CallTree:
     def launching(self, kernel: Event, arguments: Arguments) -> int | None:
         """The innermost call that launched a kernel, or None; `arguments` are the kernel's."""
         correlation, external_id = whole(arguments.correlation), whole(arguments.external_id)
+        external_id = whole(arguments.old_external_id) if external_id is None else external_id
         named = None
         if external_id is not None and external_id != correlation:
-            named = self._by_external_id.get(external_id)
+            named = self._call_named(external_id)
         if correlation is None or correlation not in self.launches:
             return named if named is not None and self.calls[named].start_us <= kernel.start_us else None
         launch = self.launches[correlation]
@@ -116,13 +144,25 @@ class CallTree:
                 return named
         return self._around_launch[correlation]
 
+    def forget_launches(self) -> None:
+        """Free the launches, as many as there are kernels; `launching` is of no use afterwards."""
+        self.launches.clear()
+        self._around_launch.clear()
+        self.__dict__.pop("_by_external_id", None)
+
+    def _call_named(self, external_id: int) -> int | None:
+        """The first call with an External id."""
+        ids, calls = self._by_external_id
+        place = int(np.searchsorted(ids, external_id))
+        return int(calls[place]) if place < len(ids) and ids[place] == external_id else None
+
     @cached_property
-    def _by_external_id(self) -> dict[int, int]:
-        found: dict[int, int] = {}
-        for index, arguments in enumerate(self.arguments):
-            if (external_id := whole(arguments.external_id)) is not None:
-                found.setdefault(external_id, index)
-        return found
+    def _by_external_id(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """External ids in order, and the calls that have them."""
+        ids = np.frombuffer(self._ids[0], dtype=np.int64)
+        order = np.argsort(ids, kind="stable")
+        order = order[ids[order] != _NO_ID]
+        return ids[order], order
 
     @cached_property
     def backward_nodes(self) -> Sequence[int | None]:
@@ -141,28 +181,60 @@ class CallTree:
         The latest, because some programs restart the numbers. Several calls share a number: the one that is meant has
         the node's name (`AddmmBackward0`: `aten::addmm`), or is the last one on `thread`, if that is given.
         """
-        sequence = whole(self.arguments[node].sequence_number)
+        sequence = self._ids[1][node]
         name = self.calls[node].name.removeprefix(NODE_PREFIX).partition("Backward")[0]
-        candidates = self._forward.get((-1 if sequence is None else sequence, thread or _bare(name)), ())
-        place = bisect_right(candidates, node)
-        return candidates[place - 1] if place else None
+        candidates = self._forward.get(sequence)
+        if isinstance(candidates, dict):
+            of_key = candidates.get(thread or _bare(name), ())
+            place = bisect_right(of_key, node)
+            return of_key[place - 1] if place else None
+        key, few = thread or _bare(name), [candidates] if isinstance(candidates, int) else candidates or ()
+        return next((index for index in reversed(few) if index <= node and key in self._keys(index)), None)
+
+    def _keys(self, index: int) -> tuple[str, str]:
+        """What a forward call is found by: its thread, or its bare name."""
+        return self.threads[index], _bare(self.calls[index].name.partition("::")[2])
 
     @cached_property
-    def _forward(self) -> dict[tuple[int, str], list[int]]:
-        """Forward calls by sequence number and thread, and by sequence number and bare name."""
-        found: dict[tuple[int, str], list[int]] = defaultdict(list)
-        for index, (event, arguments) in enumerate(zip(self.calls, self.arguments, strict=True)):
-            sequence = whole(arguments.sequence_number)
-            if (
-                sequence is None
-                or sequence < 0
-                or "Backward" in event.name
-                or event.name.startswith(NODE_PREFIX)
-            ):
+    def _forward(self) -> dict[int, int | list[int] | dict[str, list[int]]]:
+        """Forward calls by sequence number: most often one; where many share it, by thread and by bare name too."""
+        found: dict[int, int | list[int] | dict[str, list[int]]] = {}
+        many: dict[int, list[int]] = {}
+        for index, (event, sequence) in enumerate(zip(self.calls, self._ids[1], strict=True)):
+            if sequence < 0 or "Backward" in event.name or event.name.startswith(NODE_PREFIX):
                 continue
-            found[sequence, self.threads[index]].append(index)
-            found[sequence, _bare(event.name.partition("::")[2])].append(index)
+            known = found.setdefault(sequence, index)
+            if isinstance(known, list):
+                known.append(index)
+                if len(known) > _FEW:
+                    many[sequence] = known
+            elif isinstance(known, int) and known != index:
+                found[sequence] = [known, index]
+        return found | {sequence: self._by_key(indices) for sequence, indices in many.items()}
+
+    def _by_key(self, indices: Sequence[int]) -> dict[str, list[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for index in indices:
+            for key in self._keys(index):
+                found[key].append(index)
         return found
+
+
+class _Arguments(Sequence[Arguments]):
+    def __init__(self, calls: Sequence[Event]) -> None:
+        self._calls = calls
+
+    def __len__(self) -> int:
+        return len(self._calls)
+
+    @overload
+    def __getitem__(self, index: int) -> Arguments: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Arguments]: ...
+    def __getitem__(self, index: int | slice) -> Arguments | Sequence[Arguments]:
+        if isinstance(index, slice):
+            return [arguments_of(call) for call in self._calls[index]]
+        return arguments_of(self._calls[index])
 
 
 def _bare(name: str) -> str:

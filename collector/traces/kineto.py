@@ -1,37 +1,49 @@
 """Reads the Chrome-trace JSON that the PyTorch profiler (Kineto) writes. Does not need torch.
 
 Times are in µs, as the format defines (`displayTimeUnit` does not change that); `ts` has sub-microsecond decimals.
-Files whose time stamps can only be nanoseconds of Unix time are converted to µs; a file with a single stamp of another
-clock is refused. Only complete events (`"ph": "X"`) have a duration and are kept. Their arguments, up to half of a
-file, are parsed only when needed (arguments.py).
+Files whose time stamps can only be nanoseconds of Unix time are converted to µs; an event whose stamp cannot belong to
+the trace is left out, and counted in `Trace.notes`, as are repairs of damaged text. Only complete events (`"ph": "X"`)
+have a duration and are kept. Their arguments, up to half of a file, are parsed only when needed (arguments.py).
 """
 
 import math
-import sys
 import zlib
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from operator import attrgetter
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from kernelcast.collector.traces.trace_file import MAX_TRACE_BYTES, trace_bytes
+from kernelcast.collector.traces.arguments import trimmed
+from kernelcast.collector.traces.chunks import NotInPiecesError, closed_document, read_pieces
+from kernelcast.collector.traces.lenient import repaired
+from kernelcast.collector.traces.odd_events import in_order, microseconds
+from kernelcast.collector.traces.trace_file import MAX_TRACE_BYTES, trace_chunks
 from kernelcast.runtime.errors import DataError
 
 DEVICE_CATEGORIES = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 HOST_OPERATOR_CATEGORY = "cpu_op"
 ANNOTATION_CATEGORY = "user_annotation"
 LAUNCH_CATEGORIES = frozenset(
-    {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", "driver"}
-)
+    {"cuda_runtime", "cuda_driver", "hip_runtime", "hip_driver", "runtime", "driver", "xpu_runtime", "xpu_driver",
+     "mtia_runtime", "privateuse1_runtime", "privateuse1_driver"}
+)  # fmt: skip
 
 # Kineto's resolution: host events with less self time than this are dispatch, not work.
 RESOLUTION_US = 1.0
 
-# Unix time passed 1e17 µs never, and 1e17 ns in 1973: larger stamps are nanoseconds.
-_LARGEST_US = 1e17
+# Files that unpack to more are read in pieces, so that their text is never in memory as a whole.
+_LARGEST_WHOLE_BYTES = 64 << 20
+
+# What profilers of torch 1.8 and 1.9 called the categories of today.
+_OLD_CATEGORIES = {
+    "Operator": HOST_OPERATOR_CATEGORY, "Kernel": "kernel", "Memcpy": "gpu_memcpy", "Memset": "gpu_memset",
+    "Runtime": "cuda_runtime", "PythonFunction": "python_function",
+}  # fmt: skip
+_STEP = "ProfilerStep#"
 
 _NO_ARGUMENTS = msgspec.Raw(b"{}")
 
@@ -75,8 +87,10 @@ class _Document(msgspec.Struct):
     cuda_runtime_version: Any = None
     hip_runtime_version: Any = None
     record_shapes: Any = None
+    notes: Counter[str] = msgspec.field(default_factory=Counter, name="")
 
 
+_EVENTS_DECODER = msgspec.json.Decoder(list[Event])
 _DECODER = msgspec.json.Decoder(_Document)
 
 
@@ -85,7 +99,7 @@ class Trace:
     """A parsed trace: its complete events by start time, and what the file says about devices and ranks.
 
     Event times count from `base_time_ns` (Unix time). The runtime versions are as the makers count: CUDA 12.4 is 12040,
-    HIP 6.4.43483 is 60443483; 0 where the file does not say.
+    HIP 6.4.43483 is 60443483; 0 where the file does not say. `notes` say what was repaired and left out.
     """
 
     events: tuple[Event, ...]
@@ -94,6 +108,7 @@ class Trace:
     base_time_ns: int = 0
     cuda_runtime_version: int = 0
     hip_runtime_version: int = 0
+    notes: tuple[str, ...] = ()
 
     def of_category(self, *categories: str) -> list[Event]:
         """Events of the named categories, by start time."""
@@ -101,69 +116,103 @@ class Trace:
         return [event for event in self.events if event.category in wanted]
 
 
-def read_trace(path: Path, *, max_bytes: int = MAX_TRACE_BYTES) -> Trace:
-    """Read a trace file, plain or gzip, of at most `max_bytes` unpacked.
+def read_trace(path: Path, *, max_bytes: int = MAX_TRACE_BYTES, is_partial: bool = False) -> Trace:
+    """Read a trace file, plain or gzip, of at most `max_bytes` unpacked; with `is_partial` up to where it breaks.
 
     Raises:
         DataError: the file is missing, too large, not JSON, or not a Kineto trace.
     """
+    chunks = trace_chunks(path, max_bytes=max_bytes, is_partial=is_partial)
+    start: list[bytes] = []
     try:
-        return parse_trace(trace_bytes(path, max_bytes=max_bytes), path)
+        while sum(map(len, start)) < _LARGEST_WHOLE_BYTES and (chunk := next(chunks, b"")):
+            start.append(chunk)
+        if sum(map(len, start)) < _LARGEST_WHOLE_BYTES:
+            return parse_trace(b"".join(start), path, is_partial=is_partial)
+        kept = _Kept()
+        rest = read_pieces(chain(start, chunks), kept.take)
+        document = _document(rest, path, is_partial=is_partial)
+        document.notes.update(kept.notes)
+        return _trace(document, path, kept.events)
+    except NotInPiecesError:
+        content = b"".join(trace_chunks(path, max_bytes=max_bytes, is_partial=is_partial))
+        return parse_trace(content, path, is_partial=is_partial)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file, expected a Kineto trace") from None
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: not readable as JSON or gzip JSON ({error})") from error
+        raise _unreadable(path, error) from error
 
 
-def parse_trace(content: bytes, path: Path) -> Trace:
+def parse_trace(content: bytes, path: Path, *, is_partial: bool = False) -> Trace:
     """Parse the unpacked content of a trace file; `path` is for messages.
 
     Raises:
         DataError: not JSON, or not a Kineto trace.
     """
-    try:
-        document = _decoded(content, path)
-    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: not readable as JSON or gzip JSON ({error})") from error
+    return _trace(_document(content, path, is_partial=is_partial), path, [])
+
+
+class _Kept:
+    """Complete events of pieces, without what holds the text of their piece in memory, or holds a text twice."""
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+        self.notes: Counter[str] = Counter()
+        self._texts: dict[object, Any] = {}
+
+    def take(self, piece: bytes) -> None:
+        """Add the complete events of a piece."""
+        texts, put = self._texts, msgspec.structs.force_setattr
+        if not _is_utf_8(piece):
+            piece, notes = repaired(piece)
+            self.notes.update(notes)
+        for event in _EVENTS_DECODER.decode(piece):
+            if event.phase != "X":
+                continue
+            for name in ("category", "name", "pid", "tid", "phase"):
+                value = getattr(event, name)
+                put(event, name, texts.setdefault(value, value))
+            is_function = event.category == "python_function"
+            put(event, "raw_arguments", _NO_ARGUMENTS if is_function else trimmed(event))
+            self.events.append(event)
+
+
+def _trace(document: _Document, path: Path, before: list[Event]) -> Trace:
+    """The trace of a document; `before` are events of pieces before it."""
+    notes = document.notes
     # What is not a number differs from itself: no duration, no complete event.
-    events = [e for e in document.traceEvents if e.phase == "X" and e.duration_us == e.duration_us]
-    if without := next((event for event in events if event.start_us != event.start_us), None):
-        raise _no_time(path, without.name, "ts", None)
+    events = [
+        e for e in chain(before, document.traceEvents) if e.phase == "X" and e.duration_us == e.duration_us
+    ]
+    if events and any(event.category in _OLD_CATEGORIES for event in events):
+        events = [_renamed(event) for event in events]
+    ordered, dropped = in_order(events)
+    if dropped:
+        first = dropped[0]
+        found = f"{first.name!r:.80} (ts {first.start_us!r:.40}, dur {first.duration_us!r:.40})"
+        if not ordered:
+            raise DataError(f"{path}: no event has a time in µs, the first is {found}")
+        notes[f"event without a time that can belong to the trace left out, the first {found}"] += len(
+            dropped
+        )
     properties = _field(document, "deviceProperties", list, [], path)
     return Trace(
-        events=tuple(_in_order(events, path)) if events else (),
+        events=tuple(ordered),
         device_properties=tuple(entry for entry in properties if isinstance(entry, dict)),
         distributed=_field(document, "distributedInfo", dict, {}, path),
         base_time_ns=_field(document, "baseTimeNanoseconds", int, 0, path),
         cuda_runtime_version=_field(document, "cuda_runtime_version", int, 0, path),
         hip_runtime_version=_field(document, "hip_runtime_version", int, 0, path),
+        notes=tuple(f"{count:,} × {note}" if count > 1 else note for note, count in notes.items()),
     )
 
 
-def _in_order(events: list[Event], path: Path) -> list[Event]:
-    """By start, in µs; of those that start together the longest, which holds the others, first.
-
-    The middle event decides the unit. The events are sorted, so checking the first and the last one is enough.
-    """
-    events.sort(key=attrgetter("duration_us"), reverse=True)
-    for event in (events[0], events[-1]):
-        if abs(event.duration_us) > _LARGEST_US:
-            raise _no_time(path, event.name, "dur", event.duration_us, f"µs, at most {_LARGEST_US:g}")
-    events.sort(key=attrgetter("start_us"))
-    if events[(len(events) - 1) // 2].start_us <= _LARGEST_US:
-        for event in (events[0], events[-1]):
-            if abs(event.start_us) > _LARGEST_US:
-                raise _no_time(
-                    path, event.name, "ts", event.start_us, "µs of the clock that other events have"
-                )
-        return events
-    for event in (events[0], events[-1]):
-        if not _LARGEST_US < event.start_us <= _LARGEST_US * 1e3:
-            raise _no_time(path, event.name, "ts", event.start_us, "ns of Unix time, as other events have")
-    return [
-        msgspec.structs.replace(event, start_us=event.start_us / 1e3, duration_us=event.duration_us / 1e3)
-        for event in events
-    ]
+def _renamed(event: Event) -> Event:
+    """An event of an old profiler with today's category; steps were operators then."""
+    category = _OLD_CATEGORIES.get(event.category, event.category)
+    if category == HOST_OPERATOR_CATEGORY and event.name.startswith(_STEP):
+        category = ANNOTATION_CATEGORY
+    return msgspec.structs.replace(event, category=category)
 
 
 def _field(document: _Document, name: str, kind: type, default: Any, path: Path) -> Any:
@@ -176,44 +225,71 @@ def _field(document: _Document, name: str, kind: type, default: Any, path: Path)
     return value
 
 
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: not readable as JSON or gzip JSON ({error})")
+
+
+def _document(content: bytes, path: Path, *, is_partial: bool) -> _Document:
+    """The content, repaired where that makes JSON of it, and closed where it ends too early and may."""
+    first: Exception = ValueError("bytes that are not UTF-8")
+    try:
+        if _is_utf_8(content):
+            return _decoded(content, path)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
+        first = error
+    text, notes = repaired(content)
+    if is_partial and (closed := closed_document(text, lambda cut: _decoded(cut, path))) is not None:
+        text = closed
+        notes["the file is cut off: read up to there"] += 1
+    if not notes:
+        raise _unreadable(path, first) from first
+    try:
+        found = _decoded(text, path)
+    except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+        raise _unreadable(path, first) from first
+    found.notes.update(notes)
+    return found
+
+
+def _is_utf_8(content: bytes) -> bool:
+    """Checked apart: arguments, which stay text until they are needed, are decoded later or never."""
+    try:
+        return content.isascii() or bool(content.decode())
+    except UnicodeDecodeError:
+        return False
+
+
 def _decoded(content: bytes, path: Path) -> _Document:
     try:
         return _DECODER.decode(content)
     except msgspec.ValidationError:  # JSON, but something in it has another type: slower, and with leniency
         document = msgspec.json.decode(content)
+    if isinstance(document, list) and any(isinstance(raw, dict) and "ph" in raw for raw in document):
+        document = {"traceEvents": document}  # the array form of Chrome's format
     if not isinstance(document, dict) or not isinstance(document.get("traceEvents"), list):
         raise DataError(f"{path}: no list 'traceEvents' found, expected a Kineto trace")
-    found = _Document([_event(raw, path) for raw in document["traceEvents"] if _is_complete(raw)])
-    for name in _Document.__struct_fields__[1:]:
+    found = _Document(list(_events(document["traceEvents"], path)))
+    for name in _Document.__struct_fields__[1:-1]:
         setattr(found, name, document.get(name))
     return found
 
 
-def _is_complete(raw: object) -> bool:
-    return isinstance(raw, dict) and raw.get("ph") == "X" and "dur" in raw
-
-
-def _event(raw: Mapping[str, Any], path: Path) -> Event:
-    arguments = raw.get("args")
-    return Event(
-        category=str(raw.get("cat", "")),
-        name=str(raw.get("name", "")),
-        pid=str(raw.get("pid")),
-        tid=str(raw.get("tid")),
-        start_us=_microseconds(raw, "ts", path),
-        duration_us=_microseconds(raw, "dur", path),
-        raw_arguments=msgspec.Raw(msgspec.json.encode(arguments)) if arguments else _NO_ARGUMENTS,
-        phase="X",
-    )
-
-
-def _microseconds(raw: Mapping[str, Any], name: str, path: Path) -> float:
-    value = raw.get(name)
-    # A whole number of hundreds of digits is none of a clock, and too large for a float.
-    if isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max:
-        return float(value)
-    raise _no_time(path, raw.get("name"), name, value)
-
-
-def _no_time(path: Path, event: object, name: str, value: object, expected: str = "µs") -> DataError:
-    return DataError(f"{path}: event {event!r:.80} has {name} {value!r:.80}, expected {expected}")
+def _events(raw_events: list[Any], path: Path) -> Iterator[Event]:
+    """Complete events, whatever the types of their fields; those without a time have a start that is no number."""
+    for raw in raw_events:
+        if not isinstance(raw, dict) or raw.get("ph") != "X" or "dur" not in raw:
+            continue
+        arguments = raw.get("args")
+        start_us, duration_us = microseconds(raw.get("ts")), microseconds(raw.get("dur"))
+        if duration_us != duration_us:
+            start_us, duration_us = math.nan, 0.0
+        yield Event(
+            category=str(raw.get("cat", "")),
+            name=str(raw.get("name", "")),
+            pid=str(raw.get("pid")),
+            tid=str(raw.get("tid")),
+            start_us=start_us,
+            duration_us=duration_us,
+            raw_arguments=msgspec.Raw(msgspec.json.encode(arguments)) if arguments else _NO_ARGUMENTS,
+            phase="X",
+        )

@@ -1,6 +1,8 @@
 """The bytes of a trace file, plain or gzip, with limits on what they may unpack to."""
 
 import gzip
+import zlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
@@ -12,36 +14,43 @@ MAX_TRACE_BYTES = 2 << 30
 _LARGEST_RATIO = 200
 _UNSUSPICIOUS_BYTES = 64 << 20
 _CHUNK_BYTES = 16 << 20
+_GZIP = b"\x1f\x8b"
 
 
-def trace_bytes(path: Path, *, max_bytes: int = MAX_TRACE_BYTES) -> bytes:
-    """The file's content, unpacked where it is gzip.
+def trace_chunks(
+    path: Path, *, max_bytes: int = MAX_TRACE_BYTES, is_partial: bool = False
+) -> Iterator[bytes]:
+    """The file's content in pieces, unpacked where it is gzip; with `is_partial` up to where unpacking breaks.
 
     Raises:
         DataError: empty, more than `max_bytes`, or packed as no trace is.
         OSError, EOFError, zlib.error: the file cannot be read or unpacked.
     """
+    read_bytes, packed_bytes = 0, path.stat().st_size
     with path.open("rb") as file:
-        is_gzip = file.read(2) == b"\x1f\x8b"
+        is_gzip = file.read(2) == _GZIP
         file.seek(0)
-        if not is_gzip:
-            return _checked(path, file.read(max_bytes + 1), max_bytes)
-        with gzip.open(file) as unpacked:
-            return _unpacked(path, unpacked, path.stat().st_size, max_bytes)
-
-
-def _unpacked(path: Path, unpacked: gzip.GzipFile, packed_bytes: int, max_bytes: int) -> bytes:
-    content = bytearray()
-    while chunk := unpacked.read(min(_CHUNK_BYTES, max_bytes + 1 - len(content))):
-        content += chunk
-        if len(content) > max(_UNSUSPICIOUS_BYTES, _LARGEST_RATIO * packed_bytes):
-            raise DataError(f"{path}: unpacks to more than {_LARGEST_RATIO} times its size, expected a trace")
-    return _checked(path, bytes(content), max_bytes)
-
-
-def _checked(path: Path, content: bytes, max_bytes: int) -> bytes:
-    if len(content) > max_bytes:
-        raise DataError(f"{path}: more than {max_bytes} bytes of JSON, expected at most that many")
-    if not content:
+        with gzip.open(file) if is_gzip else file as unpacked:
+            # `read` forgets what it has unpacked when it meets a break.
+            read = unpacked.read1 if is_partial else unpacked.read
+            while True:
+                try:
+                    chunk = read(_CHUNK_BYTES)
+                except (EOFError, zlib.error, gzip.BadGzipFile):
+                    if not is_partial:
+                        raise
+                    return
+                if not chunk:
+                    break
+                read_bytes += len(chunk)
+                if read_bytes > max_bytes:
+                    raise DataError(
+                        f"{path}: more than {max_bytes} bytes of JSON, expected at most that many"
+                    )
+                if is_gzip and read_bytes > max(_UNSUSPICIOUS_BYTES, _LARGEST_RATIO * packed_bytes):
+                    raise DataError(
+                        f"{path}: unpacks to more than {_LARGEST_RATIO} times its size, expected a trace"
+                    )
+                yield chunk
+    if not read_bytes:
         raise DataError(f"{path}: empty, expected a Kineto trace")
-    return content

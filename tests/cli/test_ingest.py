@@ -102,3 +102,16 @@ def test_the_page_runs_as_written(
             )
     slowest = next(text for line, text in printed.items() if "operator_time" in line)
     assert "gemm" in slowest
+
+
+def test_a_cut_file_is_read_up_to_the_break_and_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = (TRACES / "cuda.json").read_bytes()
+    cut = tmp_path / "cut.json"
+    cut.write_bytes(whole[: len(whole) * 4 // 5])
+    database = tmp_path / "bench.db"
+    assert "not readable as JSON" in run(capsys, "ingest", cut, "--db", database, status=1)
+    assert not database.exists()
+    lines = run(capsys, "ingest", cut, "--db", database, "--partial").splitlines()
+    assert "cut.json: the file is cut off: read up to there" in lines

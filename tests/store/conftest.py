@@ -9,13 +9,17 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFing
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import (
     Database,
+    EventKind,
     IngestedTrace,
     Kernel,
     MeasuredStep,
     Repetition,
     Run,
     Sample,
+    Timeline,
+    TracedEvent,
     TracedRun,
+    TracedStep,
     UnrecognisedKernels,
 )
 
@@ -133,6 +137,28 @@ def step(run: Run) -> MeasuredStep:
     )
 
 
+def timeline_of(trace: IngestedTrace) -> Timeline:
+    """Two steps: a product that hides a part of an all-reduce, then a copy whose launch was late."""
+    product = EventKind(
+        name="gemm", category="kernel", class_="compute", host_operator="aten::mm", shapes="[[4,8],[8,3]]",
+        direction="forward", dtype="bfloat16", reason="no operator for it", batch=1, m=4, k=8, n=3,
+    )  # fmt: skip
+    reduce = EventKind(
+        name="nccl", category="kernel", class_="communication", collective="allreduce", group_ranks="[0, 1]",
+        group_size=2, message_bytes=4096, dtype="float32",
+    )  # fmt: skip
+    copy = EventKind(name="Memcpy HtoD", category="gpu_memcpy", class_="memory")
+    return Timeline(
+        trace.id,
+        (TracedStep("ProfilerStep#1", 0, 50_000), TracedStep("ProfilerStep#2", 50_000, 40_000)),
+        (
+            TracedEvent(product, 10_000, 20_000, 20_000, 0, 0, 0, 7, 0, 1_000, 0, 11, "forward"),
+            TracedEvent(reduce, 20_000, 30_000, 20_000, 0, None, 0, 20, 0),
+            TracedEvent(copy, 60_000, 5_000, 5_000, 10_000, 8_000, 0, 7, 1, 58_000, 1, 12),
+        ),
+    )
+
+
 @pytest.fixture
 def add_trace(
     database: Database,
@@ -181,6 +207,7 @@ def add_trace(
                     software=software,
                     samples=[],
                     traces=[(trace, [left])],
+                    timelines=[timeline_of(trace)],
                 )
             ]
         )

@@ -77,13 +77,14 @@ def test_everything(filled: Path) -> None:
     assert counts == {
         "hardware": 2, "fabric": 1, "software": 1, "source": 1, "run": 2, "run_note": 2, "sample": 5, "trace": 1,
         "unrecognised_kernel": 1, "step": 1, "prediction": 1, "sample_flag": 1, "repetition": 40, "kernel": 80,
+        "timeline": 1, "traced_step": 2, "traced_event": 3,
     }  # fmt: skip
 
 
 def test_by_operator(filled: Path) -> None:
     counts = exported(filled, Subset(operators=["swiglu", "gelu"]))
     assert (counts["sample"], counts["run"], counts["hardware"]) == (2, 1, 1)
-    assert counts.keys().isdisjoint({"step", "trace", "unrecognised_kernel"})
+    assert counts.keys().isdisjoint({"step", "trace", "unrecognised_kernel", "timeline"})
 
 
 def test_by_hardware(filled: Path, compute: ComputeFingerprint) -> None:
@@ -91,7 +92,9 @@ def test_by_hardware(filled: Path, compute: ComputeFingerprint) -> None:
     assert (counts["sample"], counts["run"], counts["hardware"], counts["step"]) == (4, 1, 1, 1)
     counts = exported(filled, Subset(hardware=replace(compute, threads=2).digest))
     assert (counts["sample"], counts["run_note"]) == (1, 1)
-    assert counts.keys().isdisjoint({"step", "prediction", "fabric", "trace", "unrecognised_kernel"})
+    assert counts.keys().isdisjoint(
+        {"step", "prediction", "fabric", "trace", "unrecognised_kernel", "timeline"}
+    )
 
 
 def test_by_date(filled: Path) -> None:
@@ -112,6 +115,7 @@ def test_anonymous_drops_sites_and_notes_and_lists_what_stays(filled: Path) -> N
     assert done.texts == {
         "model names": ["small-gpt"],
         "failure reasons": ["out of memory"],
+        "annotations and modules": ["forward"],
         "process groups": ['[{"name":"0","ranks":[0,1],"size":2}]'],
     }
     assert check_database(target) == []

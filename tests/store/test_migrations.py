@@ -144,7 +144,7 @@ def upgrade(connection):
     connection.execute("ALTER TABLE run ADD COLUMN weather TEXT")
     connection.execute("CREATE TABLE much (x TEXT) STRICT")
     connection.execute(
-        "INSERT INTO much WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 100000)"
+        "INSERT INTO much WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 200000)"
         " SELECT 'row ' || i FROM n"
     )
     os.kill(os.getpid(), signal.SIGKILL)

@@ -2,14 +2,17 @@
 
 import importlib.util
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
 from kernelcast.store import Database, check_database
-from kernelcast.store.questions import QUESTIONS, Question
+from kernelcast.store.question import Question
+from kernelcast.store.questions import QUESTIONS
 from kernelcast.store.schema_comments import documented, unit
+from kernelcast.store.trace_questions import TRACE_QUESTIONS
 
 ROOT = Path(__file__).parent.parent.parent
 SMALL = ROOT / "tests" / "data" / "small.db"
@@ -25,9 +28,17 @@ def generator() -> ModuleType:
     return module
 
 
-def test_the_page_is_what_the_database_answers(generator: ModuleType) -> None:
+@pytest.fixture(scope="module")
+def traces(generator: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A database of the made-up traces."""
+    path = generator.example_traces.database(tmp_path_factory.mktemp("traces"))
+    assert isinstance(path, Path)
+    return path
+
+
+def test_the_page_is_what_the_databases_answer(generator: ModuleType, traces: Path) -> None:
     page = (ROOT / "docs" / "sql.md").read_text(encoding="utf-8")
-    assert page == generator.page(SMALL), "docs/sql.md is not current: make docs"
+    assert page == generator.page(SMALL, traces), "docs/sql.md is not current: make docs"
 
 
 def test_the_small_database_is_small_sound_and_anonymous() -> None:
@@ -46,8 +57,16 @@ def test_every_question_has_an_answer_without_this_package(question: Question) -
     plain.close()
 
 
+@pytest.mark.parametrize("question", TRACE_QUESTIONS, ids=lambda question: question.name)
+def test_every_question_to_traces_has_an_answer_without_this_package(
+    question: Question, traces: Path
+) -> None:
+    with closing(sqlite3.connect(f"{traces.as_uri()}?mode=ro", uri=True)) as plain:
+        assert plain.execute(question.sql).fetchall()
+
+
 def test_every_view_has_a_question() -> None:
-    asked = " ".join(question.sql for question in QUESTIONS)
+    asked = " ".join(question.sql for question in (*QUESTIONS, *TRACE_QUESTIONS))
     with Database.open(SMALL, read_only=True) as database:
         views = [row["name"] for row in database.query("SELECT name FROM sqlite_master WHERE type = 'view'")]
     assert [view for view in views if view not in asked] == ["point_time"]  # a step of the two after it
@@ -60,7 +79,7 @@ def test_duckdb_reads_the_parquet_files_as_the_page_says(generator: ModuleType, 
     from kernelcast.store.parquet import export_parquet
 
     export_parquet(SMALL, tmp_path / "bench-parquet", Subset())
-    sql = generator.page(SMALL).split("In DuckDB:")[1].split("```")[1].removeprefix("sql")
+    sql = generator.page(SMALL, SMALL).split("In DuckDB:")[1].split("```")[1].removeprefix("sql")
     rows = duckdb.sql(sql.replace("bench-parquet/", f"{tmp_path}/bench-parquet/")).fetchall()
     assert rows[0][:2] == ("gemm", "aten::mm")
 

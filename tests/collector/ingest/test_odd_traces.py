@@ -52,32 +52,19 @@ def test_a_stream_beyond_64_bits_is_the_threads(make_file: FileMaker, db: Path, 
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        (
-            {"ts": -1e308},
-            "event 'aten::gelu' has ts -1e+308, expected µs of the clock that other events have",
-        ),
-        (
-            {"ts": 9.3e18},
-            "event 'aten::gelu' has ts 9.3e+18, expected µs of the clock that other events have",
-        ),
-        ({"ts": HUGE}, "event 'aten::gelu' has ts 1000"),
-        ({"dur": 1e308}, "event 'aten::gelu' has dur 1e+308, expected µs, at most 1e+17"),
-        ({"dur": -1e308}, "event 'aten::gelu' has dur -1e+308, expected µs, at most 1e+17"),
-        ({"dur": HUGE}, "event 'aten::gelu' has dur 1000"),
-    ],
+    "changes", [{"ts": -1e308}, {"ts": 9.3e18}, {"ts": HUGE}, {"dur": 1e308}, {"dur": -1e308}, {"dur": HUGE}]
 )
-def test_a_damaged_time_refuses_its_file_and_all_others(
-    make_file: FileMaker, db: Path, step: Any, changes: dict[str, Any], message: str
+def test_an_event_with_a_damaged_time_is_left_out_and_said(
+    make_file: FileMaker, db: Path, step: Any, changes: dict[str, Any]
 ) -> None:
     next(event for event in step.events if event["name"] == "aten::gelu").update(changes)
-    bad = make_file("bad.json", events=step.events)
-    with pytest.raises(KernelcastError) as caught:
-        ingest_traces([make_file("good.json", rank=1), bad], db)
-    assert str(caught.value).startswith(f"{bad}: {message}")
-    assert "\n" not in str(caught.value)
-    assert not db.exists()
+    [one] = ingest_traces([make_file("odd.json", events=step.events)], db)
+    [note] = one.notes
+    assert note.startswith(
+        "event without a time that can belong to the trace left out, the first 'aten::gelu'"
+    )
+    assert one.trace is not None
+    assert one.trace.kernel_count == 16
 
 
 def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:

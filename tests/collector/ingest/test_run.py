@@ -190,7 +190,7 @@ def test_traces_that_other_projects_published(db: Path) -> None:
         ("gemm", "mlp_down", (8944, 2816, 1024), 24),
         ("batched_gemm", "", (1, 32, 1, 559), 1),
     }
-    assert inference.device == "NVIDIA H100 80GB HBM3, 79 GiB"
+    assert inference.device == "NVIDIA H100 80GB HBM3, 80 GiB"
     for one in done.values():
         assert one.trace is not None
         kept = one.trace.recognised_count + sum(left.kernel_count for left in one.unrecognised)

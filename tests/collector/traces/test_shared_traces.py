@@ -12,13 +12,15 @@ from kernelcast.collector.traces.kineto import DEVICE_CATEGORIES, read_trace
 from kernelcast.runtime import DataError
 
 FOLDER = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
-HTA, TRACELENS = "holistic-trace-analysis", "tracelens"
+HTA, TRACELENS, KINETO = "holistic-trace-analysis", "tracelens", "kineto"
 pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="no ../shared/data/traces beside the checkout")
 
 
 @pytest.mark.parametrize(
     ("name", "kernels", "device"),
     [
+        (f"{HTA}/control.json.gz", 9450, "NVIDIA A100"),
+        (f"{KINETO}/worker0.1623143089861.pt.trace.json.gz", 9096, "Tesla V100"),
         (f"{HTA}/nccl_data.json.gz", 3774, "NVIDIA A100"),
         (f"{HTA}/rank-0.Apr_03_18_51_38.1102.pt.trace.json.gz", 6095, "Tesla V100"),
         (f"{HTA}/rank-34.Jul_15_10_52_41.1074.pt.trace.json.gz", 0, ""),

@@ -1,0 +1,150 @@
+"""The answers of the trace views beside HolisticTraceAnalysis's (MIT, pip: HolisticTraceAnalysis).
+
+    python benchmarks/bench_trace_analysis.py TRACE... --hta-python .venv-hta/bin/python [--write docs/traces.md]
+
+Compared per trace, where both define the same thing: the span of the device's events, idle time, compute (the union of
+the kernels' times), exposed communication (its union without compute), the idle time of each stream by cause, and the
+total time of every kernel. HolisticTraceAnalysis leaves out events that it cannot assign to a step and rounds times to
+whole microseconds, unless told otherwise: both are switched off. It divides what the host does not cause by a length
+of the gap, which the views do not: the two parts are added. The aim is 1 %; what differs by more is marked.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from kernelcast.collector.ingest.opened import opened_traces
+
+BEGIN, END = "<!-- bench-trace-analysis: begin -->", "<!-- bench-trace-analysis: end -->"
+AIM_PERCENT = 1.0
+
+_THEIRS = """
+import json, logging, sys, warnings
+logging.disable(logging.CRITICAL)
+warnings.simplefilter("ignore")
+from hta.configs.config import HtaConfig
+from hta.trace_analysis import TraceAnalysis
+from hta.utils.utils import get_kernel_type, merge_kernel_intervals
+analysis = TraceAnalysis(trace_files={0: sys.argv[1]}, trace_dir=sys.argv[2], include_last_profiler_step=True)
+frame = analysis.t.get_trace(0)
+names = analysis.t.symbol_table.get_sym_table()
+on_device = frame[frame["stream"].ne(-1)].copy()
+on_device["kernel"] = [names[name] for name in on_device["name"]]
+on_device["kind"] = [get_kernel_type(name) for name in on_device["kernel"]]
+[temporal] = analysis.get_temporal_breakdown(visualize=False).to_dict("records")
+found = {
+    "events": len(on_device),
+    "span": float(temporal["kernel_time(us)"]),
+    "idle": float(temporal["idle_time(us)"]),
+    "compute": float(temporal["compute_time(us)"]),
+}
+communication = on_device[on_device["kind"].eq("COMMUNICATION")]
+if len(communication):
+    merged = merge_kernel_intervals(communication.copy())
+    overlap = analysis.get_comm_comp_overlap(visualize=False)["comp_comm_overlap_pctg"].iloc[0] / 100
+    found["exposed communication"] = float((merged["end"] - merged["ts"]).sum() * (1 - overlap))
+for name, total in on_device.groupby("kernel")["dur"].sum().items():
+    found["kernel " + name] = float(total)
+try:
+    idle, _ = analysis.get_idle_time_breakdown(ranks=[0], visualize=False)
+    for row in idle.to_dict("records"):
+        cause = "idle, host" if row["idle_category"] == "host_wait" else "idle, other causes"
+        name = f"stream {int(row['stream'])} {cause}"
+        found[name] = found.get(name, 0.0) + float(row["idle_time"])
+except Exception as error:  # it needs launches of all kernels
+    print(type(error).__name__, error, file=sys.stderr)
+print(json.dumps(found))
+"""
+_OURS = {
+    "events": "SELECT count(*) FROM trace_event",
+    "span": "SELECT max(start_us + duration_us) - min(start_us) FROM trace_event",
+    "idle": "SELECT sum(idle_us) FROM trace_event",
+    "compute": "SELECT sum(exposed_us) FROM trace_event WHERE class = 'compute'",
+    "exposed communication": "SELECT sum(exposed_us) FROM trace_event WHERE class = 'communication'",
+}
+_STREAMS = "SELECT stream, host_ms * 1e3, (waiting_ms + unknown_ms) * 1e3 FROM stream_idle"
+_CAUSES = ("idle, host", "idle, other causes")
+
+
+def ours(trace: Path) -> dict[str, float]:
+    """The figures of the views, µs."""
+    with opened_traces([trace]) as database:
+        ask = database.connection.execute
+        found = {name: value for name, sql in _OURS.items() if (value := ask(sql).fetchone()[0]) is not None}
+        for name, total_us in ask("SELECT kernel, sum(total_us) FROM kernel_time GROUP BY kernel"):
+            found[f"kernel {name}"] = total_us
+        for stream, *times_us in ask(_STREAMS):
+            for cause, time_us in zip(_CAUSES, times_us, strict=True):
+                found[f"stream {stream} {cause}"] = time_us
+    return found
+
+
+def theirs(trace: Path, python: str) -> dict[str, float]:
+    """The figures of HolisticTraceAnalysis, µs."""
+    with tempfile.TemporaryDirectory() as folder:
+        done = subprocess.run(
+            [python, "-c", _THEIRS, str(trace.resolve()), folder],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "HTA_DISABLE_NS_ROUNDING": "1"},
+        )
+    if done.returncode:
+        sys.exit(f"{trace}: HolisticTraceAnalysis failed: {done.stderr.strip().splitlines()[-1]}")
+    if done.stderr.strip():
+        print(f"{trace.name}: {done.stderr.strip().splitlines()[-1]}", file=sys.stderr)
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def rows(trace: Path, python: str) -> list[str]:
+    """Lines of a table: the parts, each stream's idle time, and the kernels taken together."""
+    one, two = ours(trace), theirs(trace, python)
+    lines = []
+    for name in [name for name in two if not name.startswith("kernel ")]:
+        our, their = one.get(name, 0.0), two[name]
+        difference = abs(our - their) / their * 100 if their else 0.0 if not our else 100.0
+        mark = "" if difference <= AIM_PERCENT else " *"
+        lines.append(f"| {trace.name} | {name} | {our:,.0f} | {their:,.0f} | {difference:.2f}{mark} |")
+    kernels = {name for name in one.keys() | two.keys() if name.startswith("kernel ")}
+    worst = max(
+        (abs(one.get(name, 0.0) - two.get(name, 0.0)) / two.get(name, 1e-9) * 100 for name in kernels),
+        default=0,
+    )
+    total = sum(two.get(name, 0.0) for name in kernels)
+    ours_total = sum(one.get(name, 0.0) for name in kernels)
+    lines.append(
+        f"| {trace.name} | {len(kernels)} kernels, worst of all | {ours_total:,.0f} | {total:,.0f} | {worst:.2f} |"
+    )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("traces", nargs="+", type=Path)
+    parser.add_argument(
+        "--hta-python", required=True, help="Python of an environment with HolisticTraceAnalysis."
+    )
+    parser.add_argument(
+        "--write", type=Path, metavar="PAGE", help="Put the table between the marks of this page."
+    )
+    arguments = parser.parse_args()
+    lines = ["| trace | figure | kernelcast µs | HTA µs | difference % |", "|---|---|---|---|---|"]
+    for trace in arguments.traces:
+        lines += rows(trace, arguments.hta_python)
+    text = "\n".join(lines)
+    print(text)
+    if arguments.write is not None:
+        page = arguments.write.read_text(encoding="utf-8")
+        before, after = page.split(BEGIN)[0], page.split(END)[1]
+        arguments.write.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

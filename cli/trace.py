@@ -1,0 +1,246 @@
+"""`kernelcast trace`: report, diff and export of the traces of real runs."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kernelcast.cli.options import json_option
+from kernelcast.cli.tables import text_table
+from kernelcast.collector.ingest.opened import opened_traces
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.views.output_file import check_target
+from kernelcast.store import Database
+from kernelcast.store.trace_comparison import Change, TraceComparison, compare_traces
+from kernelcast.store.trace_export import write_trace
+from kernelcast.store.trace_page import PART_TITLES, write_trace_page
+from kernelcast.store.trace_report import Rows, TraceReport, trace_report, traced_runs
+
+REPORT_FORMAT = "kernelcast.trace_report/1"
+DIFF_FORMAT = "kernelcast.trace_difference/1"
+_LONGEST_NAME = 70
+
+_path = click.Path(path_type=Path)
+_top_option = click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=15,
+    show_default=True,
+    help="Rows of tables that may be long.",
+)
+_run_option = click.option("--run", "run_id", default="", help="Start of the run's id; default: all.")
+
+
+@click.group()
+def trace() -> None:
+    """Ask the traces of real runs where a step's time goes.
+
+    \b
+    kernelcast trace report rank0.json.gz rank1.json.gz
+    kernelcast trace report bench.db --page report.html
+    kernelcast trace diff before.json.gz after.json.gz
+    kernelcast trace export bench.db -o step.json --step 5
+    """
+
+
+@trace.command(short_help="Where the steps' time goes.")
+@click.argument("traces", nargs=-1, required=True, metavar="DB|TRACE...", type=_path)
+@_run_option
+@_top_option
+@click.option("--partial", is_flag=True, help="Read a trace that is cut off up to there.")
+@click.option("--page", "page_path", metavar="FILE", type=_path, help="Write a page of HTML too.")
+@json_option
+def report(
+    traces: tuple[Path, ...], run_id: str, top: int, partial: bool, page_path: Path | None, as_json: bool
+) -> None:
+    """Show where the time of the steps goes: compute, exposed communication, copies, idle by cause; what takes it.
+
+    Takes a database, or traces and folders of ranks, which are read into a temporary one: the ranks of a job are one
+    run. Every instant of a device counts once; times are means over the marked steps of all ranks.
+
+    \b
+    kernelcast trace report profiles/ --page report.html
+    """
+    if page_path is not None:
+        check_target(page_path, "--page")
+    with opened_traces(traces, is_partial=partial) as database:
+        runs = traced_runs(database, run_id)
+        if page_path is not None and len(runs) > 1:
+            raise UsageError(
+                f"--page shows one run, found {len(runs)}; expected --run with the start of one's id"
+            )
+        reports = [trace_report(database, run, top=top) for run in runs]
+        if page_path is not None:
+            write_trace_page(database, reports[0], page_path)
+    if as_json:
+        click.echo(
+            json.dumps({"format": REPORT_FORMAT, "runs": [_document(one) for one in reports]}, indent=2)
+        )
+        return
+    for one in reports:
+        _show(one)
+    if page_path is not None:
+        click.echo(f"{page_path}: page written")
+
+
+@trace.command(short_help="What became slower between two runs.")
+@click.argument("a", metavar="A", type=_path)
+@click.argument("b", metavar="B", type=_path)
+@click.option("--run-a", default="", help="Start of the run's id in A, where A is a database of several.")
+@click.option("--run-b", default="", help="Start of the run's id in B, where B is a database of several.")
+@_top_option
+@json_option
+def diff(a: Path, b: Path, run_a: str, run_b: str, top: int, as_json: bool) -> None:
+    """Compare two traced runs, per step and rank: what takes longer in B, what is new, what is gone.
+
+    A and B are each a database, a trace, or a folder of ranks.
+
+    \b
+    kernelcast trace diff before.json.gz after.json.gz
+    """
+    with opened_traces([a]) as one, opened_traces([b]) as two:
+        compared = compare_traces(
+            one, _only_run(one, run_a, "--run-a"), two, _only_run(two, run_b, "--run-b")
+        )
+    if as_json:
+        click.echo(json.dumps(_difference(compared), indent=2))
+    else:
+        _show_difference(compared, top)
+
+
+@trace.command(short_help="A stored trace as a Chrome trace.")
+@click.argument("database_path", metavar="DB|TRACE", type=_path)
+@click.option(
+    "-o", "--output", "target", required=True, metavar="FILE", type=_path, help="The file to write."
+)
+@_run_option
+@click.option("--rank", type=int, help="Rank to export, where the run has several.")
+@click.option("--step", default="", help="Only this step: its name, or the number in it.")
+def export(database_path: Path, target: Path, run_id: str, rank: int | None, step: str) -> None:
+    """Write a rank's events as a Chrome trace, which ui.perfetto.dev opens and `ingest` reads.
+
+    \b
+    kernelcast trace export bench.db --rank 1 --step 5 -o step.json
+    """
+    check_target(target, "--output")
+    with opened_traces([database_path]) as database:
+        run = _only_run(database, run_id, "--run")
+        count = write_trace(database, run, target, rank=rank, step=step)
+    click.echo(f"{target}: {count:,} events")
+
+
+def _only_run(database: Database, run_id: str, option: str) -> str:
+    runs = traced_runs(database, run_id)
+    if len(runs) > 1:
+        listed = ", ".join(run[:12] for run in runs)
+        raise UsageError(f"{option}: found {len(runs)} runs ({listed}), expected the start of one's id")
+    return runs[0]
+
+
+def _document(one: TraceReport) -> dict[str, Any]:
+    return {
+        "run_id": one.run_id,
+        "hardware": one.hardware,
+        "software": one.software,
+        "mean_step": one.parts_ms,
+        "steps": one.steps,
+        "ranks": one.ranks,
+        "kernels": one.kernels,
+        "host_operators": one.host_operators,
+        "products": one.products,
+        "collectives": one.collectives,
+        "streams": one.streams,
+    }
+
+
+def _show(one: TraceReport) -> None:
+    parts = one.parts_ms
+    step_ms = sum(parts.values())
+    click.echo(f"run {one.run_id[:12]} on {one.hardware} ({one.software})\n")
+    rows = [
+        (PART_TITLES[part], f"{ms:,.3f}", f"{100 * ms / step_ms:.1f} %" if step_ms else "")
+        for part, ms in parts.items()
+        if ms
+    ]
+    click.echo(text_table(("mean step", "ms", "share"), [*rows, ("step", f"{step_ms:,.3f}", "")]))
+    _print("steps", one.steps, ("rank", "step", "device_ms", "compute_ms", "exposed_communication_ms", "memory_ms",
+                                "idle_ms", "idle_host_ms", "overlapped_percent"))  # fmt: skip
+    if len(one.ranks) > 1:
+        _print("ranks", one.ranks)
+    _print("kernels", one.kernels)
+    _print("operators of the host", one.host_operators)
+    _print("matrix products", one.products)
+    _print("collectives", one.collectives)
+    click.echo()
+
+
+def _print(title: str, rows: Rows, columns: Sequence[str] = ()) -> None:
+    if not rows:
+        return
+    columns = columns or [name for name in rows[0] if not name.endswith("_id")]
+    shown = [[_cell(row, name) for name in columns] for row in rows]
+    click.echo(f"\n{title}")
+    click.echo(text_table([name.replace("_", " ") for name in columns], shown))
+
+
+def _cell(row: Mapping[str, Any], name: str) -> str:
+    value = row[name]
+    if value is None:
+        return ""
+    return _shortened(value) if isinstance(value, str) else f"{value:,}"
+
+
+def _shortened(name: str) -> str:
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+
+
+def _difference(compared: TraceComparison) -> dict[str, Any]:
+    def listed(change: Change) -> dict[str, Any]:
+        return {
+            "name": change.name,
+            "class": change.class_,
+            "change": change.kind,
+            "one_ms": change.one_ms,
+            "two_ms": change.two_ms,
+            "change_ms": change.change_ms,
+            "one_launches": change.one_launches,
+            "two_launches": change.two_launches,
+        }
+
+    return {
+        "format": DIFF_FORMAT,
+        "one_steps": compared.one_steps,
+        "two_steps": compared.two_steps,
+        "step": listed(compared.step),
+        "parts": [listed(part) for part in compared.parts],
+        "kernels": [listed(kernel) for kernel in compared.kernels],
+    }
+
+
+def _show_difference(compared: TraceComparison, top: int) -> None:
+    def row(name: str, change: Change) -> tuple[str, ...]:
+        percent = f"{100 * change.change_ms / change.one_ms:+.1f} %" if change.one_ms else ""
+        times = ("" if ms is None else f"{ms:,.3f}" for ms in (change.one_ms, change.two_ms))
+        return (name, *times, f"{change.change_ms:+,.3f}", percent)
+
+    click.echo(f"per step and rank, of {compared.one_steps} steps of A and {compared.two_steps} of B\n")
+    parts = [row(PART_TITLES[part.name], part) for part in compared.parts if part.one_ms or part.two_ms]
+    click.echo(
+        text_table(("part", "A ms", "B ms", "change ms", "change"), [*parts, row("step", compared.step)])
+    )
+    kernels = [kernel for kernel in compared.kernels if kernel.kind][:top]
+    if not kernels:
+        return
+    rows = [
+        (*row(_shortened(one.name), one), one.kind, _launches(one.one_launches), _launches(one.two_launches))
+        for one in kernels
+    ]
+    headers = ("kernel", "A ms", "B ms", "change ms", "change", "", "A launches", "B launches")
+    click.echo()
+    click.echo(text_table(headers, rows))
+
+
+def _launches(count: float | None) -> str:
+    return "" if count is None else f"{count:,.1f}".removesuffix(".0")

@@ -1,0 +1,58 @@
+"""Traces of one run as a database, whatever they are given as: a database, trace files, or a folder of ranks."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+from kernelcast.collector.ingest.run import ingest_traces
+from kernelcast.runtime.errors import DataError
+from kernelcast.store import Database
+
+_SQLITE = b"SQLite format 3\x00"
+_ENDINGS = ("*.json", "*.json.gz")
+
+
+@contextmanager
+def opened_traces(paths: Sequence[Path], *, is_partial: bool = False) -> Iterator[Database]:
+    """Yield a database: the one that is given, or a temporary one of the traces that are given.
+
+    Raises:
+        DataError: a database among other files, a folder without traces, or a file that is no trace.
+    """
+    databases = [path for path in paths if _is_database(path)]
+    if databases:
+        if len(paths) > 1:
+            raise DataError(
+                f"{databases[0]}: is a database among {len(paths)} files, expected it alone, or traces"
+            )
+        with Database.open(databases[0], read_only=True) as database:
+            yield database
+        return
+    with TemporaryDirectory() as folder:
+        database_path = Path(folder, "traces.db")
+        ingest_traces(_files(paths), database_path, is_partial=is_partial)
+        with Database.open(database_path, read_only=True) as database:
+            yield database
+
+
+def _is_database(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_SQLITE)) == _SQLITE
+    except OSError:
+        return False
+
+
+def _files(paths: Sequence[Path]) -> list[Path]:
+    """The traces, folders replaced by the traces in them."""
+    files: list[Path] = []
+    for path in paths:
+        if not path.is_dir():
+            files.append(path)
+            continue
+        inside = sorted(file for ending in _ENDINGS for file in path.glob(ending))
+        if not inside:
+            raise DataError(f"{path}: holds no *.json or *.json.gz, expected the traces of a run")
+        files += inside
+    return files

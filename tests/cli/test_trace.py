@@ -1,0 +1,158 @@
+"""`kernelcast trace`: what it shows of made-up runs, what it refuses."""
+
+import gzip
+import importlib.util
+import json
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelcast.cli.main import main
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the traces of two made-up ranks."""
+    spec = importlib.util.spec_from_file_location("example_traces", ROOT / "docs" / "example_traces.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    folder = tmp_path_factory.mktemp("ranks")
+    module.write(folder)
+    return folder
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> str:
+    """What the command prints: standard output, or standard error where it fails."""
+    with pytest.raises(SystemExit) as caught:
+        main(list(map(str, arguments)))
+    printed = capsys.readouterr()
+    assert caught.value.code == status, printed.err
+    return printed.err if status else printed.out
+
+
+def report(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
+    document = json.loads(run(capsys, "trace", "report", *arguments, "--json"))
+    assert document["format"] == "kernelcast.trace_report/1"
+    [one] = document["runs"]
+    return one
+
+
+def test_a_folder_of_ranks_is_a_run(ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    one = report(capsys, ranks)
+    assert [(row["rank"], row["times_slowest"]) for row in one["ranks"]] == [(0, 0), (1, 2)]
+    for step in one["steps"]:
+        parts = [step[part] for part in ("compute_ms", "exposed_communication_ms", "memory_ms", "idle_ms")]
+        assert sum(parts) == pytest.approx(step["device_ms"], abs=2e-3)
+    assert sum(
+        row["percent_of_busy"] for row in report(capsys, ranks, "--top", 999)["kernels"]
+    ) == pytest.approx(100, abs=1)
+    database = tmp_path / "bench.db"
+    run(capsys, "ingest", *sorted(ranks.iterdir()), "--db", database)
+    assert report(capsys, database) == one
+    assert report(capsys, database, "--run", one["run_id"][:5]) == one
+
+
+def test_a_report_as_text_and_page(ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "report.html"
+    lines = run(capsys, "trace", "report", ranks, "--page", page).splitlines()
+    assert any(line.split()[:2] == ["exposed", "communication"] for line in lines)
+    assert lines[-1] == f"{page}: page written"
+    text = page.read_text()
+    assert text.startswith("<!doctype html>")
+    assert "rank 1, stream 20" in text
+    assert "<script" not in text
+
+
+def test_what_became_slower(ranks: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(run(capsys, "trace", "diff", ranks / "rank0.json", ranks / "rank1.json", "--json"))
+    changes = {row["name"]: row for row in document["kernels"]}
+    assert changes["gemm_up"]["change"] == "slower"
+    assert changes["gemm_up"]["two_ms"] == pytest.approx(1.25 * changes["gemm_up"]["one_ms"], rel=1e-3)
+    assert changes["gelu_kernel"]["change"] == ""
+    assert document["step"]["change_ms"] == pytest.approx(
+        sum(part["change_ms"] for part in document["parts"])
+    )
+    lines = run(capsys, "trace", "diff", ranks / "rank0.json", ranks / "rank1.json", "--top", 3).splitlines()
+    assert lines[0] == "per step and rank, of 2 steps of A and 2 of B"
+
+
+def test_what_is_new_and_gone(ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    changed = tmp_path / "changed.json"
+    changed.write_text((ranks / "rank0.json").read_text().replace("gelu_kernel", "fused_gelu_kernel"))
+    document = json.loads(run(capsys, "trace", "diff", ranks / "rank0.json", changed, "--json"))
+    changes = {row["name"]: row["change"] for row in document["kernels"] if row["change"]}
+    assert changes == {"gelu_kernel": "gone", "fused_gelu_kernel": "new"}
+
+
+def test_a_step_is_exported_and_read_again(
+    ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole = tmp_path / "whole.json"
+    run(capsys, "trace", "export", ranks / "rank1.json", "-o", whole)
+    again, before = report(capsys, whole), report(capsys, ranks / "rank1.json")
+    assert again["steps"] == [step | {"trace_id": step["trace_id"]} for step in again["steps"]]
+    for name in ("device_ms", "compute_ms", "exposed_communication_ms", "idle_host_ms", "step", "events"):
+        assert [step[name] for step in again["steps"]] == [step[name] for step in before["steps"]]
+    assert again["kernels"] == before["kernels"]
+    part = tmp_path / "part.json"
+    run(capsys, "trace", "export", ranks / "rank1.json", "-o", part, "--step", "4")
+    [step] = report(capsys, part)["steps"]
+    assert (step["step"], step["compute_ms"]) == ("ProfilerStep#4", before["steps"][1]["compute_ms"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["report", "{empty}"], "holds no *.json or *.json.gz"),
+        (["report", "{small}", "{ranks}/rank0.json"], "is a database among 2 files"),
+        (["report", "{small}", "--run", "ffffffff"], "holds no run ffffffff"),
+        (["export", "{ranks}", "-o", "{empty}/x.json"], "expected one of ranks 0, 1"),
+        (["export", "{ranks}/rank0.json", "-o", "{empty}/x.json", "--step", "9"],
+         "found no step '9', expected one of ProfilerStep#3, ProfilerStep#4"),
+        (["report", "{ranks}/none.json"], "no such file"),
+    ],
+)  # fmt: skip
+def test_what_is_refused_in_one_line(
+    ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    places = {"empty": tmp_path, "ranks": ranks, "small": ROOT / "tests" / "data" / "small.db"}
+    printed = run(capsys, "trace", *(text.format(**places) for text in arguments), status=1)
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+def test_the_page_runs_as_it_is_written(
+    ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "profiles").mkdir()
+    for place, rank in (
+        ("rank0", 0),
+        ("rank1", 1),
+        ("before", 0),
+        ("after", 1),
+        ("profiles/0", 0),
+        ("profiles/1", 1),
+    ):
+        content = (ranks / f"rank{rank}.json").read_bytes()
+        (tmp_path / f"{place}.json.gz").write_bytes(gzip.compress(content))
+    text = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
+    commands = re.findall(r"^kernelcast (.*)$", text, re.MULTILINE)
+    assert len(commands) == 8
+    run_id = report(capsys, "profiles")["run_id"]
+    for command in commands:
+        words = shlex.split(
+            command.replace("--run 3f2a", f"--run {run_id[:6]}").replace("--step 5", "--step 4")
+        )
+        if words[0] == "ingest":
+            words[1:2] = sorted(map(str, Path("profiles").iterdir()))
+        assert run(capsys, *words)
+    assert "rank 1, stream 20" in (tmp_path / "report.html").read_text()
+    assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]

@@ -1,0 +1,152 @@
+"""What is stored of a hand-written step, event by event."""
+
+import sqlite3
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelcast.collector.ingest import ingest_traces
+from kernelcast.collector.ingest.products import product_shape
+from kernelcast.store import Database, check_database
+
+FileMaker = Callable[..., Path]
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Path:
+    return tmp_path / "bench.db"
+
+
+def asked(db: Path, sql: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(db)) as plain:
+        return plain.execute(sql).fetchall()
+
+
+def marked(step: Any, name: str = "ProfilerStep#7") -> Any:
+    """The step with annotations of a step and of a part of its forward pass."""
+    step.host("user_annotation", name, 999, 100_000, 1, {})
+    step.host("user_annotation", "attention", 1050, 60, 1, {})
+    return step
+
+
+def test_every_event_once(make_file: FileMaker, db: Path, step: Any) -> None:
+    ingest_traces([make_file("rank0.json", events=marked(step).events)], db)
+    assert check_database(db) == []
+    rows = asked(
+        db, "SELECT name, operator, direction, scope, step, m, k, n FROM trace_event ORDER BY sequence"
+    )
+    assert len(rows) == 16
+    assert rows[2] == ("gemm_qkv", "gemm", "forward", "attention", "ProfilerStep#7", 4, 8, 24)
+    # A backward kernel has the scope of its forward call; aten::mm there has no shapes in this trace.
+    assert ("gemm_dw", "gemm", "backward", "attention", "ProfilerStep#7", None, None, None) in rows
+    [total] = asked(
+        db,
+        "SELECT sum(exposed_us) + sum(idle_us), max(start_us + duration_us) - min(start_us) FROM trace_event",
+    )
+    assert total[0] == pytest.approx(total[1])
+    [collective] = asked(
+        db,
+        "SELECT collective, group_size, message_bytes, dtype, operator FROM trace_event WHERE class <> 'compute'",
+    )
+    assert collective == ("allreduce", 2, 8192, "bfloat16", "all_reduce")
+
+
+def test_the_parts_of_the_step(make_file: FileMaker, db: Path, step: Any) -> None:
+    ingest_traces([make_file("rank0.json", events=marked(step, "train_step 3").events)], db)
+    [row] = asked(
+        db,
+        "SELECT step, compute_ms, exposed_communication_ms, memory_ms, idle_ms, communication_ms FROM step_time"
+        " WHERE step IS NOT NULL",
+    )
+    # 15 kernels of 136 µs with gaps of 1 µs; the 15 µs of the all-reduce begin after 2 of them and fill one gap, and
+    # its launch is not recorded.
+    assert row[:2] == ("train_step 3", 0.136)
+    [all_reduce] = asked(db, "SELECT exposed_us, late_us FROM trace_event WHERE class = 'communication'")
+    assert all_reduce == (1.0, None)
+    [idle] = asked(db, "SELECT sum(idle_us) FROM trace_event")
+    assert idle == (13.0,)
+
+
+def test_events_point_to_their_sample(make_file: FileMaker, db: Path, step: Any) -> None:
+    ingest_traces([make_file("rank0.json", events=step.events)], db)
+    assert asked(
+        db,
+        "SELECT trace_event.name, repetition_index FROM trace_event JOIN sample ON sample.number = sample_number"
+        " WHERE sample.role = 'qkv' AND sample.direction = 'backward' ORDER BY sequence",
+    ) == [("gemm_dx", 0), ("gemm_dw", 0)]
+    [unrecognised] = asked(
+        db, "SELECT count(*) FROM trace_event WHERE sample_number IS NULL AND reason <> ''"
+    )
+    assert unrecognised == (2,)
+
+
+def test_ranks_side_by_side(make_file: FileMaker, db: Path, step: Any) -> None:
+    events = marked(step).events
+    slow = [
+        event | {"dur": event["dur"] * 2} if event["name"] == "gemm_logits" else event for event in events
+    ]
+    ingest_traces([make_file("rank0.json", events=events), make_file("rank1.json", rank=1, events=slow)], db)
+    rows = asked(
+        db, "SELECT rank, behind_ms, is_straggler FROM rank_time WHERE step IS NOT NULL ORDER BY rank"
+    )
+    assert [row[0] for row in rows] == [0, 1]
+    assert [row[2] for row in rows] == [0, 1]
+    assert rows[1][1] > 0
+
+
+def test_a_second_ingest_and_a_merge_add_nothing(make_file: FileMaker, db: Path, tmp_path: Path) -> None:
+    from kernelcast.store import merge_databases
+
+    ingest_traces([make_file("rank0.json")], db)
+    other = tmp_path / "other.db"
+    ingest_traces([make_file("rank1.json", rank=1)], other)
+    both, reverse = tmp_path / "both.db", tmp_path / "reverse.db"
+    one = merge_databases([db, other], both)
+    two = merge_databases([other, db, other], reverse)
+    assert one.content_digest == two.content_digest
+    assert check_database(both) == []
+    with Database.open(both) as database:
+        counts = database.row_counts()
+        assert (counts["timeline"], counts["traced_event"]) == (2, 32)
+    sql = (
+        "SELECT rank, name, start_us, sample.id FROM trace_event LEFT JOIN sample ON number = sample_number"
+        " ORDER BY 1, 3, 2"
+    )
+    assert asked(both, sql) == sorted(
+        asked(db, sql) + asked(other, sql), key=lambda row: (row[0], row[2], row[1])
+    )
+
+
+@pytest.mark.parametrize(
+    ("damage", "finding"),
+    [
+        ("UPDATE traced_event SET duration_ns = duration_ns + 1 WHERE sequence = 3", "does not match its id"),
+        ("DELETE FROM traced_event WHERE sequence = 3", "rows of traced_event are not numbered without gaps"),
+        ("UPDATE event_kind SET m = 5 WHERE m IS NOT NULL", "event_kind"),
+    ],
+)
+def test_a_changed_event_is_found(make_file: FileMaker, db: Path, damage: str, finding: str) -> None:
+    ingest_traces([make_file("rank0.json")], db)
+    with closing(sqlite3.connect(db, isolation_level=None)) as plain:
+        plain.execute(damage)
+    [found] = check_database(db)
+    assert finding in found
+
+
+@pytest.mark.parametrize(
+    ("name", "dims", "expected"),
+    [
+        ("aten::mm", ((4, 8), (8, 3)), (1, 4, 8, 3)),
+        ("aten::addmm", ((3,), (4, 8), (8, 3)), (1, 4, 8, 3)),
+        ("aten::bmm", ((7, 4, 8), (7, 8, 3)), (7, 4, 8, 3)),
+        ("aten::linear", ((2, 5, 8), (3, 8), (3,)), (1, 10, 8, 3)),
+        ("aten::mm", ((4, 8), (7, 3)), None),
+        ("aten::mm", ((4, 8),), None),
+        ("aten::add", ((4, 8), (8, 3)), None),
+    ],
+)
+def test_products_by_their_shapes(name: str, dims: tuple[tuple[int, ...], ...], expected: Any) -> None:
+    assert product_shape(name, dims) == expected

@@ -1,0 +1,94 @@
+"""The views of traces, on a timeline whose figures are computed by hand (conftest.py)."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kernelcast.store import Database, IngestedTrace, check_database
+from kernelcast.store.export import Subset, export_database
+from kernelcast.store.trace_report import PARTS, trace_report, traced_runs
+
+TraceAdder = Callable[..., IngestedTrace]
+
+
+def test_the_parts_of_each_step(database: Database, add_trace: TraceAdder) -> None:
+    add_trace()
+    first, second = database.query("SELECT * FROM step_time ORDER BY step_index")
+    # 20 µs of product, of 30 µs of all-reduce the last 20 alone; the unknown launch leaves no idle time here.
+    assert [first[part] for part in PARTS] == [0.02, 0.02, 0.0, 0.0, 0.0, 0.0]
+    assert (first["device_ms"], first["communication_ms"], first["overlapped_percent"]) == (0.04, 0.03, 33.3)
+    # 10 µs of nothing, of which 8 before the launch, then a copy of 5.
+    assert [second[part] for part in PARTS] == [0.0, 0.0, 0.005, 0.008, 0.002, 0.0]
+    assert second["overlapped_percent"] is None
+
+
+def test_rates(database: Database, add_trace: TraceAdder) -> None:
+    add_trace()
+    [product] = database.query("SELECT * FROM product_rate")
+    assert (product["calls"], product["mean_us"], product["percent_of_peak"], product["bound"]) == (
+        1,
+        20.0,
+        None,
+        None,
+    )
+    # 2 · 4 · 8 · 3 operations, (4 · 8 + 8 · 3 + 4 · 3) · 2 bytes.
+    assert product["flops_per_byte"] == pytest.approx(192 / 136, abs=0.1)
+    [collective] = database.query("SELECT * FROM collective_rate")
+    # Bus bandwidth of an all-reduce of two: 2 · (2 - 1) / 2 of its bytes.
+    assert collective["bus_gb_per_s"] == pytest.approx(4096 / 30e-6 / 1e9, abs=1e-3)
+
+
+def test_idle_streams(database: Database, add_trace: TraceAdder) -> None:
+    add_trace()
+    compute, nccl = database.query("SELECT * FROM stream_idle ORDER BY stream")
+    # 30 µs before the copy, which was launched in the gap.
+    assert (compute["stream"], compute["idle_ms"], compute["host_ms"], compute["waiting_ms"]) == (
+        7,
+        0.03,
+        0.03,
+        0.0,
+    )
+    assert (nccl["stream"], nccl["idle_ms"]) == (20, 0.0)
+
+
+def test_ranks_and_the_report(database: Database, add_trace: TraceAdder) -> None:
+    add_trace(rank=0)
+    add_trace(rank=1)
+    [run_id] = traced_runs(database)
+    report = trace_report(database, run_id, top=2)
+    assert [(row["rank"], row["steps"]) for row in report.ranks] == [(0, 2), (1, 2)]
+    assert len(report.kernels) == 2
+    assert report.parts_ms["compute_ms"] == pytest.approx(0.01)
+    assert sum(row["times_slowest"] for row in report.ranks) == 2  # one of equal ranks in each step
+
+
+def test_peaks_of_known_devices(tmp_path: Path) -> None:
+    from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
+    from kernelcast.store import Run, TracedRun
+
+    compute = ComputeFingerprint(kind="cuda", device_name="NVIDIA H100 80GB HBM3")
+    software = SoftwareFingerprint(torch="")
+    run = Run(
+        started_at=None, kernelcast_version="", code_digest="", command="ingest", compute_id=compute.digest,
+        software_id=software.digest,
+    )  # fmt: skip
+    with Database.open(tmp_path / "new.db", create=True) as database:
+        database.add_traced_runs(
+            [TracedRun(run=run, compute=compute, fabric=None, software=software, samples=(), traces=())]
+        )
+        peaks = {row["dtype"]: row["flops_per_s"] for row in database.query("SELECT * FROM device_peak")}
+    assert peaks["bfloat16"] == pytest.approx(989e12, rel=0.01)
+
+
+def test_an_export_has_the_timeline_of_its_traces(
+    database: Database, add_trace: TraceAdder, tmp_path: Path
+) -> None:
+    add_trace(rank=0)
+    whole = tmp_path / "whole.db"
+    exported = export_database(database.path, whole, Subset(anonymous=True))
+    assert exported.content_digest != ""
+    assert exported.texts["annotations and modules"] == ["forward"]
+    with Database.open(whole) as copy:
+        assert copy.row_counts()["traced_event"] == 3
+    assert check_database(whole) == []
