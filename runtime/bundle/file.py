@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 MANIFEST_FILE = "manifest.json"
-MAX_BUNDLE_BYTES = 1 << 30
+MAX_BUNDLE_BYTES = 1 << 27  # forty times the largest that ships; loaded, trees take ten times their bytes
 MAX_MANIFEST_BYTES = 1 << 24
 
 # 1980-01-01 00:00, the earliest moment that a zip can say, in MS-DOS form: time 0, date 1 January of year 0.
@@ -98,7 +98,7 @@ def write_bundle(path: str | os.PathLike[str], manifest: Manifest, models: Mappi
     same input gives the same bytes.
 
     Raises:
-        UsageError: models and manifest do not belong together, or the bundle would be larger than 1 GiB.
+        UsageError: models and manifest do not belong together, or the bundle would be larger than 128 MiB.
         DataError: the file cannot be written.
     """
     target = Path(path)
@@ -150,7 +150,7 @@ def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     """Read a bundle and verify all of it: every byte of the file is accounted for.
 
     Raises:
-        DataError: the file is missing, cut, damaged, larger than 1 GiB, of an unknown format version, or does
+        DataError: the file is missing, cut, damaged, larger than 128 MiB, of an unknown format version, or does
             not hold exactly what its manifest says; the message names the file and the member.
     """
     source = Path(path)
