@@ -1,6 +1,5 @@
 """`kernelcast stack fit`."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.stack_list import factor_texts
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.errors import DataError, UsageError, one_line, shown, shown_path
+from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.kinds import read_decimal
 from kernelcast.runtime.stack import NAMES, stack_toml
@@ -76,7 +76,7 @@ def fit(
         except OSError as error:
             raise DataError(f"{shown_path(output)}: cannot be written ({error.strerror})") from error
     if as_json:
-        click.echo(json.dumps(_document(found), indent=2))
+        click.echo(json_text(_document(found), indent=2))
         return
     click.echo(_shown(found))
     if output is not None:

@@ -1,6 +1,5 @@
 """`kernelcast validate steps`."""
 
-import json
 from collections import Counter
 from pathlib import Path
 
@@ -8,6 +7,7 @@ import click
 
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.tables import seconds, text_table
+from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.stack import find_stack
 from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, score_steps
@@ -50,7 +50,7 @@ def steps(
     )
     if as_json:
         document = {"format": FORMAT, "files": [one.to_dict() for one in found]}
-        click.echo(json.dumps(document, indent=2))
+        click.echo(json_text(document, indent=2))
     else:
         click.echo("\n\n".join(_shown(one, each) for one in found))
     if all(step.estimate is None for one in found for step in one.steps):
