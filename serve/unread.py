@@ -5,6 +5,8 @@ from starlette.types import Receive, Scope, Send
 
 from kernelcast.serve.pools import Busy
 
+_PIECE_BYTES = 1 << 16
+
 
 class Unread:
     """Counts the bytes of answers from when they are there until they are sent. For one thread."""
@@ -34,7 +36,13 @@ class _Counted(Response):
         self._unread = unread
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        start = {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
         try:
-            await super().__call__(scope, receive, send)
+            await send(start)
+            # In pieces: each waits until the client has read most of those before.
+            for first in range(0, len(self.body), _PIECE_BYTES):
+                piece = self.body[first : first + _PIECE_BYTES]
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b"", "more_body": False})
         finally:
             self._unread._drop(len(self.body))
