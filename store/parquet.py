@@ -6,7 +6,6 @@ OUT/sample_flag.parquet                    one row per flag of a sample, with it
 OUT/hardware.parquet, software.parquet, ...   one file per smaller table, as in schema.sql
 """
 
-import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.output_file import unfinished_beside
 from kernelcast.store.connection import foreign_database
 from kernelcast.store.copying import Condition
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
@@ -75,7 +75,7 @@ def export_parquet(
         raise DataError(f"{target}: exists already, expected the name of a new folder")
     if not target.parent.is_dir():
         raise DataError(f"{target}: its folder does not exist")
-    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}.new")
+    unfinished = unfinished_beside(target)
     try:
         with foreign_database(source, max_size_bytes=max_size_bytes) as connection:
             check_operators(connection, subset)

@@ -4,6 +4,7 @@ import gzip
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.small_file import open_regular
 
 # A minute of a busy GPU is a few hundred MB. Beyond this a file is more likely a gzip bomb than a trace.
 MAX_TRACE_BYTES = 2 << 30
@@ -21,7 +22,7 @@ def trace_bytes(path: Path, *, max_bytes: int = MAX_TRACE_BYTES) -> bytes:
         DataError: empty, more than `max_bytes`, or packed as no trace is.
         OSError, EOFError, zlib.error: the file cannot be read or unpacked.
     """
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         is_gzip = file.read(2) == b"\x1f\x8b"
         file.seek(0)
         if not is_gzip:
