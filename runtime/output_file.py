@@ -99,15 +99,20 @@ def _target(path: Path) -> Path | None:
         raise DataError(f"cannot be written ({getattr(error, 'strerror', None) or error})") from error
     if stat.S_ISREG(mode):
         # /dev/stdout leads to a file that is open already: it is written on, not replaced.
-        return None if _is_open(path) else Path(os.path.realpath(path))
+        return None if _open_already(path) is not None else Path(os.path.realpath(path))
     if stat.S_ISCHR(mode) or stat.S_ISFIFO(mode):
         return None
     raise DataError(f"is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, expected a file")
 
 
-def _is_open(path: Path) -> bool:
-    """Whether the path is a name of an open file (/dev/stdout, /dev/fd/3, /proc/self/fd/1)."""
-    return path.is_symlink() and any(str(one).startswith("/proc/") for one in _links(path))
+def _open_already(path: Path) -> int | None:
+    """The descriptor that a path is a name of (/dev/stdout, /dev/fd/3), or None."""
+    if path.is_symlink():
+        for one in _links(path):
+            found = re.fullmatch(rf"/(?:dev|proc/(?:self|{os.getpid()}))/fd/(\d+)", str(one))
+            if found:
+                return int(found[1])
+    return None
 
 
 def _links(path: Path) -> Iterable[Path]:
@@ -119,6 +124,13 @@ def _links(path: Path) -> Iterable[Path]:
 
 
 def _write_through(path: Path, pieces: Iterable[bytes]) -> None:
+    known = _open_already(path)
+    if known is not None:
+        with os.fdopen(
+            os.dup(known), "wb"
+        ) as stream:  # at the place where it is, not at the file's beginning
+            stream.writelines(pieces)
+        return
     try:
         # Without O_NONBLOCK, a pipe that nobody reads would be waited for.
         descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)

@@ -131,13 +131,18 @@ HOSTILE_SCHEMAS: dict[str, tuple[str, ...]] = {
     "view that shadows": ("DROP VIEW coverage", "CREATE VIEW coverage AS SELECT 1"),
     "virtual table": ("CREATE VIRTUAL TABLE theirs USING fts5(x)",),
     "generated column": (
-        "ALTER TABLE run ADD COLUMN x ANY GENERATED ALWAYS AS (randomblob(100000000)) VIRTUAL",
+        "ALTER TABLE run ADD COLUMN x ANY GENERATED ALWAYS AS (hex(zeroblob(100000000))) VIRTUAL",
     ),
     "index on an expression": ("CREATE INDEX i ON sample (hex(zeroblob(1000000)))",),
-    "20,000 views": tuple(f"CREATE VIEW v{n} AS SELECT * FROM sample, kernel" for n in range(20_000)),
+    "20,000 views": (
+        "PRAGMA writable_schema = ON",
+        "WITH RECURSIVE n (i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n WHERE i < 20000)"
+        " INSERT INTO sqlite_master SELECT 'view', 'v' || i, 'v' || i, 0,"
+        " 'CREATE VIEW v' || i || ' AS SELECT * FROM sample, kernel' FROM n",
+    ),
     "checks removed": (
         "PRAGMA writable_schema = ON",
-        "UPDATE sqlite_master SET sql = replace(sql, 'CHECK', '--') WHERE name = 'repetition'",
+        "UPDATE sqlite_master SET sql = replace(sql, ' CHECK (length(id) = 32)', '') WHERE name = 'hardware'",
     ),
     "operator reworded": ("UPDATE operator SET features = '{\"x\":\"y\"}' WHERE name = 'gelu'",),
     "schema that is no SQL": (
