@@ -21,7 +21,7 @@ from kernelcast.walltime import (
     find_job,
     format_slurm,
     format_time,
-    read_duration,
+    read_time_limit,
     script_job,
     slurm_allocation,
     slurm_environment,
@@ -50,9 +50,9 @@ def _slurm_options(
 def _asked(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     if value is None:
         return None
-    asked_s = read_duration(value)
+    asked_s = read_time_limit(value)
     if asked_s is None:
-        raise UsageError(f"--asked is {shown(value)}, expected a time such as 00:30:00 or 1-12:00:00")
+        raise UsageError(f"--asked is {shown(value)}, expected a time limit such as 00:30:00 or 1-12:00:00")
     return asked_s
 
 

@@ -122,7 +122,7 @@ def _job(
     by_option: dict[str, Given] = {}
     for name, value in (options or {}).items():
         if value is not None:
-            by_option |= give([(name, value)], origin=FIELDS[name].option, folder=Path.cwd())
+            by_option |= give([(name, value)], origin=FIELDS[name].option, folder=Path.cwd(), home=True)
     by_script = script.given if script else {}
     return Job(
         settings=merge(by_option, by_script, in_file, read_site(environment)),
@@ -162,4 +162,6 @@ def _read_toml(path: Path, *, site: bool = False) -> dict[str, Given]:
         document = parse_toml(content)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{what} {path}: not valid TOML ({str(error).splitlines()[0]})") from error
-    return give(document.items(), origin=f"{what} {path}", folder=path.absolute().parent, site=site)
+    return give(
+        document.items(), origin=f"{what} {path}", folder=path.absolute().parent, site=site, home=True
+    )
