@@ -89,6 +89,7 @@ validate-published: $(INSTALLED)
 # Seconds: what ships, asked for the measured steps that ship.
 validate-steps: $(INSTALLED)
 	$(KEEP) steps validate steps --json
+	$(KEEP) steps_options validate steps --effects --json
 
 # Published rows of collectives: where they lie is set by FABRICS=FOLDER.
 FABRICS ?= ../shared/data
@@ -129,6 +130,7 @@ datasets: $(INSTALLED)
 	$(BIN)/python datasets/build.py
 	$(BIN)/python datasets/transfers.py
 	$(BIN)/python datasets/power.py
+	$(BIN)/python datasets/sustained.py
 
 # What software stacks do to sums of operators, fitted to the measured steps in validate/: a minute.
 stacks: $(INSTALLED)

@@ -141,7 +141,8 @@ def _room(estimate: Estimate) -> str:
     if memory.gpu_memory_bytes is None:
         return "a device's size is not known (--gpu-memory)"
     verdict = "fits" if memory.fits else "does NOT fit"
-    return f"{verdict} into {_size(memory.gpu_memory_bytes)} ({memory.source})"
+    reserved = f", {_size(memory.reserved_bytes)} of it reserved" if memory.reserved_bytes else ""
+    return f"{verdict} into {_size(memory.gpu_memory_bytes)} ({memory.source}){reserved}"
 
 
 def _memory(estimate: Estimate) -> str:

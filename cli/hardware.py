@@ -14,13 +14,15 @@ from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.catalogue.hardware import Hardware, all_hardware, hardware_named
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.hardware.devices import device
+from kernelcast.runtime.hardware.devices import Device, device
+from kernelcast.runtime.hardware.sustained import sustained_flops_per_s, sustained_origin
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.views.formatting import amount, gibibytes, percent
 from kernelcast.validate.steps import ScoredFile, score_steps, shipped_runs
 
 FORMAT = "kernelcast.hardware/1"
+_TYPE = "bfloat16"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -185,11 +187,20 @@ def _values(found: Hardware) -> dict[str, Any]:
         "flops_per_s": dict(row.flops_per_s),
         "power_w": row.power_w,
         "source_of_peaks": row.source,
+        "sustained_flops_per_s": sustained_flops_per_s(row, _TYPE),
         "fabric": found.fabric,
         "is_measured": found.bundle is not None,
         "donors": list(found.donors),
         "data": found.data,
     }
+
+
+def _held(row: Device) -> list[tuple[str, str]]:
+    origin, rate = sustained_origin(row), sustained_flops_per_s(row, _TYPE)
+    if origin is None or rate is None:
+        return []
+    of = "long matrix products" if origin is row else f"the share of the peak that the {origin.title} holds"
+    return [("held", f"{amount(rate, 'FLOP/s')} in 16 bits under load ({of}; docs/hardware.md)")]
 
 
 def _lines(found: Hardware) -> list[tuple[str, str]]:
@@ -199,6 +210,7 @@ def _lines(found: Hardware) -> list[tuple[str, str]]:
         ("device", row.title),
         ("memory", f"{gibibytes(row.memory_bytes)} at {amount(row.memory_bytes_per_s, 'B/s')}"),
         ("peaks", f"{rates} ({row.source})"),
+        *_held(row),
         ("fabric", f"{found.fabric} (kernelcast fabric show {found.fabric})"),
         *([("measured", found.data)] if found.data else []),
         *(("others", hardware_named(donor).data) for donor in found.donors),

@@ -3,7 +3,7 @@
 from kernelcast.cli.estimate_text import render
 from kernelcast.cli.sizes import in_days
 from kernelcast.cli.tables import seconds_precisely, text_table
-from kernelcast.runtime.estimate.estimate import Memory
+from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.training import Training
 from kernelcast.runtime.intent.answer import IntentAnswer
 from kernelcast.runtime.intent.best import Best
@@ -56,6 +56,8 @@ def _change(fraction: float) -> str:
 
 def _memory(memory: Memory) -> str:
     of = "" if memory.gpu_memory_bytes is None else f" of {gibibytes(memory.gpu_memory_bytes)}"
+    if of and memory.reserved_bytes:
+        of += f" ({gibibytes(memory.reserved_bytes)} reserved)"
     return f"{gibibytes(memory.largest_bytes)}{of} on the fullest device"
 
 

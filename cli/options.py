@@ -8,10 +8,11 @@ from typing import Any, TypeVar
 
 import click
 
+from kernelcast.cli.sizes import parse_size
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import all_hardware, hardware_named
 from kernelcast.runtime.errors import UsageError, shown
-from kernelcast.runtime.request.fields import Field, option_name
+from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, Field, option_name
 from kernelcast.runtime.request.kinds import FLAG, Kind
 from kernelcast.runtime.request.models import BUILT_IN
 
@@ -90,6 +91,39 @@ def field_options(
         return function
 
     return decorated
+
+
+def memory_options(*, any_size: bool = False) -> Callable[[F], F]:
+    """Options of a device's memory, which `take_memory` takes out of a command's arguments."""
+
+    def decorated(function: F) -> F:
+        for field in reversed(tuple(MEMORY.values())):
+            name = field.name.removesuffix("_bytes")
+            text = help_of(field)
+            if field is GPU_MEMORY:
+                sizes = "80GB, 40GiB, or any" if any_size else "80GB or 40GiB"
+                text = text.replace(field.help, f"{field.help.removesuffix('.')}: {sizes}.")
+            function = click.option(option_name(name), name, metavar="SIZE", help=text)(function)
+        return function
+
+    return decorated
+
+
+def take_memory(fields: dict[str, Any], *, any_size: bool = False) -> dict[str, int | None]:
+    """The sizes of `memory_options` that are given, by field name; None for `any`, which `any_size` allows.
+
+    Raises:
+        UsageError: one is no size.
+    """
+    found: dict[str, int | None] = {}
+    for field in MEMORY.values():
+        name = field.name.removesuffix("_bytes")
+        text = fields.pop(name)
+        if text is not None:
+            least = 0 if field.kind.accepts(0) else 1
+            is_any = any_size and field is GPU_MEMORY and text == "any"
+            found[field.name] = None if is_any else parse_size(text, name=name, least=least)
+    return found
 
 
 def help_of(field: Field) -> str:

@@ -23,10 +23,11 @@ from kernelcast.cli.options import (
     bundle_option,
     chosen_bundle,
     field_options,
+    memory_options,
     model_option,
     no_calibration_option,
+    take_memory,
 )
-from kernelcast.cli.sizes import parse_size
 from kernelcast.runtime import Estimator, UsageError, load_model
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
@@ -45,9 +46,7 @@ from kernelcast.runtime.stack import find_stack
 @field_options(*REQUEST.values(), old={"layer_counts": "--stages"})
 @layout_option
 @wish_options
-@click.option(
-    "--gpu-memory", metavar="SIZE", help="Memory of a device, 80GB or 40GiB.  [default: the bundle's]"
-)
+@memory_options()
 @no_calibration_option
 @click.option(
     "--explain",
@@ -69,7 +68,6 @@ def predict(
     hardware: str | None,
     model_name: str,
     layout: str | None,
-    gpu_memory: str | None,
     no_calibration: bool,
     explained: str | None,
     database: str | None,
@@ -95,9 +93,8 @@ def predict(
     wish = take_wish(fields)
     paths = {one: chosen_bundle(bundle, one) for one in names or (None,)}
     # Checked before the bundle is read: what was asked for is the cheaper thing to get wrong.
-    given = {name: value for name, value in fields.items() if value is not None}
-    if gpu_memory is not None:
-        given["gpu_memory_bytes"] = parse_size(gpu_memory, name="gpu_memory")
+    memory = take_memory(fields)
+    given = {name: value for name, value in fields.items() if value is not None} | memory
     check_alone(framework, as_json=as_json, explain=explained)
     sequence_length = fields["sequence_length"]
     if layout is not None:

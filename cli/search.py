@@ -13,10 +13,12 @@ from kernelcast.cli.options import (
     bundle_option,
     chosen_bundle,
     field_options,
+    memory_options,
     model_option,
     no_calibration_option,
+    take_memory,
 )
-from kernelcast.cli.sizes import in_days, in_gib, parse_size
+from kernelcast.cli.sizes import in_days, in_gib
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
@@ -67,9 +69,7 @@ def _limit_options(function: F) -> F:
     REQUEST["stack"],
     required=("global_batch",),
 )
-@click.option(
-    "--gpu-memory", metavar="SIZE", help="Memory of a device: 80GB, 40GiB, any.  [default: the bundle's]"
-)
+@memory_options(any_size=True)
 @field_options(REQUEST["timeline"], SEARCH["rank_by"], TOKENS)
 @_limit_options
 @field_options(*(REQUEST[name] for name in STACK), REQUEST["bucket_entries"], SEARCH["top"])
@@ -84,7 +84,6 @@ def search_(
     hardware: str | None,
     model_name: str,
     sequence_length: int | None,
-    gpu_memory: str | None,
     no_calibration: bool,
     pareto: bool,
     framework: str | None,
@@ -100,9 +99,8 @@ def search_(
     """
     check_alone(framework, as_json=as_json, pareto=pareto)
     path = chosen_bundle(bundle, hardware)
-    given = {name: value for name, value in options.items() if value is not None}
-    if gpu_memory is not None:
-        given["gpu_memory_bytes"] = None if gpu_memory == "any" else parse_size(gpu_memory, name="gpu_memory")
+    memory = take_memory(options, any_size=True)
+    given = {name: value for name, value in options.items() if value is not None} | memory
     if "sequence_parallel" in given:
         given["sequence_parallel"] = _SEQUENCE[given["sequence_parallel"]]
     fabric = find_fabric(given.pop("fabric")) if "fabric" in given else None
@@ -222,6 +220,8 @@ def _notes(result: SearchResult) -> list[str]:
     counts, question = result.counts, result.question
     memory = question.gpu_memory_bytes
     limit = "memory not limited" if memory is None else f"devices of {in_gib(memory)} GiB"
+    if memory is not None and question.reserved_memory_bytes:
+        limit += f", {in_gib(question.reserved_memory_bytes)} GiB of it reserved"
     looked = f"{counts.evaluated:,} evaluated"
     if question.timeline == "simulate":
         looked += f" ({counts.simulated:,} simulated, {counts.pruned:,} ruled out by a lower bound)"

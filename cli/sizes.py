@@ -13,11 +13,11 @@ _BYTES_OF = {unit.lower(): size_bytes for unit, size_bytes in _UNITS.items()}
 _SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]{1,9})?) ?([A-Za-z]*)")
 
 
-def parse_size(text: str, *, name: str) -> int:
+def parse_size(text: str, *, name: str, least: int = 1) -> int:
     """Bytes of a size with a unit, decimal (GB = 10⁹) or binary (GiB = 2³⁰), in upper or lower case.
 
     Raises:
-        UsageError: it is no size, has no unit, or is less than one byte; the message contains `name`.
+        UsageError: it is no size, has no unit, or is less than `least` bytes; the message contains `name`.
     """
     match = _SIZE.fullmatch(text.strip())
     if match is not None and not match[2]:
@@ -26,8 +26,8 @@ def parse_size(text: str, *, name: str) -> int:
             f"{name} is {text!r:.80} without a unit, expected one of {units}, as in {match[1]}GB"
         )
     factor = None if match is None else _BYTES_OF.get(match[2].lower())
-    size_bytes = 0 if match is None or factor is None else int(float(match[1]) * factor)
-    if size_bytes < 1:
+    size_bytes = -1 if match is None or factor is None else int(float(match[1]) * factor)
+    if size_bytes < least:
         raise UsageError(f"{name} is {text!r:.80}, expected a size such as 80GB or 40GiB")
     return size_bytes
 

@@ -2,14 +2,17 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import click
 
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.tables import seconds, text_table
+from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.json_text import json_text
-from kernelcast.runtime.request.fields import OPTIONS
+from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, unknown_field
 from kernelcast.runtime.stack import find_stack
+from kernelcast.validate.effects import Option, option_effects, to_dict
 from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, score_steps
 
 
@@ -20,6 +23,16 @@ from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, sco
     "--fabric", metavar="NAME|FILE", default="", help=f"{OPTIONS['fabric'].help}  [default: the file's]"
 )
 @click.option("--stack", metavar="NAME|FILE", help=OPTIONS["stack"].help)
+@click.option(
+    "--with",
+    "changes",
+    metavar="FIELD=VALUE",
+    multiple=True,
+    help="Set a field of what training software does for every step; may be given several times.",
+)
+@click.option(
+    "--effects", is_flag=True, help="Show what each such field does to the errors, one after the other."
+)
 @click.option("--each", is_flag=True, help="Show every step.")
 @json_option
 def steps(
@@ -28,6 +41,8 @@ def steps(
     hardware: str | None,
     fabric: str,
     stack: str | None,
+    changes: tuple[str, ...],
+    effects: bool,
     each: bool,
     as_json: bool,
 ) -> None:
@@ -40,13 +55,22 @@ def steps(
     \b
     kernelcast validate steps
     kernelcast validate steps site.toml --bundle here.kcast --each
+    kernelcast validate steps --with overlap_gradients=true
+    kernelcast validate steps --effects
     """
     given = bundle is not None or hardware is not None
+    if effects:
+        if given or fabric or stack or changes or each:
+            raise UsageError("--effects is given with another option, expected only runs files and --json")
+        options = option_effects(paths)
+        click.echo(json_text(to_dict(options), indent=2) if as_json else _effects(options))
+        return
     found = score_steps(
         paths,
         bundle=chosen_bundle(bundle, hardware) if given else "",
         fabric=fabric,
         stack=None if stack is None else find_stack(stack),
+        changed=_changed(changes),
     )
     if as_json:
         document = {"format": FORMAT, "files": [one.to_dict() for one in found]}
@@ -55,6 +79,44 @@ def steps(
         click.echo("\n\n".join(_shown(one, each) for one in found))
     if all(step.estimate is None for one in found for step in one.steps):
         raise SystemExit(1)
+
+
+def _changed(changes: tuple[str, ...]) -> dict[str, Any]:
+    """Fields and values of `--with`."""
+    found: dict[str, Any] = {}
+    for text in changes:
+        name, equals, value = text.partition("=")
+        name = name.replace("-", "_")
+        if not equals:
+            raise UsageError(f"--with is {shown(text)}, expected FIELD=VALUE")
+        if name not in STACK:
+            raise unknown_field(name, STACK, path="--with ")
+        found[name] = LAYOUT[name].kind.read(value)
+        if found[name] is None:
+            raise UsageError(f"--with {name} is {shown(value)}, expected {LAYOUT[name].kind.expected}")
+    return found
+
+
+def _effects(options: tuple[Option, ...]) -> str:
+    """A row per option, a column per source: mean error, mean absolute error."""
+    heads = ["option", *(f"{effect.site}, {effect.steps} steps" for effect in options[0].effects)]
+    rows = [
+        [
+            "as stated" if one.field is None else f"{one.field}={_plain(one.value)}",
+            *(
+                f"{_signed(effect.mean_error)}, {_share(effect.mean_abs_error)}"
+                if effect.changed or one.field is None
+                else "="
+                for effect in one.effects
+            ),
+        ]
+        for one in options
+    ]
+    return text_table(heads, rows)
+
+
+def _plain(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _shown(found: ScoredFile, each: bool) -> str:
@@ -88,6 +150,8 @@ def _scores(scores: tuple[Score, ...]) -> str:
         "in interval": [f"{score.inside} of {score.predicted}" for score in scores],
         "half-width": [_share(score.median_half_width) for score in scores],
         "memory error": [_signed(score.mean_memory_error) for score in scores],
+        "largest": [_signed(score.largest_memory_error) for score in scores],
+        "least left": [_left(score) for score in scores],
         "predicted too large": [f"{score.too_large or '-'}" for score in scores],
         "published error": [_share(score.mean_abs_published_error) for score in scores],
     }
@@ -109,7 +173,8 @@ def _each(steps: tuple[ScoredStep, ...]) -> str:
         "error": [_signed(step.error) for step in steps],
         "90 % interval": [_interval(step) for step in steps],
         "memory": [_gib(step) for step in steps],
-        "memory error": [_signed(step.memory_error) for step in steps],
+        "memory error": [", ".join(map(_signed, step.memory_errors)) or "-" for step in steps],
+        "left": ["-" if step.margin_gib is None else f"{step.margin_gib:.1f} GiB" for step in steps],
     }
     return _table(columns)
 
@@ -129,9 +194,14 @@ def _interval(step: ScoredStep) -> str:
 
 
 def _gib(step: ScoredStep) -> str:
-    if step.estimate is None:
+    if step.predicted_memory_gib is None:
         return "-"
-    return f"{step.estimate.memory.largest_bytes / 2**30:.1f} GiB{' (does not fit)' if step.fits is False else ''}"
+    sizes = ", ".join(f"{size_gib:.1f}" for size_gib in step.predicted_memory_gib)
+    return f"{sizes} GiB{' (does not fit)' if step.fits is False else ''}"
+
+
+def _left(score: Score) -> str:
+    return "-" if score.least_margin_gib is None else f"{score.least_margin_gib:.1f} GiB"
 
 
 def _signed(error: float | None) -> str:

@@ -129,21 +129,21 @@ def simumax(content: bytes) -> dict[str, str]:
                 "sequence_parallel": degrees["tp"] > 1,
                 "micro_batches": row["mbc"],
                 "measured_s": row["real_ms"] / 1000,
-                "memory_gib": _fullest_gib(row),
+                "memory_gib": _fullest_gib(row, pp, pp * degrees["tp"] * degrees["dp"]),
                 "published_error": row["rel_err_pct"] / 100,
             }
         )
     text = _file(
         comment=(
             f"{len(runs)} training steps on one B200 node that SimuMax published; published_error is its simulator's. "
-            "memory_gib is allocated on the fullest device. Left out, because mixtures of experts and context "
-            f"parallelism cannot be asked for: {', '.join(left_out)}."
+            "memory_gib is allocated on the fullest device of every stage. Left out, because mixtures of experts "
+            f"and context parallelism cannot be asked for: {', '.join(left_out)}."
         ),
         head={
             "site": "SimuMax B200",
             "hardware": "8 × B200 SXM, NVSwitch",
             "device": "b200-sxm",
-            "fabric": "b200-nvswitch",
+            "fabric": "b200-simumax",
             "stack": "Megatron-LM core, TransformerEngine 2.11, bf16, gradients accumulated and reduced in fp32, "
             "fused cross-entropy, nothing overlapped",
             "source": f"MooreThreads/SimuMax, commit 4dcaae51, a part of its measured steps, {_digest(content)}",
@@ -155,7 +155,9 @@ def simumax(content: bytes) -> dict[str, str]:
             "micro_batch": 1,
             "zero": 1,
             "reduce_dtype": "float32",
+            "gradient_collective": "reduce_scatter",  # the distributed optimizer
             "loss": "in_place",
+            "kept_by": "megatron",
             "exposed_share": 1,  # nothing overlaps
         },
         models=models,
@@ -178,9 +180,13 @@ LLAMA = {
 }
 
 
-def _fullest_gib(row: Mapping[str, Any]) -> float:
-    ranks = row["peak_memory_by_rank_mb"].values()
-    return round(max(rank["max_allocated_mb"] for rank in ranks) / MIB_PER_GIB, 3)
+def _fullest_gib(row: Mapping[str, Any], stages: int, devices: int) -> list[float]:
+    """Memory of the fullest rank of every stage; Megatron numbers all ranks of a stage before those of the next."""
+    fullest = [0.0] * stages
+    for rank, size in row["peak_memory_by_rank_mb"].items():
+        stage = int(rank) * stages // devices
+        fullest[stage] = max(fullest[stage], round(size["max_allocated_mb"] / MIB_PER_GIB, 3))
+    return fullest
 
 
 def _digest(content: bytes) -> str:

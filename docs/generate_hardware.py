@@ -11,7 +11,8 @@ from kernelcast.cli.hardware import known_operators
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.catalogue.hardware import all_hardware, measured_hardware
 from kernelcast.runtime.catalogue.transfer_errors import TransferError, transfer_errors
-from kernelcast.runtime.hardware.devices import device
+from kernelcast.runtime.hardware.devices import device, device_named
+from kernelcast.runtime.hardware.sustained import sustained, sustained_origin
 
 FOLDER = Path(__file__).resolve().parent
 PAGE, PICTURE = FOLDER / "hardware.md", FOLDER / "transfer.png"
@@ -25,6 +26,7 @@ def page(text: str) -> str:
         ("devices", _devices()),
         ("known", _known()),
         ("transfers", _transfers()),
+        ("sustained", _sustained()),
         ("sources", _sources()),
     ):
         pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
@@ -41,6 +43,26 @@ def _devices() -> str:
         f"{', '.join(one.donors) or '–'} |"
         for one in all_hardware().values()
     ]
+    return "\n".join(lines) + "\n"
+
+
+def _sustained() -> str:
+    """What long matrix products reach, a line per device of which it is known or assumed."""
+    lines = [
+        "| device | peak, TFLOP/s | sustained | short ones up to | from | products |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name in all_hardware():
+        origin = sustained_origin(of) if (of := device_named(name)) else None
+        if of is None or origin is None:
+            continue
+        found, peak = sustained()[origin.name], of.flops_per_s["bfloat16"] / 1e12
+        is_own = origin is of
+        lines.append(
+            f"| {name} | {peak:.0f} | {found.share * peak:.0f} ({found.share:.0%}) | "
+            f"{f'{found.burst * peak:.0f}' if is_own else '–'} | "
+            f"{found.source if is_own else f'the share of {origin.name}'} | {f'{found.rows:,}' if is_own else '–'} |"
+        )
     return "\n".join(lines) + "\n"
 
 

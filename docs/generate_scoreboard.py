@@ -38,7 +38,12 @@ def sources() -> dict[str, list[Step]]:
 
 def page(text: str, found: dict[str, list[Step]]) -> str:
     """The page with its tables."""
-    for name, lines in (("sources", _sources(found)), ("pooled", _pooled(found)), ("sizes", _sizes(found))):
+    for name, lines in (
+        ("sources", _sources(found)),
+        ("pooled", _pooled(found)),
+        ("sizes", _sizes(found)),
+        ("memory", _memory(found)),
+    ):
         text = text.replace(f"<!-- {name} -->\n", "\n".join(lines) + "\n")
     return text
 
@@ -65,6 +70,25 @@ def _sources(found: dict[str, list[Step]]) -> list[str]:
             f"| {name} | {len(steps)} | {_percent(mean(map(abs, errors)))} | {_percent(median(map(abs, errors)))} | "
             f"{mean(errors):+.1%} | {share} | {_percent(median(map(_half_width, steps)))} | "
             f"{_percent(mean(own)) if own else '–'} |"
+        )
+    return lines
+
+
+def _memory(found: dict[str, list[Step]]) -> list[str]:
+    """Steps that are predicted to fit, the tightest of them, and errors where memory was measured."""
+    lines = [
+        "| source | predicted to fit | least left on a device | memory measured | mean absolute error | largest |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, steps in found.items():
+        fit = sum(step["fits"] is True for step in steps)
+        left = min((step["margin_gib"] for step in steps if step["margin_gib"] is not None), default=None)
+        errors = [error for step in steps for error in step["memory_errors"]]
+        lines.append(
+            f"| {name} | {fit} of {len(steps)} | {'–' if left is None else f'{left:.1f} GiB'} | "
+            f"{f'{len(errors)} devices' if errors else '–'} | "
+            f"{f'{mean(map(abs, errors)):.2%}'.replace('%', ' %') if errors else '–'} | "
+            f"{f'{max(errors, key=abs):+.2%}'.replace('%', ' %') if errors else '–'} |"
         )
     return lines
 

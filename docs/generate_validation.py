@@ -24,6 +24,7 @@ TEXT = RESULTS / "page.md"
 PLACES = {
     "kernelcast.published_validation/2": "published",
     "kernelcast.steps/1": "steps of others",
+    "kernelcast.effects/1": "options",
     "kernelcast.calibration/1": "calibration",
     "kernelcast.validation-run/2": "real steps",
 }
@@ -169,7 +170,7 @@ def _steps_of_others(result: dict[str, Any]) -> Iterator[str]:
     """Scores by model of every runs file, of `validate steps --json`."""
     heads = (
         "steps of", "model", "steps", "mean error", "mean absolute", "in interval", "half-width", "memory error",
-        "predicted too large", "published error",
+        "largest", "least left", "predicted too large", "published error",
     )  # fmt: skip
     rows = [
         (
@@ -181,6 +182,8 @@ def _steps_of_others(result: dict[str, Any]) -> Iterator[str]:
             f"{score['inside']} of {score['predicted']}",
             share(score["median_half_width"]),
             signed(score["mean_memory_error"]),
+            signed(score["largest_memory_error"]),
+            "–" if score["least_margin_gib"] is None else f"{score['least_margin_gib']:.1f} GiB",
             str(score["too_large"] or "–"),
             share(score["mean_abs_published_error"]),
         )
@@ -199,6 +202,30 @@ def _steps_of_others(result: dict[str, Any]) -> Iterator[str]:
             f"  Not predicted: {step['label']}: {step['reason']}" for step in file["steps"] if step["reason"]
         )
     yield ""
+
+
+def _options(result: dict[str, Any]) -> Iterator[str]:
+    """Mean and mean absolute error of every source with each option, of `validate steps --effects --json`."""
+    stated = result["options"][0]["effects"]
+    heads = ("option", *(f"{effect['site']}, {effect['steps']}" for effect in stated))
+    rows = [
+        (
+            "as stated" if one["field"] is None else f"`{one['field']}={_toml(one['value'])}`",
+            *(
+                f"{signed(effect['mean_error'])}, {share(effect['mean_abs_error'])}"
+                if effect["changed"] or one["field"] is None
+                else "="
+                for effect in one["effects"]
+            ),
+        )
+        for one in result["options"]
+    ]
+    yield from table(heads, rows)
+    yield ""
+
+
+def _toml(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _calibration(result: dict[str, Any]) -> Iterator[str]:
@@ -309,6 +336,7 @@ def _configuration(run: dict[str, Any]) -> tuple[str, ...]:
 _TABLES = {
     "published": _published,
     "steps of others": _steps_of_others,
+    "options": _options,
     "calibration": _calibration,
     "real steps": _real_steps,
 }

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
-from kernelcast.runtime.request.fields import GPU_MEMORY, MODEL, REQUEST, SEARCH, STACK, Field
+from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, MODEL, REQUEST, SEARCH, STACK, Field
 from kernelcast.runtime.search.read_question import LIMITS, MOST_ITEMS, USUAL, few_values
 from kernelcast.walltime.fields import JOB_FIELDS
 from kernelcast.walltime.slurm import OPTIONS
@@ -72,7 +72,7 @@ PREDICT: Mapping[str, Schema] = MappingProxyType(
         "model": _MODEL,
         **{name: field.schema for name, field in REQUEST.items()},
         "fabric": _FABRIC,
-        GPU_MEMORY.name: GPU_MEMORY.schema,
+        **{name: field.schema for name, field in MEMORY.items()},
     }
 )
 
@@ -88,6 +88,7 @@ SEARCH_FIELDS: Mapping[str, Schema] = MappingProxyType(
         },
         "fabric": _FABRIC,
         "gpus": _one_or_several(SEARCH["gpus"]),
+        **{name: field.schema for name, field in MEMORY.items()},
         GPU_MEMORY.name: {
             **GPU_MEMORY.schema,
             "type": ["integer", "null"],

@@ -13,11 +13,11 @@ from kernelcast.runtime.small_file import open_regular
 from kernelcast.runtime.toml_text import parse_toml
 from kernelcast.validate.runs_fields import (
     DEFAULT_FIELDS,
-    GIB,
     RELATIVE_ERROR,
     RUN_FIELDS,
     SECONDS,
     components,
+    memory_of,
     number_of,
     only_known,
     request_of,
@@ -36,7 +36,8 @@ class MeasuredRun:
 
     `cluster` is None where the file does not give the devices per node; the bundle's then hold. Component names are
     those of the paper's Table IX (`Components.to_dict`). Measured components are in seconds; published errors are
-    those of others' predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device.
+    those of others' predictions, predicted / measured - 1. `memory_gib` was allocated on the fullest device, or on that
+    of every stage.
     """
 
     label: str
@@ -48,7 +49,7 @@ class MeasuredRun:
     published_error: float | None = None
     published_components: Mapping[str, float] | None = None
     measured_components: Mapping[str, float] | None = None
-    memory_gib: float | None = None
+    memory_gib: tuple[float, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -157,7 +158,7 @@ def _run(position: int, run: dict[str, Any], defaults: dict[str, Any], models: R
             else None,
             published_components=components(values, "published_components", RELATIVE_ERROR),
             measured_components=components(values, "measured_components", SECONDS),
-            memory_gib=number_of(values, "memory_gib", GIB) if "memory_gib" in values else None,
+            memory_gib=memory_of(values, layout.pp),
         )
     except (UsageError, DataError) as error:
         raise type(error)(f"{where}: {error}") from error

@@ -69,6 +69,22 @@ def number_of(table: Mapping[str, Any], name: str, kind: Kind) -> float:
     return float(table[name])
 
 
+def memory_of(table: Mapping[str, Any], stages: int) -> tuple[float, ...] | None:
+    """`memory_gib`: of the fullest device, or a list of the fullest device of every stage; None where it is missing.
+
+    Raises:
+        UsageError: no number that is accepted, or not one per stage.
+    """
+    found = table.get("memory_gib")
+    if not isinstance(found, list):
+        return None if found is None else (number_of(table, "memory_gib", GIB),)
+    if len(found) != stages:
+        raise UsageError(
+            f"memory_gib is {shown(found)}, expected a number, or one per stage, {stages} in all"
+        )
+    return tuple(number_of({f"memory_gib[{i}]": one}, f"memory_gib[{i}]", GIB) for i, one in enumerate(found))
+
+
 def components(table: Mapping[str, Any], name: str, kind: Kind) -> Mapping[str, float] | None:
     """Numbers of components; None where the table is missing.
 

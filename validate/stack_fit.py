@@ -19,9 +19,9 @@ from kernelcast.runtime.errors import shown
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.layouts import Layouts
-from kernelcast.runtime.request.fields import DEGREES
+from kernelcast.runtime.request.fields import DEGREES, LAYOUT
 from kernelcast.runtime.stack import NAMES, Stack
-from kernelcast.runtime.stack.stack import DEFAULT_SHARE, LARGEST_FACTOR, factor_index
+from kernelcast.runtime.stack.stack import DEFAULT_SHARE, LARGEST_FACTOR, OPTIONS, factor_index
 from kernelcast.validate.runs import MeasuredRun
 
 Array = NDArray[np.float64]
@@ -130,6 +130,8 @@ def fit(steps: Sequence[FittedStep], fixed: Mapping[str, float]) -> Stack:
     ]
     symmetric = np.round((covariance + covariance.T) / 2, 9) + 0.0
     attention, compute, exposed_share = found
+    layouts = [step.run.parallelism for step in steps]
+    options = {name: getattr(layouts[0], name) for name in OPTIONS}
     return Stack(
         name="fitted",
         software="not said",
@@ -137,6 +139,12 @@ def fit(steps: Sequence[FittedStep], fixed: Mapping[str, float]) -> Stack:
         attention=attention,
         compute=compute,
         exposed_share=exposed_share,
+        # What all of them state; what is the default anyway is left out.
+        options={
+            name: value
+            for name, value in options.items()
+            if value != LAYOUT[name].default and all(getattr(one, name) == value for one in layouts)
+        },
         residual=round(math.sqrt(variance), _DECIMALS),
         log_covariance=tuple(map(tuple, symmetric.tolist())),
         fixed=tuple(fixed),

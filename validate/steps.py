@@ -1,10 +1,11 @@
 """Scores predictions against measured steps: what ships, or another bundle, asked for every step of runs files."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from statistics import mean, median
+from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime import Estimate, Estimator, KernelcastError, UsageError
@@ -18,6 +19,7 @@ FORMAT = "kernelcast.steps/1"
 SHIPPED = ("perlmutter", "vista", "llm-foundry-a100-40gb", "llm-foundry-a100-80gb", "simumax-b200")
 """Runs files in this folder; each names its device and its fabric."""
 _BYTES_PER_GIB = 1 << 30
+_AS_STATED: Mapping[str, Any] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,11 +52,29 @@ class ScoredStep:
         return (high_s - low_s) / 2 / self.estimate.step_time_s
 
     @property
-    def memory_error(self) -> float | None:
-        """The error of the fullest device's memory; None where it was not measured."""
-        if self.estimate is None or self.run.memory_gib is None:
+    def predicted_memory_gib(self) -> tuple[float, ...] | None:
+        """Memory of the fullest device, or of that of every stage where it was measured so."""
+        if self.estimate is None:
             return None
-        return self.estimate.memory.largest_bytes / _BYTES_PER_GIB / self.run.memory_gib - 1
+        memory = self.estimate.memory
+        by_stage = len(self.run.memory_gib or ()) > 1
+        sizes = [stage.total_bytes for stage in memory.stages] if by_stage else [memory.largest_bytes]
+        return tuple(size_bytes / _BYTES_PER_GIB for size_bytes in sizes)
+
+    @property
+    def memory_errors(self) -> tuple[float, ...]:
+        """Errors of the predicted memory; empty where none was measured."""
+        predicted, measured = self.predicted_memory_gib, self.run.memory_gib
+        if predicted is None or measured is None:
+            return ()
+        return tuple(one / other - 1 for one, other in zip(predicted, measured, strict=True))
+
+    @property
+    def margin_gib(self) -> float | None:
+        """What the fullest device is predicted to have left; None where its memory is not known."""
+        if self.estimate is None or self.estimate.memory.margin_bytes is None:
+            return None
+        return self.estimate.memory.margin_bytes / _BYTES_PER_GIB
 
     @property
     def fits(self) -> bool | None:
@@ -76,12 +96,13 @@ class ScoredStep:
             "error": self.error,
             "is_inside": self.is_inside,
             "published_error": run.published_error,
-            "measured_memory_gib": run.memory_gib,
+            "measured_memory_gib": None if run.memory_gib is None else max(run.memory_gib),
             "predicted_memory_gib": None
             if estimate is None
             else estimate.memory.largest_bytes / _BYTES_PER_GIB,
-            "memory_error": self.memory_error,
+            "memory_errors": list(self.memory_errors),
             "fits": self.fits,
+            "margin_gib": self.margin_gib,
             "reason": self.reason,
         }
 
@@ -90,7 +111,9 @@ class ScoredStep:
 class Score:
     """Figures of several steps, over those that were predicted; None where there is nothing to take them from.
 
-    `inside` counts steps in their interval, `too_large` those that ran though they are predicted not to fit.
+    `inside` counts steps in their interval, `too_large` those that ran though they are predicted not to fit, and
+    `least_margin_gib` is what the fullest device of all has left. Errors of memory are those of every stage that was
+    measured.
     """
 
     model: str
@@ -102,7 +125,9 @@ class Score:
     median_half_width: float | None
     mean_memory_error: float | None
     mean_abs_memory_error: float | None
+    largest_memory_error: float | None
     too_large: int
+    least_margin_gib: float | None
     mean_abs_published_error: float | None
 
     @classmethod
@@ -110,7 +135,8 @@ class Score:
         """The figures of `steps`."""
         errors = _known([step.error for step in steps])
         widths = _known([step.half_width for step in steps])
-        memory = _known([step.memory_error for step in steps])
+        memory = [error for step in steps for error in step.memory_errors]
+        margins = _known([step.margin_gib for step in steps])
         published = _known([step.run.published_error for step in steps])
         return cls(
             model=model,
@@ -122,7 +148,9 @@ class Score:
             median_half_width=median(widths) if widths else None,
             mean_memory_error=mean(memory) if memory else None,
             mean_abs_memory_error=_mean_abs(memory),
+            largest_memory_error=max(memory, key=abs, default=None),
             too_large=sum(step.fits is False for step in steps),
+            least_margin_gib=min(margins, default=None),
             mean_abs_published_error=_mean_abs(published),
         )
 
@@ -183,21 +211,34 @@ class AskedFile:
     fabric_name: str
 
     def score(
-        self, stack: Stack | None = None, runs: Sequence[MeasuredRun] | None = None
+        self,
+        stack: Stack | None = None,
+        runs: Sequence[MeasuredRun] | None = None,
+        *,
+        changed: Mapping[str, Any] = _AS_STATED,
+        interval: bool = True,
     ) -> list[ScoredStep]:
-        """Predict its steps, or some `runs` of them, as those of `stack`."""
+        """Predict its steps, or some `runs` of them, as those of `stack`, some fields of their layouts `changed`."""
         estimator = self.estimator if stack is None else self.estimator.with_stack(stack)
-        return [_step(estimator, run, self.fabric) for run in (self.file.runs if runs is None else runs)]
+        return [
+            _step(estimator, run, self.fabric, changed, interval)
+            for run in (self.file.runs if runs is None else runs)
+        ]
 
 
 def score_steps(
-    paths: Sequence[Path] = (), *, bundle: str = "", fabric: str = "", stack: Stack | None = None
+    paths: Sequence[Path] = (),
+    *,
+    bundle: str = "",
+    fabric: str = "",
+    stack: Stack | None = None,
+    changed: Mapping[str, Any] = _AS_STATED,
 ) -> tuple[ScoredFile, ...]:
     """Predict every step of the runs files, without any those that ship; steps that cannot be predicted say why.
 
     `bundle` (a file, or `hardware:NAME`) and `fabric` (as `find_fabric` takes it) answer instead of the device and the
     fabric that a file names. A file that names no fabric is answered over the bundle's own. `stack` corrects the
-    answers; its exposed share is that of all steps.
+    answers; its exposed share is that of all steps. `changed` fields of their layouts go before what the files state.
 
     Raises:
         UsageError: a file names no device and `bundle` is not given; the device or the fabric is unknown; as
@@ -211,7 +252,7 @@ def score_steps(
             asked=one.asked,
             bundle_digest=one.estimator.bundle.digest,
             fabric=one.fabric_name,
-            steps=tuple(one.score(stack)),
+            steps=tuple(one.score(stack, changed=changed)),
             stack=stack,
         )
         for one in asked_files(paths or shipped_runs(), bundle=bundle, fabric=fabric)
@@ -254,17 +295,23 @@ def shipped_runs(device: str = "") -> tuple[Path, ...]:
     return tuple(path for path in paths if device in ("", RunsFile.read(path).device))
 
 
-def _step(estimator: Estimator, run: MeasuredRun, fabric: FabricChoice | None) -> ScoredStep:
-    stack, parallelism = estimator.stack, run.parallelism
-    if stack is not None:
-        parallelism = replace(parallelism, exposed_share=stack.exposed_share)
+def _step(
+    estimator: Estimator,
+    run: MeasuredRun,
+    fabric: FabricChoice | None,
+    changed: Mapping[str, Any],
+    interval: bool,
+) -> ScoredStep:
+    of_stack = {} if estimator.stack is None else {"exposed_share": estimator.stack.exposed_share}
     try:
+        parallelism = replace(run.parallelism, **{**of_stack, **changed})
         estimate = estimator.predict(
             model=run.model,
             parallelism=parallelism,
             cluster=run.cluster,
             bucket_entries=run.bucket_entries,
             fabric=fabric,
+            interval=interval,
         )
     except KernelcastError as error:
         return ScoredStep(run=run, estimate=None, reason=str(error))

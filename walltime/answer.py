@@ -289,7 +289,7 @@ def _warnings(found: Walltime, estimate: Estimate, asked_s: float | None) -> lis
         )
     if estimate.memory.fits is False:
         needed_gib, has_gib = (
-            size / 2**30 for size in (estimate.memory.largest_bytes, estimate.memory.gpu_memory_bytes or 0)
+            size / 2**30 for size in (estimate.memory.largest_bytes, estimate.memory.usable_bytes or 0)
         )
         lines.append(f"the fullest GPU would need {needed_gib:.1f} GiB and has {has_gib:.1f} GiB")
     calibration = estimate.provenance.calibration

@@ -1,4 +1,7 @@
-"""Answers are not faster than the hardware can be: far outside of what was measured, a regressor may say so."""
+"""Answers are not faster than the hardware can be in a step: than its peaks, and the rate that it holds under load.
+
+Far outside of what was measured a regressor may say so, and so do operators that were measured in short bursts.
+"""
 
 import math
 
@@ -10,22 +13,29 @@ from kernelcast.runtime.hardware.device_links import node_of
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.hardware.limits import limits
+from kernelcast.runtime.hardware.sustained import sustained_flops_per_s
 from kernelcast.runtime.operators import OPERATORS
+
+_US_PER_S = 1e6
 
 
 def cap_by_device(bundle: Bundle, found: OperatorTimes) -> None:
-    """Raise answers to what the peaks of the bundle's device allow, where the device is known."""
+    """Raise answers to what the bundle's device allows, where it is known: its peaks, and its sustained FLOP/s."""
     device = device_named(name) if (name := _device_name(bundle)) else None
     dtype = bundle.manifest.dtype
     if device is None or dtype not in ELEMENT_BYTES:
         return
+    held = sustained_flops_per_s(device, dtype)
     for one, answer in found.answers.items():
         (operator, direction), vector, _ = one
         row = OPERATORS[operator]
         if row.is_collective or math.isnan(answer[0]):
             continue
         known = limits(row, direction, vector, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype], device=device)
-        found.answers[one] = at_least(answer, max((limit.least_us for limit in known), default=0.0))
+        least_us = max((limit.least_us for limit in known), default=0.0)
+        if held is not None:
+            least_us = max(least_us, row.flops(direction, vector) / held * _US_PER_S)
+        found.answers[one] = at_least(answer, least_us)
 
 
 def cap_by_links(bundle: Bundle, found: OperatorTimes) -> None:

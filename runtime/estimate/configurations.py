@@ -87,6 +87,7 @@ class Configurations:
             all_reduce_us=self.durations.all_reduce_us[positions],
             update_us=self.durations.update_us[positions],
             micro_batches=self.micro_batches[positions].astype(np.float64),
+            overlap=None if self.durations.overlap is None else self.durations.overlap.take(positions),
         )
         return StepTimes(step_us=found.step_us, pipeline_us=found.pipeline_us)
 
@@ -120,8 +121,10 @@ class Configurations:
         idle_from = np.maximum.accumulate((computed + up)[:, ::-1], axis=1)[:, ::-1] - up
         if self.structure.is_split:
             idle_from = np.maximum(idle_from + weight, computed + m * weight)
-        # `simulate` cuts an all-reduce into as many pieces as the stage has chunks; the last waits for the last pass.
-        bound: Times = (idle_from + times.all_reduce_us / virtual_stages + times.update_us).max(axis=1)
+        # `simulate` cuts an all-reduce into as many pieces as the stage has chunks, and these into buckets; the last
+        # waits for the last pass.
+        pieces = virtual_stages if times.overlap is None else virtual_stages * times.overlap.buckets
+        bound: Times = (idle_from + times.all_reduce_us / pieces + times.update_us).max(axis=1)
         # Sums in another order, and the grid of a simulation, may differ by this much.
         passes = virtual_stages * (self.micro_batches + 4 * pp)
         return bound * (1 - 1e-12 - passes * 2.0**-48)

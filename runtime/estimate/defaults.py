@@ -1,4 +1,4 @@
-"""Defaults that a bundle or a fabric gives to a question: devices per node, and memory of a device."""
+"""Defaults that a bundle or a fabric gives to a question: devices per node, a device's memory and what is reserved."""
 
 from kernelcast.runtime.answers.fabric_choice import FabricBundle, FabricChoice
 from kernelcast.runtime.bundle.described_fabric import measured_fabrics
@@ -45,6 +45,16 @@ def usual_gpu_memory_bytes(bundle: Bundle) -> int | None:
     """
     sizes = (_own_memory_bytes(one) for one in bundle.manifest.compute if one.kind != "cpu")
     return min((size for size in sizes if size), default=None)
+
+
+RESERVED_BYTES = 2 << 30
+"""Of a GPU, what training cannot have (docs/memory.md, What there is): the driver's part, CUDA context and libraries,
+NCCL's buffers."""
+
+
+def usual_reserved_bytes(bundle: Bundle) -> int:
+    """What training cannot have of a device's memory; nothing where no GPU was measured."""
+    return RESERVED_BYTES if any(one.kind != "cpu" for one in bundle.manifest.compute) else 0
 
 
 def _own_memory_bytes(fingerprint: ComputeFingerprint) -> int | None:

@@ -13,10 +13,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.asking import Question, question
+from kernelcast.runtime.estimate.beside_passes import (
+    Hidden,
+    besides,
+    hidden,
+    overlapping_buckets,
+    update_overlap,
+)
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.pipeline.durations import Durations
+from kernelcast.runtime.pipeline.overlap import Overlap
 from kernelcast.runtime.request.fields import DEGREES
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
@@ -48,7 +56,7 @@ _MICRO_BATCH = _Kind(
     columns=(*_INNER, "micro_batch", "sequence_parallel", "recompute"),
     parts=lambda d: [
         *(calls for block in (d.first, d.layer, d.last) for calls in (block.forward, block.backward)),
-        *(calls for block in (d.layer, d.last) for beside in block.again for calls in beside),
+        *(calls for block in besides(d) for one in block for calls in (one.collective, one.compute)),
     ],
 )
 _SEND = _Kind(
@@ -64,8 +72,8 @@ _SHARDS = _Kind(
     ],
 )
 _FIRST, _LAYER, _LAST = range(3)
-# Parts of a micro-batch that are gathers of a block's backward pass; after each comes what computes beside it.
-_AGAIN = {_FIRST: (), _LAYER: (6, 8), _LAST: (10,)}
+# Forward and backward passes of the three blocks; then collectives, each followed by what computes beside it.
+_PASSES = 6
 
 
 @lru_cache(maxsize=1 << 12)
@@ -119,6 +127,7 @@ class Engine:
         self.model, self.cluster, self.bucket_entries = model, cluster, bucket_entries
         self.times_of, self.draws, self.element_bytes = times_of, draws, element_bytes
         self._known: dict[PieceKey, Times] = {}
+        self._hidden: dict[str, tuple[Hidden, ...]] = {}
 
     def configurations(self, layouts: Layouts) -> Iterator[Configurations]:
         """A block of layouts in parts of one structure each.
@@ -156,7 +165,7 @@ class Engine:
     ) -> Iterator[Configurations]:
         """The layouts at `rows`, which are those at `of_update` of the structure's updates."""
         share = layouts.of_stack("exposed_share")
-        blocks = [self._block(prices, structure, index, rows, share) for index in (_FIRST, _LAYER, _LAST)]
+        blocks = [self._block(layouts, prices, structure, index, rows) for index in (_FIRST, _LAYER, _LAST)]
         arrays = _per_chunk(
             structure,
             chunks,
@@ -171,6 +180,9 @@ class Engine:
         gradients, optimizer, gather = (
             _stacked([of_kind[stage][part] for stage in stages]) for part in range(3)
         )
+        overlap = self._overlap(layouts, structure, stages, rows, arrays, gradients, gather)
+        if layouts.of_stack("overlap_parameters"):
+            gather = np.zeros_like(gather)
         arrays |= {"all_reduce_us": gradients, "update_us": optimizer + gather}
         rows = np.repeat(rows, 1 + self.draws)
         others = {
@@ -179,42 +191,95 @@ class Engine:
             "layer_backward_us": blocks[_LAYER].backward_us,
         }
         # NaN marks what has no answer, and is not lost in a sum.
-        known = ~np.isnan(sum(array.sum(axis=1) for array in arrays.values()))
+        parts = [*arrays.values(), *(() if overlap is None else (overlap.first_us, overlap.last_us))]
+        known = ~np.isnan(sum(array.sum(axis=1) for array in parts))
         if not known.all():
             rows = rows[known]
             arrays = {name: array[known] for name, array in arrays.items()}
             others = {name: array[known] for name, array in others.items()}
+            overlap = None if overlap is None else overlap.take(known)
         if len(rows):
             yield Configurations(
                 structure=structure,
                 rows=rows,
                 micro_batches=layouts["micro_batches"][rows],
-                durations=Durations(**arrays),
+                durations=Durations(**arrays, overlap=overlap),
                 **others,
             )
 
+    def _overlap(
+        self,
+        layouts: Layouts,
+        structure: Structure,
+        stages: tuple[StageKind, ...],
+        rows: Rows,
+        passes: dict[str, Times],
+        gradients: Times,
+        gather: Times,
+    ) -> Overlap | None:
+        """What collectives of the update do to the passes that they run beside; None where none does."""
+        combines, gathers = (layouts.of_stack(f"overlap_{what}") for what in ("gradients", "parameters"))
+        if not (combines or gathers):
+            return None
+        distinct, whose = layouts.distinct(*DEGREES)
+        counts = np.zeros((len(distinct), len(stages)))
+        for row in np.unique(whose[rows]).tolist():
+            counts[row] = overlapping_buckets(
+                self._take_apart(distinct, row), stages, structure.virtual_stages
+            )
+        return update_overlap(
+            forward_us=passes["forward_us"],
+            send_us=passes["send_forward_us"],
+            completing_us=passes["weight_us" if structure.is_split else "backward_us"],
+            gradients_us=gradients if combines else None,
+            gather_us=gather if gathers else None,
+            buckets=np.repeat(counts[whose[rows]], 1 + self.draws, axis=0),
+            exposed_share=layouts.of_stack("exposed_share"),
+        )
+
+    def _take_apart(self, layouts: Layouts, row: int) -> Decomposition:
+        return Decomposition(
+            model=self.model,
+            parallelism=layouts.parallelism(row),
+            cluster=self.cluster,
+            bucket_entries=self.bucket_entries,
+            element_bytes=self.element_bytes,
+        )
+
     def _block(
-        self, prices: _Prices, structure: Structure, index: int, rows: Rows, exposed_share: float
+        self, layouts: Layouts, prices: _Prices, structure: Structure, index: int, rows: Rows
     ) -> BlockTimes:
+        exposed_share = layouts.of_stack("exposed_share")
         forward_us = prices.of(_MICRO_BATCH, 2 * index, rows)
         nothing = np.zeros_like(forward_us)
-        again = [
-            exposed_us(
-                prices.of(_MICRO_BATCH, gather, rows),
-                prices.of(_MICRO_BATCH, gather + 1, rows),
-                exposed_share,
-            )
-            for gather in _AGAIN[index]
-        ]
+        passes = {True: [forward_us], False: [prices.of(_MICRO_BATCH, 2 * index + 1, rows)]}
+        for one in self._hidden_of(layouts, index, int(rows[0])):
+            network_us = prices.of(_MICRO_BATCH, one.part, rows)
+            if one.of_weights and structure.is_split:
+                # Zero-bubble makes the weights' gradients later: nothing computes beside it.
+                passes[one.is_forward].append(network_us)
+                continue
+            compute_us = prices.of(_MICRO_BATCH, one.part + 1, rows)
+            within_us = compute_us
+            if one.in_pieces:
+                within_us = compute_us * (1 - 1 / np.repeat(layouts["tp"][rows], 1 + self.draws))
+            passes[one.is_forward].append(exposed_us(network_us, within_us, exposed_share))
         return BlockTimes(
-            forward_us=forward_us,
-            backward_us=sum_of([prices.of(_MICRO_BATCH, 2 * index + 1, rows), *again]),
+            forward_us=sum_of(passes[True]),
+            backward_us=sum_of(passes[False]),
             weight_us=prices.of(_MICRO_BATCH, 2 * index + 1, rows, weights=True)
             if structure.is_split
             else nothing,
             gather_us=prices.of(_SHARDS, 2 * index, rows) if structure.is_sharded else nothing,
             scatter_us=prices.of(_SHARDS, 2 * index + 1, rows) if structure.is_sharded else nothing,
         )
+
+    def _hidden_of(self, layouts: Layouts, index: int, row: int) -> list[Hidden]:
+        """Collectives beside products of block `index`: as many in every layout with the same `tensor_overlap`."""
+        overlap = layouts.of_stack("tensor_overlap")
+        if overlap not in self._hidden:
+            self._hidden[overlap] = hidden(self._take_apart(layouts, row), first_part=_PASSES)
+        return [one for one in self._hidden[overlap] if one.block == index]
 
     def _price(self, requests: Sequence[tuple[Layouts, Sequence[_Kind]]]) -> list[_Prices]:
         wanted: dict[PieceKey, Sequence[Calls]] = {}
@@ -251,13 +316,7 @@ class Engine:
             if key not in self._known and key not in wanted:
                 layout = tuple(distinct.table[row].tolist())
                 if layout not in taken_apart:
-                    taken_apart[layout] = Decomposition(
-                        model=self.model,
-                        parallelism=distinct.parallelism(row),
-                        cluster=self.cluster,
-                        bucket_entries=self.bucket_entries,
-                        element_bytes=self.element_bytes,
-                    )
+                    taken_apart[layout] = self._take_apart(distinct, row)
                 wanted[key] = kind.parts(taken_apart[layout])
         return keys, whose
 

@@ -9,13 +9,13 @@ from kernelcast.runtime.answers.fabric_notes import FabricUse
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.catalogue.power import power_laws
+from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.doubts import Doubt, grouped, share_of
 from kernelcast.runtime.estimate.energy import Energy, energy_of
 from kernelcast.runtime.estimate.known_shares import KnownShares, known_shares
 from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.peak import Peak
-from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.fields import TimelineKind
@@ -103,32 +103,6 @@ class OperatorRow:
     low_us: float
     high_us: float
     total_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
-    """Memory per device of each stage, and how much a device has (None where it is unknown).
-
-    `source` is where the size comes from: "asked", "bundle", or "unknown".
-    """
-
-    stages: tuple[StageMemory, ...]
-    gpu_memory_bytes: int | None
-    source: str
-
-    @property
-    def largest_bytes(self) -> int:
-        """What the fullest device holds."""
-        return max(stage.total_bytes for stage in self.stages)
-
-    @property
-    def fits(self) -> bool | None:
-        """Whether every stage fits into its device; None where the size is unknown."""
-        return None if self.gpu_memory_bytes is None else self.largest_bytes <= self.gpu_memory_bytes
-
-    def fits_stage(self, stage: StageMemory) -> bool | None:
-        """Whether one stage fits."""
-        return None if self.gpu_memory_bytes is None else stage.total_bytes <= self.gpu_memory_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,7 +318,9 @@ class Estimate:
             "memory": {
                 "gpu_memory_bytes": memory.gpu_memory_bytes,
                 "source": memory.source,
+                "reserved_bytes": memory.reserved_bytes,
                 "largest_bytes": memory.largest_bytes,
+                "margin_bytes": memory.margin_bytes,
                 "fits": memory.fits,
                 "stages": [
                     {**asdict(stage), "total_bytes": stage.total_bytes, "fits": memory.fits_stage(stage)}

@@ -25,20 +25,20 @@ from kernelcast.runtime.errors import DataError, UsageError, shown
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.defaults import (
     chosen_gpus_per_node,
-    usual_gpu_memory_bytes,
     usual_gpus_per_node,
 )
+from kernelcast.runtime.estimate.device_memory import device_memory
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.estimate.estimate import Components, Estimate, Memory, Provenance, StageEstimate
+from kernelcast.runtime.estimate.estimate import Components, Estimate, Provenance, StageEstimate
 from kernelcast.runtime.estimate.exposed_draws import exposed_draws
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.estimate.utilisation import peak_of
-from kernelcast.runtime.memory import on_cpu, precision_of, stage_memory
+from kernelcast.runtime.memory import precision_of
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
 from kernelcast.runtime.request.fields import (
     DEFAULT_BUCKET_ENTRIES,
-    GPU_MEMORY,
+    MEMORY,
     OPTIONS,
     TimelineKind,
 )
@@ -134,6 +134,7 @@ class Estimator:
         timeline: TimelineKind = "simulate",
         interval: bool = True,
         gpu_memory_bytes: int | None = None,
+        reserved_memory_bytes: int | None = None,
         fabric: FabricChoice | None = None,
     ) -> Estimate:
         """Time of one training step of `model`, laid out as `parallelism` on `cluster` (docs/method.md, A step).
@@ -143,7 +144,8 @@ class Estimator:
         `find_fabric`). `bucket_entries` is the framework's bucket for gradient and parameter
         collectives. `timeline` is an exact simulation of the schedule, or the closed form (the paper's eq. 7
         for 1F1B). `interval=False` leaves out the step's interval, which saves time. `gpu_memory_bytes` is the
-        memory of a device, without it that of the bundle's. The same question again is answered from memory.
+        memory of a device, without it that of the bundle's, and `reserved_memory_bytes` the part of it that training
+        cannot have (docs/memory.md, What there is). The same question again is answered from memory.
 
         Raises:
             UsageError: the model cannot be laid out so, an argument is not allowed, or the bundle knows
@@ -155,9 +157,11 @@ class Estimator:
         _check_types(model, parallelism, cluster)
         OPTIONS["bucket_entries"].check(bucket_entries)
         OPTIONS["timeline"].check(timeline)
-        if gpu_memory_bytes is not None:
-            GPU_MEMORY.check(gpu_memory_bytes)
-        asked = (model, parallelism, cluster, bucket_entries, timeline, interval, gpu_memory_bytes, fabric)
+        memory = (gpu_memory_bytes, reserved_memory_bytes)
+        for field, value in zip(MEMORY.values(), memory, strict=True):
+            if value is not None:
+                field.check(value)
+        asked = (model, parallelism, cluster, bucket_entries, timeline, interval, memory, fabric)
         with self._lock:
             known = self._remembered.get(asked)
             if known is not None:
@@ -190,7 +194,7 @@ class Estimator:
         bucket_entries: int,
         timeline: TimelineKind,
         with_interval: bool,
-        gpu_memory_bytes: int | None,
+        memory: tuple[int | None, int | None],
         fabric: FabricChoice | None,
     ) -> Estimate:
         if timeline == "simulate":
@@ -239,7 +243,7 @@ class Estimator:
             tokens_per_s=parallelism.samples_per_update * model.sequence_length / step_time_s,
             components=components_of(parts, step, lambda call: answers.asked.answers[question(call)][0]),
             stages=tuple(_stages(parts, step)),
-            memory=_memory(self.bundle, model, parallelism, gpu_memory_bytes),
+            memory=device_memory(self.bundle, model, parallelism, *memory),
             concerned=MappingProxyType(
                 self._concerned(answers.asked, parts, processes, self._devices_per_node(used, source, over))
             ),
@@ -376,21 +380,8 @@ def _first(durations: Durations) -> Durations:
     arrays = {name: getattr(durations, name)[:1].copy() for name in (*PER_CHUNK, *PER_STAGE)}
     for array in arrays.values():
         array.flags.writeable = False
-    return Durations(**arrays)
-
-
-def _memory(
-    bundle: Bundle, model: ModelConfig, parallelism: Parallelism, gpu_memory_bytes: int | None
-) -> Memory:
-    """Memory in the precision that the bundle's operators were measured in."""
-    known = usual_gpu_memory_bytes(bundle)
-    source = "asked" if gpu_memory_bytes is not None else "unknown" if known is None else "bundle"
-    manifest = bundle.manifest
-    return Memory(
-        stages=stage_memory(model, parallelism, dtype=manifest.dtype, is_cpu=on_cpu(manifest.compute)),
-        gpu_memory_bytes=known if gpu_memory_bytes is None else gpu_memory_bytes,
-        source=source,
-    )
+    overlap = None if durations.overlap is None else durations.overlap.take(slice(0, 1))
+    return Durations(**arrays, overlap=overlap)
 
 
 def _seconds(time_us: float) -> float:

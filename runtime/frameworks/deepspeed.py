@@ -107,6 +107,7 @@ ROWS = (
     Lacks(_recompute),
     lacks("schedule", "1f1b"),
     lacks("virtual_stages", 1),
+    lacks("shard_group", 0),
     lacks("sequence_parallel", False),
     Lacks(lambda facts: f"sequence_length {facts['sequence_length']}"),
     Lacks(lambda facts: "the model"),

@@ -11,7 +11,7 @@ Facts = dict[str, Any]
 """Fields of layout and model by name, with `global_batch`, `devices` (of the job), `gpus_per_node` and `dtype`.
 
 When a layout is written, all of them are there and `layer_counts` are those of every chunk. When one is read, they are
-what is known so far: the model, what the caller gave, and what earlier rows have read.
+what is known so far: the model, what the caller gave, and what earlier rows have read; `copies` of ZeRO's shards too.
 """
 
 
@@ -38,4 +38,5 @@ class Job:
         facts["layer_counts"] = layers_of_chunks(self.model.layers, layout)
         facts["zero"] = layout.zero if layout.dp > 1 else 0
         facts["sequence_parallel"] = layout.sequence_parallel and layout.tp > 1
+        facts["tensor_overlap"] = layout.tensor_overlap if layout.tp > 1 else "none"
         return facts | {"gpus_per_node": self.gpus_per_node, "dtype": self.dtype}

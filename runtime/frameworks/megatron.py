@@ -21,7 +21,7 @@ from kernelcast.runtime.frameworks.rows import (
     lacks,
 )
 from kernelcast.runtime.frameworks.shell import LAUNCHER, WORLD_SIZE, parse_shell, render_shell
-from kernelcast.runtime.request.fields import MODEL, SEARCH
+from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH
 from kernelcast.runtime.step.layers.sizes import VOCABULARY_MULTIPLE
 
 
@@ -105,6 +105,55 @@ class Pipeline:
 
 
 @dataclass(frozen=True, slots=True)
+class DistributedOptimizer:
+    """How ZeRO 1 combines gradients: Megatron-LM's scatters them, perhaps among some of the replicas."""
+
+    used: str = "--use-distributed-optimizer"
+    instances: str = "--num-distributed-optimizer-instances"
+    fields: tuple[str, ...] = ("gradient_collective", "shard_group")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Both."""
+        return (self.used, self.instances)
+
+    def write(self, facts: Facts) -> Part:
+        """Copies of the optimizer's shards, where there are several."""
+        shards = facts["shard_group"] or facts["dp"]
+        return Part({self.instances: facts["dp"] // shards} if facts["zero"] and shards < facts["dp"] else {})
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Nothing without a sharded optimizer."""
+        if not facts["zero"]:
+            return Found({})
+        copies = checked(self.instances, settings.get(self.instances, 1), LAYOUT["dp"].kind)
+        return Found({"gradient_collective": "reduce_scatter", "copies": copies})
+
+
+@dataclass(frozen=True, slots=True)
+class TensorOverlap:
+    """Sums of input gradients always run beside weight gradients; userbuffers cut products too."""
+
+    key: str = "--tp-comm-overlap"
+    fields: tuple[str, ...] = ("tensor_overlap",)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The flag."""
+        return (self.key,)
+
+    def write(self, facts: Facts) -> Part:
+        """The flag."""
+        return Part({self.key: True} if facts["tensor_overlap"] == "products" else {})
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Nothing without tensor parallelism."""
+        if facts["tp"] == 1:
+            return Found({})
+        return Found({"tensor_overlap": "products" if settings.get(self.key) else "weight_gradients"})
+
+
+@dataclass(frozen=True, slots=True)
 class GroupedQueries:
     """Fewer key-value heads than heads."""
 
@@ -172,6 +221,11 @@ ROWS = (
         Option(3, {**_FSDP, _SHARDING: "optim_grads_params"}, _WITH_FSDP),
         Option(3, {"--use-torch-fsdp2": True}, only_read=True),
     )),
+    DistributedOptimizer(),
+    Choice("overlap_gradients", (Option(False), Option(True, {"--overlap-grad-reduce": True}))),
+    Choice("overlap_parameters", (Option(False), Option(True, {"--overlap-param-gather": True}))),
+    Same("--ddp-bucket-size", "overlap_bucket", usual=0),
+    TensorOverlap(),
     Choice("recompute", (
         Option("none"),
         Option("selective", {_GRANULARITY: "selective"}),
@@ -219,7 +273,7 @@ _SWITCHES = frozenset(
     for option in row.options
     for key, value in (*option.settings.items(), *option.extra.items())
     if value is True
-) | {GroupedQueries().keys[0]}
+) | {GroupedQueries().keys[0], TensorOverlap().key}
 
 MEGATRON = Framework(
     name="megatron-lm",

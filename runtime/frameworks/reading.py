@@ -15,7 +15,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.partition import partition
 
 _USUAL_SPLIT = LAYOUT["layer_split"].default
-_READ = frozenset(REQUEST) | {"devices"}
+_READ = frozenset(REQUEST) | {"devices", "copies"}
 
 
 class Request(NamedTuple):
@@ -105,7 +105,7 @@ def read_layout_text(text: str, where: str) -> LayoutFile:
 
 
 def _completed(facts: Facts, asked: Mapping[str, Any]) -> Facts:
-    """The degree dp from the devices, and one of global batch and micro-batches."""
+    """The degree dp from the devices, ZeRO's group from its copies, and one of global batch and micro-batches."""
     facts = dict(facts)
     others = prod(facts[name] for name in DEGREES if name != "dp")
     devices = facts.pop("devices", None)
@@ -119,6 +119,13 @@ def _completed(facts: Facts, asked: Mapping[str, Any]) -> Facts:
             raise UsageError(f"{devices} devices, expected a multiple of {named} ({others})")
     elif "devices" in asked and devices != others * facts["dp"]:
         raise UsageError(f"{devices} devices, expected {' · '.join(DEGREES)} ({others * facts['dp']})")
+    copies = facts.pop("copies", 1)
+    if copies > 1 and "shard_group" not in facts:
+        facts["shard_group"], rest = divmod(facts["dp"], copies)
+        if rest:
+            raise UsageError(
+                f"dp is {facts['dp']}, expected a multiple of the {copies} replicas of sharded ranks"
+            )
     batches = {"micro_batches", "global_batch"}
     if batches <= facts.keys() and not batches <= asked.keys():
         del facts["global_batch" if "micro_batches" in asked else "micro_batches"]

@@ -20,14 +20,22 @@ _NOT_SET = -1
 """A shard degree of the ranks that are left, and a global batch without accumulation."""
 
 
+_DDP_BUCKET = 100 * 2**20 // 4
+"""Gradients in fp32 of torchtitan's DDP bucket of 100 MiB (apply_ddp of its models)."""
+
+
 @dataclass(frozen=True, slots=True)
 class DataParallel:
-    """Replicated ranks are ZeRO 0, sharded ones 3, or 2 where parameters stay whole from forward to backward."""
+    """Replicated ranks are ZeRO 0, sharded ones 3, or 2 where parameters stay whole from forward to backward.
+
+    Both together are hybrid sharding (HSDP): replicas of groups that shard. Ranks that are only replicated are DDP,
+    whose buckets overlap.
+    """
 
     replicate: str = "parallelism.data_parallel_replicate_degree"
     shard: str = "parallelism.data_parallel_shard_degree"
     reshard: str = "parallelism.fsdp_reshard_after_forward"
-    fields: tuple[str, ...] = ("dp", "zero")
+    fields: tuple[str, ...] = ("dp", "zero", "shard_group", "overlap_gradients", "overlap_bucket")
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -39,7 +47,9 @@ class DataParallel:
         dp, zero = facts["dp"], facts["zero"]
         if zero == 0:
             return Part({self.replicate: dp, self.shard: 1})
-        settings = {self.replicate: 1, self.shard: dp, self.reshard: "always" if zero == 3 else "never"}
+        shards = facts["shard_group"] or dp
+        reshard = "always" if zero == 3 else "never"
+        settings = {self.replicate: dp // shards, self.shard: shards, self.reshard: reshard}
         return Part(settings, ("zero 1 (2 is used)",) if zero == 1 else ())
 
     def read(self, settings: Settings, facts: Facts) -> Found:
@@ -51,13 +61,12 @@ class DataParallel:
         sharding = 3 if policy == "always" or (policy == "default" and facts["pp"] == 1) else 2
         sharded = settings.get(self.shard, _NOT_SET)
         if sharded == _NOT_SET:
-            found = {"zero": sharding}
-        else:
-            sharded = checked(self.shard, sharded, _DEGREE)
-            found = {"dp": replicated * sharded, "zero": 0 if sharded == 1 else sharding}
-        hybrid = replicated > 1 and sharded != 1
-        note = f"{replicated} replicas of sharded ranks (HSDP) are read as zero {sharding} over all ranks"
-        return Found(found, (note,) if hybrid else ())
+            return Found({"zero": sharding, "copies": replicated})
+        sharded = checked(self.shard, sharded, _DEGREE)
+        if sharded == 1:
+            buckets = {"overlap_gradients": True, "overlap_bucket": _DDP_BUCKET} if replicated > 1 else {}
+            return Found({"dp": replicated, "zero": 0, **buckets})
+        return Found({"dp": replicated * sharded, "zero": sharding, "copies": replicated})
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,6 +219,7 @@ class SequenceParallel:
         return Found({"sequence_parallel": facts["tp"] > 1 and is_on})
 
 
+_ASYNC_TP = "parallelism.enable_async_tensor_parallel"
 _MODE = "activation_checkpoint.mode"
 _PRECISION = "training.mixed_precision_param"
 _HALF = {_PRECISION: "bfloat16"}
@@ -221,6 +231,14 @@ ROWS = (
     DataParallel(),
     Pipeline(),
     SequenceParallel(),
+    Choice(
+        "tensor_overlap",
+        (
+            Option("none"),
+            Option("none", {_ASYNC_TP: False}, only_read=True),
+            Option("products", {_ASYNC_TP: True}),
+        ),
+    ),
     Batches(),
     Same("training.seq_len", "sequence_length", 2048),
     Choice(

@@ -122,7 +122,7 @@ class _Fitting:
     def fits(self, request: OpenRequest) -> bool:
         """Go through the layouts until one fits."""
         found = look_for_fitting(request.estimator.bundle, request.question)
-        limit = request.question.gpu_memory_bytes
+        limit = request.question.usable_bytes
         if limit is not None and len(found.smallest) and found.smallest.memory_bytes[0] <= limit:
             return True
         self.failed = Found.merged((self.failed, found), 1)

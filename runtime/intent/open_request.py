@@ -9,7 +9,7 @@ from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
-from kernelcast.runtime.request.fields import DEGREES, REPLICATING, STACK
+from kernelcast.runtime.request.fields import DEGREES, MEMORY, REPLICATING, STACK
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.question import Question
@@ -18,7 +18,7 @@ from kernelcast.runtime.search.read_question import LIMITS, read_question
 MOST_LAYOUTS_KEPT = 100
 """How many of the best layouts are looked through for runners-up of another kind."""
 
-_OPTIONS = ("gpus", "global_batch", "gpus_per_node", "gpu_memory_bytes", "timeline", "bucket_entries", *STACK)
+_OPTIONS = ("gpus", "global_batch", "gpus_per_node", *MEMORY, "timeline", "bucket_entries", *STACK)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +39,7 @@ class OpenRequest:
             bucket_entries=self.question.bucket_entries,
             timeline=self.question.timeline,
             gpu_memory_bytes=self.gpu_memory_bytes,
+            reserved_memory_bytes=self.question.reserved_memory_bytes,
             fabric=self.question.fabric,
         )
 

@@ -9,13 +9,20 @@ from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
 from kernelcast.runtime.memory.rows import LOADED, OF_LAYOUT, Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
-from kernelcast.runtime.request.fields import LAYOUT, LayerSplit, LossKind, ReduceDtype, Schedule
+from kernelcast.runtime.request.fields import (
+    LAYOUT,
+    LayerSplit,
+    LossKind,
+    ModuleKind,
+    ReduceDtype,
+    Schedule,
+)
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.partition import partition
 
 Whole = NDArray[np.int64]
 
-MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss")
+MEMORY_DEPENDS_ON = ("layer_split", "reduce_dtype", "loss", "kept_by", "shard_group")
 """What memory depends on of the fields that all layouts of a search have in common."""
 
 
@@ -29,6 +36,8 @@ def largest_stage_bytes(
     layer_split: LayerSplit = LAYOUT["layer_split"].default,
     reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default,
     loss: LossKind = LAYOUT["loss"].default,
+    kept_by: ModuleKind = LAYOUT["kept_by"].default,
+    shard_group: int = LAYOUT["shard_group"].default,
     **columns: Whole,
 ) -> Floats:
     """Bytes per device of every layout's fullest stage, float64 [layouts].
@@ -60,9 +69,18 @@ def largest_stage_bytes(
     loaded = table[row_of]
     rows = Rows(
         layout={name: np.repeat(columns[name].astype(np.float64), taken) for name in OF_LAYOUT},
+        shard_group=shard_group,
         **{name: loaded[:, column] for column, name in enumerate(LOADED)},
     )
-    found = memory_of(model, rows, precision=precision, loss_kind=loss, dropout=dropout, is_cpu=is_cpu)
+    found = memory_of(
+        model,
+        rows,
+        precision=precision,
+        loss_kind=loss,
+        kept_by=kept_by,
+        dropout=dropout,
+        is_cpu=is_cpu,
+    )
     largest: Floats = np.maximum.reduceat(found.total, ends - taken)
     return largest
 

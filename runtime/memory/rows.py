@@ -26,7 +26,8 @@ class Rows:
     - `layers` of the stage, and `chunk_layers` of its first chunk;
     - in flight at the peak: `live_layers` (layers times micro-batches that wait for their backward pass),
       and micro-batches in the model's first (`live_first`) and last chunk (`live_last`), where the row has it;
-    - `late` micro-batches wait for their weight gradients (zero-bubble only).
+    - `late` micro-batches wait for their weight gradients (zero-bubble only);
+    - ZeRO shards over `shard_group` replicas, 0 for all of them, in every row.
     """
 
     layout: Mapping[str, Floats]
@@ -38,6 +39,7 @@ class Rows:
     live_first: Floats
     live_last: Floats
     late: Floats
+    shard_group: int = 0
 
     @property
     def zero(self) -> Floats:
@@ -54,6 +56,11 @@ class Rows:
         """Devices that hold the same parameters."""
         found: Floats = np.prod([self.layout[name] for name in REPLICATING], axis=0)
         return found
+
+    @property
+    def shards(self) -> Floats:
+        """Replicas that ZeRO shards over (`Parallelism.shards`)."""
+        return np.where(self.replicas > 1, self.shard_group or self.replicas, 1.0)
 
     def sizes(self, model: ModelConfig) -> Sizes:
         """What the devices of every row hold of a model's sizes."""

@@ -11,11 +11,12 @@ from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.memory.rows import FULL, LOADED, NONE, OF_LAYOUT, SELECTIVE, Floats, Rows
 from kernelcast.runtime.memory.states import Precision, model_states, precision_of
 from kernelcast.runtime.memory.working import working_bytes
-from kernelcast.runtime.request.fields import LossKind, Recompute
+from kernelcast.runtime.request.fields import LossKind, ModuleKind, Recompute
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.loss import Loss
+from kernelcast.runtime.step.layers.modules import MODULES
 from kernelcast.runtime.step.layers.sizes import Kept
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.parameters import stage_parameters
@@ -30,7 +31,7 @@ class StageMemory:
 
     - `weights_bytes`, `gradients_bytes`, `optimizer_bytes`: the model states under ZeRO;
     - `activations_bytes`: what autograd keeps for the micro-batches in flight;
-    - `logits_bytes`: logits, and with a plain loss fp32 log-probabilities, on the last stage;
+    - `logits_bytes`: logits, or what a loss keeps in their place or beside them, on the last stage;
     - `working_bytes`: gradients on their way, recomputed activations, whole weights and gradients of the
       blocks that ZeRO works on, tables.
     """
@@ -104,7 +105,13 @@ def stage_memory(
     )
     rows, precision = _rows(parallelism, stages), precision_of(dtype, parallelism.reduce_dtype)
     found = memory_of(
-        model, rows, precision=precision, loss_kind=parallelism.loss, dropout=dropout, is_cpu=is_cpu
+        model,
+        rows,
+        precision=precision,
+        loss_kind=parallelism.loss,
+        kept_by=parallelism.kept_by,
+        dropout=dropout,
+        is_cpu=is_cpu,
     )
     return tuple(
         StageMemory(
@@ -128,6 +135,7 @@ def memory_of(
     *,
     precision: Precision,
     loss_kind: LossKind,
+    kept_by: ModuleKind,
     dropout: bool = False,
     is_cpu: bool = False,
 ) -> Bytes:
@@ -140,18 +148,19 @@ def memory_of(
     element = precision.element
     # Dropout's masks are a byte per entry; on a CPU torch runs it in pieces, and masks are tensors like any other.
     mask = (element if is_cpu else 1) if dropout else 0
-    kept = Kept(element=element, mask=mask, is_cpu=is_cpu, loss=loss_kind)
+    kept = Kept(element=element, mask=mask, is_cpu=is_cpu, loss=loss_kind, modules=MODULES[kept_by])
     sizes = rows.sizes(model)
     layer, embedding, loss = TransformerLayer(sizes), Embedding(sizes), Loss(sizes)
     parameters = stage_parameters(sizes, layers=rows.layers, first=rows.first, last=rows.last)
-    states = model_states(parameters, rows.replicas, rows.zero, precision)
+    states = model_states(parameters, rows.shards, rows.zero, precision)
     activations = (
         rows.live_layers * _kept_in_flight(rows, layer, kept)
         + rows.late * rows.layers * layer.weight_gradient_bytes(kept)
         + rows.first * rows.live_first * embedding.kept_bytes(kept)
         + rows.last * (rows.live_last + rows.late) * loss.kept_bytes(kept)
     )
-    logits = element * (rows.live_last + rows.late) * loss.logits
+    # Late weight gradients wait with the gradients of the logits.
+    logits = rows.live_last * loss.logit_bytes(kept) + element * rows.late * loss.logits
     log_probabilities = rows.live_last * loss.log_probability_bytes(kept)
     working = working_bytes(rows, layer, loss, kept) + _whole_blocks(rows, layer, loss, precision)
     return Bytes(
@@ -182,7 +191,7 @@ def _whole_blocks(rows: Rows, layer: TransformerLayer, loss: Loss, precision: Pr
     own = np.where(rows.layers > 0, layer.parameters, 0.0)
     end = np.maximum(rows.first, rows.last) * loss.matrix
     largest = np.maximum(own, end)
-    sharded = rows.replicas > 1
+    sharded = rows.shards > 1
     gradients = np.where(sharded & (rows.zero >= 2), precision.gradient * largest, 0.0)
     two = np.where(rows.layers > 0, own + largest, largest)
     return gradients + np.where(sharded & (rows.zero >= 3), precision.weight * two, 0.0)
@@ -195,5 +204,6 @@ def _rows(parallelism: Parallelism, stages: tuple[Load, ...]) -> Rows:
     values["recompute"] = RECOMPUTE_CODES[parallelism.recompute]
     return Rows(
         layout={name: value * every for name, value in values.items()},
+        shard_group=parallelism.shard_group,
         **{name: np.array([getattr(load, name) for load in stages], dtype=np.float64) for name in LOADED},
     )

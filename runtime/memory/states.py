@@ -58,13 +58,13 @@ class States:
     optimizer: Floats
 
 
-def model_states(parameters: Floats, replicas: Floats, zero: Floats, precision: Precision) -> States:
+def model_states(parameters: Floats, shards: Floats, zero: Floats, precision: Precision) -> States:
     """Model states of devices that hold `parameters` each, all arguments [rows].
 
-    ZeRO-1 divides the optimizer's states by the replicas, ZeRO-2 gradients too, ZeRO-3 weights too; shards are rounded
+    ZeRO-1 divides the optimizer's states by the `shards`, ZeRO-2 gradients too, ZeRO-3 weights too; shards are rounded
     up to whole parameters.
     """
-    shard = np.ceil(parameters / replicas)
+    shard = np.ceil(parameters / shards)
     return States(
         weights=precision.weight * np.where(zero >= 3, shard, parameters),
         gradients=precision.gradient * np.where(zero >= 2, shard, parameters),

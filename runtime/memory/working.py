@@ -20,14 +20,15 @@ def working_bytes(rows: Rows, layer: TransformerLayer, loss: Loss, kept: Kept) -
     - output product: the gradients of logits, hidden state and weights (v·d) exist, with sequence parallelism its
       gathered input and the gradient of that too, the log-probabilities no longer;
     - last layer's MLP, log-probabilities freed: the gradient of its output (d), and the larger of f with
-      the down projection's weight gradient (f·d), and 2f for SwiGLU's halves; with sequence parallelism the
-      gathered gradient too. What full recomputation dropped exists again;
+      the down projection's weight gradient (f·d) and, with sequence parallelism, the gathered gradient of its output;
+      and of 2f for SwiGLU's halves. What full recomputation dropped exists again;
     - last layer's attention, its MLP freed: twice its scores (the gradients before and after the softmax)
       where they exist, and what selective recomputation dropped;
     - embedding, the first chunk's layers freed: its weight gradient (v·d).
 
     Weight gradients are made whole and then added to the accumulated ones, as from the second micro-batch of
-    an update on. Buffers: rotary tables, the unfused softmax's mask, token ids.
+    an update on. Modules that add a layer's by the product itself keep an unused gradient per weight matrix instead.
+    Other buffers: rotary tables, the unfused softmax's mask, token ids.
     """
     sizes, element = layer.sizes, kept.element
     block_input = layer.input_bytes(kept)
@@ -41,8 +42,8 @@ def working_bytes(rows: Rows, layer: TransformerLayer, loss: Loss, kept: Kept) -
     loss_moment = 1.0 * rows.last * at_loss
     product = of_logits + element * loss.matrix + block_input + 2 * gathered
     output = rows.last * product - log_probabilities
-    mlp_width, next_gradients = layer.mlp.gradient_bytes(kept)
-    mlp = block_input + gathered + mlp_width + np.maximum(*next_gradients) + recomputed - log_probabilities
+    at_projection, at_activation = layer.mlp.gradient_bytes(kept)
+    mlp = block_input + np.maximum(gathered + at_projection, at_activation) + recomputed - log_probabilities
     attention = layer.attention.gradient_bytes(kept) + block_input + recomputed + core_again
     attention = attention - layer.mlp_bytes(kept) - log_probabilities
     kept_per_layer = np.where(rows.recompute == FULL, block_input, total - core_again)
@@ -52,6 +53,7 @@ def working_bytes(rows: Rows, layer: TransformerLayer, loss: Loss, kept: Kept) -
     peak = np.maximum(loss_moment, output)
     peak = np.maximum(peak, np.where(has_layers, np.maximum(mlp, attention), 0.0))
     ids = _TOKEN_ID_BYTES * sizes.tokens * (rows.first * rows.live_first + rows.last * rows.live_last)
-    buffers = np.where(has_layers, float(layer.attention.buffer_bytes), 0.0) + ids
+    unused = element * layer.matrices if kept.modules.accumulates_in_products else 0.0
+    buffers = np.where(has_layers, layer.attention.buffer_bytes + unused, 0.0) + ids
     fullest: Floats = np.maximum(peak, embedding) + buffers
     return fullest

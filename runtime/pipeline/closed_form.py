@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.pipeline.durations import Times
+from kernelcast.runtime.pipeline.overlap import Overlap, Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +23,7 @@ def closed_forms(
     all_reduce_us: Times,
     update_us: Times,
     micro_batches: int | Times,
+    overlap: Overlap | None = None,
 ) -> ClosedForms:
     """Eq. 7 for 1F1B with data parallelism and ZeRO-1, an upper envelope of the exact schedule.
 
@@ -31,7 +32,8 @@ def closed_forms(
     stages hide behind the backward passes of the earlier ones.
 
     The times are arrays [configs, stages]: forward and backward of one micro-batch with their sends, all-reduce and
-    update (optimizer and all-gather) of one step. `micro_batches` is one number, or [configs].
+    update (optimizer and all-gather) of one step. `micro_batches` is one number, or [configs]. With `overlap` every
+    longer first and last pass counts, and of the first stage's all-reduce what outlasts a backward pass.
 
     Raises:
         UsageError: no stages, or no micro-batches.
@@ -41,6 +43,11 @@ def closed_forms(
     if pp < 1 or fewest < 1:
         raise UsageError(f"a timeline of {pp} stages and {fewest:g} micro-batches, expected 1 or more")
     pipeline_us = (micro_batches - 1 + pp) * (forward_us.max(axis=1) + backward_us.max(axis=1))
+    if overlap is not None:
+        pipeline_us = pipeline_us + overlap.first_us.sum(axis=1) + overlap.last_us.sum(axis=1)
+        pass_us, bucket_us = backward_us[:, :1], all_reduce_us[:, :1] / overlap.buckets[:, :1]
+        beside_us = np.minimum(all_reduce_us[:, :1] - bucket_us, pass_us - pass_us / overlap.buckets[:, :1])
+        all_reduce_us = all_reduce_us[:, :1] - beside_us
     return ClosedForms(
         step_us=pipeline_us + all_reduce_us[:, 0] + update_us.max(axis=1), pipeline_us=pipeline_us
     )

@@ -1,12 +1,13 @@
 """What a simulated pipeline takes as input: how long every pass, transfer and update takes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.pipeline.overlap import Overlap
 
 Times = NDArray[np.float64]
 
@@ -26,7 +27,7 @@ class Durations:
     `weight_us` is 0; `send_forward_us` from a chunk to the next one after its forward pass and
     `send_backward_us` to the one before after its backward pass (0 where there is none).
     Of one update, arrays [configs, stages]: `all_reduce_us` of a stage's gradients, `update_us` of its
-    optimizer with the all-gather.
+    optimizer with the all-gather. `overlap` where collectives of the update run beside passes.
 
     Raises:
         UsageError: shapes that do not go together, or a time that is negative or not finite.
@@ -39,6 +40,7 @@ class Durations:
     send_backward_us: Times
     all_reduce_us: Times
     update_us: Times
+    overlap: Overlap | None = None
 
     def __post_init__(self) -> None:
         for names in (PER_CHUNK, PER_STAGE):
@@ -54,6 +56,21 @@ class Durations:
                 if array.size and not (array.min() >= 0 and array.max() <= MAX_US):
                     raise UsageError(
                         f"{name} has a time that is negative, above {MAX_US:g} µs or not a number"
+                    )
+        if self.overlap is not None:
+            for name, like in (
+                ("first_us", "forward_us"),
+                ("last_us", "forward_us"),
+                ("buckets", "all_reduce_us"),
+            ):
+                array, expected = getattr(self.overlap, name), getattr(self, like).shape
+                if array.shape != expected:
+                    raise UsageError(
+                        f"overlap has {name} of shape {array.shape}, expected {expected} as {like} has"
+                    )
+                if array.size and not (array.min() >= (name == "buckets") and array.max() <= MAX_US):
+                    raise UsageError(
+                        f"overlap has a value of {name} that is too small, too large or not a number"
                     )
 
     @property
@@ -73,7 +90,10 @@ class Durations:
 
     def take(self, rows: slice | NDArray[np.intp]) -> Self:
         """Some of the configurations."""
-        return type(self)(**{name: getattr(self, name)[rows] for name in (*PER_CHUNK, *PER_STAGE)})
+        overlap = None if self.overlap is None else self.overlap.take(rows)
+        return type(self)(
+            **{name: getattr(self, name)[rows] for name in (*PER_CHUNK, *PER_STAGE)}, overlap=overlap
+        )
 
     def on_grid(self, passes: int) -> Self:
         """The same times, rounded so that no sum on a path of `passes` passes of each kind is ever rounded.
@@ -90,8 +110,18 @@ class Durations:
             for name in names:
                 times: Times = getattr(self, name)[:, used.get(name, slice(None))]
                 longest += repeats * times.max(axis=1, initial=0.0)
+        if self.overlap is not None:
+            longest += self.overlap.first_us.sum(axis=1) + self.overlap.last_us.sum(axis=1)
         _, exponent = np.frexp(longest)  # longest < 2^exponent, so 2^(exponent − 52) leaves a bit to spare
         grid = np.ldexp(1.0, np.maximum(exponent - 52, -900))[:, None]  # dividing by it stays finite
+
+        def rounded(times: Times) -> Times:
+            on_grid: Times = np.rint(times / grid) * grid
+            return on_grid
+
+        overlap = self.overlap and replace(
+            self.overlap, first_us=rounded(self.overlap.first_us), last_us=rounded(self.overlap.last_us)
+        )
         return type(self)(
-            **{name: np.rint(getattr(self, name) / grid) * grid for name in (*PER_CHUNK, *PER_STAGE)}
+            **{name: rounded(getattr(self, name)) for name in (*PER_CHUNK, *PER_STAGE)}, overlap=overlap
         )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from kernelcast.runtime.pipeline.durations import Durations
+from kernelcast.runtime.pipeline.durations import Durations, Times
 from kernelcast.runtime.pipeline.ends import Ends
 
 
@@ -17,9 +17,13 @@ def gpipe(durations: Durations, micro_batches: int) -> Ends:
     forward, send_forward = durations.forward_us.T, durations.send_forward_us.T  # [stages, configs]
     backward, send_backward = durations.backward_us.T, durations.send_backward_us.T
     pp, repeats = forward.shape[0], micro_batches - 1
-    arrival = np.zeros_like(forward)
-    np.cumsum((forward + send_forward)[:-1], axis=0, out=arrival[1:])
-    forward_end = arrival + forward + repeats * np.maximum.accumulate(forward, axis=0)
+    overlap = durations.overlap
+    if overlap is None:
+        arrival = np.zeros_like(forward)
+        np.cumsum((forward + send_forward)[:-1], axis=0, out=arrival[1:])
+        forward_end = arrival + forward + repeats * np.maximum.accumulate(forward, axis=0)
+    else:
+        forward_end = _after_longer_first(forward, send_forward, overlap.first_us.T, repeats)
     # Paths that enter the backward passes at stage k (row k) and have come down to the stage at hand.
     path, longest = forward_end.copy(), np.zeros_like(forward)
     end = np.empty_like(forward)
@@ -29,4 +33,30 @@ def gpipe(durations: Durations, micro_batches: int) -> Ends:
         path[stage:] += backward[stage]
         np.maximum(longest[stage:], backward[stage], out=longest[stage:])
         end[stage] = (path[stage:] + repeats * longest[stage:]).max(axis=0)
-    return Ends(last_start_us=(end - backward)[None], last_end_us=end[None], idle_from_us=end)
+        if overlap is not None:
+            if stage + 1 < pp:
+                np.maximum(
+                    end[stage], end[stage + 1] + send_backward[stage + 1] + backward[stage], out=end[stage]
+                )
+            end[stage] += overlap.last_us.T[stage]
+    start = end - backward if overlap is None else end - backward - overlap.last_us.T
+    return Ends(last_start_us=start[None], last_end_us=end[None], idle_from_us=end)
+
+
+def _after_longer_first(forward: Times, send: Times, longer: Times, repeats: int) -> Times:
+    """When the forward passes of every stage end [stages, configs], the first of each `longer`.
+
+    A path leaves the first micro-batch at some stage k (row k), and goes to later ones where a pass from there on is
+    longest.
+    """
+    path, longest = np.zeros_like(forward), np.zeros_like(forward)
+    end, first = np.empty_like(forward), np.zeros_like(forward[0])
+    for stage in range(len(forward)):
+        if stage:
+            first += send[stage - 1]
+            path[:stage] += send[stage - 1] + forward[stage]
+        first += forward[stage] + longer[stage]
+        path[stage] = first
+        np.maximum(longest[: stage + 1], forward[stage], out=longest[: stage + 1])
+        end[stage] = (path[: stage + 1] + repeats * longest[: stage + 1]).max(axis=0)
+    return end

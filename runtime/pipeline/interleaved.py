@@ -6,6 +6,8 @@ of that tick. Every pass then waits for what its stage did last and for what one
 before: the neighbour or, where the next chunk of the model starts, the stage at the pipeline's other end.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,6 +16,8 @@ from kernelcast.runtime.pipeline.ends import Ends
 from kernelcast.runtime.pipeline.schedules import warm_up_passes
 from kernelcast.runtime.pipeline.steady import run_steady
 
+_Longer = tuple[int, Times]
+"""A stage, and by how much its pass is longer, [configs]."""
 _HISTORY = 8
 """Rounds (all chunks of pp micro-batches) among which a repetition is looked for."""
 
@@ -30,18 +34,24 @@ def interleaved(durations: Durations, micro_batches: int, virtual_stages: int) -
 
     state = np.zeros((3 * pp + 2, durations.configs))
     ticks = _Ticks(shape, times, before=0)
+    overlap = durations.overlap
     for tick in range(shape.first_backward):
-        ticks.tick(state, tick)
+        ticks.tick(
+            state, tick, longer_first=() if overlap is None else shape.first_passes(tick, overlap.first_us)
+        )
     rounds = max(0, (shape.passes - shape.first_backward) // shape.round)
     if rounds:
         state = run_steady(ticks_of, state, rounds, history=_HISTORY)
     end = np.empty((virtual_stages, pp, durations.configs))
     completed = _completed(shape, virtual_stages)
+    last_us = durations.backward_us if overlap is None else durations.backward_us + overlap.last_us
     for tick in range(shape.first_backward + rounds * shape.round, shape.ticks):
-        ticks.tick(state, tick)
-        for turn, stage in completed.get(tick, ()):
+        done = completed.get(tick, ())
+        longer = [] if overlap is None else [(s, overlap.last_us[:, shape.chunk(t, s)]) for t, s in done]
+        ticks.tick(state, tick, longer_last=longer)
+        for turn, stage in done:
             end[turn, stage] = state[pp + 1 + stage]
-    start = end - durations.backward_us.T.reshape(virtual_stages, pp, -1)[::-1]
+    start = end - last_us.T.reshape(virtual_stages, pp, -1)[::-1]
     return Ends(last_start_us=start, last_end_us=end, idle_from_us=end[-1])
 
 
@@ -64,6 +74,14 @@ class _Shape:
         self.passes = micro_batches * virtual_stages
         self.first_backward = warm_up_passes("interleaved", 0, pp, virtual_stages)
         self.ticks = self.first_backward + self.passes
+
+    def chunk(self, turn: int, stage: int) -> int:
+        """The chunk of the model whose gradients a stage completes as its `turn`-th."""
+        return (self.virtual_stages - 1 - turn) * self.pp + stage
+
+    def first_passes(self, tick: int, longer_us: Times) -> list[_Longer]:
+        """The stage whose first forward pass through a chunk lies in a tick: chunk c's in tick c."""
+        return [(tick % self.pp, longer_us[:, tick])] if tick < self.round else []
 
     def forward_chunk(self, tick: int, stage: int) -> int:
         """The chunk of the model that a stage's forward pass of a tick works on."""
@@ -94,8 +112,19 @@ class _Ticks:
         chunks = [shape.backward_chunk(before - 1, stage) for stage in stages]
         self.backward, self.send_backward = times[2][chunks], times[3][chunks]
 
-    def tick(self, state: Times, tick: int) -> None:
-        """One tick of all stages that have work in it; ticks come one after the other."""
+    def tick(
+        self,
+        state: Times,
+        tick: int,
+        *,
+        longer_first: Sequence[_Longer] = (),
+        longer_last: Sequence[_Longer] = (),
+    ) -> None:
+        """One tick of all stages that have work in it; ticks come one after the other.
+
+        The forward passes of the stages in `longer_first`, and the backward passes of those in `longer_last`, take so
+        much longer.
+        """
         self._next_chunks(tick)
         shape, pp = self.shape, self.shape.pp
         low, high = max(0, tick - shape.passes + 1), min(pp, tick + 1)
@@ -105,6 +134,8 @@ class _Ticks:
             free = state[pp + 1 + low : pp + 1 + high]
             np.maximum(free, state[low:high], out=free)
             free += self.forward[low:high]
+            for stage, longer_us in longer_first:
+                state[pp + 1 + stage] += longer_us
             np.add(free, self.send_forward[low:high], out=state[low + 1 : high + 1])
         index = tick - shape.first_backward  # of the first stage's backward pass; later ones are ahead
         low, high = max(0, -index), min(pp, shape.passes - index)
@@ -115,6 +146,8 @@ class _Ticks:
             free = state[pp + 1 + low : pp + 1 + high]
             np.maximum(free, state[first + 1 + low : first + 1 + high], out=free)
             free += self.backward[low:high]
+            for stage, longer_us in longer_last:
+                state[pp + 1 + stage] += longer_us
             np.add(free, self.send_backward[low:high], out=state[first + low : first + high])
 
     def _next_chunks(self, tick: int) -> None:

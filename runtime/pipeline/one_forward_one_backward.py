@@ -21,10 +21,15 @@ def one_forward_one_backward(durations: Durations, micro_batches: int, *, zero_b
     slots.run()
     if not zero_bubble:
         start, end = slots.last_end - slots.backward, slots.last_end
+        if slots.longer_last is not None:
+            start = start - slots.longer_last
     else:
         late = np.minimum(np.arange(slots.pp), micro_batches)[:, None]
         end = slots.free + late * slots.weight
         start = end - slots.weight
+        if durations.overlap is not None:
+            # Nothing waits for the last weight pass.
+            end = end + durations.overlap.last_us.T
     return Ends(last_start_us=start[None], last_end_us=end[None], idle_from_us=end)
 
 
@@ -43,6 +48,9 @@ class _Slots:
         self.send_backward = np.ascontiguousarray(durations.send_backward_us.T)
         self.pp, configs = self.forward.shape
         self.micro_batches, self.zero_bubble = micro_batches, zero_bubble
+        overlap = durations.overlap
+        self.longer_first = None if overlap is None else overlap.first_us.T
+        self.longer_last = None if overlap is None or zero_bubble else overlap.last_us.T
         self.free = np.zeros((self.pp, configs))
         self.from_before = np.zeros((self.pp + 1, configs))
         self.from_after = np.zeros((self.pp + 1, configs))
@@ -66,27 +74,31 @@ class _Slots:
         for slot in range(first, stop):
             low, high = max(slot % 2, slot - latest), min(slot, self.pp - 1)
             if low <= high:
-                self._forward(low, high)
+                self._forward(slot, low, high)
             # The stage with its first backward pass now, and from there on every other one.
             newest = 2 * self.pp - 1 - slot
             low, high = max(newest, (slot + 1) % 2), min(newest + latest, self.pp - 1)
             if low <= high:
                 self._backward(slot, low, high)
 
-    def _forward(self, low: int, high: int) -> None:
+    def _forward(self, slot: int, low: int, high: int) -> None:
         free, stages = self.free[low : high + 1 : 2], slice(low, high + 1, 2)
         np.maximum(free, self.from_before[stages], out=free)
         free += self.forward[stages]
+        if self.longer_first is not None and slot < self.pp:  # the stage's first pass
+            self.free[slot] += self.longer_first[slot]
         np.add(free, self.send_forward[stages], out=self.from_before[low + 1 : high + 2 : 2])
 
     def _backward(self, slot: int, low: int, high: int) -> None:
         free, stages = self.free[low : high + 1 : 2], slice(low, high + 1, 2)
         np.maximum(free, self.from_after[low + 1 : high + 2 : 2], out=free)
         free += self.backward[stages]
-        np.add(free, self.send_backward[stages], out=self.from_after[stages])
         done = 2 * (self.micro_batches + self.pp) - 3 - slot  # the stage whose last micro-batch this is
         if done <= high:
+            if self.longer_last is not None:
+                self.free[done] += self.longer_last[done]
             self.last_end[done] = self.free[done]
+        np.add(free, self.send_backward[stages], out=self.from_after[stages])
         if self.zero_bubble:
             # W(s, i − s) follows B(s, i) on the stages with i ≥ s.
             high = min(high, slot - 2 * self.pp + 1)

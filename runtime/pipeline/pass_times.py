@@ -90,11 +90,13 @@ def step_timeline(
     check_durations(schedule, durations, pp, virtual_stages)
     if durations.configs != 1:
         raise UsageError(f"durations have {durations.configs} configurations, expected 1")
+    if durations.overlap is not None:
+        buckets = durations.overlap.buckets[0].astype(int).tolist()
     pieces = [buckets] * pp if isinstance(buckets, int) else list(buckets)
     if len(pieces) != pp or min(pieces) < 1:
         raise UsageError(f"buckets is {buckets!r:.80}, expected 1 or more for each of {pp} stages")
     on_grid = durations.on_grid(longest_path_passes(pp, micro_batches, virtual_stages))
-    starts, ends = _run(orders, on_grid)
+    starts, ends = _run(orders, on_grid, micro_batches)
     stages = []
     for stage, order in enumerate(orders):
         completing = _completing(order, starts[stage], ends[stage])
@@ -118,8 +120,15 @@ def step_timeline(
     )
 
 
-def _run(orders: tuple[tuple[Pass, ...], ...], durations: Durations) -> tuple[list[_Floats], list[_Floats]]:
+def _run(
+    orders: tuple[tuple[Pass, ...], ...], durations: Durations, micro_batches: int
+) -> tuple[list[_Floats], list[_Floats]]:
     """Start and end of every pass, per stage: each stage runs on until an input is missing."""
+    longer: dict[tuple[Kind, int], _Floats] = {}
+    if durations.overlap is not None:
+        completing = Kind.WEIGHT if orders[0][-1].kind is Kind.WEIGHT else Kind.BACKWARD
+        longer[Kind.FORWARD, 0] = durations.overlap.first_us[0].tolist()
+        longer[completing, micro_batches - 1] = durations.overlap.last_us[0].tolist()
     chunks, pp = durations.chunks, len(orders)
     times = {
         Kind.FORWARD: durations.forward_us[0].tolist(),
@@ -150,6 +159,8 @@ def _run(orders: tuple[tuple[Pass, ...], ...], durations: Durations) -> tuple[li
                     break
                 start_us = max(free_us, arrival)
             free_us = start_us + times[kind][chunk]
+            if (kind, micro_batch) in longer:
+                free_us += longer[kind, micro_batch][chunk]
             starts[stage].append(start_us)
             done.append(free_us)
             if kind is Kind.FORWARD and chunk + 1 < chunks:

@@ -17,7 +17,7 @@ from kernelcast.runtime.request.fields import Schedule
 _VALUES_AT_ONCE = 1 << 14
 """Stages times configurations evaluated together: some arrays of that size lie in a core's cache."""
 
-Buckets = int | NDArray[np.int64]
+Buckets = int | NDArray[np.int64] | Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +52,8 @@ def simulate(
     last backward pass; with zero-bubble the last weight pass). They are all-reduced in `buckets` equal pieces
     (a number for all, or [configs, stages]), each when it is ready and the one before is through; the chunks of
     a stage share its all-reduce evenly. A stage's update starts when its passes and its all-reduce are over,
-    and the step ends with the last update.
+    and the step ends with the last update. Where `durations` has an overlap, its buckets count, and the first forward
+    and the completing pass of every chunk take so much longer.
 
     Memory does not grow with the micro-batches, and beyond input and answer not with the configurations.
 
@@ -61,7 +62,7 @@ def simulate(
     """
     check_shape(schedule, pp, micro_batches, virtual_stages)
     check_durations(schedule, durations, pp, virtual_stages)
-    pieces = _pieces(buckets, durations)
+    pieces = _pieces(buckets if durations.overlap is None else durations.overlap.buckets, durations)
     rows = max(1, _VALUES_AT_ONCE // pp)
     parts = [
         _simulate(schedule, micro_batches, virtual_stages, durations.take(part), pieces[part])

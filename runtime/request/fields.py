@@ -22,6 +22,9 @@ Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
 LayerSplit = Literal["even", "paper"]
 ReduceDtype = Literal["same", "float32"]
 LossKind = Literal["plain", "fused", "in_place"]
+GradientCollective = Literal["all_reduce", "reduce_scatter"]
+TensorOverlap = Literal["none", "weight_gradients", "products"]
+ModuleKind = Literal["torch", "megatron"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
 
@@ -141,8 +144,27 @@ LAYOUT = table(
           "Type in which gradients are kept and reduced: the training's, or float32.", "same", of_stack=True),
     Field("loss", choice(get_args(LossKind)),
           "What the loss keeps: fp32 too, logits and gradient, or one in the other's place.", "plain", of_stack=True),
+    Field("kept_by", choice(get_args(ModuleKind)),
+          "Whose modules keep activations: torch's, or Megatron-core's with TransformerEngine.", "torch",
+          of_stack=True),
     Field("exposed_share", number(0, 1, "a number from 0 to 1"),
           "Part of the time of collectives that run beside computing which adds to it.", 0.25, of_stack=True),
+    Field("gradient_collective", choice(get_args(GradientCollective)),
+          "What ZeRO 1 combines gradients by: the published law's all-reduce, or Megatron-LM's reduce-scatter.",
+          "all_reduce", of_stack=True),
+    Field("shard_group", whole(0, MAX_DEGREE),
+          "Replicas that ZeRO shards over, the others hold copies (hybrid sharding, HSDP); 0 for all of them.", 0,
+          of_stack=True),
+    Field("overlap_gradients", FLAG, "Combine buckets of gradients while the last backward pass makes others.", False,
+          of_stack=True),
+    Field("overlap_parameters", FLAG, "Gather ZeRO 1's and 2's parameters while the first forward pass runs.", False,
+          of_stack=True),
+    Field("overlap_bucket", _SIZE_OR_NONE,
+          "Parameters of a bucket that overlaps; 0 for Megatron-LM's 40 million, or 1 million per replica.", 0,
+          of_stack=True),
+    Field("tensor_overlap", choice(get_args(TensorOverlap)),
+          "Tensor-parallel collectives beside computing: none, backward beside weight gradients, or all products.",
+          "none", of_stack=True),
 )
 """Fields of a layout, those of `Parallelism`; the columns of a search in this order."""
 
@@ -171,9 +193,14 @@ OPTIONS = table(
           "simulate"),
 )
 REQUEST: Mapping[str, Field] = MappingProxyType({"sequence_length": SEQUENCE_LENGTH, **LAYOUT, **OPTIONS})
-"""Fields of a prediction, apart from the model and `GPU_MEMORY`, which options give with a unit."""
+"""Fields of a prediction, apart from the model and `MEMORY`, which options give with a unit."""
 
 GPU_MEMORY = Field("gpu_memory_bytes", whole(1, 2**60), "Memory of a device.", otherwise="the bundle's", unit="bytes")
+RESERVED_MEMORY = Field(
+    "reserved_memory_bytes", whole(0, 2**60), "Part of it that training cannot have: driver, CUDA context, NCCL.",
+    otherwise="2 GiB on GPUs, none on CPUs", unit="bytes",
+)
+MEMORY = table(GPU_MEMORY, RESERVED_MEMORY)
 
 SEARCH = table(
     Field("gpus", _SIZE, "Devices, all of which are used: one number or several."),

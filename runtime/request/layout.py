@@ -11,11 +11,14 @@ from kernelcast.runtime.request.fields import (
     MAX_DEGREE,
     REPLICATING,
     REQUEST,
+    GradientCollective,
     LayerSplit,
     LossKind,
+    ModuleKind,
     Recompute,
     ReduceDtype,
     Schedule,
+    TensorOverlap,
 )
 from kernelcast.runtime.request.kinds import whole
 from kernelcast.runtime.request.model import ModelConfig
@@ -48,7 +51,16 @@ class Parallelism:
       training's, or "float32", which is twice the bytes of 16 bits.
     - `loss`: "plain" computes it in fp32, "fused" keeps logits and their gradient in the training's type, "in_place"
       writes the gradient over the logits.
+    - `kept_by`: whose modules keep what the backward pass needs: "torch" has its own, "megatron" is Megatron-core with
+      TransformerEngine. Times do not depend on it.
     - `exposed_share`: the part of the time of collectives beside computing that is added to it.
+    - `gradient_collective`: ZeRO-1 combines gradients by an "all_reduce", or scatters them as Megatron-LM's distributed
+      optimizer does ("reduce_scatter").
+    - `shard_group`: replicas that ZeRO shards over; groups of them hold copies, whose gradients are summed (0: all).
+    - `overlap_gradients`, `overlap_parameters`: buckets of `overlap_bucket` parameters are combined beside the last
+      backward pass, and gathered beside the next step's first forward pass (0: as many as Megatron-LM takes).
+    - `tensor_overlap`: tensor-parallel collectives beside the products that they belong to: "none", those of input
+      gradients beside weight gradients ("weight_gradients"), or those of all products too ("products").
 
     Raises:
         UsageError: a field has a wrong type or value, or fields do not go together.
@@ -68,13 +80,24 @@ class Parallelism:
     layer_split: LayerSplit = LAYOUT["layer_split"].default
     reduce_dtype: ReduceDtype = LAYOUT["reduce_dtype"].default
     loss: LossKind = LAYOUT["loss"].default
+    kept_by: ModuleKind = LAYOUT["kept_by"].default
     exposed_share: float = LAYOUT["exposed_share"].default
+    gradient_collective: GradientCollective = LAYOUT["gradient_collective"].default
+    shard_group: int = LAYOUT["shard_group"].default
+    overlap_gradients: bool = LAYOUT["overlap_gradients"].default
+    overlap_parameters: bool = LAYOUT["overlap_parameters"].default
+    overlap_bucket: int = LAYOUT["overlap_bucket"].default
+    tensor_overlap: TensorOverlap = LAYOUT["tensor_overlap"].default
 
     def __post_init__(self) -> None:
         for field in _CHECKED:
             field.check(getattr(self, field.name))
         self._check_virtual_stages()
         self._check_layer_counts()
+        if self.shard_group and self.replicas % self.shard_group and self.replicas > 1:
+            raise UsageError(
+                f"shard_group is {self.shard_group}, expected a divisor of the {self.replicas} replicas (dp), or 0"
+            )
 
     def _check_virtual_stages(self) -> None:
         if self.schedule != "interleaved":
@@ -142,6 +165,11 @@ class Parallelism:
     def replicas(self) -> int:
         """Devices that hold the same parameters: they sum their gradients, and ZeRO shards over them."""
         return prod(getattr(self, name) for name in REPLICATING)
+
+    @property
+    def shards(self) -> int:
+        """Replicas that ZeRO shards over; those beyond hold copies."""
+        return self.shard_group if self.shard_group and self.replicas > 1 else self.replicas
 
     @property
     def samples_per_update(self) -> int:

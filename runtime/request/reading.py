@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.request.fields import GPU_MEMORY, LAYOUT, REQUEST
+from kernelcast.runtime.request.fields import LAYOUT, MEMORY, REQUEST
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 
 
@@ -35,10 +35,9 @@ def read_request(values: Mapping[str, Any]) -> dict[str, Any]:
         UsageError: as `read_layout`.
     """
     options = {name: values.get(name, REQUEST[name].default) for name in ("bucket_entries", "timeline")}
-    if "gpu_memory_bytes" in values:
-        options["gpu_memory_bytes"] = values["gpu_memory_bytes"]
+    options |= {name: values[name] for name in MEMORY if name in values}
     for name, value in options.items():
-        (GPU_MEMORY if name == GPU_MEMORY.name else REQUEST[name]).check(value)
+        (MEMORY.get(name) or REQUEST[name]).check(value)
     return {
         "parallelism": read_layout(values),
         "cluster": Cluster(gpus_per_node=values["gpus_per_node"]) if "gpus_per_node" in values else None,

@@ -32,7 +32,7 @@ def needed_bytes(bundle: Bundle, model: ModelConfig, layouts: Layouts) -> NDArra
 
 
 def look_for_fitting(bundle: Bundle, question: Question) -> Found:
-    """Go through a space until a layout fits into `gpu_memory_bytes`; `smallest` is the smallest so far."""
+    """Go through a space until a layout fits into a device's memory; `smallest` is the smallest so far."""
     found = Found()
     simulated = question.timeline == "simulate"
     for layouts, _ in question.space.blocks(simulated=simulated, refusals=found.refusals):
@@ -40,6 +40,6 @@ def look_for_fitting(bundle: Bundle, question: Question) -> Found:
         if len(layouts):
             memory = needed_bytes(bundle, question.space.model, layouts)
             found.look_at_memory(layouts, memory)
-            if question.gpu_memory_bytes is None or memory.min() <= question.gpu_memory_bytes:
+            if question.usable_bytes is None or memory.min() <= question.usable_bytes:
                 break
     return found

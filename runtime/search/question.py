@@ -9,7 +9,7 @@ from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.request.fields import (
     DEFAULT_BUCKET_ENTRIES,
-    GPU_MEMORY,
+    MEMORY,
     OPTIONS,
     SEARCH,
     RankBy,
@@ -27,6 +27,7 @@ class Question:
     - `rank_by`: the time of a step, or tokens per second and device; the two differ where `space.gpus` has
       several sizes.
     - `gpu_memory_bytes`: layouts that need more on a device are left out; None leaves none out.
+    - `reserved_memory_bytes`: part of it that they cannot have.
     - `fabric`: what answers the collectives instead of the bundle's; None: the bundle's.
     - `top`: how many of the best are kept.
     - `prune`: whether the simulation of layouts may be left out that can be neither among the best nor on the
@@ -40,6 +41,7 @@ class Question:
     timeline: TimelineKind = OPTIONS["timeline"].default
     rank_by: RankBy = SEARCH["rank_by"].default
     gpu_memory_bytes: int | None = None
+    reserved_memory_bytes: int = 0
     top: int = SEARCH["top"].default
     bucket_entries: int = DEFAULT_BUCKET_ENTRIES
     prune: bool = True
@@ -48,8 +50,18 @@ class Question:
     def __post_init__(self) -> None:
         for field in (OPTIONS["timeline"], OPTIONS["bucket_entries"], SEARCH["rank_by"], SEARCH["top"]):
             field.check(getattr(self, field.name))
-        if self.gpu_memory_bytes is not None:
-            GPU_MEMORY.check(self.gpu_memory_bytes)
+        for name, field in MEMORY.items():
+            if getattr(self, name) is not None:
+                field.check(getattr(self, name))
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """The most that a layout may need on a device; None where nothing limits it."""
+        return (
+            None
+            if self.gpu_memory_bytes is None
+            else max(0, self.gpu_memory_bytes - self.reserved_memory_bytes)
+        )
 
     @property
     def cluster(self) -> Cluster:

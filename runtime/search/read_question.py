@@ -10,6 +10,7 @@ from kernelcast.runtime.estimate.defaults import (
     chosen_gpus_per_node,
     usual_gpu_memory_bytes,
     usual_gpus_per_node,
+    usual_reserved_bytes,
 )
 from kernelcast.runtime.request.fields import LAYOUT, SEARCH, SEARCHED, STACK, Field
 from kernelcast.runtime.request.model import ModelConfig
@@ -62,6 +63,7 @@ def read_question(
         gpu_memory_bytes=values["gpu_memory_bytes"]
         if "gpu_memory_bytes" in values
         else usual_gpu_memory_bytes(bundle),
+        reserved_memory_bytes=values.get("reserved_memory_bytes", usual_reserved_bytes(bundle)),
         fabric=fabric,
         **{name: values[name] for name in options if name in values},
     )

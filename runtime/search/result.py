@@ -95,10 +95,12 @@ class SearchResult:
         devices = " or ".join(map(str, question.space.gpus))
         if counts.unanswered:
             return f"every layout needs what the bundle has no answer to: {'; '.join(self.problems)}"
-        if self.smallest is not None and question.gpu_memory_bytes is not None:
+        if self.smallest is not None and question.usable_bytes is not None:
+            of = question.reserved_memory_bytes / 2**30
+            reserved = f" ({of:.1f} GiB are reserved)" if of else ""
             return (
                 f"none of {counts.layouts:,} layouts on {devices} device(s) fits into "
-                f"{question.gpu_memory_bytes / 2**30:.1f} GiB: the smallest needs "
+                f"{question.usable_bytes / 2**30:.1f} GiB{reserved}: the smallest needs "
                 f"{self.smallest.memory_bytes / 2**30:.1f} GiB ({layout_text(self.smallest.parallelism)})"
             )
         examples = "; ".join(refusal.example for refusal in self.refusals.by_field.values())
@@ -144,6 +146,7 @@ class SearchResult:
                 "gpus_per_node": space.gpus_per_node,
                 "fabric": None if self.question.fabric is None else self.question.fabric.name,
                 "gpu_memory_bytes": self.question.gpu_memory_bytes,
+                "reserved_memory_bytes": self.question.reserved_memory_bytes,
                 "timeline": self.question.timeline,
                 "rank_by": self.question.rank_by,
                 "bucket_entries": self.question.bucket_entries,

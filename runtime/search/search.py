@@ -38,6 +38,7 @@ def answer(estimator: Estimator, question: Question, found: Found, *, begin: flo
                     bucket_entries=question.bucket_entries,
                     timeline=question.timeline,
                     gpu_memory_bytes=question.gpu_memory_bytes,
+                    reserved_memory_bytes=question.reserved_memory_bytes,
                     fabric=question.fabric,
                 )
                 known[index] = Answer(parallelism=parallelism, estimate=estimate)

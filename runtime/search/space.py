@@ -144,7 +144,8 @@ class Space:
         for degrees in self._products(gpus, DEGREES):
             try:
                 values: dict[str, Any] = dict(zip(DEGREES, degrees, strict=True))
-                layout = Parallelism(**values, micro_batch=1, micro_batches=1)
+                shard_group = self.common.get("shard_group", LAYOUT["shard_group"].default)
+                layout = Parallelism(**values, micro_batch=1, micro_batches=1, shard_group=shard_group)
                 layout.check(self.model)
                 partition(self.model.layers, layout.pp)
                 if self.global_batch % layout.dp:

@@ -154,8 +154,8 @@ class _Sweep:
             if len(layouts):
                 memory = needed_bytes(self.predictor.bundle, question.space.model, layouts)
                 found.look_at_memory(layouts, memory)
-                if question.gpu_memory_bytes is not None:
-                    fits = memory <= question.gpu_memory_bytes
+                if question.usable_bytes is not None:
+                    fits = memory <= question.usable_bytes
                     counts.out_of_memory += int((~fits).sum())
                     layouts, memory = layouts.take(fits), memory[fits]
                 if len(layouts):

@@ -23,5 +23,8 @@ BUNDLES = Path(__file__).resolve().parent / "bundles"
 POWER = Path(__file__).resolve().parent / "power.toml"
 """What devices draw, of those whose power was measured."""
 
+SUSTAINED = Path(__file__).resolve().parent / "sustained.toml"
+"""Rates of matrix products that devices hold under load."""
+
 STACKS = Path(__file__).resolve().parent / "stacks"
 """What software stacks do to sums of operators; `make stacks` makes them from the measured steps in validate/."""

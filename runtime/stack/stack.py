@@ -2,21 +2,24 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from kernelcast.runtime.bundle.field_reader import is_hex, require
+from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.request.fields import LAYOUT
+from kernelcast.runtime.request.fields import LAYOUT, STACK
 
 NAMES = ("attention", "compute", "exposed_share")
 """The factors, in the order of `Stack.log_covariance`."""
 LARGEST_FACTOR = 10.0
 """No time is corrected by more, up or down: beyond it, something else is wrong."""
 DEFAULT_SHARE: float = LAYOUT["exposed_share"].default
+OPTIONS = tuple(name for name in STACK if name not in NAMES)
+"""What software does that is a choice, not a factor: options of a question that a stack may state."""
 
 _ATTENTION = frozenset(
     {"flash_attention", "batched_gemm", "softmax", "causal_mask_fill", "fused_causal_softmax"}
@@ -73,6 +76,7 @@ class Stack:
     - `log_covariance`: of the logarithms of the three; 0 where one is not fitted but known.
     - `residual`: standard deviation of log(measured / predicted) that they leave.
     - `fixed`: which of them were set, not fitted.
+    - `options`: what the software does of a question's `OPTIONS`, by name, where a question does not say it.
     - `runs`, `error_before`, `error_after`, `left_out`: what it was fitted to, and mean absolute errors of those steps
       without and with it; None and empty where nothing was fitted.
 
@@ -89,6 +93,7 @@ class Stack:
     residual: float
     log_covariance: tuple[tuple[float, ...], ...] = _NO_COVARIANCE
     fixed: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=dict, hash=False)
     error_before: float | None = None
     error_after: float | None = None
     runs: tuple[FittedRuns, ...] = ()
@@ -113,6 +118,12 @@ class Stack:
         require(
             _is_covariance(self.log_covariance), where, "log_covariance", self.log_covariance, _COVARIANCE
         )
+        for name, value in self.options.items():
+            require(name in OPTIONS, where, "options", name, f"some of {', '.join(OPTIONS)}")
+            try:
+                LAYOUT[name].check(value)
+            except UsageError as error:
+                raise DataError(f"{where}: options.{error}") from error
         for name in ("error_before", "error_after"):
             value = getattr(self, name)
             require(value is None or 0 <= value < math.inf, where, name, value, "a fraction from 0")
@@ -144,8 +155,8 @@ class Stack:
         return (0.0,) * len(NAMES) if row is None else self.spread[row]
 
     def fill(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """A question's values, with the stack's exposed share where they do not say one."""
-        return {"exposed_share": self.exposed_share, **values}
+        """A question's values, with the stack's exposed share and options where they do not say them."""
+        return {"exposed_share": self.exposed_share, **self.options, **values}
 
     def __str__(self) -> str:
         words = (

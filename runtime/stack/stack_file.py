@@ -72,7 +72,9 @@ def read_stack(path: str | os.PathLike[str]) -> Stack:
 def stack_toml(stack: Stack) -> str:
     """The stack as a TOML file, with all that is known."""
     plain = {name: value for name, value in asdict(stack).items() if value is not None}
-    lines = [f"{name} = {_toml(value)}" for name, value in plain.items() if name not in _TABLES]
+    lines = [f"{name} = {_toml(value)}" for name, value in plain.items() if name not in (*_TABLES, "options")]
+    if stack.options:
+        lines += ["", "[options]", *(f"{name} = {_toml(value)}" for name, value in stack.options.items())]
     for table in _TABLES:
         for row in plain[table]:
             lines += ["", f"[[{table}]]", *(f"{name} = {_toml(value)}" for name, value in row.items())]
@@ -87,7 +89,7 @@ def _record(kind: type[T], values: object) -> T:
         if name not in known:
             raise DataError(f"field {shown(name)} is unknown, expected some of {', '.join(known)}")
     for name, field in known.items():
-        if field.default is MISSING and name not in values:
+        if field.default is MISSING and field.default_factory is MISSING and name not in values:
             raise DataError(f"{name} is missing, expected {_expected(str(field.type))}")
     return kind(**{name: _value(name, str(known[name].type), value) for name, value in values.items()})
 
@@ -98,6 +100,10 @@ def _value(name: str, kind: str, value: object) -> Any:
         if not isinstance(value, list):
             raise DataError(f"{name} is {shown(value)}, expected tables [[{name}]]")
         return tuple(_record(_TABLES[name], row) for row in value)
+    if "Mapping" in kind:
+        if not isinstance(value, dict):
+            raise DataError(f"{name} is {shown(value)}, expected a table [{name}]")
+        return value
     if "str" in kind and "tuple" in kind:
         is_kind = isinstance(value, list) and all(isinstance(one, str) for one in value)
     elif "tuple" in kind:

@@ -20,6 +20,8 @@ class Component(StrEnum):
     GATHER_FORWARD = "gather_forward"  # ZeRO-3: parameters, while the block before computes
     GATHER_BACKWARD = "gather_backward"
     GATHER_INPUT = "gather_input"  # sequence parallelism: beside the product that makes the input's gradient
+    BESIDE_FORWARD = "beside_forward"  # tensor parallelism that overlaps: beside the product it belongs to
+    BESIDE_BACKWARD = "beside_backward"
     SCATTER = "scatter"  # ZeRO-2 and 3: gradients, while the next block computes
     ALL_REDUCE = "all_reduce"  # from here on once per update, above once per micro-batch
     OPTIMIZER = "optimizer"

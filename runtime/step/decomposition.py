@@ -11,7 +11,7 @@ from kernelcast.runtime.request.fields import OPTIONS, Recompute
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
-from kernelcast.runtime.step.groups import data_group, pipeline_pair
+from kernelcast.runtime.step.groups import data_group, pipeline_pair, shard_groups
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.loss import Loss
 from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes
@@ -29,13 +29,14 @@ class Block:
     """One kind of block of the model (a transformer layer, or an end) for one micro-batch.
 
     With ZeRO-3, `gather` fetches its parameters before either pass; with ZeRO-2 and 3, `scatter` sums and splits its
-    gradients after the backward pass. Otherwise they are empty. `again` are gathers of a backward pass and what
-    computes beside each (`Layer.gathered_again`).
+    gradients after the backward pass. Otherwise they are empty. `beside` are tensor-parallel collectives that run
+    beside products, first those of the forward pass (`beside_forward` of them).
     """
 
     forward: Calls
     backward: Calls
-    again: tuple[Beside, ...]
+    beside: tuple[Beside, ...]
+    beside_forward: int
     gather: Calls
     scatter: Calls
 
@@ -85,13 +86,22 @@ def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _passes(kind: type[Layer], sizes: Sizes, recompute: Recompute) -> tuple[Calls, Calls]:
-    """Forward and backward calls of one layer; what recomputation runs again of a transformer layer stands last."""
+def _passes(kind: type[Layer], sizes: Sizes, recompute: Recompute) -> tuple[Calls, Calls, tuple[Beside, ...]]:
+    """Forward and backward calls of one layer, and its collectives beside products.
+
+    What recomputation runs again of a transformer layer stands last.
+    """
     layer = kind(sizes)
     again = layer.recomputed(recompute) if isinstance(layer, TransformerLayer) else ()
+    # As many for every layout of a search: without recomputation they are empty.
+    forward_again = [
+        one._replace(component=Component.BESIDE_BACKWARD) if recompute == "full" else Beside(in_pieces=True)
+        for one in layer.beside_forward
+    ]
     return (
         forward((*layer.calls, *layer.forward_collectives)),
         (*backward(layer.calls), *forward(layer.backward_collectives), *again),
+        (*layer.beside_forward, *layer.beside_backward, *forward_again),
     )
 
 
@@ -119,13 +129,20 @@ class Decomposition:
     @cached_property
     def data_parallel(self) -> DataParallel:
         """How data parallelism shards."""
+        layout = self.parallelism
+        shard, copies = shard_groups(layout, self.cluster)
         return DataParallel(
-            dp=self.parallelism.replicas,
-            zero=self.parallelism.zero,
-            group=data_group(self.parallelism, self.cluster),
+            dp=layout.replicas,
+            zero=layout.zero,
+            group=data_group(layout, self.cluster),
             bucket_entries=self.bucket_entries,
-            gradient_width=gradient_bytes(self.parallelism.reduce_dtype, self.element_bytes)
-            // self.element_bytes,
+            gradient_width=gradient_bytes(layout.reduce_dtype, self.element_bytes) // self.element_bytes,
+            shard_group=shard,
+            copy_group=copies,
+            scatters=layout.gradient_collective == "reduce_scatter",
+            overlaps_gradients=layout.overlap_gradients,
+            overlaps_parameters=layout.overlap_parameters,
+            overlap_bucket=layout.overlap_bucket,
         )
 
     @cached_property
@@ -144,7 +161,7 @@ class Decomposition:
         return self._block(Loss)
 
     def _block(self, kind: type[Layer]) -> Block:
-        forward_calls, backward_calls = _passes(kind, self.sizes, self.parallelism.recompute)
+        forward_calls, backward_calls, beside = _passes(kind, self.sizes, self.parallelism.recompute)
         gather: Calls = ()
         scatter: Calls = ()
         if self.is_sharded:
@@ -153,7 +170,8 @@ class Decomposition:
         return Block(
             forward=forward_calls,
             backward=backward_calls,
-            again=kind(self.sizes).gathered_again,
+            beside=beside,
+            beside_forward=len(kind(self.sizes).beside_forward),
             gather=gather,
             scatter=scatter,
         )
@@ -171,6 +189,9 @@ class Decomposition:
         update = self.data_parallel.update(stage.optimizer_role, self.parameters(stage), stage.layers)
         # Of tied embeddings in a pipeline both ends hold a copy, whose gradients are summed between them.
         is_copy = self.model.tied_embeddings and stage.first != stage.last
+        if is_copy and self.parallelism.overlap_gradients:
+            # Not beside a pass: they wait for all replicas' gradients.
+            return replace(update, optimizer=self._tied + update.optimizer)
         return replace(update, gradients=update.gradients + self._tied) if is_copy else update
 
     @property
@@ -239,7 +260,7 @@ def _of_block(block: Block, forward: Component, backward: Component) -> Iterator
         (Component.GATHER_FORWARD, block.gather),
         (Component.GATHER_BACKWARD, block.gather),
         (Component.SCATTER, block.scatter),
-        *((Component.GATHER_INPUT, gather) for gather, _ in block.again),
+        *((one.component, one.collective) for one in block.beside),
     ):
         yield from ((component, one) for one in calls)
 

@@ -18,6 +18,10 @@ class Group:
         return self.nodes * self.gpus_per_node
 
 
+ALONE = Group()
+"""A device without others."""
+
+
 def tensor_group(parallelism: Parallelism, cluster: Cluster) -> Group:
     """The tp group: min(tp, g) devices of a node, on tp / that many nodes."""
     return _spread(parallelism.tp, cluster.gpus_per_node)
@@ -26,6 +30,15 @@ def tensor_group(parallelism: Parallelism, cluster: Cluster) -> Group:
 def data_group(parallelism: Parallelism, cluster: Cluster) -> Group:
     """The replicas of a device: max(1, g // tp) of a node, at most all of them, on replicas / that many nodes."""
     return _spread(parallelism.replicas, max(1, cluster.gpus_per_node // parallelism.tp))
+
+
+def shard_groups(parallelism: Parallelism, cluster: Cluster) -> tuple[Group, Group]:
+    """The replicas that share one set of ZeRO's shards, and those that hold copies of the same shard.
+
+    Shards lie on neighbours, copies a group of shards apart (torch's HSDP mesh, Megatron-LM's optimizer instances).
+    """
+    shards, per_node = parallelism.shards, max(1, cluster.gpus_per_node // parallelism.tp)
+    return _spread(shards, per_node), _spread(parallelism.replicas // shards, max(1, per_node // shards))
 
 
 def pipeline_pair(parallelism: Parallelism, cluster: Cluster) -> Group:

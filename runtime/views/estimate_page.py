@@ -102,10 +102,10 @@ def _tiles(estimate: Estimate) -> Iterator[Markup]:
     memory = estimate.memory
     if memory.gpu_memory_bytes is None:
         there = "a device's memory is not known"
-    elif memory.fits:
-        there = f"fits into {gibibytes(memory.gpu_memory_bytes)}"
     else:
-        there = f"does not fit into {gibibytes(memory.gpu_memory_bytes)}"
+        verdict = "fits" if memory.fits else "does not fit"
+        reserved = f", {gibibytes(memory.reserved_bytes)} of it reserved" if memory.reserved_bytes else ""
+        there = f"{verdict} into {gibibytes(memory.gpu_memory_bytes)}{reserved}"
     yield tile("fullest device", gibibytes(memory.largest_bytes), there)
 
 

@@ -1,6 +1,6 @@
 """Memory per device of every stage as SVG bars, with a device's memory as a line where it is known."""
 
-from kernelcast.runtime.estimate.estimate import Memory
+from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.memory import StageMemory
 from kernelcast.runtime.views.formatting import gibibytes
 from kernelcast.runtime.views.markup import Markup, element
@@ -27,15 +27,23 @@ def memory_picture(memory: Memory) -> Markup:
         stages = (*stages[: _ROWS // 2], *stages[-_ROWS // 2 :])
     height = 30.0 if len(stages) <= 16 else 20.0 if len(stages) <= 40 else 14.0
     bottom = _TOP + len(stages) * height
-    capacity = memory.gpu_memory_bytes
+    capacity = memory.usable_bytes
     scale = (_RIGHT - _LEFT) / max(memory.largest_bytes, capacity or 0, 1)
     rows = [_bar(stage, _TOP + row * height, height, scale, memory) for row, stage in enumerate(stages)]
     limit: list[Markup] = []
     if capacity is not None:
         x = _LEFT + capacity * scale
+        whole = gibibytes(capacity + memory.reserved_bytes)
+        less = f" less {gibibytes(memory.reserved_bytes)}" if memory.reserved_bytes else ""
         limit = [
             element("line", x1=x, x2=x, y1=_TOP - 4, y2=bottom, class_="limit"),
-            element("text", f"device: {gibibytes(capacity)}", x=x, y=_TOP - 9, class_="limit-label"),
+            element(
+                "text",
+                f"device: {whole}{less}",
+                x=x,
+                y=_TOP - 9,
+                class_="limit-label",
+            ),
         ]
     description = (
         "One bar per stage: weights, gradients, optimizer states, activations, logits and working memory of one "

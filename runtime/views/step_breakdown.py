@@ -6,7 +6,8 @@ import numpy as np
 
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline, simulate
+from kernelcast.runtime.pipeline import Durations, Kind, StageTimeline, StepTimeline, simulate
+from kernelcast.runtime.pipeline.durations import Times
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
 
 _PASS_PARTS = {  # name, colour's class
@@ -46,8 +47,8 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
                 parts[row.component] += time_s
     durations = estimate.durations
     passes_us = durations.forward_us + durations.backward_us + durations.weight_us
-    passes_s = micro_batches * float(passes_us.sum()) * _US / pp
-    # ZeRO-2 and 3 communicate while passes compute; what computing does not hide makes the passes longer.
+    passes_s = (micro_batches * float(passes_us.sum()) + _longer_us(durations).sum()) * _US / pp
+    # Collectives that run while passes compute: what computing does not hide makes the passes longer.
     exposed_s = max(0.0, passes_s - sum(parts.values()) - tensor_parallel_s)
     waits = _waits_of_passes(timeline) if timeline else _waits_in_total(estimate)
     shares = [
@@ -97,6 +98,12 @@ def operator_totals(estimate: Estimate) -> list[OperatorTotal]:
         for (operator, role, direction), (calls, time_s) in totals.items()
     ]
     return sorted(rows, key=lambda row: (-row.time_s, row.operator, row.role, row.direction))
+
+
+def _longer_us(durations: Durations) -> Times:
+    """What the first and the last passes take longer, float64 [1, chunks]."""
+    overlap = durations.overlap
+    return np.zeros_like(durations.forward_us) if overlap is None else overlap.first_us + overlap.last_us
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +157,8 @@ def _waits_in_total(estimate: Estimate) -> _Waits:
         durations=durations,
     )
     passes_us = durations.forward_us + durations.backward_us + durations.weight_us
-    busy_us = layout.micro_batches * passes_us.reshape(-1, layout.pp).sum(axis=0)
+    all_us = layout.micro_batches * passes_us + _longer_us(durations)
+    busy_us = all_us.reshape(-1, layout.pp).sum(axis=0)
     between_us = simulated.compute_end_us[0] - busy_us + simulated.step_us[0] - simulated.end_us[0]
     reduce_us = np.maximum(0.0, simulated.all_reduce_end_us[0] - simulated.compute_end_us[0])
     return _Waits(

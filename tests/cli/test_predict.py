@@ -66,7 +66,7 @@ def test_every_layout_option_arrives(make_bundle: Make, model_file: Path) -> Non
     arguments = (
         "--pp 2 --tp 2 --dp 2 --micro-batch 3 --global-batch 24 --gpus-per-node 4 --schedule interleaved "
         "--virtual-stages 2 --stages 1,2,1,0 --zero 2 --sequence-parallel --recompute selective "
-        "--bucket-entries 1000 --timeline closed-form --gpu-memory 1MB --sequence-length 8 --json"
+        "--bucket-entries 1000 --timeline closed-form --gpu-memory 1MB --reserved-memory 1kB --sequence-length 8 --json"
     )
     bundle = str(make_bundle())
     result = CliRunner().invoke(predict, ["--bundle", bundle, "--model", str(model_file), *arguments.split()])
@@ -90,6 +90,8 @@ def test_every_layout_option_arrives(make_bundle: Make, model_file: Path) -> Non
     assert values["model"]["sequence_length"] == 8
     assert values["cluster"] == {"gpus_per_node": 4, "source": "asked"}
     assert (values["memory"]["gpu_memory_bytes"], values["memory"]["source"]) == (10**6, "asked")
+    assert values["memory"]["reserved_bytes"] == 1000
+    assert values["memory"]["margin_bytes"] == 10**6 - 1000 - values["memory"]["largest_bytes"]
     low_s, high_s = values["interval_s"]
     assert 0 < low_s <= values["step_time_s"] <= high_s
 

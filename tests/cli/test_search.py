@@ -183,6 +183,10 @@ def test_limits_and_ranking(bundle: Path, model_file: Path) -> None:
         (("--pp", "a-b"), "pp is 'a-b', expected numbers and ranges such as 1,2,4-8 or 16-"),
         (("--zero", "5"), "zero is '5', expected a whole number from 0 to 3"),
         (("--schedules", "pipe"), "schedules is 'pipe', expected gpipe, 1f1b, interleaved or zero_bubble"),
+        (
+            ("--reserved-memory", "2"),
+            "reserved_memory is '2' without a unit, expected one of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, as in 2GB",
+        ),
         (("--gpu-memory", "much"), "gpu_memory is 'much', expected a size such as 80GB or 40GiB"),
         (("--top", "0"), "--top is '0', expected a whole number from 1 to 10000"),
         (("--gpus-per-node", "0"), "--gpus-per-node is '0', expected a whole number from 1 to 1000000"),

@@ -74,7 +74,9 @@ def test_megatron_steps_have_even_stages_and_the_fullest_ranks_memory(
     one, other = read(texts, tmp_path)["simumax-b200"].runs
     assert (one.parallelism.layer_counts, one.parallelism.sequence_parallel) == ((6, 6), False)
     assert (other.parallelism.tp, other.parallelism.sequence_parallel) == (2, True)
-    assert (one.memory_gib, one.measured_s, one.published_error) == (2.0, 0.843, -0.015)
+    assert (one.memory_gib, one.measured_s, one.published_error) == ((2.0, 1.0), 0.843, -0.015)
+    assert other.memory_gib == (2.0,)
+    assert {run.parallelism.kept_by for run in (one, other)} == {"megatron"}
 
 
 @pytest.mark.parametrize(

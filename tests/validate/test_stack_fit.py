@@ -121,6 +121,16 @@ def test_steps_left_out_have_no_part_in_their_own_prediction(tmp_path: Path, mak
     assert usual.stack.compute < odd.stack.compute
 
 
+def test_options_that_all_steps_state_are_the_stacks(tmp_path: Path, make_bundle: Make) -> None:
+    bundle = make_bundle()
+    one = runs_file(bundle, tmp_path, {2: 1.1}, layout='kept_by = "megatron"\nloss = "fused"\nzero = 3')
+    other = runs_file(bundle, tmp_path, {4: 1.1}, "other.toml", layout='kept_by = "megatron"\nloss = "plain"')
+    alone = fit_stack([one], name="ours", bundle=str(bundle)).stack
+    both = fit_stack([one, other], name="ours", bundle=str(bundle)).stack
+    assert alone.options == {"loss": "fused", "kept_by": "megatron"}
+    assert both.options == {"kept_by": "megatron"}
+
+
 def test_of_one_model_layouts_are_left_out(tmp_path: Path, make_bundle: Make) -> None:
     bundle = make_bundle()
     path = runs_file(bundle, tmp_path, {4: 1.1})

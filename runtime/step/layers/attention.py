@@ -77,17 +77,26 @@ class Attention(Layer):
         """Everything but the core: what leads to the scores, the attention output, the mask of its dropout."""
         s = self.sizes
         return kept.mask * s.local_tokens * s.hidden + kept.element * s.tokens * (
-            self._inputs_width + s.attention_width
+            self._inputs_width(kept) + s.attention_width
         )
 
     @property
-    def _inputs_width(self) -> Number:
+    def matrices(self) -> Number:
+        """Entries of its weight matrices."""
+        s = self.sizes
+        return s.hidden * (s.qkv_width + s.attention_width)
+
+    def _inputs_width(self, kept: Kept) -> Number:
         """Entries per token of the tensors from the QKV product to the scores.
 
-        Rotated queries and keys are tensors of their own; the values, a view, keep the whole QKV product too.
+        Rotated queries and keys are tensors of their own; the values, where they are a view, keep the whole QKV product
+        too.
         """
         s, model = self.sizes, self.sizes.model
-        if not self.is_fused and model.kv_heads < model.attention_heads:
+        repeats = not self.is_fused and model.kv_heads < model.attention_heads
+        if kept.modules.copies_attention_inputs:
+            return 3 * s.attention_width if repeats else s.qkv_width
+        if repeats:
             # Copies of keys and values; queries that were not rotated are a view of the QKV product.
             return 2 * s.attention_width + (s.attention_width if model.rotary else s.qkv_width)
         return s.qkv_width + (s.attention_width + s.kv_width if model.rotary else 0)

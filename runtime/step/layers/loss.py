@@ -42,12 +42,13 @@ class Loss(Layer):
 
         The paper's composition has no collective here.
         """
-        return self.sizes.synced(1, gather=False)
+        return self.sizes.synced(1, gather=False) if self.sizes.overlap == "none" else ()
 
     @property
-    def gathered_again(self) -> tuple[Beside, ...]:
-        """What the logits read."""
-        return (self.beside_input_gradient("logits"),)
+    def beside_backward(self) -> tuple[Beside, ...]:
+        """What the logits read is gathered, and its gradient summed; its product is no layer's, and not in pieces."""
+        again = self.gathered_again("logits")
+        return (again,) if self.sizes.overlap == "none" else (again, self.summed_beside_weights("logits"))
 
     @property
     def matrix(self) -> Number:
@@ -59,6 +60,11 @@ class Loss(Layer):
         """Entries of one micro-batch's logits on one device."""
         return self.sizes.vocabulary * self.sizes.tokens
 
+    def logit_bytes(self, kept: Kept) -> Number:
+        """Logits that stay until the backward pass; a plain loss that reuses its memory lets go of them."""
+        is_dropped = kept.loss == "plain" and kept.modules.reuses_loss
+        return (0 if is_dropped else kept.element) * self.logits
+
     def log_probability_bytes(self, kept: Kept) -> Number:
         """What a plain loss keeps in fp32 for its backward pass; fused ones keep a number per token."""
         return LOG_PROBABILITY_BYTES * self.logits if kept.loss == "plain" else 0 * self.logits
@@ -66,11 +72,16 @@ class Loss(Layer):
     def gradient_bytes(self, kept: Kept) -> tuple[Number, Number]:
         """Gradients of the logits at the loss, and after it at the output product.
 
-        A plain loss has two in fp32 (of the log-probabilities, then of the logits), a fused one has only the one that
-        the product takes, and in place that is written over the logits.
+        A plain loss has two in fp32 (of the log-probabilities, then of the logits). One that reuses its memory has its
+        gradient in the place of the probabilities, and a copy of it in the training's type unless that is fp32. A fused
+        loss has only the gradient that the product takes, and in place that is written over the logits.
         """
         own = (0 if kept.loss == "in_place" else kept.element) * self.logits
-        return (2 * self.log_probability_bytes(kept) if kept.loss == "plain" else own), own
+        if kept.loss != "plain":
+            return own, own
+        if kept.modules.reuses_loss:
+            return (0 if kept.element == LOG_PROBABILITY_BYTES else 1) * own, own
+        return 2 * self.log_probability_bytes(kept), own
 
     @property
     def parameters(self) -> Number:

@@ -52,9 +52,13 @@ class Mlp(Layer):
         return up + s.hidden * (width + self.has_bias) // s.tp
 
     def kept_bytes(self, kept: Kept) -> Number:
-        """GeLU: input and output (2f); SwiGLU: gate and up, gate after SiLU, their product (4f); a dropout's mask."""
+        """GeLU: input and output (2f); SwiGLU: gate and up, gate after SiLU, their product (4f); a dropout's mask.
+
+        Fused, SwiGLU's gate after SiLU is not kept (3f).
+        """
         s = self.sizes
-        activated = 2 * self.branches * s.mlp_width
+        after_silu = self.is_gated and not kept.modules.fuses_gate
+        activated = (self.branches + after_silu + 1) * s.mlp_width
         return kept.mask * s.local_tokens * s.hidden + kept.element * s.tokens * activated
 
     def weight_gradient_bytes(self, kept: Kept) -> Number:
@@ -63,11 +67,18 @@ class Mlp(Layer):
         widths = (self.branches + 1) * s.mlp_width
         return kept.element * (2 * s.local_tokens * s.hidden + s.tokens * widths)
 
-    def gradient_bytes(self, kept: Kept) -> tuple[Number, Number]:
-        """Gradients at the fullest moment of its backward pass: of its width, and the larger of what comes next.
+    @property
+    def matrices(self) -> Number:
+        """Entries of its weight matrices."""
+        return (self.branches + 1) * self.sizes.mlp_width * self.sizes.hidden
 
-        Next are the weight gradient of the projection down, or SwiGLU's second half.
+    def gradient_bytes(self, kept: Kept) -> tuple[Number, Number]:
+        """Gradients at the two moments of its backward pass that can be the fullest, without that of its output.
+
+        First those of the projection down: of its input, and of its weights where they are made apart. Then those of
+        the activation: of its output and its inputs, when the output is freed (in all f more, with SwiGLU 2f).
         """
         s = self.sizes
         width = kept.element * s.tokens * s.mlp_width
-        return width, (kept.element * s.mlp_width * s.hidden, width if self.is_gated else 0 * width)
+        of_weights = 0 if kept.modules.accumulates_in_products else kept.element * s.mlp_width * s.hidden
+        return width + of_weights, self.branches * width

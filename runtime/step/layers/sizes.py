@@ -4,20 +4,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.request.fields import LossKind
+from kernelcast.runtime.request.fields import LAYOUT, LossKind, TensorOverlap
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.calls import Calls, backward, call, forward
-from kernelcast.runtime.step.groups import Group, tensor_group
+from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
+from kernelcast.runtime.step.groups import ALONE, Group, tensor_group
+from kernelcast.runtime.step.layers.modules import TORCH, Modules
 
 Number: TypeAlias = Any
 """A whole number, or float64 [rows]: one formula serves one device, and all stages of thousands of layouts."""
 
 VOCABULARY_MULTIPLE = 128
-ALONE = Group()
 
 
 def padded_vocabulary(vocabulary_size: int, tp: Number) -> Number:
@@ -31,7 +31,7 @@ class Sizes:
     """The sizes of `model` on one of `tp` devices, for micro-batches of `micro_batch` samples.
 
     With `sequence_parallel` (0 or 1), norms and residuals hold a tp-th of the tokens. `group` is the tensor-parallel
-    group, which collectives run in.
+    group, which collectives run in; `overlap` says which of them run beside products.
     """
 
     model: ModelConfig
@@ -39,6 +39,7 @@ class Sizes:
     micro_batch: Number = 1
     sequence_parallel: Number = 0
     group: Group = ALONE
+    overlap: TensorOverlap = LAYOUT["tensor_overlap"].default
 
     @classmethod
     def of(cls, model: ModelConfig, layout: Parallelism, cluster: Cluster) -> "Sizes":
@@ -49,6 +50,7 @@ class Sizes:
             micro_batch=layout.micro_batch,
             sequence_parallel=int(layout.sequence_parallel and layout.tp > 1),
             group=tensor_group(layout, cluster),
+            overlap=layout.tensor_overlap,
         )
 
     @classmethod
@@ -140,8 +142,19 @@ class Sizes:
         )
 
 
-Beside: TypeAlias = tuple[Calls, Calls]
-"""A collective, and what computes while it runs."""
+class Beside(NamedTuple):
+    """A collective, and what computes while it runs.
+
+    `in_pieces`: the product is cut along the tokens into tp pieces, each of which runs while another one is on its way,
+    so one of tp pieces runs beside nothing. `of_weights`: what computes are gradients of weights, which zero-bubble
+    computes later.
+    """
+
+    collective: Calls = ()
+    compute: Calls = ()
+    component: Component = Component.BESIDE_BACKWARD
+    in_pieces: bool = False
+    of_weights: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,13 +162,14 @@ class Kept:
     """How activations are kept for the backward pass.
 
     `element` bytes per entry; `mask` bytes per entry that dropout may drop, 0 without dropout; on a CPU (`is_cpu`)
-    torch runs some operators in pieces and keeps more; `loss` as in `Parallelism`.
+    torch runs some operators in pieces and keeps more; `loss` as in `Parallelism`; `modules` are the framework's.
     """
 
     element: int
     mask: int = 0
     is_cpu: bool = False
     loss: LossKind = "plain"
+    modules: Modules = TORCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,18 +203,38 @@ class Layer(ABC):
         return ()
 
     @property
-    def gathered_again(self) -> tuple[Beside, ...]:
-        """Inputs of column-parallel products that the backward pass gathers again, see `beside_input_gradient`."""
+    def beside_forward(self) -> tuple[Beside, ...]:
+        """Collectives of its forward pass that run beside a product; how many follows from `Sizes.overlap` alone."""
         return ()
 
-    def beside_input_gradient(self, *roles: str) -> Beside:
+    @property
+    def beside_backward(self) -> tuple[Beside, ...]:
+        """Those of its backward pass."""
+        return ()
+
+    def products(self, direction: Direction, *roles: str) -> Calls:
+        """Products with these roles in one direction."""
+        calls = [one for one in self.calls if one.role in roles]
+        passes = forward(calls) if direction is Direction.FORWARD else backward(calls)
+        return tuple(one for one in passes if one.direction is direction)
+
+    def gathered_again(self, *roles: str) -> Beside:
         """A gather of the input of these products, and the products of their backward pass that do not wait for it.
 
         With sequence parallelism a device keeps its shard of the input; the whole is needed for the weights' gradients
         only, and gathered while the input's gradient is made (arXiv 2205.05198, section 4.2.2). Else both are empty.
         """
         if not self.sizes.sequence_parallel or not roles:
-            return (), ()
-        products = backward(one for one in self.calls if one.role in roles)
-        beside = tuple(one for one in products if one.direction is Direction.INPUT_GRADIENT)
-        return forward(self.sizes.synced(1, scatter=False)), beside
+            return Beside(component=Component.GATHER_INPUT)
+        gather = forward(self.sizes.synced(1, scatter=False))
+        return Beside(gather, self.products(Direction.INPUT_GRADIENT, *roles), Component.GATHER_INPUT)
+
+    def summed_beside_weights(self, *roles: str) -> Beside:
+        """The sum of the input's gradient of these products, while their weights' gradients are made.
+
+        Megatron-LM starts it before the product (tensor_parallel/layers.py), and so does TransformerEngine.
+        """
+        if not roles:
+            return Beside(of_weights=True)
+        summed = forward(self.sizes.synced(1, gather=False))
+        return Beside(summed, self.products(Direction.WEIGHT_GRADIENT, *roles), of_weights=True)

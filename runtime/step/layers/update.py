@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from kernelcast.runtime.request.fields import ReduceDtype
 from kernelcast.runtime.step.calls import Calls, bucketed, call
-from kernelcast.runtime.step.groups import Group
+from kernelcast.runtime.step.groups import ALONE, Group
 
 _FLOAT32_BYTES = 4
 
@@ -28,12 +28,17 @@ class Update:
         return self.gradients + self.optimizer + self.gather
 
 
+_MEGATRON_BUCKET, _MEGATRON_BUCKET_PER_REPLICA = 40_000_000, 1_000_000
+"""Parameters of an overlapping bucket, whichever is more (Megatron-LM, DistributedDataParallelConfig.bucket_size)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DataParallel:
     """How data parallelism shards: `dp` devices in `group`, ZeRO stage `zero`, buckets of `bucket_entries`.
 
     A gradient takes the bytes of `gradient_width` entries of the training's type where it is kept and reduced: 2 in
-    fp32 beside 16 bits.
+    fp32 beside 16 bits. ZeRO shards over `shard_group`, without one over `group`; the devices of `copy_group` hold
+    copies of one shard. With `scatters`, ZeRO-1 scatters gradients. `overlap_bucket` as in `Parallelism`.
     """
 
     dp: int
@@ -41,6 +46,17 @@ class DataParallel:
     group: Group
     bucket_entries: int
     gradient_width: int = 1
+    shard_group: Group | None = None
+    copy_group: Group = ALONE
+    scatters: bool = False
+    overlaps_gradients: bool = False
+    overlaps_parameters: bool = False
+    overlap_bucket: int = 0
+
+    @property
+    def shards(self) -> int:
+        """How many devices share one set of ZeRO's shards."""
+        return self.dp if self.shard_group is None else self.shard_group.processes
 
     def update(self, role: str, parameters: int, layers: int) -> Update:
         """The update of a stage with `parameters` and `layers` on a device (docs/method.md, A step).
@@ -49,25 +65,29 @@ class DataParallel:
         |---|---|---|---|
         | 0 | all-reduce | all | |
         | 1 | all-reduce | all (as published: its measured time fits them) | all-gather |
-        | 2 | (scattered during the backward passes) | the shard, ceil(parameters / dp) | all-gather |
+        | 1, `scatters` | reduce-scatter | the shard; gradients of all are set to zero | all-gather |
+        | 2 | (scattered during the backward passes) | the shard, ceil(parameters / shards) | all-gather |
         | 3 | (scattered during the backward passes) | the shard | (gathered before every use) |
 
         `role` is the optimizer's: "first_stage", "middle_stage" or "last_stage"; a single stage, first and last at
         once, is the last. With the optimizer go clipping the gradients before it, and setting them to zero after it,
         for the micro-batches of the next step to add into.
         """
-        own = (parameters, layers)
-        if self.zero >= 2:
+        own, kept = (parameters, layers), parameters
+        if self.zero >= 2 or self._scatters_once:
             # A shard is a smaller stage: as many parameters per layer, fewer of both.
-            own = (-(-parameters // self.dp), -(-layers // self.dp))
+            own = (-(-parameters // self.shards), -(-layers // self.shards))
+            kept = own[0] if self.zero >= 2 else parameters
         return Update(
-            gradients=self._reduced(parameters) if self.zero < 2 else (),
+            gradients=self._combined(parameters) if self.zero < 2 else (),
             optimizer=(
                 call("gradient_clip", self.gradient_width * own[0]),
                 call("adam", *own, role=role),
-                call("gradient_zero", self.gradient_width * own[0]),
+                call("gradient_zero", self.gradient_width * kept),
             ),
-            gather=self._gathered(parameters) if self.zero in (1, 2) else (),
+            gather=self._gathered(parameters, overlaps=self.overlaps_parameters)
+            if self.zero in (1, 2)
+            else (),
         )
 
     def gather(self, parameters: int) -> Calls:
@@ -76,17 +96,54 @@ class DataParallel:
 
     def scatter(self, parameters: int) -> Calls:
         """ZeRO-2 and 3: the gradients of one block summed and split after its backward pass."""
-        return self._collective("reduce_scatter", parameters, self.gradient_width) if self.zero >= 2 else ()
+        return self._scattered(parameters) if self.zero >= 2 else ()
 
-    def _reduced(self, parameters: int) -> Calls:
-        return self._collective("all_reduce", parameters, self.gradient_width)
+    def buckets(self, parameters: int) -> int:
+        """Buckets of a device's `parameters` where they overlap."""
+        return max(1, -(-parameters // self._overlapping))
 
-    def _gathered(self, parameters: int) -> Calls:
-        return self._collective("all_gather", -(-parameters // self.dp))
+    @property
+    def _overlapping(self) -> int:
+        usual = max(_MEGATRON_BUCKET, _MEGATRON_BUCKET_PER_REPLICA * self.dp)
+        return self.overlap_bucket or usual
 
-    def _collective(self, operator: str, entries: int, width: int = 1) -> Calls:
-        if self.dp == 1:
+    @property
+    def _scatters_once(self) -> bool:
+        return self.zero == 1 and self.scatters
+
+    def _combined(self, parameters: int) -> Calls:
+        if self._scatters_once:
+            return self._scattered(parameters, overlaps=self.overlaps_gradients)
+        bucket = self._overlapping if self.overlaps_gradients else self.bucket_entries
+        return self._collective("all_reduce", self.group, self.dp, parameters, bucket, self.gradient_width)
+
+    def _scattered(self, parameters: int, *, overlaps: bool = False) -> Calls:
+        """Copies of a shard sum theirs when it is complete."""
+        shard, copies, width = self.shard_group or self.group, self.copy_group, self.gradient_width
+        bucket, of_shard = self._buckets(overlaps)
+        own = -(-parameters // self.shards)
+        return (
+            *self._collective("reduce_scatter", shard, self.shards, parameters, bucket, width),
+            *self._collective("all_reduce", copies, copies.processes, own, of_shard, width),
+        )
+
+    def _gathered(self, parameters: int, *, overlaps: bool = False) -> Calls:
+        _, of_shard = self._buckets(overlaps)
+        shard, own = self.shard_group or self.group, -(-parameters // self.shards)
+        return self._collective("all_gather", shard, self.shards, own, of_shard)
+
+    def _buckets(self, overlaps: bool) -> tuple[int, int]:
+        """Entries of a bucket of whole parameters, and of their shards: those that overlap are cut before they are
+        sharded.
+        """
+        if overlaps:
+            return self._overlapping, -(-self._overlapping // self.shards)
+        return self.bucket_entries, self.bucket_entries
+
+    def _collective(
+        self, operator: str, group: Group, processes: int, entries: int, bucket: int, width: int = 1
+    ) -> Calls:
+        if processes == 1:
             return ()
-        layout = self.group.nodes, self.group.gpus_per_node
-        calls = bucketed(operator, entries, layout, self.bucket_entries)
+        calls = bucketed(operator, entries, (group.nodes, group.gpus_per_node), bucket)
         return tuple(replace(one, shape=(width * one.shape[0], *one.shape[1:])) for one in calls)

@@ -21,7 +21,7 @@ def test_tensors_keep_their_values_and_ask_for_no_gradient_more() -> None:
 def test_more_than_the_cache_is_streamed_through_it() -> None:
     streamed = CacheState(torch.device("cpu"))._stream
     assert streamed.numel() * streamed.element_size() >= min(
-        last_level_cache_bytes(), cache_state._MOST_BYTES
+        last_level_cache_bytes(), cache_state._MOST_CPU_BYTES
     )
 
 

@@ -64,6 +64,12 @@ sound_layouts = st.fixed_dictionaries(
         "schedule": st.sampled_from(["gpipe", "1f1b", "zero_bubble"]),
         "zero": st.integers(0, 3),
         "sequence_parallel": st.booleans(),
+        "gradient_collective": st.sampled_from(["all_reduce", "reduce_scatter"]),
+        "shard_group": st.integers(0, 4),
+        "overlap_gradients": st.booleans(),
+        "overlap_parameters": st.booleans(),
+        "overlap_bucket": st.sampled_from([0, 1, 10**6]),
+        "tensor_overlap": st.sampled_from(["none", "weight_gradients", "products"]),
     },
 )
 interleaved_layouts = st.builds(

@@ -7,6 +7,7 @@ import pytest
 
 from kernelcast.runtime import DataError, ModelConfig, Parallelism, UsageError, load_model
 from kernelcast.runtime.frameworks import Job, read_layout_text, write_layout
+from kernelcast.runtime.request.fields import STACK
 
 MODEL = load_model("llama-3-8b")
 SCRIPT = r"""#!/bin/bash
@@ -81,7 +82,20 @@ def test_what_is_given_wins() -> None:
         ),
         ("--pipeline-model-parallel-layout 'Et*3|(t|)*6,t*23L'", {"virtual_stages": 2}),
         ("--use-megatron-fsdp --data-parallel-sharding-strategy optim_grads_params", {"zero": 3}),
-        ("--use-distributed-optimizer", {"zero": 1}),
+        ("--use-distributed-optimizer", {"zero": 1, "gradient_collective": "reduce_scatter"}),
+        (
+            "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather --ddp-bucket-size 100000000",
+            {"overlap_gradients": True, "overlap_parameters": True, "overlap_bucket": 100_000_000},
+        ),
+        (
+            "--use-distributed-optimizer --num-distributed-optimizer-instances 2",
+            {"gradient_collective": "reduce_scatter", "shard_group": 1},
+        ),
+        ("--tp-comm-overlap --tensor-model-parallel-size 2", {"tensor_overlap": "products"}),
+        (
+            "--tensor-model-parallel-size 2",
+            {"tensor_overlap": "weight_gradients", "overlap_gradients": False},
+        ),
         (
             "--recompute-granularity full --recompute-method uniform --recompute-num-layers 4",
             {"recompute": "full"},
@@ -93,9 +107,9 @@ def test_flags(flags: str, expected: dict[str, Any] | None) -> None:
     text = f"--pipeline-model-parallel-size 4 --micro-batch-size 1 --global-batch-size 8 {flags}"
     if expected is None:
         with pytest.raises(UsageError, match=r"^train\.sh: pp 4, .* 6 does not divide 32 layers"):
-            fields(text, devices=4)
+            fields(text, devices=8)
     else:
-        assert fields(text, devices=4).items() >= expected.items()
+        assert fields(text, devices=8).items() >= expected.items()
 
 
 @pytest.mark.parametrize(
@@ -181,3 +195,35 @@ def test_equal_stages_need_no_layout_of_their_own() -> None:
     }
     assert key not in texts["even"]
     assert f"{key} 'Et*8|t*9|t*9|t*6L'" in texts["paper"]
+
+
+def test_what_runs_beside_computing_is_written() -> None:
+    layout = Parallelism(
+        pp=1,
+        tp=2,
+        dp=8,
+        micro_batch=1,
+        micro_batches=1,
+        zero=1,
+        shard_group=4,
+        gradient_collective="reduce_scatter",
+        overlap_gradients=True,
+        overlap_parameters=True,
+        overlap_bucket=10**8,
+        tensor_overlap="products",
+        sequence_parallel=True,
+    )
+    job = Job(model=MODEL, parallelism=layout, gpus_per_node=8, dtype="bfloat16")
+    text = write_layout("megatron-lm", job).text
+    for flags in (
+        "--use-distributed-optimizer",
+        "--num-distributed-optimizer-instances 2",
+        "--overlap-grad-reduce",
+        "--overlap-param-gather",
+        "--ddp-bucket-size 100000000",
+        "--tp-comm-overlap",
+    ):
+        assert f"  {flags} \\\n" in text
+    found = fields(text)
+    assert found.items() >= {name: getattr(layout, name) for name in STACK if name in found}.items()
+    assert found["shard_group"] == 4

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from kernelcast.runtime import KernelcastError, load_model
-from kernelcast.runtime.frameworks import read_layout_text
+from kernelcast.runtime import KernelcastError, Parallelism, UsageError, load_model
+from kernelcast.runtime.frameworks import Job, read_layout_text, write_layout
 
 MODEL = load_model("llama-3-8b")
 SHARDED = "[parallelism]\npipeline_parallel_degree = 4\ndata_parallel_shard_degree = 2\n"
@@ -46,10 +46,34 @@ def _weights(weight: int) -> str:
     return "".join(f"pipeline_parallel_{end}_stage_less_layers = {weight}\n" for end in ends)
 
 
-def test_what_is_read_as_something_near_is_said() -> None:
+def test_torchtitans_hybrid_sharding() -> None:
     hybrid = SHARDED + "data_parallel_replicate_degree = 8\n"
-    assert fields(hybrid)["dp"] == 16
-    assert "(HSDP) are read as zero 2 over all ranks" in notes(hybrid)
+    found = fields(hybrid)
+    assert (found["dp"], found["zero"], found["shard_group"]) == (16, 2, 2)
+    # Without a shard degree it follows from the devices, 4 of a stage each.
+    rest = "[parallelism]\ndata_parallel_replicate_degree = 4\n"
+    found = fields(rest, devices=32)
+    assert (found["dp"], found["zero"], found["shard_group"]) == (32, 3, 8)
+    assert "shard_group" not in fields("[parallelism]\ndata_parallel_replicate_degree = 1\n", devices=32)
+    with pytest.raises(UsageError, match="dp is 30, expected a multiple of the 4 replicas of sharded ranks"):
+        fields(rest, devices=30)
+    # What is asked for goes before the file.
+    assert fields(rest, devices=32, shard_group=4)["shard_group"] == 4
+    layout = Parallelism(pp=1, tp=1, dp=16, micro_batch=1, micro_batches=1, zero=3, shard_group=8)
+    job = Job(model=MODEL, parallelism=layout, gpus_per_node=8, dtype="bfloat16")
+    written = write_layout("torchtitan", job)
+    assert "data_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 8\n" in written.text
+
+
+def test_torchtitans_replicas_and_asynchronous_products() -> None:
+    # DDP with buckets of 100 MiB in fp32.
+    found = fields("[parallelism]\ndata_parallel_replicate_degree = 8\ndata_parallel_shard_degree = 1\n")
+    assert found.items() >= {"zero": 0, "overlap_gradients": True, "overlap_bucket": 26_214_400}.items()
+    for text, expected in (("", "none"), ("enable_async_tensor_parallel = true\n", "products")):
+        assert fields(SHARDED + text)["tensor_overlap"] == expected
+
+
+def test_what_is_read_as_something_near_is_said() -> None:
     assert "several passes of the pipeline" in notes(SHARDED + "[training]\nglobal_batch_size = 512\n")
     block = "--recompute-granularity full --recompute-method block --recompute-num-layers 2"
     assert "some layers" in notes(block)

@@ -68,5 +68,5 @@ def test_what_is_given_is_fixed(ask: Ask) -> None:
 
 
 def test_nothing_that_fits_is_one_line(ask: Ask) -> None:
-    with pytest.raises(DataError, match=r"^none of [\d,]+ layouts on 16 device\(s\) fits into 0\.0 GiB: the"):
+    with pytest.raises(DataError, match=r"^none of [\d,]+ layouts on 16 device\(s\) fits into 0\.0 GiB "):
         find_best(ask(gpu_memory_bytes=1000))

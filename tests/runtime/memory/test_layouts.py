@@ -46,7 +46,12 @@ def columns(found: list[Parallelism]) -> dict[str, np.ndarray]:  # type: ignore[
 
 
 common = st.fixed_dictionaries(
-    {}, optional={name: st.sampled_from(LAYOUT[name].kind.values) for name in MEMORY_DEPENDS_ON}
+    {},
+    optional={
+        # One shard per replica, or all in one: a group that divides any number of replicas.
+        name: st.sampled_from((0, 1) if name == "shard_group" else LAYOUT[name].kind.values)
+        for name in MEMORY_DEPENDS_ON
+    },
 )
 
 

@@ -8,6 +8,7 @@ import pytest
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.memory import StageMemory, stage_memory
 from kernelcast.runtime.memory.states import model_states, precision_of
+from kernelcast.runtime.request.fields import ModuleKind, Recompute
 from kernelcast.runtime.step.layers.sizes import Kept, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 
@@ -105,6 +106,39 @@ def test_both_techniques_reduce_five_times(model: ModelConfig) -> None:
     both = kept(model, t=8, sequence_parallel=True)
     assert (both.total - both.core) / alone.total == pytest.approx(0.18, abs=0.025)
     assert alone.block_input / alone.total == pytest.approx(0.09, abs=0.015)
+
+
+@BY_MODEL
+@pytest.mark.parametrize("modules", ["torch", "megatron"])
+def test_stages_keep_what_table_2_says(model: ModelConfig, modules: ModuleKind) -> None:
+    """Table 2, per layer of a whole model: 34/t with selective recomputation, 2 with full, and one layer comes back."""
+    layout = Parallelism(pp=1, tp=8, dp=1, micro_batch=1, micro_batches=1, kept_by=modules)
+    s, h, t, layers = 2048, model.hidden_size, 8, model.layers
+    statistics = 16 * s  # mean and deviation of two norms in fp32, which the paper leaves out
+    found = {
+        (recompute, cut): activations(
+            model, replace(layout, recompute=recompute, sequence_parallel=cut, loss="in_place")
+        )[0]
+        for recompute in ("none", "selective", "full")
+        for cut in (False, True)
+    }
+
+    def kept(recompute: Recompute, cut: bool) -> float:
+        ends = (
+            5 * s * h / (t if cut else 1)
+        )  # section 4.3: the embedding's mask, the last norm's input and output
+        return (found[recompute, cut].activations_bytes - ends) / layers
+
+    scores = SCORES[model.name]
+    assert kept("none", True) == pytest.approx((34 + scores) / t * s * h + statistics / t)
+    assert kept("selective", True) == pytest.approx(34 / t * s * h + statistics / t)
+    assert kept("selective", False) == pytest.approx((10 + 24 / t) * s * h + statistics)
+    # The layers' inputs, which sequence parallelism cuts too.
+    assert kept("full", False) == pytest.approx(2 * s * h)
+    assert kept("full", True) == pytest.approx(2 * s * h / t)
+    # What full recomputation dropped of one layer is there again, beside the gradients on their way.
+    again = (32 + scores) / t * s * h
+    assert found["full", True].working_bytes > again
 
 
 def test_without_dropout_masks_and_dropped_weights_are_gone() -> None:

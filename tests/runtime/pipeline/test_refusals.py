@@ -8,6 +8,7 @@ import pytest
 
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.pipeline import Durations, simulate, step_timeline
+from kernelcast.runtime.pipeline.overlap import Overlap
 
 
 def uniform(pp: int, forward: float, backward: float, weight: float = 0.0) -> Durations:
@@ -21,6 +22,12 @@ def uniform(pp: int, forward: float, backward: float, weight: float = 0.0) -> Du
         all_reduce_us=none,
         update_us=none,
     )
+
+
+def overlapped(**changed: Any) -> Any:
+    """Durations whose overlap is refused, made where the refusal is expected."""
+    overlap = Overlap(first_us=np.zeros((1, 2)), last_us=np.zeros((1, 2)), buckets=np.ones((1, 2)))
+    return lambda: replace(uniform(2, 1, 1), overlap=replace(overlap, **changed))
 
 
 @pytest.mark.parametrize(
@@ -44,6 +51,18 @@ def uniform(pp: int, forward: float, backward: float, weight: float = 0.0) -> Du
             {"durations": uniform(2, 1, 1, 1)},
             "weight_us has a time above 0, expected 0 with schedule 1f1b, which does not split backward passes",
         ),
+        (
+            {"durations": overlapped(first_us=np.zeros((1, 3)))},
+            "overlap has first_us of shape (1, 3), expected (1, 2) as forward_us has",
+        ),
+        (
+            {"durations": overlapped(last_us=np.full((1, 2), np.nan))},
+            "overlap has a value of last_us that is too small, too large or not a number",
+        ),
+        (
+            {"durations": overlapped(buckets=np.zeros((1, 2)))},
+            "overlap has a value of buckets that is too small, too large or not a number",
+        ),
         ({"buckets": 0}, "buckets has a number below 1, expected 1 or more"),
         ({"buckets": np.ones((1, 3))}, "buckets has shape (1, 3), expected (1, 2) as all_reduce_us has"),
     ],
@@ -56,7 +75,9 @@ def test_nonsense_is_refused(changed: dict[str, Any], line: str) -> None:
         "durations": uniform(2, 1, 1),
     }
     with pytest.raises(UsageError) as refused:
-        simulate(**arguments | changed)
+        simulate(
+            **arguments | {name: value() if callable(value) else value for name, value in changed.items()}
+        )
     assert str(refused.value) == line
 
 

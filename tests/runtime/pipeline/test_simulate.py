@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime.pipeline import Durations, Simulated, closed_forms, simulate, step_timeline
 from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE
+from kernelcast.runtime.pipeline.overlap import Overlap, gathered_together_us, gathered_us, slowed_us
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zero_bubble")
 Times = dict[tuple[str, int, int], tuple[float, float]]
@@ -39,7 +40,14 @@ class Question:
 
 
 def random_durations(
-    seed: int, *, schedule: str, pp: int, virtual_stages: int, configs: int, style: str
+    seed: int,
+    *,
+    schedule: str,
+    pp: int,
+    virtual_stages: int,
+    configs: int,
+    style: str,
+    overlaps: bool = False,
 ) -> Durations:
     """Random times; `whole` has many ties and zeros, `alike` nearly equal stages, `wild` six orders of magnitude."""
     rng = np.random.default_rng(seed)
@@ -54,6 +62,11 @@ def random_durations(
     chunks = pp * virtual_stages
     split = schedule == "zero_bubble"
     scale = 0.1 if style == "alike" else 1.0
+    overlap = Overlap(
+        first_us=draw(chunks) * scale,
+        last_us=draw(chunks) * scale,
+        buckets=rng.integers(1, 9, (configs, pp)).astype(np.float64),
+    )
     return Durations(
         forward_us=draw(chunks),
         backward_us=draw(chunks),
@@ -62,6 +75,7 @@ def random_durations(
         send_backward_us=draw(chunks) * scale,
         all_reduce_us=draw(pp),
         update_us=draw(pp),
+        overlap=overlap if overlaps else None,
     )
 
 
@@ -73,6 +87,7 @@ def questions(
     most_stages: int = 7,
     most_micro_batches: int = 24,
     configs: int = 1,
+    overlaps: bool = True,
 ) -> Question:
     schedule = draw(st.sampled_from(schedules))
     interleaved = schedule == "interleaved"
@@ -89,6 +104,7 @@ def questions(
         virtual_stages=virtual_stages,
         configs=configs,
         style=draw(st.sampled_from(("whole", "alike", "wild"))),
+        overlaps=overlaps and draw(st.booleans()),
     )
     return Question(schedule, pp, micro_batches, virtual_stages, durations)
 
@@ -150,6 +166,11 @@ def play(question: Question) -> Times:
         run[stage][kind] += 1
         busy[stage] = True
         length = {"forward": d.forward_us, "backward": d.backward_us, "weight": d.weight_us}[kind][0, one[1]]
+        completing = "weight" if question.schedule == "zero_bubble" else "backward"
+        if d.overlap is not None and kind == "forward" and one[2] == 0:
+            length += d.overlap.first_us[0, one[1]]
+        if d.overlap is not None and kind == completing and one[2] == question.micro_batches - 1:
+            length += d.overlap.last_us[0, one[1]]
         times[one] = (now, now + length)
         push(length, "finished", one)
 
@@ -298,6 +319,8 @@ def test_no_step_is_shorter_than_the_work_of_a_stage(question: Question) -> None
     # Nor longer than everything one after the other.
     sends = (d.send_forward_us + d.send_backward_us)[0].sum()
     everything = question.micro_batches * (passes.sum() + sends) + (d.all_reduce_us + d.update_us)[0].sum()
+    if d.overlap is not None:
+        everything += (d.overlap.first_us + d.overlap.last_us).sum()
     assert simulated.step_us[0] <= everything * (1 + 1e-11)
 
 
@@ -321,7 +344,7 @@ def test_more_micro_batches_never_shorten_a_step(question: Question, more: int) 
 
 
 @relaxed
-@given(questions(schedules=("gpipe", "1f1b"), most_micro_batches=60), st.integers(1, 4))
+@given(questions(schedules=("gpipe", "1f1b"), most_micro_batches=60, overlaps=False), st.integers(1, 4))
 def test_the_papers_closed_form_is_an_upper_envelope(question: Question, buckets: int) -> None:
     d = question.durations
     forward, backward = d.forward_us + d.send_forward_us, d.backward_us + d.send_backward_us
@@ -359,6 +382,68 @@ def test_all_reduces_of_later_stages_hide_behind_earlier_stages() -> None:
     found = simulate(schedule="1f1b", pp=3, micro_batches=4, durations=durations)
     assert found.compute_end_us[0].tolist() == [18, 16, 14]
     assert found.all_reduce_end_us[0].tolist() == [19, 19, 19]
+
+
+@relaxed
+@given(questions(), st.sampled_from(("first_us", "last_us")), st.data())
+def test_longer_first_and_last_passes_never_shorten_a_step(
+    question: Question, name: str, data: st.DataObject
+) -> None:
+    assume(question.durations.overlap is not None)
+    times = getattr(question.durations.overlap, name).copy()
+    times[0, data.draw(st.integers(0, times.shape[1] - 1))] += data.draw(st.floats(0.001, 1e6))
+    overlap = replace(question.durations.overlap, **{name: times})
+    slower = simulate(**question.arguments | {"durations": replace(question.durations, overlap=overlap)})
+    assert slower.step_us[0] >= simulate(**question.arguments).step_us[0] * (1 - 1e-10)
+
+
+def test_buckets_beside_a_pass_by_hand() -> None:
+    # 4 buckets of 8 µs in all beside a pass of 20: three of them run beside it, and it loses half of their 6 µs.
+    def slowed(pass_us: float, network_us: float, buckets: float, share: float) -> float:
+        return float(slowed_us(np.array(pass_us), np.array(network_us), np.array(buckets), share))
+
+    assert slowed(20, 8, 4, 0.5) == 3
+    assert slowed(20, 8, 4, 0) == slowed(20, 8, 1, 1) == slowed(20, 0, 4, 1) == 0
+    # Beside a long collective a pass of 20 takes 32: it loses half of the three quarters that are beside the network.
+    assert slowed(20, 800, 4, 0.5) == pytest.approx(12)
+    assert pytest.approx(32) == 20 + 0.5 * 0.75 * 32
+    # With ever more buckets the law of blocks: max(c + e · n, n) of computing c beside n.
+    for network in (8.0, 30.0, 60.0):
+        ends = 20 + slowed(20, network, 1e9, 0.25)
+        assert max(ends, network) == pytest.approx(max(20 + 0.25 * network, network))
+
+
+def test_parameters_that_arrive_in_buckets_by_hand() -> None:
+    def gathered(pass_us: float, network_us: float, buckets: float, share: float = 0.0) -> float:
+        return float(gathered_us(np.array(pass_us), np.array(network_us), np.array(buckets), share))
+
+    assert gathered(20, 8, 1) == 8  # all of it before the pass
+    assert gathered(20, 8, 4) == 2  # the first bucket
+    assert (
+        gathered(20, 80, 4) == 80 + 5 - 20
+    )  # the network is the slower one: the last quarter of the pass is left
+    assert gathered(20, 8, 4, 0.5) == 2 + 3
+    assert gathered(20, 0, 4, 0.5) == 0
+
+
+def test_gathers_that_begin_together_by_hand() -> None:
+    def longer(network_us: list[float], buckets: float = 2, share: float = 0.0) -> list[float]:
+        row = np.array([network_us])
+        found = gathered_together_us(
+            np.full_like(row, 10.0), np.full_like(row, 1.0), row, np.full_like(row, buckets), share, stages=2
+        )
+        return [float(value) for value in found[0]]
+
+    # The first chunk waits for a bucket of 4. At 15 the second one begins, where all is there since 8; the second
+    # chunks of both stages are through at 16, before the first micro-batch comes back.
+    assert longer([8.0] * 4) == [4, 0, 0, 0]
+    # The first chunk's second half waits until 30. At 36 the second chunk has all; the third one begins at 47, and
+    # waits for its second bucket from 52 to 60.
+    assert longer([30.0] * 4) == [25, 0, 8, 0]
+    # Alone the first of a pipeline is as if it were gathered with its pass.
+    for network_us, share in ((8.0, 0.5), (80.0, 0.25)):
+        alone = gathered_us(np.array([10.0]), np.array([network_us]), np.array([4.0]), share)
+        assert longer([network_us] * 4, 4, share)[0] == pytest.approx(float(alone[0]))
 
 
 @few

@@ -46,7 +46,12 @@ spaces = st.builds(
         {},
         optional={
             "exposed_share": st.sampled_from([0, 0.5, 1.0]),
-            **{name: st.sampled_from(LAYOUT[name].kind.values) for name in MEMORY_DEPENDS_ON},
+            **{
+                name: st.sampled_from((0, 2) if name == "shard_group" else LAYOUT[name].kind.values)
+                for name in (*MEMORY_DEPENDS_ON, "gradient_collective", "tensor_overlap")
+            },
+            **{name: st.booleans() for name in ("overlap_gradients", "overlap_parameters")},
+            "overlap_bucket": st.sampled_from([0, 10_000]),
         },
     ),
 )
@@ -199,6 +204,15 @@ def test_nothing_fits(estimator: Estimator) -> None:
     # With a little more room, just the smallest fit.
     fitting = search(estimator, Question(space=space, gpu_memory_bytes=smallest + 1))
     assert {one.memory_bytes for one in fitting.top} == {smallest}
+    # What is reserved is not there: neither for the search nor for the answers that it gives.
+    for reserved, fits in ((1000, True), (1001, False)):
+        asked = Question(space=space, gpu_memory_bytes=smallest + 1000, reserved_memory_bytes=reserved)
+        found = search(estimator, asked)
+        assert (found.best is not None) is fits
+        assert found.to_dict()["asked"]["reserved_memory_bytes"] == reserved
+        if found.best is not None:
+            memory = found.best.estimate.memory
+            assert (memory.reserved_bytes, memory.margin_bytes, memory.fits) == (1000, 0, True)
 
 
 def test_no_valid_layout(estimator: Estimator) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime import DataError, Estimate, Estimator, ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.request.reading import read_layout
 from kernelcast.runtime.stack import LeftOut, Stack, find_stack, read_stack, shipped_stacks, stack_toml
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -89,12 +90,23 @@ def test_a_question_s_own_exposed_share_goes_before_the_stack_s() -> None:
     assert stack.fill({"exposed_share": 0.1}) == {"exposed_share": 0.1}
 
 
+def test_a_stack_states_what_its_software_does() -> None:
+    stack = replace(STACK, options={"kept_by": "megatron", "loss": "fused"})
+    share = {"exposed_share": stack.exposed_share}
+    assert stack.fill({}) == {**share, "kept_by": "megatron", "loss": "fused"}
+    assert stack.fill({"loss": "plain"}) == {**share, "kept_by": "megatron", "loss": "plain"}
+    megatron = find_stack("megatron-core").fill({"micro_batch": 1, "micro_batches": 1})
+    layout = read_layout(megatron)
+    assert (layout.kept_by, layout.loss, layout.reduce_dtype) == ("megatron", "in_place", "float32")
+
+
 def test_what_is_written_is_read_again(tmp_path: Path) -> None:
     covariance = ((0.01, 0.001, 0.0), (0.001, 0.02, 0.0), (0.0, 0.0, 0.0))
     left_out = (LeftOut(name="gpt", steps=3, error_before=0.2, error_left_out=0.1),)
     stack = replace(
         STACK,
         software='a "quoted" name',
+        options={"kept_by": "megatron"},
         log_covariance=covariance,
         fixed=("exposed_share",),
         error_before=0.2,
@@ -124,6 +136,9 @@ def test_what_is_written_is_read_again(tmp_path: Path) -> None:
         (TEXTS + 'log_covariance = "x"\n', "log_covariance is 'x', expected rows of numbers"),
         (TEXTS + "compute = nan\n", "compute is nan, expected 0.1 to 10"),
         (TEXTS + 'fixed = ["speed"]\n', "fixed is .*, expected some of attention"),
+        (TEXTS + "options = 3\n", r"options is 3, expected a table \[options\]"),
+        (TEXTS + "[options]\ntp = 2\n", "options is 'tp', expected some of layer_split, reduce_dtype"),
+        (TEXTS + '[options]\nkept_by = "jax"\n', "options.kept_by is 'jax', expected torch or megatron"),
         (TEXTS + "runs = 3\n", r"runs is 3, expected tables \[\[runs\]\]"),
         (TEXTS + '[[left_out]]\nname = "a"\nsteps = 1.5\n', "error_before is missing, expected a number"),
         ("name = [", "not TOML"),

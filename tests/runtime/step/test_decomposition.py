@@ -311,8 +311,8 @@ def test_sequence_parallelism_by_hand() -> None:
     # Backward passes gather the products' inputs again: one that queries, keys, values and MLP share, and the logits'.
     again = {
         name: [
-            (by_name(gathered, *collectives), [call.role for call in products])
-            for gathered, products in getattr(parts, name).again
+            (by_name(one.collective, *collectives), [call.role for call in one.compute])
+            for one in getattr(parts, name).beside
         ]
         for name in ("first", "layer", "last")
     }
@@ -322,9 +322,9 @@ def test_sequence_parallelism_by_hand() -> None:
         "last": [([(*gather, 1)], ["logits"])],
     }
     two = taken_apart(LLAMA_3_8B, PAPER | {"sequence_parallel": True, "pp": 1})
-    assert [[call.role for call in products] for _, products in two.layer.again] == [["qkv"], ["mlp_gate_up"]]
+    assert [[call.role for call in one.compute] for one in two.layer.beside] == [["qkv"], ["mlp_gate_up"]]
     plain = taken_apart(LLAMA_3_8B, PAPER | {"pp": 1})
-    assert plain.layer.again == (((), ()), ((), ()))
+    assert [(one.collective, one.compute) for one in plain.layer.beside] == [((), ()), ((), ())]
 
 
 def test_sequence_parallelism_of_one_device_changes_nothing() -> None:

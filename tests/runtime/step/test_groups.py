@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kernelcast.runtime import Cluster, Parallelism
-from kernelcast.runtime.step.groups import data_group, pipeline_pair, tensor_group
+from kernelcast.runtime import Cluster, Parallelism, UsageError
+from kernelcast.runtime.step.groups import data_group, pipeline_pair, shard_groups, tensor_group
 
 
 def layout(pp: int, tp: int, dp: int) -> Parallelism:
@@ -50,3 +50,30 @@ def test_groups_have_as_many_processes_as_their_degree(pp: int, tp: int, dp: int
     assert (
         max(tensor_group(job, cluster).gpus_per_node, data_group(job, cluster).gpus_per_node) <= gpus_per_node
     )
+
+
+@pytest.mark.parametrize(
+    ("tp", "dp", "shard_group", "shard", "copies"),
+    [
+        (1, 32, 8, (1, 8), (4, 1)),  # sharded inside of nodes, copied across them
+        (1, 32, 4, (1, 4), (4, 2)),  # two groups on every node
+        (1, 32, 16, (2, 8), (2, 1)),
+        (2, 16, 4, (1, 4), (4, 1)),
+        (1, 32, 32, (4, 8), (1, 1)),
+        (1, 32, 0, (4, 8), (1, 1)),
+        (1, 32, 1, (1, 1), (4, 8)),  # nothing is sharded
+        (1, 1, 8, (1, 1), (1, 1)),
+    ],
+)
+def test_shards_and_their_copies(
+    tp: int, dp: int, shard_group: int, shard: tuple[int, int], copies: tuple[int, int]
+) -> None:
+    job = Parallelism(pp=1, tp=tp, dp=dp, micro_batch=1, micro_batches=1, shard_group=shard_group)
+    groups = shard_groups(job, Cluster(gpus_per_node=8))
+    assert [(group.nodes, group.gpus_per_node) for group in groups] == [shard, copies]
+    assert job.shards == groups[0].processes
+
+
+def test_a_shard_group_divides_the_replicas() -> None:
+    with pytest.raises(UsageError, match="shard_group is 3, expected a divisor of the 8 replicas"):
+        Parallelism(pp=1, tp=1, dp=8, micro_batch=1, micro_batches=1, shard_group=3)

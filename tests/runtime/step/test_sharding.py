@@ -78,6 +78,59 @@ def test_updates_under_zero(zero: int, expected: list[tuple[str, int]]) -> None:
     ]
 
 
+def test_megatrons_distributed_optimizer() -> None:
+    parts = sharded(zero=1, gradient_collective="reduce_scatter", reduce_dtype="float32")
+    update = parts.update(parts.stages[-1])
+    # Gradients come as shards, which are clipped and updated; the buffer of all is set to zero.
+    assert [(named(call), call.shape[0]) for call in update.calls] == [
+        ("reduce_scatter/data", 2 * 1_097_430_528),
+        ("gradient_clip", 2 * 137_178_816),
+        ("adam/last_stage", 137_178_816),
+        ("gradient_zero", 2 * 1_097_430_528),
+        ("all_gather/data", 137_178_816),
+    ]
+    # Other stages of ZeRO have one way only.
+    for zero in (0, 2, 3):
+        ways = [sharded(zero=zero, gradient_collective=way) for way in ("all_reduce", "reduce_scatter")]
+        assert ways[0].update(ways[0].stages[0]) == ways[1].update(ways[1].stages[0])
+
+
+def test_buckets_that_overlap() -> None:
+    parts = sharded(
+        zero=1, gradient_collective="reduce_scatter", overlap_gradients=True, overlap_parameters=True
+    )
+    update = parts.update(parts.stages[-1])
+    # Megatron-LM's 40 million parameters: 27 whole buckets of 1,097,430,528, and shards of an eighth of one.
+    assert [(call.shape[0], call.count) for call in update.gradients] == [(40_000_000, 27), (17_430_528, 1)]
+    assert [(call.shape[0], call.count) for call in update.gather] == [(5_000_000, 27), (2_178_816, 1)]
+    assert parts.data_parallel.buckets(1_097_430_528) == 28
+    many = sharded(zero=1, overlap_gradients=True, dp=100, overlap_bucket=0)
+    assert many.update(many.stages[-1]).gradients[0].shape[0] == 100_000_000
+
+
+def test_hybrid_sharding() -> None:
+    # 8 replicas, one per node of 4 with tp 4: shards over 4 of them, two copies.
+    parts = sharded(zero=3, shard_group=4)
+    parameters = int(parts.layer.gather[0].shape[0] * 4)
+    shard = parameters // 4
+    assert [(named(call), *call.shape) for call in parts.layer.gather] == [("all_gather/data", shard, 4, 1)]
+    assert [(named(call), *call.shape) for call in parts.layer.scatter] == [
+        ("reduce_scatter/data", parameters, 4, 1),
+        ("all_reduce/data", shard, 2, 1),
+    ]
+    [optimizer] = listed(parts.update(parts.stages[-1]).optimizer)
+    assert optimizer.shape == (-(-1_097_430_528 // 4), 3)
+    # ZeRO-1: the optimizer's instances of Megatron-LM.
+    once = sharded(zero=1, shard_group=4, gradient_collective="reduce_scatter").update(parts.stages[-1])
+    assert [named(call) for call in (*once.gradients, *once.gather)] == [
+        "reduce_scatter/data",
+        "all_reduce/data",
+        "all_gather/data",
+    ]
+    # Over all replicas it is what it was.
+    assert sharded(zero=3, shard_group=8).layer == sharded(zero=3).layer
+
+
 @pytest.mark.parametrize("zero", [0, 1, 2, 3])
 def test_gradients_reduced_in_fp32_are_twice_as_many_bytes(zero: int) -> None:
     narrow, wide = (sharded(zero=zero, reduce_dtype=dtype) for dtype in ("same", "float32"))

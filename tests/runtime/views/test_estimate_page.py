@@ -88,6 +88,15 @@ LAYOUTS: list[dict[str, Any]] = [
     {"pp": 2, "dp": 2, "zero": 3, "recompute": "full"},
     {"pp": 2, "dp": 2, "zero": 2},
     {"pp": 2, "tp": 2, "sequence_parallel": True},
+    {"pp": 2, "tp": 2, "sequence_parallel": True, "tensor_overlap": "products"},
+    {
+        "pp": 2,
+        "dp": 2,
+        "micro_batches": 3,
+        "overlap_gradients": True,
+        "overlap_parameters": True,
+        "overlap_bucket": 50,
+    },
 ]
 
 
@@ -128,7 +137,8 @@ def test_the_shares_add_up_to_the_step(make_bundle: Make, layout: dict[str, Any]
     names = {share.name for share in shares}
     assert ("waiting for transfers between stages" in names) == (estimate.parallelism.pp > 1)
     assert ("tensor-parallel collectives" in names) == (estimate.parallelism.tp > 1)
-    beside = estimate.parallelism.zero >= 2 or estimate.parallelism.sequence_parallel
+    layout_asked = estimate.parallelism
+    beside = layout_asked.zero >= 2 or layout_asked.sequence_parallel or layout_asked.overlap_gradients
     assert ("collectives beside computing" in names) == beside
 
 

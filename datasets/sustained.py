@@ -1,0 +1,72 @@
+"""Rates that devices hold: writes runtime/shipped/sustained.toml from tables of matrix products.
+
+    python datasets/sustained.py            # writes the table
+    python datasets/sustained.py --check    # computes it anew, and compares
+
+A short product runs at clocks that the power limit does not allow for long. Products of at least 10 ms were repeated
+for 90 ms and more, one after the other: their rates no longer depend on how long they take.
+"""
+
+import sys
+
+import numpy as np
+from build import Tables
+
+from kernelcast.runtime.hardware.devices import device
+from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.shipped import SUSTAINED
+
+_A = "aiconfigurator"
+TABLES = {
+    "a100-sxm": Tables(paths=(f"{_A}/a100_sxm/gemm/sglang/0.5.10/gemm_perf.parquet",), dtype="bfloat16"),
+    "a100-pcie": Tables(paths=("simumax/a100_pcie.json",), dtype="bfloat16"),
+    "h100-sxm": Tables(paths=(f"{_A}/h100_sxm/gemm/sglang/0.5.14/gemm_perf.parquet",), dtype="bfloat16"),
+    "b200-sxm": Tables(paths=("simumax/b200_bf16_ceperm.json",), dtype="bfloat16"),
+}
+"""Of each device the table whose long products are the slowest. Not Perlmutter's and Vista's, which pause between a few
+repetitions; nor vLLM's on H200, whose weights are memory that nobody wrote, which draws less power."""
+
+SETTLED_US = 10_000.0
+FEWEST_TOKENS = 1024
+"""Of each side of a product: smaller ones are limited by memory."""
+LEVEL = 0.9
+_HEADER = """\
+# FLOP/s that devices hold in 16-bit matrix products that last, as a share of the peak: nine of ten products of at least
+# 10 ms stay below. Written by `make datasets`; rows is how many there are, burst what one in a thousand of the shorter
+# products exceeds.
+"""
+
+
+def lines() -> str:
+    """The table."""
+    text = _HEADER
+    for name, tables in TABLES.items():
+        peak = device(name).flops_per_s["bfloat16"]
+        samples = [
+            one
+            for batch in tables.read().batches
+            for one in batch.samples
+            if one.operator == "gemm" and one.time_us and min(one.vector) >= FEWEST_TOKENS
+        ]
+        law = OPERATORS["gemm"]
+        time_us = np.array([one.time_us for one in samples])
+        flops = np.array([law.flops(one.direction, one.vector) for one in samples])
+        share = flops / time_us * 1e6 / peak
+        is_long = time_us >= SETTLED_US
+        text += f"""
+[{name}]
+share = {np.quantile(share[is_long], LEVEL):.3f}
+rows = {is_long.sum()}
+burst = {np.quantile(share[~is_long], 0.999):.3f}
+source = "{tables.paths[0]}"
+"""
+    return text
+
+
+if __name__ == "__main__":
+    found = lines()
+    if sys.argv[1:] == ["--check"]:
+        sys.exit(
+            None if SUSTAINED.read_text(encoding="utf-8") == found else f"{SUSTAINED}: made anew, it differs"
+        )
+    SUSTAINED.write_text(found, encoding="utf-8")

@@ -1,0 +1,94 @@
+"""Collectives that run beside computing, as the engine prices them: beside products, and beside whole passes."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime.pipeline.overlap import Overlap, gathered_together_us, gathered_us, slowed_us
+from kernelcast.runtime.step.decomposition import Decomposition, StageKind
+from kernelcast.runtime.step.layers.sizes import Beside
+
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A tensor-parallel collective beside a product: its part of a micro-batch's piece, its block and pass.
+
+    The part after it is what computes meanwhile; `in_pieces` and `of_weights` as in `Beside`.
+    """
+
+    part: int
+    block: int
+    is_forward: bool
+    in_pieces: bool
+    of_weights: bool
+
+
+def besides(parts: Decomposition) -> tuple[tuple[Beside, ...], ...]:
+    """Collectives beside products of the first end, a layer and the last end."""
+    return tuple(block.beside for block in (parts.first, parts.layer, parts.last))
+
+
+def hidden(parts: Decomposition, *, first_part: int) -> tuple[Hidden, ...]:
+    """The same as parts of a piece, from `first_part` on."""
+    forward = [block.beside_forward for block in (parts.first, parts.layer, parts.last)]
+    listed = [
+        (block, number, one) for block, own in enumerate(besides(parts)) for number, one in enumerate(own)
+    ]
+    return tuple(
+        Hidden(first_part + 2 * place, block, number < forward[block], one.in_pieces, one.of_weights)
+        for place, (block, number, one) in enumerate(listed)
+    )
+
+
+def overlapping_buckets(
+    parts: Decomposition, stages: tuple[StageKind, ...], virtual_stages: int
+) -> list[int]:
+    """Buckets of one chunk of every stage; a stage's parameters count as evenly spread over its chunks."""
+    of_kind = {
+        stage: parts.data_parallel.buckets(-(-parts.parameters(stage) // virtual_stages))
+        for stage in dict.fromkeys(stages)
+    }
+    return [of_kind[stage] for stage in stages]
+
+
+def update_overlap(
+    *,
+    forward_us: Times,
+    send_us: Times,
+    completing_us: Times,
+    gradients_us: Times | None,
+    gather_us: Times | None,
+    buckets: Times,
+    exposed_share: float,
+) -> Overlap:
+    """What collectives of an update do to the passes that they run beside (docs/timeline.md).
+
+    `forward_us`, `send_us` after it and `completing_us`, of the passes that complete gradients, are [configs, chunks];
+    `gradients_us` and
+    `gather_us`, None where they overlap with nothing, and `buckets` [configs, stages]. The chunks of a stage share its
+    collectives evenly, and chunk c is on stage c mod pp.
+    """
+    virtual_stages = forward_us.shape[1] // buckets.shape[1]
+    of_chunk, nothing = np.tile(buckets, (1, virtual_stages)), np.zeros_like(forward_us)
+
+    def shared(of_stage: Times) -> Times:
+        return np.tile(of_stage / virtual_stages, (1, virtual_stages))
+
+    first_us = last_us = nothing
+    if gather_us is not None and virtual_stages > 1:
+        stages = buckets.shape[1]
+        first_us = gathered_together_us(
+            forward_us, send_us, shared(gather_us), of_chunk, exposed_share, stages
+        )
+    elif gather_us is not None:
+        first_us = gathered_us(forward_us, gather_us, of_chunk, exposed_share)
+    if gradients_us is not None:
+        last_us = slowed_us(completing_us, shared(gradients_us), of_chunk, exposed_share)
+    return Overlap(
+        first_us=first_us,
+        last_us=last_us,
+        buckets=np.ones_like(buckets) if gradients_us is None else buckets,
+    )

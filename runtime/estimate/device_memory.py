@@ -1,0 +1,67 @@
+"""Memory of the devices of a training step, beside what a device has."""
+
+from dataclasses import dataclass
+
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.estimate.defaults import usual_gpu_memory_bytes, usual_reserved_bytes
+from kernelcast.runtime.memory import StageMemory, on_cpu, stage_memory
+from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.request.model import ModelConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """Memory per device of each stage, and how much a device has (None where it is unknown).
+
+    `source` is where the size comes from: "asked", "bundle", or "unknown". `reserved_bytes` of it training cannot have.
+    """
+
+    stages: tuple[StageMemory, ...]
+    gpu_memory_bytes: int | None
+    source: str
+    reserved_bytes: int = 0
+
+    @property
+    def largest_bytes(self) -> int:
+        """What the fullest device holds."""
+        return max(stage.total_bytes for stage in self.stages)
+
+    @property
+    def usable_bytes(self) -> int | None:
+        """What a device has for training; None where its size is unknown."""
+        return None if self.gpu_memory_bytes is None else max(0, self.gpu_memory_bytes - self.reserved_bytes)
+
+    @property
+    def margin_bytes(self) -> int | None:
+        """What the fullest device has left, negative where it lacks some; None where its size is unknown."""
+        return None if self.usable_bytes is None else self.usable_bytes - self.largest_bytes
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether every stage fits into its device; None where the size is unknown."""
+        return None if self.usable_bytes is None else self.largest_bytes <= self.usable_bytes
+
+    def fits_stage(self, stage: StageMemory) -> bool | None:
+        """Whether one stage fits."""
+        return None if self.usable_bytes is None else stage.total_bytes <= self.usable_bytes
+
+
+def device_memory(
+    bundle: Bundle,
+    model: ModelConfig,
+    parallelism: Parallelism,
+    gpu_memory_bytes: int | None,
+    reserved_bytes: int | None,
+) -> Memory:
+    """Memory in the precision of the bundle's operators. A device's size and what of it is reserved are
+    the bundle's where they are None.
+    """
+    known = usual_gpu_memory_bytes(bundle)
+    source = "asked" if gpu_memory_bytes is not None else "unknown" if known is None else "bundle"
+    manifest = bundle.manifest
+    return Memory(
+        stages=stage_memory(model, parallelism, dtype=manifest.dtype, is_cpu=on_cpu(manifest.compute)),
+        gpu_memory_bytes=known if gpu_memory_bytes is None else gpu_memory_bytes,
+        source=source,
+        reserved_bytes=usual_reserved_bytes(bundle) if reserved_bytes is None else reserved_bytes,
+    )

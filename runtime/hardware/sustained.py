@@ -1,0 +1,51 @@
+"""Rates that devices hold under load: `shipped/sustained.toml`, measured with long matrix products."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
+
+from kernelcast.runtime.hardware.devices import Device, device
+from kernelcast.runtime.shipped import SUSTAINED
+
+MEASURED_IN = ("bfloat16", "float16")
+"""Element types that the shares hold for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sustained:
+    """`share` of peak FLOP/s that nine of ten long matrix products stay below, of `rows`.
+
+    `burst` is the share that one in a thousand of the short ones exceeds; `source` names the table.
+    """
+
+    share: float
+    rows: int
+    burst: float
+    source: str
+
+
+@cache
+def sustained() -> Mapping[str, Sustained]:
+    """By device; most devices have none."""
+    return MappingProxyType(
+        {name: Sustained(**row) for name, row in tomllib.loads(SUSTAINED.read_text(encoding="utf-8")).items()}
+    )
+
+
+def sustained_origin(of: Device) -> Device | None:
+    """The device whose share answers for `of`: itself, or the nearest in power limit of its architecture."""
+    known = sustained()
+    if of.name in known:
+        return of
+    alike = [one for one in map(device, known) if one.architecture == of.architecture]
+    return min(alike, key=lambda one: abs(one.power_w - of.power_w), default=None)
+
+
+def sustained_flops_per_s(of: Device, dtype: str) -> float | None:
+    """FLOP/s that matrix products hold on a device in a step; None where nobody measured any of its architecture."""
+    peak, origin = of.peak_flops_per_s(dtype), sustained_origin(of)
+    if peak is None or origin is None or dtype not in MEASURED_IN:
+        return None
+    return sustained()[origin.name].share * peak

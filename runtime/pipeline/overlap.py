@@ -1,0 +1,76 @@
+"""Data-parallel collectives beside a pass: in buckets, each when it is ready and the one before is through.
+
+See docs/timeline.md, Data-parallel collectives beside passes.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+Times = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Overlap:
+    """What collectives beside the first and the last passes of an update do to them.
+
+    In µs, arrays [configs, chunks]: `first_us` is what the first forward pass of a chunk takes longer, `last_us` what
+    the pass that completes its gradients does. `buckets` [configs, stages]: pieces that the gradients of each of a
+    stage's chunks are combined in.
+    """
+
+    first_us: Times
+    last_us: Times
+    buckets: Times
+
+    def take(self, rows: slice | NDArray[np.intp] | NDArray[np.bool_]) -> Self:
+        """Some of the configurations."""
+        return type(self)(
+            first_us=self.first_us[rows], last_us=self.last_us[rows], buckets=self.buckets[rows]
+        )
+
+
+def slowed_us(pass_us: Times, network_us: Times, buckets: Times, exposed_share: float) -> Times:
+    """What a pass takes longer because `buckets` pieces of a collective run beside it, in µs.
+
+    One bucket in n runs before or after the pass, the others beside it as long as it lasts. Computing takes
+    `exposed_share` of the time beside it longer: a pass of d then takes min(d + k · a, d / (1 − k)) with
+    k = share · (n − 1) / n, beside a collective of a.
+    """
+    slower = exposed_share * (buckets - 1) / buckets
+    longer: Times = np.minimum(slower * network_us, pass_us * slower / (1 - slower))
+    return longer
+
+
+def gathered_us(pass_us: Times, network_us: Times, buckets: Times, exposed_share: float) -> Times:
+    """What a pass takes longer whose parameters arrive in `buckets` pieces while it runs, in µs.
+
+    It starts when the first piece is there; then either it or the network is never idle, and of the other one piece
+    is left: max(a / n + d, a + d / n), with d as `slowed_us` makes it.
+    """
+    slowed = pass_us + slowed_us(pass_us, network_us, buckets, exposed_share)
+    whole: Times = np.maximum(network_us / buckets + slowed, network_us + slowed / buckets)
+    return whole - pass_us
+
+
+def gathered_together_us(
+    pass_us: Times, send_us: Times, network_us: Times, buckets: Times, exposed_share: float, stages: int
+) -> Times:
+    """The same where all stages begin their gathers with the step, as interleaved schedules do; [configs, chunks].
+
+    A stage gathers one chunk after the other (chunk c is on stage c mod `stages`), and the first micro-batch comes to a
+    chunk `send_us` after its pass through the one before: until then its gathers hide.
+    """
+    longer, arrival_us = np.empty_like(pass_us), np.zeros(len(pass_us))
+    for chunk in range(pass_us.shape[1]):
+        own, whole, pieces = pass_us[:, chunk], network_us[:, chunk], buckets[:, chunk]
+        begin_us = chunk // stages * whole
+        left_us = np.clip(begin_us + whole - np.maximum(arrival_us, begin_us), 0, whole)
+        slowed = own + slowed_us(own, left_us, pieces, exposed_share)
+        first_us, last_us = begin_us + whole / pieces, begin_us + whole
+        end_us = np.maximum(np.maximum(arrival_us, first_us) + slowed, last_us + slowed / pieces)
+        longer[:, chunk] = end_us - arrival_us - own
+        arrival_us = end_us + send_us[:, chunk]
+    return np.maximum(longer, 0.0)

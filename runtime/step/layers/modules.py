@@ -1,0 +1,41 @@
+"""What a framework's modules keep between the passes, where frameworks differ: one row of facts each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from kernelcast.runtime.request.fields import ModuleKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Modules:
+    """Facts about the modules that a model is made of.
+
+    - `copies_attention_inputs`: attention takes queries, keys and values as tensors of their own, and the QKV product
+      is freed; else the values are a view that keeps all of it.
+    - `fuses_gate`: a gated activation is one kernel, which makes the gate after SiLU again in its backward pass.
+    - `accumulates_in_products`: the products that make weight gradients add them to the accumulated ones. A gradient of
+      its own then exists only as what autograd is given: one unused tensor for every shape of a layer's weights,
+      which stays.
+    - `reuses_loss`: a plain loss keeps probabilities in fp32 but not the logits, and writes its gradient over them.
+    """
+
+    copies_attention_inputs: bool = False
+    fuses_gate: bool = False
+    accumulates_in_products: bool = False
+    reuses_loss: bool = False
+
+
+TORCH = Modules()
+MODULES: Mapping[ModuleKind, Modules] = MappingProxyType(
+    {
+        # A model written with torch's own modules, as those that `validate run` trains: autograd keeps all it can need.
+        "torch": TORCH,
+        # Megatron-core with TransformerEngine: get_qkv_layout makes q, k, v contiguous where they are no layout that
+        # its kernels know, SwiGLUFunction, gradient_accumulation_fusion with get_dummy_wgrad, and
+        # VocabParallelCrossEntropy (docs/memory.md, Modules).
+        "megatron": Modules(
+            copies_attention_inputs=True, fuses_gate=True, accumulates_in_products=True, reuses_loss=True
+        ),
+    }
+)

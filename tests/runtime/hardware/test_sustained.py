@@ -1,0 +1,35 @@
+"""Rates that devices hold under load."""
+
+import pytest
+
+from kernelcast.runtime.hardware.devices import device
+from kernelcast.runtime.hardware.sustained import (
+    sustained,
+    sustained_flops_per_s,
+    sustained_origin,
+)
+
+
+def test_a_device_of_its_own_and_those_of_its_architecture() -> None:
+    a100, share = device("a100-sxm"), sustained()["a100-sxm"].share
+    assert sustained_flops_per_s(a100, "bfloat16") == pytest.approx(share * 312e12)
+    assert sustained_origin(a100) is a100
+    # 400 W as the one with 80 GB, 250 W nearer to the PCIe card's 300 W.
+    assert sustained_origin(device("a100-sxm-40gb")) is a100
+    assert sustained_origin(device("a100-pcie-40gb")) is device("a100-pcie")
+    assert sustained_flops_per_s(device("gh200"), "float16") == pytest.approx(
+        sustained()["h100-sxm"].share * device("gh200").flops_per_s["float16"]
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("mi300x", "bfloat16"), ("a100-sxm", "float32"), ("l40s", "float16")]
+)
+def test_not_known(name: str, dtype: str) -> None:
+    assert sustained_flops_per_s(device(name), dtype) is None
+
+
+def test_no_device_holds_more_than_its_bursts_and_its_peak() -> None:
+    for one in sustained().values():
+        assert 0 < one.share < one.burst < 1
+        assert one.rows >= 10

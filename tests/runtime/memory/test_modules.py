@@ -1,0 +1,101 @@
+"""What Megatron-core's modules with TransformerEngine keep, by hand, and beside what torch's keep."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from kernelcast.runtime import ModelConfig, Parallelism
+from kernelcast.runtime.memory import StageMemory, stage_memory
+
+# One layer: S = 64 tokens of 32, 4 query and 2 key-value heads of 8, MLP of 96, vocabulary of 256 on 2 devices.
+MODEL = ModelConfig(
+    name="small",
+    hidden_size=32,
+    sequence_length=64,
+    attention_heads=4,
+    kv_heads=2,
+    layers=1,
+    vocabulary_size=256,
+    mlp_size=96,
+    norm="rms_norm",
+    activation="swiglu",
+)
+S, H, A, K, F, V = 64, 32, 32, 16, 96, 256
+
+
+def stage(model: ModelConfig = MODEL, **layout: Any) -> StageMemory:
+    given: dict[str, Any] = {
+        "pp": 1,
+        "tp": 1,
+        "dp": 1,
+        "micro_batch": 1,
+        "micro_batches": 1,
+        "loss": "in_place",
+    }
+    found = stage_memory(model, Parallelism(**(given | layout)), dtype="bfloat16")
+    return found[0]
+
+
+def both(model: ModelConfig = MODEL, **layout: Any) -> tuple[StageMemory, StageMemory]:
+    return stage(model, kept_by="torch", **layout), stage(model, kept_by="megatron", **layout)
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_what_a_layer_keeps(tp: int) -> None:
+    torch, megatron = both(tp=tp, sequence_parallel=tp > 1)
+    # Input, norm, input of the second norm, norm: 4 of H. Queries, keys, values, output: 2A + 2K. Gate, up and product:
+    # 3F. Two statistics of norms and one per head in 4 bytes. All cut by tp. The final norm's input and output.
+    kept = 2 * S * (4 * H + 2 * A + 2 * K + 3 * F) + 4 * S * (2 + 4)
+    assert megatron.activations_bytes == (kept + 2 * S * 2 * H) // tp
+    # torch keeps the QKV product by a view of its values (A + K more), and the gate after SiLU.
+    assert torch.activations_bytes - megatron.activations_bytes == 2 * S * (A + K + F) // tp
+
+
+def test_values_are_kept_once_without_rotation() -> None:
+    # Multi-head: TransformerEngine knows the layout of the QKV product and takes views of it, as torch does.
+    torch, megatron = both(replace(MODEL, kv_heads=4, activation="gelu", rotary=False))
+    assert torch.activations_bytes == megatron.activations_bytes
+
+
+@pytest.mark.parametrize("rotary", [True, False])
+def test_repeated_heads_of_an_unfused_softmax(rotary: bool) -> None:
+    model = replace(MODEL, attention="fused_softmax", activation="gelu", rotary=rotary)
+    torch, megatron = both(model)
+    # Three tensors of all heads. Queries that are not rotated are a view of the QKV product in torch.
+    assert torch.activations_bytes - megatron.activations_bytes == (0 if rotary else 2 * S * 2 * K)
+
+
+def test_gradients_of_weights_are_made_by_the_products() -> None:
+    # An MLP so wide that its weight gradient is the fullest moment with torch's modules, on a stage without a loss.
+    model = replace(MODEL, mlp_size=4096, activation="gelu", layers=2, sequence_length=16)
+    first = {"pp": 2, "micro_batches": 2, "loss": "fused"}
+    torch, megatron = both(model, **first)
+    s, f = 16, 4096
+    ids, tables = 2 * 8 * s, 2 * 4 * s * 8
+    # The gradient of the output, that of the projection's input, and that of its weights.
+    assert torch.working_bytes == 2 * s * H + 2 * s * f + 2 * f * H + ids + tables
+    # No gradient of weights, but an unused one of every shape: QKV, attention output, up, down.
+    unused = 2 * (H * (A + 2 * K) + A * H + 2 * f * H)
+    assert megatron.working_bytes == 2 * s * H + 2 * s * f + unused + ids + tables
+    # They are a layer's, not every layer's, and none is on a stage without layers.
+    deeper = stage(replace(model, layers=8), kept_by="megatron", **first)
+    assert deeper.working_bytes == megatron.working_bytes
+    empty = stage(model, kept_by="megatron", layer_counts=(0, 2), **first)
+    assert empty.working_bytes == stage(model, kept_by="torch", layer_counts=(0, 2), **first).working_bytes
+
+
+def test_a_gated_mlp_with_sequence_parallelism() -> None:
+    # The gathered gradient of the output is freed before the activation's gradients exist.
+    first = {"pp": 2, "tp": 2, "micro_batches": 2, "kept_by": "megatron"}
+    model = replace(MODEL, layers=2)
+    ids, tables, unused = 2 * 8 * S, 2 * 4 * S * 8, H * (A + 2 * K) + A * H + 3 * F * H
+    at_activation = 2 * S * H // 2 + 2 * S * 2 * F // 2
+    assert (
+        stage(model, sequence_parallel=True, **first).working_bytes == at_activation + unused + ids + tables
+    )
+    # With an MLP narrower than the hidden size, it is the fullest.
+    narrow, unused = replace(model, mlp_size=16), H * (A + 2 * K) + A * H + 3 * 16 * H
+    at_projection = 2 * S * H // 2 + 2 * S * H + 2 * S * 16 // 2
+    found = stage(narrow, sequence_parallel=True, **first).working_bytes
+    assert found == at_projection + unused + ids + tables

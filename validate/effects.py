@@ -1,0 +1,108 @@
+"""What each stated option of the training software does to the errors of measured steps."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from types import MappingProxyType
+from typing import Any
+
+from kernelcast.runtime.request.fields import LAYOUT, STACK
+from kernelcast.validate.steps import AskedFile, asked_files, shipped_runs
+
+FORMAT = "kernelcast.effects/1"
+
+_NUMBERS: Mapping[str, tuple[float, ...]] = MappingProxyType(
+    {"exposed_share": (0, 0.5, 1), "shard_group": (8,)}
+)
+"""Values to try of options that have more than a few."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """Errors of one source's steps with one option set for all of them; where it cannot be set a step stays as it is.
+
+    `changed` steps are predicted differently than with what their file states.
+    """
+
+    site: str
+    steps: int
+    changed: int
+    mean_error: float
+    mean_abs_error: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Option:
+    """An option, None for what the files state, and what it does to every source."""
+
+    field: str | None
+    value: Any
+    effects: tuple[Effect, ...]
+
+
+def option_effects(paths: Sequence[Path] = ()) -> tuple[Option, ...]:
+    """Errors of runs files' steps, of those that ship without any: as stated, then with each other value of an option.
+
+    Values that change no step are left out. Steps that cannot be predicted are too.
+
+    Raises:
+        UsageError, DataError: as `score_steps`.
+    """
+    files = asked_files(paths or shipped_runs())
+    stated = [_predicted_s(one) for one in files]
+    found = [Option(field=None, value=None, effects=_effects(files, stated, stated))]
+    for name in STACK:
+        for value in _NUMBERS.get(name, LAYOUT[name].kind.values[:8]):
+            times = [_predicted_s(one, name, value) for one in files]
+            if any(map(_changed, stated, times)):
+                found.append(Option(field=name, value=value, effects=_effects(files, stated, times)))
+    return tuple(found)
+
+
+def to_dict(options: Sequence[Option]) -> dict[str, Any]:
+    """Plain values."""
+    return {"format": FORMAT, "options": [asdict(one) for one in options]}
+
+
+def _predicted_s(file: AskedFile, name: str = "", value: Any = None) -> list[float | None]:
+    """Predicted steps in seconds, one per run; None where one cannot be predicted."""
+    changed = {name: value} if name else {}
+    steps = file.score(changed=changed, interval=False)
+    times: list[float | None] = []
+    for step in steps:
+        if step.estimate is None and changed:
+            [step] = file.score(runs=[step.run], interval=False)
+        times.append(None if step.estimate is None else step.estimate.step_time_s)
+    return times
+
+
+def _effects(
+    files: Sequence[AskedFile], stated: Sequence[list[float | None]], times: Sequence[list[float | None]]
+) -> tuple[Effect, ...]:
+    found = []
+    for file, before, after in zip(files, stated, times, strict=True):
+        errors = [
+            time_s / run.measured_s - 1
+            for run, time_s in zip(file.file.runs, after, strict=True)
+            if time_s is not None
+        ]
+        if errors:
+            changed = _changed(before, after)
+            found.append(
+                Effect(
+                    site=file.file.site,
+                    steps=len(errors),
+                    changed=changed,
+                    mean_error=mean(errors),
+                    mean_abs_error=mean(map(abs, errors)),
+                )
+            )
+    return tuple(found)
+
+
+def _changed(before: list[float | None], after: list[float | None]) -> int:
+    """Steps that differ by more than the order of a sum."""
+    pairs = zip(before, after, strict=True)
+    return sum(not (one == other or math.isclose(one or 0, other or 0, rel_tol=1e-6)) for one, other in pairs)
