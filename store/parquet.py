@@ -22,6 +22,7 @@ from kernelcast.store.copying import Condition
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.export import Subset, check_operators
 from kernelcast.store.rows import CONTENT_TABLES
+from kernelcast.store.sqlite_errors import reading
 
 _ROWS_AT_ONCE = 100_000
 _SMALL_TABLES = ("operator", *(table for table in CONTENT_TABLES if table != "sample"))
@@ -77,7 +78,7 @@ def export_parquet(
         raise DataError(f"{target}: its folder does not exist")
     unfinished = unfinished_beside(target)
     try:
-        with foreign_database(source, max_size_bytes=max_size_bytes) as connection:
+        with reading(source), foreign_database(source, max_size_bytes=max_size_bytes) as connection:
             check_operators(connection, subset)
             unfinished.mkdir()
             rows = _write_all(connection, unfinished, subset)

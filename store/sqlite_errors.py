@@ -33,7 +33,9 @@ def reported(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: {explanation(error)}") from error
     except (ValueError, OverflowError) as error:
         # JSON that does not parse, text that is not Unicode, an integer of more than 64 bits.
-        raise DataError(f"{path}: a value can be neither stored nor read ({error})") from error
+        raise DataError(
+            f"{path}: a value can be neither stored nor read ({one_line(str(error))[:200]})"
+        ) from error
     except RecursionError as error:
         raise DataError(f"{path}: a value is nested too deeply") from error
 
@@ -63,5 +65,5 @@ def explanation(error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", None) or ""
     for prefix, words in _EXPLANATIONS.items():
         if name.startswith(prefix):
-            return f"{words} ({error})"
-    return " ".join(str(error).split())
+            return one_line(f"{words} ({' '.join(str(error).split())})")
+    return one_line(" ".join(str(error).split()))

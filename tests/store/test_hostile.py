@@ -42,6 +42,7 @@ _ROWS = {
     "null vector": "UPDATE sample SET vector = 'null'",
     "null model": "UPDATE step SET model = 'null'",
     "deep components": f"UPDATE prediction SET components_s = '{{\"a\":{DEEP}}}'",
+    "run of no source": "UPDATE source SET id = substr(id, 2) || '0'",
     "unknown direction": "UPDATE sample SET direction = 'sideways'",
 }
 
