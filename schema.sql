@@ -1,4 +1,4 @@
--- kernelcast benchmark database, schema version 3 (SQLite).
+-- kernelcast benchmark database, schema version 4 (SQLite).
 --
 -- How long do the operators of an LLM training step take, on which hardware, with which software? Every measurement is
 -- kept down to its kernels. All tables are readable with sqlite3, pandas or Datasette alone; start with the views at
@@ -9,11 +9,11 @@
 -- different: row numbers that link a sample to its flags, repetitions and kernels within one file; they mean nothing
 -- outside it. Host names, serials, UUIDs, user names and paths are not stored.
 --
--- Units are in the names: _us microseconds, _s seconds, _bytes, _gib, _mhz, _w. Moments are UTC, ISO-8601. Times are
+-- Units are in the names: _us microseconds, _s seconds, _bytes, _gib, _mhz, _w, _c degrees Celsius. Moments are UTC, ISO-8601. Times are
 -- whole nanoseconds (three decimals of a microsecond, nine of a second). JSON is text with sorted keys and no spaces.
 
 PRAGMA application_id = 1262699586;  -- 0x4B434442, "KCDB" in ASCII: a kernelcast database
-PRAGMA user_version = 3;             -- this schema's version; numbered migrations bring older files here
+PRAGMA user_version = 4;             -- this schema's version; numbered migrations bring older files here
 
 
 -- What was measured on ----------------------------------------------------------------------------------------------
@@ -134,6 +134,10 @@ CREATE TABLE sample ( -- One measurement of an operator at a workload. A failure
     moved_bytes REAL, -- bytes read and written by one execution (collectives: bytes that one process puts in)
     reference_us REAL, -- microseconds of a short fixed kernel timed with it: how disturbed the machine was
     measured_at TEXT, -- UTC; NULL where an imported file has no date
+    load TEXT NOT NULL DEFAULT '' CHECK (load IN ('', 'burst', 'sustained')), -- of the device; empty: not stated
+    clock_mhz REAL, -- MHz of the GPU's multiprocessors, or of the CPU's measuring cores; NULL where nobody says
+    power_w REAL, -- watts of the GPU, or of all CPUs of the machine; NULL where nobody says
+    temperature_c REAL, -- degrees Celsius of the GPU or CPU; NULL where nobody says
     CHECK (direction IN ('forward', 'backward', 'input_gradient', 'weight_gradient', 'once')),
     CHECK ((status = 'ok') = (time_us IS NOT NULL)),
     CHECK ((status = 'ok') = (reason = ''))
@@ -318,6 +322,10 @@ SELECT
     software.description AS software,
     fabric.description AS fabric,
     sample.variant,
+    sample.load, -- burst or sustained; empty: not stated
+    sample.clock_mhz, -- clock, power and temperature while it was measured; NULL where nobody says
+    sample.power_w,
+    sample.temperature_c,
     sample.measured_at,
     source.kind AS source_kind,
     source.name AS source,
@@ -336,13 +344,14 @@ JOIN source ON source.id = run.source_id
 LEFT JOIN fabric ON fabric.id = run.fabric_id
 WHERE sample.status = 'ok';
 
-CREATE VIEW coverage AS -- What was measured on which hardware? One row per operator, direction, dtype and status.
+CREATE VIEW coverage AS -- What was measured on which hardware? One row per operator, direction, dtype, load and status.
 SELECT
     hardware.description AS hardware,
     sample.operator,
     group_concat(DISTINCT nullif(sample.role, '')) AS roles, -- those that it was measured for
     sample.direction,
     sample.dtype,
+    sample.load,
     sample.status,
     count(*) AS samples,
     count(DISTINCT sample.vector) AS workloads,
@@ -352,7 +361,7 @@ SELECT
 FROM sample
 JOIN run ON run.id = sample.run_id
 JOIN hardware ON hardware.id = run.compute_id
-GROUP BY run.compute_id, sample.operator, sample.direction, sample.dtype, sample.status;
+GROUP BY run.compute_id, sample.operator, sample.direction, sample.dtype, sample.load, sample.status;
 
 CREATE VIEW slowest_kernel AS -- Which kernels take the most time, on which hardware, in which operators?
 SELECT
@@ -411,13 +420,14 @@ JOIN hardware ON hardware.id = run.compute_id
 WHERE sample.status = 'ok' AND sample.spread IS NOT NULL AND sample.quiet_us > 0
 GROUP BY run.compute_id, sample.operator, sample.direction, sample.dtype;
 
-CREATE VIEW point_time AS -- One time per point, hardware and software: the mean over its samples, whatever their role.
+CREATE VIEW point_time AS -- One time per point, load, hardware and software: the mean over its samples of all roles.
 SELECT
     sample.operator,
     sample.direction,
     sample.dtype,
     sample.vector,
     sample.variant,
+    iif(sample.load = 'sustained', 'sustained', 'burst') AS load, -- what is not stated counts as a burst
     run.compute_id,
     run.software_id,
     run.fabric_id,
@@ -429,8 +439,41 @@ FROM sample
 JOIN run ON run.id = sample.run_id
 WHERE sample.status = 'ok'
 GROUP BY
-    sample.operator, sample.direction, sample.dtype, sample.vector, sample.variant,
+    sample.operator, sample.direction, sample.dtype, sample.vector, sample.variant, sample.load = 'sustained',
     run.compute_id, run.software_id, run.fabric_id;
+
+CREATE VIEW sustained_slowdown AS -- How much longer does a point take under load that lasts than in a burst?
+SELECT
+    hardware.description AS hardware,
+    sample.operator,
+    sample.direction,
+    sample.dtype,
+    sample.vector,
+    sample.variant,
+    run.conditions,
+    -- Of several samples the one with the lowest time counts, as in training.
+    min(iif(sample.load = 'sustained', NULL, coalesce(sample.quiet_us, sample.time_us))) AS burst_us,
+    min(iif(sample.load = 'sustained', coalesce(sample.quiet_us, sample.time_us), NULL)) AS sustained_us,
+    round(
+        min(iif(sample.load = 'sustained', coalesce(sample.quiet_us, sample.time_us), NULL))
+        / min(iif(sample.load = 'sustained', NULL, coalesce(sample.quiet_us, sample.time_us))), 4
+    ) AS ratio, -- sustained over burst: 1.1 takes a tenth longer
+    round(avg(iif(sample.load = 'sustained', NULL, sample.clock_mhz)), 1) AS burst_clock_mhz,
+    round(avg(iif(sample.load = 'sustained', sample.clock_mhz, NULL)), 1) AS sustained_clock_mhz,
+    round(avg(iif(sample.load = 'sustained', NULL, sample.power_w)), 1) AS burst_power_w,
+    round(avg(iif(sample.load = 'sustained', sample.power_w, NULL)), 1) AS sustained_power_w,
+    round(avg(iif(sample.load = 'sustained', NULL, sample.temperature_c)), 1) AS burst_temperature_c,
+    round(avg(iif(sample.load = 'sustained', sample.temperature_c, NULL)), 1) AS sustained_temperature_c,
+    run.compute_id,
+    run.software_id
+FROM sample
+JOIN run ON run.id = sample.run_id
+JOIN hardware ON hardware.id = run.compute_id
+WHERE sample.status = 'ok'
+GROUP BY
+    run.compute_id, run.software_id, run.fabric_id, run.conditions,
+    sample.operator, sample.direction, sample.dtype, sample.vector, sample.variant
+HAVING burst_us IS NOT NULL AND sustained_us IS NOT NULL;
 
 CREATE VIEW software_history AS -- Did an upgrade make it slower? Each point over the software versions, oldest first.
 SELECT
@@ -440,6 +483,7 @@ SELECT
     point_time.dtype,
     point_time.vector,
     point_time.variant,
+    point_time.load,
     software.description AS software,
     point_time.first_measured_at,
     point_time.samples,
@@ -455,7 +499,7 @@ JOIN software ON software.id = point_time.software_id
 WINDOW earlier AS (
     PARTITION BY
         point_time.compute_id, point_time.fabric_id, point_time.operator, point_time.direction, point_time.dtype,
-        point_time.vector, point_time.variant
+        point_time.vector, point_time.variant, point_time.load
     ORDER BY point_time.first_measured_at, point_time.software_id
 );
 
@@ -466,6 +510,7 @@ SELECT
     one.dtype,
     one.vector,
     one.variant,
+    one.load,
     hardware_one.description AS hardware_one,
     hardware_two.description AS hardware_two,
     one.time_us AS one_us,
@@ -482,6 +527,7 @@ JOIN point_time AS two
     AND two.dtype = one.dtype
     AND two.vector = one.vector
     AND two.variant = one.variant
+    AND two.load = one.load
     AND two.compute_id > one.compute_id
 JOIN hardware AS hardware_one ON hardware_one.id = one.compute_id
 JOIN hardware AS hardware_two ON hardware_two.id = two.compute_id;

@@ -68,6 +68,7 @@ def info(path: Path, as_json: bool) -> None:
         ("newest measurement", "unknown" if manifest.created_at == UNKNOWN_MOMENT else manifest.created_at),
         ("dtype", manifest.dtype),
         ("statistic", manifest.statistic),
+        ("load", manifest.loads),
         ("seed", str(manifest.seed)),
         ("dataset digest", manifest.dataset_digest),
         ("kernelcast", manifest.kernelcast_version),
@@ -88,7 +89,8 @@ def info(path: Path, as_json: bool) -> None:
 
 
 HEADS = (
-    "operator", "direction", "rows", "algorithm", "form", "error", "coverage", "±", "extrapolated", "size", "range",
+    "operator", "direction", "rows", "algorithm", "form", "error", "coverage", "±", "extrapolated", "size", "load",
+    "range",
 )  # fmt: skip
 
 
@@ -111,6 +113,7 @@ def _row(entry: RegressorEntry) -> tuple[str, ...]:
         f"{bound}{_percent(_as_fraction(widest))}",
         _percent(entry.extrapolation_error),
         f"{entry.size_bytes / 1000:.0f} kB",
+        entry.load.value or "-",
         ", ".join(ranges),
     )
 

@@ -16,6 +16,7 @@ from kernelcast.cli.options import (
     database_option,
     device_option,
     dtype_option,
+    load_option,
     operators_option,
     plan_option,
     processes_option,
@@ -33,6 +34,7 @@ from kernelcast.collector.compute import Again, Collected, collect_compute, what
 from kernelcast.collector.launch import LOST_PEERS, ONE_VOICE, show_workers
 from kernelcast.collector.plans.plan import load_plan
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.store import Database
 
 
@@ -52,6 +54,7 @@ def collect() -> None:
 @dtype_option
 @threads_option
 @processes_option
+@load_option
 @operators_option
 @again_option
 @budget_option
@@ -66,6 +69,7 @@ def compute(
     dtype: str,
     threads: int,
     processes: tuple[int, ...],
+    load: Load | None,
     operators: tuple[str, ...],
     again: Again,
     budget_s: float | None,
@@ -79,6 +83,7 @@ def compute(
     \b
     kernelcast collect compute --plan quick --db bench.db
     kernelcast collect compute --plan quick --db bench.db --procs-per-node 1,2
+    kernelcast collect compute --plan quick --db bench.db --load sustained
     kernelcast collect compute --plan quick --db bench.db --budget 10m --target 5%
     kernelcast collect compute --plan paper --db bench.db --prior a100-sxm --points 5
     """
@@ -94,6 +99,7 @@ def compute(
                 device=device,
                 dtype=dtype,
                 threads=threads,
+                load=load,
                 operators=operators,
                 again=again,
                 site=site,
@@ -112,6 +118,7 @@ def compute(
             device=device,
             dtype=dtype,
             threads=threads,
+            load=load,
             operators=operators,
             site=site,
         )
@@ -129,6 +136,7 @@ def compute(
             dtype=dtype,
             threads=threads,
             processes=processes,
+            load=load,
             operators=operators,
             again=again,
             site=site,

@@ -12,6 +12,7 @@ from kernelcast.collector.compute import Collected
 from kernelcast.collector.machine.probe import resolve_device
 from kernelcast.collector.plans.plan import Plan, planned_operators
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.store import Database
 from kernelcast.walltime.durations import read_duration
 
@@ -69,6 +70,7 @@ def measure_within(
     device: str,
     dtype: str,
     threads: int,
+    load: Load | None,
     operators: tuple[str, ...],
     site: str,
 ) -> Collected:
@@ -120,6 +122,7 @@ def measure_within(
             device=device,
             dtype=dtype,
             threads=threads,
+            load=load,
             operators=operators,
             site=site,
             on_progress=show,

@@ -11,6 +11,7 @@ from kernelcast.collector.compute import Again, Collected, what_to_measure
 from kernelcast.collector.plans.plan import Plan
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.store import Database
 
 MOST_POINTS = 160
@@ -54,6 +55,7 @@ def measure_by_prior(
     device: str,
     dtype: str,
     threads: int,
+    load: Load | None,
     operators: tuple[str, ...],
     again: Again,
     site: str,
@@ -83,6 +85,7 @@ def measure_by_prior(
             device=device,
             dtype=dtype,
             threads=threads,
+            load=load,
             operators=operators,
             again=again,
             site=site,

@@ -9,6 +9,7 @@ from kernelcast.cli.options import (
     device_option,
     dtype_option,
     json_option,
+    load_option,
     operators_option,
     plan_option,
     processes_option,
@@ -18,6 +19,7 @@ from kernelcast.cli.prior import prior_option
 from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.json_text import json_text
 
 _NUMBERS = ("points", "fitting", "measured", "to_measure")
@@ -35,6 +37,7 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 @dtype_option
 @threads_option
 @processes_option
+@load_option
 @operators_option
 @click.option(
     "--memory",
@@ -52,6 +55,7 @@ def plan(
     dtype: str,
     threads: int,
     processes: tuple[int, ...],
+    load: Load | None,
     operators: tuple[str, ...],
     memory: str | None,
     prior: str | None,
@@ -84,6 +88,7 @@ def plan(
         dtype=dtype,
         threads=threads,
         processes=processes,
+        load=load,
         operators=operators,
         memory_bytes=0 if memory is None else parse_size(memory, name="memory"),
         prior=few.bundle if few else None,
@@ -97,10 +102,14 @@ def plan(
         (row.operator, row.role, *(f"{getattr(row, name):,}" for name in _NUMBERS), _span(row.seconds))
         for row in found.rows
     ]
+    if found.settling_s:
+        rows.append(("settling", "", *("" for _ in _NUMBERS), _span(found.settling_s)))
     totals = [sum(getattr(row, name) for row in found.rows) for name in _NUMBERS]
     rows.append(("total", "", *(f"{total:,}" for total in totals), _span(found.seconds)))
     click.echo(text_table(["operator", "role", "points", "fit", "measured", "to measure", "time"], rows))
-    click.echo(f"memory: {found.memory_bytes / 2**30:.1f} GiB; time estimated from {found.source}")
+    click.echo(
+        f"load: {found.load.in_words}; memory: {found.memory_bytes / 2**30:.1f} GiB; time estimated from {found.source}"
+    )
 
 
 def _span(value: float) -> str:

@@ -107,6 +107,8 @@ def _render(explained: Explained) -> str:
         f"  regressor  {entry.algorithm}, form {entry.form}, {entry.rows:,} samples, "
         f"error {entry.validation_error:.1%} in its range{beyond}",
     ]
+    if not OPERATORS[entry.operator].is_collective:
+        lines.append(f"  load       {entry.load.in_words}")
     if entry.processes_per_node > 1:
         lines.append(f"  measured   with {entry.processes_per_node} processes of a node at it at once")
     if entry.key != (one.operator, one.direction):

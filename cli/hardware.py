@@ -30,7 +30,8 @@ class KnownOperator:
     """One direction of an operator: `how` it is known (measured, transferred, substituted, or not), by what, how well.
 
     `error` is the mean error on held-out rows where it was measured, a fraction; `transfer_error` the factor that 90 %
-    of transfers of that operator were within, None where it was measured on the device; `data` says by whom.
+    of transfers of that operator were within, None where it was measured on the device; `load` is that of the device
+    that was measured, empty where it is not stated; `data` says by whom.
     """
 
     operator: str
@@ -41,6 +42,7 @@ class KnownOperator:
     error: float | None
     origin: str | None
     transfer_error: float | None
+    load: str | None
     data: str | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -72,6 +74,7 @@ def known_operators(bundle: Bundle) -> list[KnownOperator]:
                     transfer_error=None
                     if transfer is None or not transfer.is_foreign
                     else exp(transfer.log_half_width),
+                    load=None if entry is None else entry.load.value,
                     data=None if entry is None else entry.data,
                 )
             )
@@ -126,6 +129,7 @@ def hardware(name: str | None, output: str | None, as_json: bool) -> None:
         return
     for label, text in (*_lines(found), *(("steps", _score(one)) for one in steps)):
         click.echo(f"{label:9} {text}")
+    click.echo(f"load      {bundle.manifest.loads} (of regressors)")
     if not steps:
         click.echo("steps     none measured on it are known here: no prediction of a step was compared")
     rows = [

@@ -12,6 +12,7 @@ from kernelcast.cli.sizes import parse_size
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import all_hardware, hardware_named
 from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, Field, option_name
 from kernelcast.runtime.request.kinds import FLAG, Kind
 from kernelcast.runtime.request.models import BUILT_IN
@@ -212,6 +213,13 @@ processes_option = click.option(
     metavar="N[,N...]",
     callback=lambda context, parameter, value: levels(value),
     help="Processes of this node that run an operator at once, one of which is measured; each number in turn.",
+)
+load_option = click.option(
+    "--load",
+    type=click.Choice([Load.BURST.value, Load.SUSTAINED.value]),
+    callback=lambda context, parameter, value: None if value is None else Load(value),
+    help="Of the device: some repetitions in a burst, or sustained, at its clocks after seconds of full work.  "
+    "[default: the plan's, else burst]",
 )
 site_option = click.option("--site", default="", help="Your site's name, stored as free text.")
 

@@ -149,6 +149,7 @@ def _show(found: TrainingFigures) -> None:
     cells = zip(*([cell.text for cell in column.cells] for column in table), strict=True)
     click.echo(text_table([column.heading for column in table], list(cells)))
     show_doubts(found)
+    show_loads(found)
     if found.trained.prior is not None:
         click.echo(f"prior: {found.trained.prior.name}; times are scaled by {found.trained.prior.scaled_by}")
         if carried := [one.name for one in found.operators if one.is_carried]:
@@ -158,6 +159,25 @@ def _show(found: TrainingFigures) -> None:
         f"{found.trained.path}: {len(found.operators)} regressors{f' ({taken} taken over)' if taken else ''}, "
         f"{amount(found.size_bytes, 'B')}, mean validation error {percent(found.mean_validation_error)}"
     )
+
+
+def show_loads(found: TrainingFigures) -> None:
+    """Print under which load the operators were measured, and the ratio of both where there are both."""
+    if any(operator.entry.load for operator in found.operators):
+        click.echo(f"load of the device: {found.trained.manifest.loads} (of regressors)")
+    if ratios := found.trained.load_ratios:
+        rows = [
+            (
+                one.operator,
+                one.direction.value + (f" ×{one.processes_per_node}" if one.processes_per_node > 1 else ""),
+                f"{one.workloads:,}",
+                f"{one.median:.3f}",
+                f"{one.low:.3f} to {one.high:.3f}",
+            )
+            for one in ratios
+        ]
+        headers = ("operator", "direction", "measured both ways", "sustained / burst", "80 % of them")
+        click.echo(text_table(headers, rows))
 
 
 def show_doubts(found: TrainingFigures) -> None:

@@ -12,6 +12,7 @@ from kernelcast.collector.machine.probe import Fingerprints
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.measurer import Measurer
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.store import Database, Run, Sample
 
 
@@ -38,6 +39,7 @@ def collect_chosen(
     dtype: str,
     threads: int = 1,
     seed: int = 0,
+    load: Load = Load.BURST,
     effort: Effort | None = None,
     on_progress: Callable[[Point], None] = lambda point: None,
 ) -> Collected:
@@ -53,7 +55,7 @@ def collect_chosen(
     run_id = database.add_run(run, keys.compute, None, keys.software)
     with (
         terminations_interrupt(),
-        Measurer(place, dtype=dtype, threads=threads, seed=seed, effort=effort) as measurer,
+        Measurer(place, dtype=dtype, threads=threads, seed=seed, effort=effort, load=load) as measurer,
     ):
         while point is not None:
             with interrupts_held():

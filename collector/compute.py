@@ -18,6 +18,7 @@ from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.measurer import Measurer
 from kernelcast.collector.plans.plan import Plan, compute_points
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Operator
 from kernelcast.store import Database, PointKey, Run, Sample, Status, utc_now
 from kernelcast.store.doubts import flagged
@@ -79,6 +80,7 @@ def collect_compute(
     dtype: str = DTYPE,
     threads: int = 1,
     processes: Sequence[int] = (1,),
+    load: Load | None = None,
     operators: tuple[str, ...] = (),
     again: Again = "no",
     effort: Effort | None = None,
@@ -89,8 +91,9 @@ def collect_compute(
     """Measure every point that the database does not hold yet for this hardware and software.
 
     Points are those of `plan`, or the given `points` of its ranges. Each of `processes` is a level: that number of
-    processes of this node run an operator at once, one of which is measured (see companions.py). `again` measures what
-    is held once more, all of it or what was flagged; older samples stay.
+    processes of this node run an operator at once, one of which is measured (see companions.py). `load` is that of the
+    plan unless it is given (see load.py); what was measured under the other one does not count as held. `again`
+    measures what is held once more, all of it or what was flagged; older samples stay.
 
     Raises:
         UsageError: unknown device, dtype or operator, or more processes than there are devices or cores.
@@ -99,6 +102,7 @@ def collect_compute(
         plan, device=device, dtype=dtype, operators=operators, threads=threads, processes=processes
     )
     points = planned if points is None else points
+    load = load or plan.load
     if place.device.type == "cpu":
         keep_freed_memory()
     torch.set_num_threads(threads)
@@ -108,7 +112,7 @@ def collect_compute(
     levels = []
     for level in processes:
         run = compute_run(keys, plan, processes=level, site=site)
-        known = known_points(database, run, again)
+        known = known_points(database, run, again, load)
         todo = [point for point in points if not is_known(point.law, dtype, point.vector, known)]
         collected.already_there += len(points) - len(todo)
         levels.append((level, run, todo))
@@ -127,6 +131,7 @@ def collect_compute(
                 processes=level,
                 effort=effort,
                 points=todo,
+                load=load,
             ) as measurer,
         ):
             for point in todo:
@@ -177,21 +182,21 @@ def compute_run(keys: Fingerprints, plan: Plan, *, site: str, processes: int = 1
     )
 
 
-def measured(database: Database, run: Run) -> set[PointKey]:
-    """Points that the database holds already for the hardware, fabric, software and conditions of `run`."""
+def measured(database: Database, run: Run, load: Load | None = None) -> set[PointKey]:
+    """Points that the database holds already: of the hardware, fabric, software and conditions of `run`, and `load`."""
     return database.measured_points(
-        run.compute_id, run.software_id, fabric_id=run.fabric_id, conditions=run.conditions
+        run.compute_id, run.software_id, fabric_id=run.fabric_id, conditions=run.conditions, load=load
     )
 
 
-def known_points(database: Database, run: Run, again: Again) -> set[PointKey]:
+def known_points(database: Database, run: Run, again: Again, load: Load | None = None) -> set[PointKey]:
     """Points that a collection leaves out: what the database holds, unless that is to be measured again.
 
     A point is flagged when measuring it again could clear a flag on every sample.
     """
     if again == "all":
         return set()
-    known = measured(database, run)
+    known = measured(database, run, load)
     if again == "no":
         return known
     rows = database.read_samples(
@@ -199,6 +204,7 @@ def known_points(database: Database, run: Run, again: Again) -> set[PointKey]:
         software_id=run.software_id,
         fabric_id=run.fabric_id,
         conditions=run.conditions,
+        load=load,
     )
     sound = {
         (row.operator, row.direction, row.dtype, row.vector)

@@ -12,6 +12,7 @@ from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.plans.plan import Plan, distinct_points, planned_operators
 from kernelcast.collector.plans.plan_memory import device_memory_bytes, point_bytes
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Operator
 from kernelcast.sampling.design import FIRST_ROWS, positions, space_filling
 from kernelcast.store import Database
@@ -90,6 +91,7 @@ def collect_by_prior(
     device: str = "auto",
     dtype: str = "float32",
     threads: int = 1,
+    load: Load | None = None,
     operators: tuple[str, ...] = (),
     again: Again = "no",
     effort: Effort | None = None,
@@ -117,6 +119,7 @@ def collect_by_prior(
         device=device,
         dtype=dtype,
         threads=threads,
+        load=load,
         operators=operators,
         again=again,
         effort=effort,

@@ -15,6 +15,7 @@ from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.plans.plan import Plan
 from kernelcast.collector.plans.plan_memory import device_memory_bytes
 from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.sampling.chooser import Chooser
 from kernelcast.sampling.cost import cost_of_measuring
 from kernelcast.sampling.known import known_times
@@ -51,6 +52,7 @@ def collect_within(
     device: str = "auto",
     dtype: str = "float32",
     threads: int = 1,
+    load: Load | None = None,
     operators: tuple[str, ...] = (),
     memory_bytes: int = 0,
     effort: Effort | None = None,
@@ -61,6 +63,8 @@ def collect_within(
 ) -> Reached:
     """Measure what helps most within a budget of seconds; `target` ends an operator early. See `Chooser`.
 
+    `load` is that of the plan unless it is given.
+
     Before measuring, `on_short` gets the seconds until each operator has the workloads that `train` needs, if they
     exceed the budget; `on_too_large` gets the operators without a shape that fits in memory, and the memory in bytes.
 
@@ -69,16 +73,17 @@ def collect_within(
         DataError: no shape of any operator fits in memory.
     """
     check_dtype(dtype)
+    load = load or plan.load
     place = Place(resolve_device(device), DTYPES[dtype])
     if place.device.type == "cpu":
         keep_freed_memory()  # part of the software's fingerprint
     torch.set_num_threads(threads)
     keys = probe(place.device, threads=threads)
     run = compute_run(keys, plan, site=site)
-    times = known_times(database, run, dtype)
+    times = known_times(database, run, dtype, load)
     # The first product starts torch's threads, which stay where they begin.
     with bound(own_cores(0, 1, threads=threads) if place.device.type == "cpu" else ()):
-        cost = cost_of_measuring(place, times)
+        cost = cost_of_measuring(place, times, load=load)
     memory_bytes = memory_bytes or device_memory_bytes(place.device)
     chooser = Chooser(
         plan,
@@ -106,6 +111,7 @@ def collect_within(
         dtype=dtype,
         threads=threads,
         seed=plan.seed,
+        load=load,
         effort=effort,
         on_progress=lambda point: on_progress(
             BudgetProgress(

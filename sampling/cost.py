@@ -1,14 +1,16 @@
 """The time to measure a point: from stored samples of this hardware, else from a few short probes."""
 
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from kernelcast.collector.benches import Bench, Place, Point
 from kernelcast.collector.measuring.harness import Effort, measure
+from kernelcast.collector.measuring.load import sustained_seconds
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, Vector
 from kernelcast.sampling.by_prior import calls_us
 from kernelcast.train.baseline import fit_baseline
@@ -16,7 +18,8 @@ from kernelcast.train.formula import Baseline
 from kernelcast.train.prior import Prior
 
 # Calls of an operator per measurement: ten to warm up, and two blocks, as most of them need.
-_CALLS = 10 + 2 * 15
+_BLOCKS = 2
+_CALLS = 10 + _BLOCKS * 15
 _FEWEST_ROWS = 8
 _SIDE = 1024  # rows and columns of the probe's product
 
@@ -38,17 +41,21 @@ class Cost:
     element_bytes: int
     fitted: dict[Key, Baseline]
     prior: Prior | None = None
+    added_s: Mapping[int, float] = field(
+        default_factory=dict
+    )  # of sustained load, by directions of an operator
 
     def seconds(self, op: Operator, vectors: Sequence[Vector]) -> list[float]:
         """Seconds that measuring each workload takes."""
         total = np.zeros(len(vectors))
+        fixed_s = self.overhead_s + self.added_s.get(len(op.directions), 0.0)
         by_prior = (
             None if self.prior is None else calls_us(self.prior, op, np.array(vectors, dtype=np.float64))
         )
         if by_prior is not None and not any(
             (op.name, direction) in self.fitted for direction in op.directions
         ):
-            return [float(self.overhead_s + _CALLS * value / 1e6) for value in by_prior]
+            return [float(fixed_s + _CALLS * value / 1e6) for value in by_prior]
         for direction in op.directions:
             baseline = self.fitted.get((op.name, direction))
             if baseline is not None:
@@ -61,10 +68,17 @@ class Cost:
                     )
                     for vector in vectors
                 ]
-        return [float(self.overhead_s + _CALLS * value) for value in total]
+        return [float(fixed_s + _CALLS * value) for value in total]
 
 
-def cost_of_measuring(place: Place, times: Times, *, stored: bool = True, prior: Prior | None = None) -> Cost:
+def cost_of_measuring(
+    place: Place,
+    times: Times,
+    *,
+    stored: bool = True,
+    prior: Prior | None = None,
+    load: Load = Load.BURST,
+) -> Cost:
     """Probe the device for a second, and fit the stored times of it; a `prior` has those of what is not stored."""
     flops_per_s, bytes_per_s, overhead_s = _probe(place)
     fitted = {
@@ -90,6 +104,11 @@ def cost_of_measuring(place: Place, times: Times, *, stored: bool = True, prior:
         element_bytes=place.dtype.itemsize,
         fitted=fitted,
         prior=prior,
+        added_s={
+            directions: sustained_seconds(place.device, blocks=_BLOCKS, passes=directions * (_CALLS - 10 + 2))
+            for directions in {len(op.directions) for op in OPERATORS.values()}
+            if load.is_sustained
+        },
     )
 
 

@@ -4,16 +4,21 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Operator, Vector
 from kernelcast.sampling.cost import Times
 from kernelcast.store import Database, Run
 from kernelcast.train.dataset import Table
 
 
-def known_times(database: Database, run: Run, dtype: str) -> Times:
-    """Shortest quiet time of every workload measured under the conditions of `run`, µs."""
+def known_times(database: Database, run: Run, dtype: str, load: Load) -> Times:
+    """Shortest quiet time of every workload measured under the conditions of `run` and under `load`, µs."""
     rows = database.read_samples(
-        compute_id=run.compute_id, software_id=run.software_id, dtype=dtype, conditions=run.conditions
+        compute_id=run.compute_id,
+        software_id=run.software_id,
+        dtype=dtype,
+        conditions=run.conditions,
+        load=load,
     )
     times: Times = {}
     for row in rows:

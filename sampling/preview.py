@@ -11,9 +11,11 @@ from kernelcast.collector.benches import Point
 from kernelcast.collector.compute import compute_run, is_known, measured, what_to_measure
 from kernelcast.collector.machine.probe import probe
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
+from kernelcast.collector.measuring.load import FIRST_SECONDS
 from kernelcast.collector.plans.plan import load_plan
 from kernelcast.collector.plans.plan_memory import device_memory_bytes, point_bytes
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.sampling.by_prior import points_by_prior
 from kernelcast.sampling.cost import Times, cost_of_measuring, total_seconds
 from kernelcast.sampling.known import known_times
@@ -38,25 +40,34 @@ class PlannedOperator:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """A plan on this device. `source` describes how the seconds are estimated."""
+    """A plan on this device. `source` describes how the seconds are estimated.
+
+    `settling_s` are those of work before sustained load is reached, once for each level that is measured.
+    """
 
     plan: str
     device: str
     dtype: str
     memory_bytes: int
+    load: Load
     source: str
+    settling_s: float
     rows: tuple[PlannedOperator, ...]
 
     @property
     def seconds(self) -> float:
         """All of the time."""
-        return sum(row.seconds for row in self.rows)
+        return self.settling_s + sum(row.seconds for row in self.rows)
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON; docs/plans.md explains it."""
-        plain = {name: getattr(self, name) for name in ("plan", "device", "dtype", "memory_bytes", "source")}
+        plain = {
+            name: getattr(self, name)
+            for name in ("plan", "device", "dtype", "load", "memory_bytes", "source")
+        }
         operators = [asdict(row) | {"seconds": round(row.seconds, 1)} for row in self.rows]
-        return {"format": FORMAT, **plain, "seconds": round(self.seconds, 1), "operators": operators}
+        seconds = {"settling_s": self.settling_s, "seconds": round(self.seconds, 1)}
+        return {"format": FORMAT, **plain, **seconds, "operators": operators}
 
 
 def preview(
@@ -67,6 +78,7 @@ def preview(
     dtype: str = "float32",
     threads: int = 1,
     processes: Sequence[int] = (1,),
+    load: Load | None = None,
     operators: tuple[str, ...] = (),
     memory_bytes: int = 0,
     prior: Bundle | None = None,
@@ -80,6 +92,7 @@ def preview(
         UsageError, DataError: as `collect compute` would.
     """
     plan = load_plan(plan_name)
+    load = load or plan.load
     place, points = what_to_measure(
         plan, device=device, dtype=dtype, operators=operators, threads=threads, processes=processes
     )
@@ -92,10 +105,10 @@ def preview(
     if database_path is not None:
         with Database.open(database_path, read_only=True) as database:
             runs = [compute_run(keys, plan, site="", processes=level) for level in processes]
-            known = [measured(database, run) for run in runs]
-            times = known_times(database, runs[0], dtype)
+            known = [measured(database, run, load) for run in runs]
+            times = known_times(database, runs[0], dtype, load)
     start = None if prior is None else Prior.of(prior, keys.compute, dtype)
-    cost = cost_of_measuring(place, times, prior=start)
+    cost = cost_of_measuring(place, times, prior=start, load=load)
     memory = memory_bytes or device_memory_bytes(place.device)
     if start is not None:
         chosen = points_by_prior(
@@ -106,6 +119,7 @@ def preview(
     for point in points:
         by_role.setdefault((point.operator, point.role), []).append(point)
     rows = []
+    levels_todo: set[int] = set()
     for (operator, role), own in by_role.items():
         # Processes share a CPU's memory; each has a GPU of its own.
         fitting = there = 0
@@ -118,6 +132,7 @@ def preview(
                 fitting, there = fitting + fits, there + is_there
                 if fits and not is_there:
                     todo.append(point)
+                    levels_todo.add(level)
         rows.append(
             PlannedOperator(
                 operator=operator,
@@ -134,6 +149,8 @@ def preview(
         device=str(place.device),
         dtype=dtype,
         memory_bytes=memory,
+        load=load,
         source=cost.source,
+        settling_s=len(levels_todo) * FIRST_SECONDS if load.is_sustained else 0.0,
         rows=tuple(rows),
     )

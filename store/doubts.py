@@ -21,10 +21,9 @@ from kernelcast.store.records import Sample
 IMPOSSIBLE, OUTLIER = "impossible", "outlier"
 NEVER_TRAIN = frozenset({IMPOSSIBLE, OUTLIER})
 """Flags of samples that no regressor is fitted on."""
-BURST, DIFFERENCE = "burst", "difference"
-NOTED = frozenset({BURST, DIFFERENCE})
-"""Flags of imported times that train, with a note: of so few repetitions that a step may run at lower clocks, and of
-backward passes that are a full pass less the forward one."""
+DIFFERENCE = "difference"
+NOTED = frozenset({DIFFERENCE})
+"""Flags of imported times that train, with a note: of backward passes that are a full pass less the forward one."""
 
 FAR = 10.0
 """An outlier's time is off by more than this factor from what the other workloads of its operator suggest."""

@@ -12,17 +12,19 @@ from pathlib import Path
 from types import MappingProxyType
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.store import version_2, version_3
+from kernelcast.store import version_2, version_3, version_4
 
 APPLICATION_ID = 0x4B434442  # "KCDB", as in schema.sql
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 SCHEMA_PATH = Path(__file__).resolve().parent.parent / "schema.sql"
 
 Upgrade = Callable[[sqlite3.Connection], None]
 """Changes the tables of the version before, in the caller's transaction and without views."""
 
 
-MIGRATIONS: Mapping[int, Upgrade] = MappingProxyType({2: version_2.upgrade, 3: version_3.upgrade})
+MIGRATIONS: Mapping[int, Upgrade] = MappingProxyType(
+    {2: version_2.upgrade, 3: version_3.upgrade, 4: version_4.upgrade}
+)
 """The migrations by the version that they lead to."""
 
 

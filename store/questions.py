@@ -23,8 +23,8 @@ QUESTIONS = (
         name="coverage",
         title="What has been measured, on which hardware?",
         explanation="""
-            One row per hardware, operator, direction, dtype and status. `roles` are the reasons why a step calls what
-            was measured. `samples` counts measurements, `workloads` distinct vectors: where the first is larger,
+            One row per hardware, operator, direction, dtype, load and status. `roles` are the reasons why a step calls
+            what was measured. `samples` counts measurements, `workloads` distinct vectors: where the first is larger,
             something was measured again.
         """,
         sql="""
@@ -109,6 +109,23 @@ QUESTIONS = (
             WHERE software_id_one = software_id_two
             ORDER BY speedup_of_two DESC
             LIMIT 10
+        """,
+    ),
+    Question(
+        name="sustained_slowdown",
+        title="How much longer do operators take under load that lasts?",
+        explanation="""
+            Points that were measured both ways (`collect compute --load burst`, then `--load sustained`): the mean
+            ratio of the times, and the mean clocks, which are empty where the machine does not say them. The view has
+            power and temperature as well. The database of this page is of a time before loads were measured.
+        """,
+        sql="""
+            SELECT operator, direction, count(*) AS workloads, round(avg(ratio), 3) AS ratio,
+                min(ratio) AS lowest, max(ratio) AS highest, avg(burst_clock_mhz) AS burst_mhz,
+                avg(sustained_clock_mhz) AS sustained_mhz
+            FROM sustained_slowdown
+            GROUP BY compute_id, operator, direction, dtype, conditions
+            ORDER BY ratio DESC
         """,
     ),
     Question(

@@ -13,6 +13,7 @@ from kernelcast.runtime.bundle.fingerprint import (
     canonical_json,
     content_digest,
 )
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Direction
 from kernelcast.store.canonical import plain_mapping
 from kernelcast.store.records import Sample, Status
@@ -25,8 +26,12 @@ PointKey = tuple[str, Direction, str, tuple[int, ...]]
 
 
 class PointFilter(TypedDict, total=False):
-    """Conditions on measured points that all have to hold; None: any. `conditions` must equal the run's."""
+    """Conditions on measured points that all have to hold; None: any. `conditions` must equal the run's.
 
+    `load` is that of the sample, where what is not stated counts as a burst.
+    """
+
+    load: Load | None
     dtype: str | None
     variant: str | None
     fabric_id: str | None
@@ -77,6 +82,10 @@ class SampleRow:
     source_kind: str
     # Of what has one time: mean of its repetitions without the lowest and the highest tenth; None where unknown.
     inner_mean_us: float | None = None
+    load: Load = Load.NOT_STATED
+    clock_mhz: float | None = None
+    power_w: float | None = None
+    temperature_c: float | None = None
     flags: tuple[tuple[str, str], ...] = ()  # why it is doubtful: flag and detail
 
 
@@ -115,6 +124,7 @@ def read_sample_rows(connection: sqlite3.Connection, wanted: SampleFilter) -> li
     for row in rows(connection, _SAMPLE_ROW.format(where=where), parameters):
         row["direction"] = Direction(row["direction"])
         row["status"] = Status(row["status"])
+        row["load"] = Load(row["load"])
         row["vector"] = tuple(json.loads(row["vector"]))
         row["conditions"] = json.loads(row["conditions"])
         row["flags"] = tuple((flag, detail) for flag, detail in json.loads(row["flags"]))
@@ -124,9 +134,14 @@ def read_sample_rows(connection: sqlite3.Connection, wanted: SampleFilter) -> li
 
 def _where(wanted: Mapping[str, Any]) -> tuple[str, list[Any]]:
     """Conditions for the filters that are given, and their parameters."""
-    conditions, parameters = ["1"], []
+    conditions: list[str] = ["1"]
+    parameters: list[Any] = []
     for name, value in wanted.items():
         if value is None:
+            continue
+        if isinstance(value, Load):
+            conditions.append(f"(sample.load = '{Load.SUSTAINED}') = ?")
+            parameters.append(value.is_sustained)
             continue
         conditions.append(f"{'run' if name in _OF_RUN else 'sample'}.{name} = ?")
         if isinstance(value, Mapping):

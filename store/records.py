@@ -11,6 +11,7 @@ from typing import Self, TypedDict, Unpack
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Direction, operator
 from kernelcast.store.canonical import record_digest, rounded_ratio, rounded_us, utc_moment
 from kernelcast.store.statistics import middle_five_mean_us, quiet_us, spread
@@ -67,6 +68,10 @@ class SampleDetails(TypedDict, total=False):
     variant: str
     reference_us: float | None
     measured_at: str | None
+    load: Load
+    clock_mhz: float | None
+    power_w: float | None
+    temperature_c: float | None
     flags: Sequence[tuple[str, str]]
 
 
@@ -97,6 +102,11 @@ class Sample:
     moved_bytes: float | None = None
     reference_us: float | None = None  # a short fixed kernel timed with it: how disturbed the machine was
     measured_at: str | None = None  # UTC ISO-8601
+    load: Load = Load.NOT_STATED
+    # Readings during the repetitions, None where the machine does not say:
+    clock_mhz: float | None = None  # of a GPU's multiprocessors, or the mean of the cores that measured
+    power_w: float | None = None  # of a GPU, or of all CPUs of the machine
+    temperature_c: float | None = None
     repetitions: tuple[Repetition, ...] = ()
     flags: tuple[tuple[str, str], ...] = ()  # why it is doubtful: (flag, detail), each flag once
 
@@ -105,13 +115,14 @@ class Sample:
         try:
             put(self, "direction", Direction(self.direction))
             put(self, "status", Status(self.status))
+            put(self, "load", Load(self.load))
             put(self, "vector", _whole_numbers(self.vector))
         except ValueError as error:
             raise UsageError(f"{self.operator}: {error}") from error
         for name in ("time_us", "quiet_us", "reference_us"):
             if (value := getattr(self, name)) is not None:
                 put(self, name, rounded_us(value, f"{self.operator}: {name}"))
-        for name in ("flops", "moved_bytes", "spread"):
+        for name in ("flops", "moved_bytes", "spread", "clock_mhz", "power_w", "temperature_c"):
             if (value := getattr(self, name)) is not None:
                 put(self, name, rounded_ratio(value, f"{self.operator}: {name}"))
         if self.measured_at is not None:

@@ -9,7 +9,7 @@ from kernelcast.store.migrations import SCHEMA_PATH
 # What the end of a column's name says, as pint and people write it.
 _UNITS = (
     ("_us", "us"), ("_bytes", "byte"), ("_gib", "GiB"), ("_mhz", "MHz"), ("_percent", "percent"),
-    ("_w", "W"), ("flops_per_s", ""), ("bytes_per_s", ""), ("_s", "s"),
+    ("_w", "W"), ("_c", "degC"), ("flops_per_s", ""), ("bytes_per_s", ""), ("_s", "s"),
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Rows of measurements as arrays: one table per operator, direction and level of processes per node."""
+"""Rows of measurements as arrays: one table per operator, direction, level of processes per node, and load."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,6 +8,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Direction, Operator, Vector
 
 Array = npt.NDArray[np.float64]
@@ -28,6 +29,7 @@ class Row:
     time_us: float
     role: str = ""
     processes_per_node: int = 1
+    load: Load = Load.NOT_STATED
 
 
 TableKey = tuple[str, Direction, int]
@@ -48,10 +50,11 @@ class Table:
     times_us: Array
     role_times_us: Mapping[str, Array] = field(default_factory=dict)
     processes_per_node: int = 1
+    load: Load = Load.NOT_STATED  # of all its rows
 
     @property
     def key(self) -> TableKey:
-        """What identifies it among the tables of a training."""
+        """What identifies it among the tables of a training that have a load alike."""
         return self.operator, self.direction, self.processes_per_node
 
     @property
@@ -98,15 +101,18 @@ class Conflict:
 def tables(rows: Iterable[Row], *, statistic: str) -> list[Table]:
     """Group rows into tables, operators and workloads sorted, so that the order of the rows does not matter.
 
+    Times under sustained load are a table of their own; those of which no load is stated count as bursts.
+
     A workload that was measured several times counts once: its quiet time is the lowest of the quiet ones (disturbances
     only add), its middle-five time, or a collective's mean, the median. Where quiet times contradict each other
     (`CONFLICT`), the lowest may be a failed measurement: the middle one counts, of an even number the lower.
     """
     found = []
-    for (operator, direction, processes), measured in sorted(_by_workload(rows).items()):
+    for (operator, direction, processes, _), measured in sorted(_by_workload(rows).items()):
         lowest = statistic == "quiet" and not OPERATORS[operator].is_collective
         vectors = sorted(measured)
         roles = sorted({row.role for own in measured.values() for row in own})
+        loads = {row.load for own in measured.values() for row in own}
         found.append(
             Table(
                 operator=operator,
@@ -123,6 +129,7 @@ def tables(rows: Iterable[Row], *, statistic: str) -> list[Table]:
                     for role in roles
                 },
                 processes_per_node=processes,
+                load=loads.pop() if len(loads) == 1 else Load.NOT_STATED,
             )
         )
     return found
@@ -131,7 +138,7 @@ def tables(rows: Iterable[Row], *, statistic: str) -> list[Table]:
 def conflicts(rows: Iterable[Row]) -> list[Conflict]:
     """Operators and directions with workloads whose times differ by more than `CONFLICT`."""
     found = []
-    for (operator, direction, _), measured in sorted(_by_workload(rows).items()):
+    for (operator, direction, _, _), measured in sorted(_by_workload(rows).items()):
         times_us = {vector: [row.time_us for row in own] for vector, own in sorted(measured.items())}
         factors = {vector: max(own) / min(own) for vector, own in times_us.items()}
         conflicting = [vector for vector, factor in factors.items() if factor > CONFLICT]
@@ -149,10 +156,11 @@ def conflicts(rows: Iterable[Row]) -> list[Conflict]:
     return found
 
 
-def _by_workload(rows: Iterable[Row]) -> dict[TableKey, dict[Vector, list[Row]]]:
-    grouped: dict[TableKey, dict[Vector, list[Row]]] = {}
+def _by_workload(rows: Iterable[Row]) -> dict[tuple[str, Direction, int, bool], dict[Vector, list[Row]]]:
+    """Rows by table and workload; the last of the key is whether they are of sustained load."""
+    grouped: dict[tuple[str, Direction, int, bool], dict[Vector, list[Row]]] = {}
     for row in rows:
-        key = row.operator, row.direction, row.processes_per_node
+        key = row.operator, row.direction, row.processes_per_node, row.load.is_sustained
         grouped.setdefault(key, {}).setdefault(row.vector, []).append(row)
     return grouped
 

@@ -19,6 +19,7 @@ from kernelcast.store.migrations import SCHEMA_VERSION
 from kernelcast.train.dataset import STATISTICS, Table, tables
 from kernelcast.train.fit_table import FitTask, Fitted, fit_table, table_digest
 from kernelcast.train.levels import base_of
+from kernelcast.train.loads import LoadRatio, by_load
 from kernelcast.train.notes import Note, constant_times, notes_on, notes_on_flags
 from kernelcast.train.peaks import measured_peaks
 from kernelcast.train.prior import Prior
@@ -43,6 +44,7 @@ class Trained:
     `without_quiet` counts samples without a quiet time.
     `selections` hold the rows of the regressors that were fitted, and their held-out predictions; `notes` are on rows
     that are doubtful, `doubts` counts those that cannot be right, of `samples`. `prior` is what others rest on.
+    `load_ratios` compare sustained load with bursts wherever both were measured.
     """
 
     path: Path
@@ -55,6 +57,7 @@ class Trained:
     samples: int = 0
     without_quiet: int = 0
     prior: Prior | None = None
+    load_ratios: tuple[LoadRatio, ...] = ()
 
 
 def train_bundle(
@@ -86,6 +89,8 @@ def train_bundle(
     the same bytes as fitting them again. `jobs` are processes that fit at once (0: one per core, where that pays);
     the bytes do not depend on them.
 
+    Each operator is fitted to its times under sustained load where there are enough, else to bursts (loads.py).
+
     `prior` is a bundle of another device. Operators with few rows get its regressors corrected by them, those without
     rows its regressors scaled by the peaks of both devices (prior.py); a single row is then enough.
 
@@ -106,8 +111,10 @@ def train_bundle(
         compute=scope.compute[0],
         fabric=scope.fabric[0] if scope.fabric else None,
     )
-    found = tables(screened.rows, statistic=statistic)
-    peaks = measured_peaks(scope, found)
+    all_loads = tables(screened.rows, statistic=statistic)
+    chosen = by_load(all_loads)
+    found = chosen.tables
+    peaks = measured_peaks(scope, all_loads)
     start = None if prior is None else Prior.of(prior, scope.compute[0], scope.dtype, peaks)
     corrected = [] if start is None else corrections(start, found, statistic=statistic)
     unfit = {table.key: reason for table in found if (reason := _why_unfit(table))}
@@ -125,16 +132,25 @@ def train_bundle(
         raise DataError(f"{database.path}: no operator has enough rows to train on ({_listed(skipped)})")
     apart = replace(scope, samples=())
     tasks = [
-        FitTask(table=t, base=base_of(t, enough), scope=apart, statistic=statistic, seed=seed) for t in enough
+        FitTask(
+            table=t,
+            base=chosen.bursts.get(t.key) or base_of(t, enough),
+            scope=apart,
+            statistic=statistic,
+            seed=seed,
+        )
+        for t in enough
     ]
     # Errors are recorded in it at the end: minutes later is too late to find that it cannot be written.
     check_database_writable(database.path)
     fitted = _fit_all(tasks, earlier, jobs or _worthwhile_jobs(enough), on_progress)
     keys = {table.key for table in enough} | by_prior
+    fitted_loads = {(table.key, table.load.is_sustained) for table in found if table.key in keys}
+    fitted_loads |= {(key, False) for key in chosen.bursts}
     used = [
         sample
         for sample, row in zip(screened.samples, screened.rows, strict=True)
-        if (row.operator, row.direction, row.processes_per_node) in keys
+        if ((row.operator, row.direction, row.processes_per_node), row.load.is_sustained) in fitted_loads
     ]
     entries = tuple(one.entry for one in fitted)
     if start is not None:
@@ -170,13 +186,14 @@ def train_bundle(
         path=output,
         manifest=manifest,
         selections=tuple(one.selected for one in fitted if one.selected and one.entry in entries),
-        notes=(*notes_on(screened.rows, enough), *notes_on_flags(used)),
+        notes=(*notes_on(screened.rows, enough), *notes_on_flags(used), *chosen.notes),
         skipped=tuple(skipped),
         digest=digest,
         doubts=screened.doubts,
         samples=len(scope.samples),
         without_quiet=sum(sample.quiet_us is None for sample in scope.samples),
         prior=start,
+        load_ratios=chosen.ratios,
     )
 
 

@@ -30,7 +30,7 @@ _CODE = ("train", "runtime/operators", "runtime/bundle")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitTask:
-    """A table to fit, with the operator's own table of fewer processes per node.
+    """A table to fit, with the operator's own table of fewer processes per node, or of bursts where it is sustained.
 
     `scope` names what was measured; its samples are not needed.
     """
@@ -53,6 +53,7 @@ class FitTask:
                 "statistic": self.statistic,
                 "seed": self.seed,
                 "base": table_digest(self.base) if self.base is not None else "",
+                "load": self.table.load.value,
                 "measured_on": [fingerprint.digest for fingerprint in self.scope.measured_on(self.table.law)],
                 "code": _code_digest(),
                 "libraries": {name: version(name) for name in _LIBRARIES},
@@ -106,6 +107,7 @@ def fit_table(task: FitTask) -> Fitted:
         processes_per_node=table.processes_per_node,
         elements_range=measured.elements_range,
         widening=widening_of(table, interval, selected.held_out_parts),
+        load=table.load,
     )
     return Fitted(selected=selected, model=model, entry=entry)
 
@@ -146,6 +148,7 @@ def _properties(
         "hardware": hardware.description,
         "software": software.description,
         "processes_per_node": str(table.processes_per_node),
+        "load": table.load.in_words,
         "rows": str(len(table)),
         "training_range": canonical_json(MeasuredRange.of(table).training_range),
         "validation_error": canonical_json(selected.validation_error),

@@ -168,6 +168,7 @@ def corrected(prior: Prior, table: Table, *, statistic: str) -> Corrected:
         # The regressor's own interval is added as squares.
         transfer=replace(transfer, correction=fitted, log_half_width=math.sqrt(max(0.0, width**2 - own**2))),
         validation_error=float(errors.mean()),
+        load=table.load,
         role_errors={
             role: float(errors[measured].mean())
             for role, times_us in table.role_times_us.items()

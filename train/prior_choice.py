@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.train.dataset import Table
 from kernelcast.train.prior import MOST_POINTS, Corrected, Prior, corrected
@@ -87,6 +88,7 @@ def _sums(prior: Prior, alone: Mapping[Key, Table]) -> Iterator[Table]:
                 direction=direction,
                 workloads=picked[0].workloads,
                 times_us=np.sum([part.times_us for part in picked], axis=0),
+                load=picked[0].load if len({part.load for part in picked}) == 1 else Load.NOT_STATED,
                 role_times_us={
                     role: np.sum([part.role_times_us[role] for part in picked], axis=0)
                     for role in picked[0].role_times_us

@@ -191,4 +191,5 @@ def _row(sample: SampleRow, statistic: str, where: str) -> Row:
         time_us=time_us,
         role=sample.role,
         processes_per_node=processes,
+        load=sample.load,
     )

@@ -1,4 +1,4 @@
-"""What the NVIDIA driver says of a GPU at this moment: why its clocks are held back, and how many processes compute.
+"""What the NVIDIA driver says of a GPU at this moment: clocks and what holds them back, power, heat, other processes.
 
 Through the driver's own library (NVML, `nvml.h`), which answers in microseconds; nvidia-smi takes a tenth of a second.
 """
@@ -17,6 +17,7 @@ _THROTTLES = {
     0x80: "power brake",
 }
 _SUCCESS, _TOO_SMALL = 0, 7
+_CLOCK_SM, _TEMPERATURE_GPU = 1, 0  # NVML_CLOCK_SM, NVML_TEMPERATURE_GPU
 
 
 class Gpu:
@@ -45,6 +46,33 @@ class Gpu:
         bits = ctypes.c_ulonglong()
         call = self._library.nvmlDeviceGetCurrentClocksThrottleReasons
         return bits.value if call(self._handle, ctypes.byref(bits)) == _SUCCESS else 0
+
+    def clock_mhz(self) -> float | None:
+        """Clock of the multiprocessors now, MHz; this and the following are None where the driver does not say."""
+        return self._asked("nvmlDeviceGetClockInfo", ctypes.c_uint(), _CLOCK_SM)
+
+    def temperature_c(self) -> float | None:
+        """Temperature of the chip now, degrees Celsius."""
+        return self._asked("nvmlDeviceGetTemperature", ctypes.c_uint(), _TEMPERATURE_GPU)
+
+    def power_w(self) -> float | None:
+        """Power of the board, W: on most GPUs the driver's mean over the last second."""
+        return self._asked("nvmlDeviceGetPowerUsage", ctypes.c_uint(), scale=1e-3)
+
+    def energy_j(self) -> float | None:
+        """Energy since the driver was loaded, J (Volta and later)."""
+        return self._asked("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong(), scale=1e-3)
+
+    def _asked(
+        self, name: str, value: ctypes.c_uint | ctypes.c_ulonglong, *arguments: int, scale: float = 1.0
+    ) -> float | None:
+        """What a call of the library writes into its last argument, times `scale`."""
+        try:
+            call = getattr(self._library, name)
+        except AttributeError:  # an older driver
+            return None
+        status = call(self._handle, *(ctypes.c_uint(one) for one in arguments), ctypes.byref(value))
+        return value.value * scale if status == _SUCCESS else None
 
     def processes(self) -> int:
         """How many processes compute on it, this one included; 0 where the driver does not say.

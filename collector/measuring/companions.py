@@ -181,11 +181,12 @@ def _answer(process: BaseProcess, connection: Connection) -> str:
             return str(connection.recv())
     except (EOFError, OSError):
         process.join(_END_SECONDS)
-        raise CompanionError(f"{_PREFIX}: ended, {_how(process.exitcode)}") from None
+        raise CompanionError(f"{_PREFIX}: ended, {how_it_ended(process.exitcode)}") from None
     raise CompanionError(f"{_PREFIX}: no answer within {_ANSWER_SECONDS:g} s")
 
 
-def _how(exit_code: int | None) -> str:
+def how_it_ended(exit_code: int | None) -> str:
+    """Signal or exit code of a process that ended."""
     if exit_code is None or exit_code >= 0:
         return f"exit code {exit_code}"
     # SIGKILL is what a system that runs out of memory sends.

@@ -46,6 +46,23 @@ def own_cores(number: int, processes: int, *, threads: int) -> tuple[int, ...]:
     return tuple(order[number * threads : (number + 1) * threads])
 
 
+def other_cores(processes: int, *, threads: int) -> tuple[tuple[int, ...], ...]:
+    """What is left of this node's cores beside as many processes: a logical CPU each, none of a core that they use.
+
+    Where processes are not bound, an empty tuple for each core that is left: the system says where it runs.
+    """
+    used = set(own_cores(0, 1, threads=processes * threads))
+    if not used:
+        return ((),) * max(0, available_cores() - processes * threads)
+    taken = {_place(cpu)[0] for cpu in used}
+    free: dict[int, int] = {}
+    for cpu in sorted(os.sched_getaffinity(0)):
+        core, _ = _place(cpu)
+        if core not in taken:
+            free.setdefault(core, cpu)
+    return tuple((cpu,) for cpu in free.values())
+
+
 def is_bound(processes: int, *, threads: int, environment: Mapping[str, str] = os.environ) -> bool:
     """Whether as many processes on this node run on cores of their own, bound here or by their launcher.
 

@@ -19,6 +19,7 @@ from torch.profiler import ProfilerActivity, profile, record_function
 
 from kernelcast.collector.benches import Bench, Place
 from kernelcast.collector.measuring.cache_state import CacheState
+from kernelcast.collector.measuring.load import BLOCK_SECONDS, FIRST_SECONDS, BurstLoad
 from kernelcast.collector.traces.arguments import arguments_of, whole
 from kernelcast.collector.traces.attribution import Work, attribute
 from kernelcast.collector.traces.kineto import Event, Trace, read_trace
@@ -29,7 +30,6 @@ from kernelcast.store import Kernel, Repetition, quiet_us, spread
 MARK = "kernelcast."
 BLOCK = 10
 _BLOCK_SECONDS = 0.02
-_AHEAD_CYCLES = 500_000  # of a GPU's clock, some 0.3 ms: longer than the launches of an operator take
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,8 @@ class Effort:
     same time. After the first block, repetitions that spread more than `most_spread` (10th to 90th percentile over the
     median) get another one, whatever their quiet time; then blocks are added until it is stable, or a bound is reached.
     What is not stable within `flagged_beyond` by then is flagged. Warm-up iterations of an operator so long that they
-    would take more than `most_warm_up_seconds` are fewer.
+    would take more than `most_warm_up_seconds` are fewer. Under sustained load the device computes for `settle_seconds`
+    before the first measurement, and for `block_settle_seconds` before each block (load.py).
     """
 
     warm_up_iterations: int = 10
@@ -51,6 +52,8 @@ class Effort:
     most_seconds: float = 3.0
     flagged_beyond: float = 0.05
     most_warm_up_seconds: float = 0.5
+    settle_seconds: float = FIRST_SECONDS
+    block_settle_seconds: float = BLOCK_SECONDS
 
     def block_size(self, iteration_s: float) -> int:
         """Iterations of a block, from how long one takes, in seconds."""
@@ -60,21 +63,26 @@ class Effort:
 
 
 def measure(
-    bench: Bench, place: Place, directions: Sequence[Direction], effort: Effort
+    bench: Bench,
+    place: Place,
+    directions: Sequence[Direction],
+    effort: Effort,
+    load: BurstLoad | None = None,
 ) -> Mapping[Direction, list[Repetition]]:
-    """Time a bench that was just built; durations in µs, per direction.
+    """Time a bench that was just built, under a `load` (none: a burst); durations in µs, per direction.
 
     Raises:
         DataError: the trace lacks repetitions.
     """
     bench.prepare()
-    caches = CacheState(place.device)
+    caches, load = CacheState(place.device), load or BurstLoad(place.device)
     began = started = now = time.monotonic()
     for left in reversed(range(effort.warm_up_iterations)):
         # Only the last ones find the caches as measured ones do: emptying them takes longer than most operators.
         last = left == 0 or now - began > effort.most_warm_up_seconds
         started = time.monotonic()
-        iterate(bench, place, directions, None, caches if last or left == 1 else None)
+        settled_caches = caches if last or left == 1 else None
+        iterate(bench, place, directions, None, settled_caches, load)
         now = time.monotonic()
         if last:
             break
@@ -83,7 +91,7 @@ def measure(
     repetitions: dict[Direction, list[Repetition]] = {direction: [] for direction in directions}
     clock = TraceClock()
     for block in range(1, effort.most_blocks + 1):
-        _one_block(bench, place, caches, repetitions, clock, size)
+        _one_block(bench, place, (caches, load), repetitions, clock, size)
         settled = all(is_settled(r, effort, first=block == 1) for r in repetitions.values())
         if settled or time.monotonic() > deadline:
             break
@@ -141,14 +149,18 @@ def halves_apart(repetitions: Sequence[Repetition]) -> float:
 def _one_block(
     bench: Bench,
     place: Place,
-    caches: CacheState,
+    state: tuple[CacheState, BurstLoad],
     repetitions: dict[Direction, list[Repetition]],
     clock: TraceClock,
     size: int,
 ) -> None:
+    caches, load = state
+
     def iterations() -> None:
+        load.before_block()
         for index in range(size):
-            iterate(bench, place, tuple(repetitions), index, caches)
+            iterate(bench, place, tuple(repetitions), index, caches, load)
+        load.after_block()
 
     trace = profiled(place.device, iterations)
     work = attribute(trace, MARK)
@@ -189,34 +201,27 @@ def iterate(
     directions: Sequence[Direction],
     index: int | None,
     caches: CacheState | None = None,
+    load: BurstLoad | None = None,
 ) -> None:
     """One iteration: forward, or the only pass, then every backward direction.
 
-    `index` names the marks, None for a warm-up without marks. With `caches` every direction finds them as in a step,
-    without them as the one before left them.
+    `index` names the marks, None for a warm-up without marks. With `caches` and `load` every direction finds the device
+    as in a step, without them as the one before left it.
     """
     bench.reset()
     outputs: tuple[Tensor, ...] = ()
     first = Direction.ONCE if Direction.ONCE in directions else Direction.FORWARD
     for direction in (first, *(one for one in directions if one.is_backward)):
-        if caches is not None:
+        if caches is not None and load is not None:
+            load.before_pass()
             caches.as_in_a_step(bench.output_gradients if direction.is_backward else bench.activations)
-            _let_host_run_ahead(place.device)
+            load.keep_host_ahead()
         with _mark(direction, index):
             if direction.is_backward:
                 bench.backward(outputs, direction)
             else:
                 outputs = bench.outputs()
             synchronise(place.device)
-
-
-def _let_host_run_ahead(device: torch.device) -> None:
-    """Keep a GPU busy for a moment, so that what follows is launched before it begins and runs without gaps.
-
-    In a step the host is ahead of the device by many operators; alone, a short operator's kernels would wait for it.
-    """
-    if device.type == "cuda":
-        torch.cuda._sleep(_AHEAD_CYCLES)  # type: ignore[no-untyped-call]
 
 
 @contextmanager

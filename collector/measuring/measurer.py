@@ -5,13 +5,17 @@ from types import TracebackType
 from typing import Self
 
 from kernelcast.collector.benches import BENCHES, Place, Point
+from kernelcast.collector.machine.sensors import Reading, sensors_of
+from kernelcast.collector.measuring.busy_cores import BusyCores
 from kernelcast.collector.measuring.companions import CompanionError, Companions
-from kernelcast.collector.measuring.core_binding import bound, own_cores
+from kernelcast.collector.measuring.core_binding import bound, other_cores, own_cores
 from kernelcast.collector.measuring.disturbance import Flags, Watch, mean_reference_us, unstable
 from kernelcast.collector.measuring.harness import Effort, measure, warm_up
+from kernelcast.collector.measuring.load import BurstLoad, SustainedLoad
 from kernelcast.collector.measuring.reference import Reference
 from kernelcast.collector.measuring.verdict import verdict
 from kernelcast.collector.plans.plan_memory import memory_of_each_bytes, point_bytes
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Repetition, Sample, Status, utc_now
 
@@ -22,6 +26,9 @@ class Measurer:
     The first point of an operator is preceded by ten iterations on the largest of its shapes among `points`. Points
     whose tensors need more than `memory_bytes` (0: what each process has here) are never built: where a CPU's memory
     is short, the system would end this process without a message.
+
+    Under sustained `load` (load.py) the device computes for `effort.settle_seconds` before the first point, and all
+    cores of a CPU until it is closed.
 
     Raises:
         UsageError: more processes than devices or cores.
@@ -38,16 +45,27 @@ class Measurer:
         effort: Effort | None = None,
         points: Iterable[Point] = (),
         memory_bytes: int = 0,
+        load: Load = Load.BURST,
     ) -> None:
         self._place, self._dtype = place, dtype
-        self._memory_bytes = memory_bytes or memory_of_each_bytes(place.device, processes)
         self._effort = effort or Effort()
         self._companions = Companions(processes, place, threads=threads, seed=seed)
-        self._cores = own_cores(0, processes, threads=threads) if place.device.type == "cpu" else ()
+        on_cpu = place.device.type == "cpu"
+        self._cores = own_cores(0, processes, threads=threads) if on_cpu else ()
+        sensors = sensors_of(place.device, self._cores)
+        self._load = (
+            SustainedLoad(place.device, place.dtype, sensors, block_seconds=self._effort.block_settle_seconds)
+            if load.is_sustained
+            else BurstLoad(place.device, sensors)
+        )
+        is_alone = not (on_cpu and load.is_sustained)
+        self._busy_cores = BusyCores(() if is_alone else other_cores(processes, threads=threads))
+        self._memory_bytes = memory_bytes or memory_of_each_bytes(place.device, processes)
         self._cold = _largest(point for point in points if not self._lacks_memory(point))
         with bound(self._cores):  # and so are the threads that torch starts with the first product
             self._reference = Reference(place.device, place.dtype)
             self._reference.saturate()
+            self._settle()
             self._watch = Watch(place, self._reference)
             for _ in range(5):  # so that the first samples have a best time to be compared with
                 self._reference.time_us()
@@ -59,6 +77,20 @@ class Measurer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._companions.close()
+        self._busy_cores.close()
+
+    def _settle(self) -> None:
+        """Work until a sustained load's clocks are reached."""
+        if isinstance(self._load, SustainedLoad):
+            try:
+                self._busy_cores.check()
+            except CompanionError:
+                return  # the first point is stored with the reason
+            try:
+                self._load.keep_for(self._effort.settle_seconds)
+            except BaseException:
+                self._busy_cores.close()
+                raise
 
     def measure(self, point: Point, run_id: str) -> list[Sample]:
         """A sample per direction: times, or the reason why there are none. Raises nothing that an operator raises."""
@@ -70,10 +102,13 @@ class Measurer:
             return self._without_time(point, run_id, Status.FAILED, lack, utc_now())
         self._warm_up(point.operator)
         measured_at, before = utc_now(), self._watch.look()
+        self._load.reading()  # what a point that failed left
         try:
+            self._busy_cores.check()
             bench = BENCHES[point.operator](point, self._place)  # what is not supported starts no companion
             with self._companions.running(point):
-                repetitions = measure(bench, self._place, point.law.directions, self._effort)
+                repetitions = measure(bench, self._place, point.law.directions, self._effort, self._load)
+            self._busy_cores.check()
         except CompanionError as error:
             return self._without_time(point, run_id, Status.FAILED, str(error), measured_at)
         except Exception as error:
@@ -81,8 +116,9 @@ class Measurer:
             return self._without_time(point, run_id, *verdict(error), measured_at)
         after = self._watch.look()
         noticed, reference_us = self._watch.flags(before, after), mean_reference_us(before, after)
+        reading = self._load.reading()
         return [
-            self._sample(point, run_id, direction, found, reference_us, measured_at, noticed)
+            self._sample(point, run_id, direction, found, reference_us, measured_at, noticed, reading)
             for direction, found in repetitions.items()
         ]
 
@@ -113,6 +149,7 @@ class Measurer:
         reference_us: float,
         measured_at: str,
         noticed: Flags,
+        reading: Reading,
     ) -> Sample:
         return Sample.from_repetitions(
             run_id=run_id,
@@ -124,6 +161,10 @@ class Measurer:
             repetitions=repetitions,
             reference_us=reference_us,
             measured_at=measured_at,
+            load=self._load.kind,
+            clock_mhz=reading.clock_mhz,
+            power_w=reading.power_w,
+            temperature_c=reading.temperature_c,
             flags=(*noticed, *unstable(repetitions, self._effort)),
         )
 
@@ -141,6 +182,7 @@ class Measurer:
                 status=status,
                 reason=reason[:500] or "no reason given",
                 measured_at=measured_at,
+                load=self._load.kind,
             )
             for direction in point.law.directions
         ]

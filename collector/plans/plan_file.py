@@ -8,6 +8,7 @@ from typing import Any
 
 from kernelcast.collector.plans.plan_ranges import CollectiveRange, Messages, Plan, Ranges
 from kernelcast.runtime.errors import UsageError, shown, shown_name, shown_path
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.request.fields import MODEL, renamed
 from kernelcast.runtime.request.toml_file import read_toml
@@ -20,7 +21,7 @@ _MOST_VALUES = 100_000
 _OPTIONAL = {
     Plan: {
         "shapes_per_operator", "messages", "collectives", "operators",
-        "most_gflop", "most_tokens", "most_elements", "most_parameters",
+        "most_gflop", "most_tokens", "most_elements", "most_parameters", "load",
     },
     Ranges: {"head_size", "attention_heads", "queries_per_kv_head"},
     Messages: set(),
@@ -90,6 +91,13 @@ def _operators(key: str, value: Any) -> tuple[str, ...]:
     return tuple(value)
 
 
+def _load(key: str, value: Any) -> Load:
+    found = [one for one in Load if one and one.value == value]
+    if not found:
+        raise UsageError(f"{key} is {shown(value)}, expected {' or '.join(filter(None, Load))}")
+    return found[0]
+
+
 def present_name(name: object) -> str:
     """The present name of an operator that had another one."""
     return f" (now {FORMER[name][0]})" if isinstance(name, str) and name in FORMER else ""
@@ -136,6 +144,7 @@ _READERS = {
     "messages": _messages,
     "collectives": _collectives,
     "operators": _operators,
+    "load": _load,
 }
 
 

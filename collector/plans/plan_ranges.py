@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from math import inf
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.load import Load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +74,7 @@ class Plan:
 
     `shapes_per_operator` 0 asks for every shape of the ranges. `operators` empty means all. Collectives that
     `collectives` names are measured at those entries, and then no others; without it all at the sizes of `messages`.
+    `load` is that of the device while other operators than collectives are measured.
     """
 
     name: str
@@ -86,6 +88,7 @@ class Plan:
     most_tokens: int = 2**40
     most_elements: int = 2**60
     most_parameters: int = 2**60
+    load: Load = Load.BURST
 
     def entries(self, collective: str, *, processes: int, element_bytes: int) -> list[int]:
         """Entries at which a group of `processes` measures a collective, ascending."""

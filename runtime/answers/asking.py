@@ -25,6 +25,7 @@ from kernelcast.runtime.answers.sources import (
     left_out,
     source_of,
 )
+from kernelcast.runtime.answers.stack_load import StackLoadWarning
 from kernelcast.runtime.bundle.factors import Factors, factor_of
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import Key, Vector
@@ -44,6 +45,7 @@ Warnings: TypeAlias = (
     | DevicesPerNodeWarning
     | TransferredWarning
     | OperatorTransferWarning
+    | StackLoadWarning
 )
 
 _UNKNOWN: Answer = (math.nan, math.nan, math.nan)

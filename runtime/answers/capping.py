@@ -20,7 +20,10 @@ _US_PER_S = 1e6
 
 
 def cap_by_device(bundle: Bundle, found: OperatorTimes) -> None:
-    """Raise answers to what the bundle's device allows, where it is known: its peaks, and its sustained FLOP/s."""
+    """Raise answers to what the bundle's device allows, where it is known: its peaks, and its sustained FLOP/s.
+
+    The latter is others' measurement: times that this device itself took under sustained load stay as they are.
+    """
     device = device_named(name) if (name := _device_name(bundle)) else None
     dtype = bundle.manifest.dtype
     if device is None or dtype not in ELEMENT_BYTES:
@@ -33,7 +36,8 @@ def cap_by_device(bundle: Bundle, found: OperatorTimes) -> None:
             continue
         known = limits(row, direction, vector, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype], device=device)
         least_us = max((limit.least_us for limit in known), default=0.0)
-        if held is not None:
+        entry = bundle.entries.get(found.sources.get(one, (operator, direction)))
+        if held is not None and not (entry is not None and entry.load.is_sustained):
             least_us = max(least_us, row.flops(direction, vector) / held * _US_PER_S)
         found.answers[one] = at_least(answer, least_us)
 

@@ -153,6 +153,7 @@ def _summary(entry: RegressorEntry) -> dict[str, Any]:
         "operator": entry.operator,
         "direction": entry.direction.value,
         "processes_per_node": entry.processes_per_node,
+        "load": entry.load.value,
         "rows": entry.rows,
         "algorithm": entry.algorithm,
         "form": entry.form,

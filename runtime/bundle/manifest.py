@@ -16,8 +16,9 @@ from kernelcast.runtime.bundle.field_reader import FieldReader, is_hex, is_momen
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.bundle.regressor_entry import STATISTICS, RegressorEntry, model_file
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.hardware.load import loads_in_words
 from kernelcast.runtime.hardware.peak import Peak
-from kernelcast.runtime.operators import Key
+from kernelcast.runtime.operators import OPERATORS, Key
 
 __all__ = ["FORMAT", "STATISTICS", "UNKNOWN_MOMENT", "Key", "Manifest", "RegressorEntry", "model_file"]
 
@@ -80,6 +81,13 @@ class Manifest:
                     f"manifest: regressor {entry.operator} ({entry.direction}) has statistic "
                     f"{entry.statistic!r}, the bundle {self.statistic!r}; statistics are never mixed"
                 )
+
+    @property
+    def loads(self) -> str:
+        """The load of the device under which the regressors of operators that compute were measured, in words."""
+        return loads_in_words(
+            one.load for one in self.regressors if not OPERATORS[one.operator].is_collective
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as they stand in manifest.json; regressors sorted by operator, direction and level."""

@@ -12,13 +12,14 @@ from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.bundle.transfer import Transfer
 from kernelcast.runtime.bundle.widening import Widening
 from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Direction, Key
 
 STATISTICS = ("quiet", "middle_five")
 """How repetitions were condensed into one time: 10th percentile, or the paper's mean of the middle five."""
 
 MOST_PROCESSES = 1 << 16
-_OPTIONAL = ("elements_range", "widening", "data", "transfer")
+_OPTIONAL = ("elements_range", "widening", "data", "transfer", "load")
 
 Layout = tuple[int, int]
 """Nodes, GPUs per node."""
@@ -47,8 +48,9 @@ class RegressorEntry:
     `table_digest` is that of the workloads and times it was fitted on, `recipe_digest` that of everything else that
     decides the file: seed, code and libraries. `data` says in one line whose measurements these are, None where the
     bundle's are meant; `transfer` is None where they were made on the bundle's own device. `elements_range` is that of
-    an elementwise operator's number of elements, None for every other and where it is not recorded. What is None is no
-    field of manifest.json, except `extrapolation_error` and `interval_coverage`.
+    an elementwise operator's number of elements, None for every other and where it is not recorded. `load` is that of
+    the device while all of its rows were measured. What is None, and a load that is not stated, is no field of
+    manifest.json, except `extrapolation_error` and `interval_coverage`.
 
     Raises:
         DataError: a value is outside what is allowed, or differs from the operator table.
@@ -82,6 +84,7 @@ class RegressorEntry:
     widening: Widening | None = None
     data: str | None = None
     transfer: Transfer | None = None
+    load: Load = Load.NOT_STATED
 
     def __post_init__(self) -> None:
         where = f"regressor {self.operator} ({self.direction})"
@@ -215,6 +218,7 @@ class RegressorEntry:
         processes_per_node: int = 1,
         elements_range: tuple[float, float] | None = None,
         widening: Widening | None = None,
+        load: Load = Load.NOT_STATED,
     ) -> Self:
         """Entry for the ONNX file `model`; features, units, file name, digest and size follow by themselves.
 
@@ -252,6 +256,7 @@ class RegressorEntry:
             processes_per_node=processes_per_node,
             elements_range=elements_range,
             widening=widening,
+            load=load,
         )
 
     @property
@@ -272,6 +277,7 @@ class RegressorEntry:
         """Plain values, as they stand in manifest.json."""
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["direction"] = self.direction.value
+        values["load"] = self.load.value or None
         values["features"] = list(self.features)
         values["units"] = list(self.units)
         values["training_range"] = [list(pair) for pair in self.training_range]
@@ -334,7 +340,18 @@ class RegressorEntry:
             widening=Widening.from_dict(read.value("widening")) if "widening" in given else None,
             data=read.text("data") if "data" in given else None,
             transfer=Transfer.from_dict(read.value("transfer")) if "transfer" in given else None,
+            load=_load(read) if "load" in given else Load.NOT_STATED,
         )
+
+
+def _load(read: FieldReader) -> Load:
+    stated = [one for one in Load if one and one.value == read.text("load")]
+    if not stated:
+        raise DataError(
+            f"regressor {read.text('operator')} ({read.text('direction')}): load is {read.text('load')!r:.80}, "
+            f"expected {' or '.join(filter(None, Load))}"
+        )
+    return stated[0]
 
 
 def _interval(read: FieldReader) -> Interval:

@@ -17,6 +17,7 @@ from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.answers.fabric_notes import DevicesPerNodeWarning, devices_per_node_warnings
 from kernelcast.runtime.answers.predictor import MAX_REMEMBERED, Predictor
 from kernelcast.runtime.answers.sources import SubstituteWarning
+from kernelcast.runtime.answers.stack_load import stack_load_warning
 from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
 from kernelcast.runtime.bundle.calibration import TIMELINES, CalibrationUse
 from kernelcast.runtime.bundle.file import Bundle
@@ -278,6 +279,10 @@ class Estimator:
         crowded = concurrency_warning(self.bundle.manifest.compute, self._levels, processes)
         if crowded is not None:
             found[crowded] = frozenset(asked.answers) - collectives
+        entries = self.predictor.at(processes).bundle.entries
+        lasting = stack_load_warning(self.stack, asked.sources.values(), entries)
+        if lasting is not None:
+            found[lasting] = frozenset(asked.answers) - collectives
         for warning, questions in asked.concerned.items():
             # That a sum answers for its parts changes nothing unless they are split.
             is_part = isinstance(warning, SubstituteWarning) and warning.source.is_part

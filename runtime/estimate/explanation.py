@@ -101,6 +101,7 @@ class Explanation:
                 "interval_coverage": entry.interval_coverage,
                 "layouts": [list(layout) for layout in entry.layouts],
                 "processes_per_node": entry.processes_per_node,
+                "load": entry.load.value,
             },
         }
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.store.doubts import BURST
 from kernelcast.store.importers.aiconfigurator_tables import COMMON_COLUMNS, TABLES, LeftOut, Measured
 from kernelcast.store.importers.csv_table import CsvRow
 from kernelcast.store.importers.description import Description, device_named
@@ -35,7 +35,8 @@ class _Row:
     version: str
     measured: Measured
     time_us: float
-    power: str
+    power_w: float | None
+    power_limit_w: float | None
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -140,16 +141,14 @@ def _row(table: ParquetTable, cells: CsvRow) -> _Row:
         version=cells.text("version"),
         measured=measured,
         time_us=cells.positive("latency") * 1e3,
-        power=_power(cells),
+        power_w=_watts(cells, "power"),
+        power_limit_w=_watts(cells, "power_limit") if "power" in cells.cells else None,
     )
 
 
-def _power(cells: CsvRow) -> str:
-    """Mean power of the repetitions and its limit, where a row has them."""
-    if "power" not in cells.cells:
-        return ""
-    limit = f" of {cells.positive('power_limit'):g}" if "power_limit" in cells.cells else ""
-    return f", at {cells.positive('power'):.4g}{limit} W"
+def _watts(cells: CsvRow, name: str) -> float | None:
+    """To four digits; None where a row does not say."""
+    return float(f"{cells.positive(name):.4g}") if name in cells.cells else None
 
 
 def _version(text: str) -> tuple[tuple[int, int, str], ...]:
@@ -205,10 +204,17 @@ def _samples(table: ParquetTable, rows: Sequence[_Row], run_id: str, problems: P
                 one.vector,
                 run_id=run_id,
                 time_us=row.time_us,
-                statistic=f"mean of {one.repetitions}",
+                statistic=_statistic(row),
                 repetition_count=one.repetitions,
                 variant=one.variant,
-                flags=((BURST, one.burst + row.power),) if one.burst else (),
+                load=Load.BURST if one.burst else Load.NOT_STATED,
+                power_w=row.power_w,
             )
         except Malformed as error:
             problems.add(table.path, row.line, error)
+
+
+def _statistic(row: _Row) -> str:
+    """Of what the time is the mean."""
+    limit = "" if row.power_limit_w is None else f", power limit {row.power_limit_w:g} W"
+    return f"mean of {row.measured.burst or row.measured.repetitions}{limit}"

@@ -33,7 +33,7 @@ class LeftOut(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What a row measured. `burst` says how few repetitions there were; empty where there were many."""
+    """What a row measured. `burst` names the few repetitions of a burst; it is empty where there were many."""
 
     operator: str
     direction: Direction

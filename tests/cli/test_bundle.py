@@ -79,10 +79,10 @@ def test_info(small: Path, printed: Printed) -> None:
     heads, _, reduce, gelu = lines[-4:]
     assert heads.split()[:6] == ["operator", "direction", "rows", "algorithm", "form", "error"]
     assert " ".join(gelu.split()) == (
-        "gelu forward 120 linear time 1.2% 90.5% 100.0% 25.0% 0 kB b 1–4096, l 1–4096, width 1–4096"
+        "gelu forward 120 linear time 1.2% 90.5% 100.0% 25.0% 0 kB - b 1–4096, l 1–4096, width 1–4096"
     )
     assert " ".join(reduce.split()) == (
-        "all_reduce once 1 linear time 0.0% - ≤ 64.9% - 0 kB entries 1–8, nodes 1–8, gpus_per_node 1–8"
+        "all_reduce once 1 linear time 0.0% - ≤ 64.9% - 0 kB - entries 1–8, nodes 1–8, gpus_per_node 1–8"
     )
 
 

@@ -35,7 +35,8 @@ def test_a_plan_in_numbers(tmp_path: Path) -> None:
     assert [row.split()[:5] for row in rows] == [[name, "2", "2", "0", "2"] for name in TWO[3::-2]]
     assert total.split()[:5] == ["total", "4", "4", "0", "4"]
     assert re.fullmatch(
-        r"memory: [\d.]+ GiB; time estimated from probe kernels: [\d,]+ GFLOP/s, [\d,.]+ GB/s", last
+        r"load: burst; memory: [\d.]+ GiB; time estimated from probe kernels: [\d,]+ GFLOP/s, [\d,.]+ GB/s",
+        last,
     )
     assert not list(tmp_path.iterdir())
 

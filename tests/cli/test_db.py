@@ -151,7 +151,7 @@ def test_query(small: Path, capsys: Capture) -> None:
 def test_a_limit_is_named(small: Path, capsys: Capture, arguments: list[str]) -> None:
     verb, *rest = arguments
     error = run(capsys, verb, "small.db", *rest, "--max-size-gib", "0.0001", status=1)
-    assert "small.db: has 0.000285 GiB, the limit is 0.0001 GiB (--max-size-gib raises it)" in error
+    assert "small.db: has 0.000288 GiB, the limit is 0.0001 GiB (--max-size-gib raises it)" in error
 
 
 @pytest.mark.parametrize(

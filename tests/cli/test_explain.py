@@ -57,7 +57,8 @@ def test_explained(make_bundle: Make, model_file: Path, run: Predict) -> None:
     assert lines[at + 1] == "  time       10.0 µs, 4.7 µs to 21.4 µs (90 %)"
     assert lines[at + 2].startswith("  calls      12 per step, 120.0 µs, ")
     assert lines[at + 3] == "  regressor  linear, form time, 1 samples, error 0.0% in its range"
-    assert lines[at + 7 : at + 10] == [
+    assert lines[at + 4] == "  load       not stated"
+    assert lines[at + 8 : at + 11] == [
         "  m        rows             4             1  20  yes",
         "  k        columns in       8             1  20  yes",
         "  n        columns out     24             1  20  NO",

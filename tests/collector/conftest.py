@@ -67,7 +67,13 @@ def asked(plan: Plan) -> Callable[..., Point]:
 @pytest.fixture
 def quick() -> Effort:
     """Ten repetitions, hardly any warm-up."""
-    return Effort(warm_up_iterations=1, most_blocks=1, most_in_block=10)
+    return Effort(
+        warm_up_iterations=1,
+        most_blocks=1,
+        most_in_block=10,
+        settle_seconds=0.01,
+        block_settle_seconds=0.01,
+    )
 
 
 @pytest.fixture

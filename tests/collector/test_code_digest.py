@@ -19,7 +19,7 @@ def test_it_is_stable_and_covers_files_that_exist() -> None:
 # Imported where something is measured, without a say in what is timed.
 ELSEWHERE = {
     "communication/slurm_step.py", "communication/watchdog.py", "communication/world.py",
-    "machine/nvml.py", "machine/probe_cpu.py",
+    "machine/nvml.py", "machine/probe_cpu.py", "machine/sensors.py",
     "plans/plan_memory.py",
 }  # fmt: skip
 PROGRAM = """

@@ -15,6 +15,7 @@ from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.plans.plan import Plan, compute_points
 from kernelcast.collector.plans.plan_memory import memory_of_each_bytes, point_bytes
 from kernelcast.runtime import UsageError
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Sample, Status
 
@@ -135,6 +136,18 @@ def test_other_conditions_are_measured_on_their_own(
     assert len(samples(database)) == 4
     threads = {row.fingerprint.threads for row in database.hardware_list()}
     assert threads == ({1, 2} if "threads" in change else {1})
+
+
+def test_each_load_is_measured_on_its_own(database: Database, plan: Plan, quick: Effort) -> None:
+    options = {"operators": ("gelu",), "effort": quick, "device": "cpu"}
+    under = {"load": Load.SUSTAINED}
+    assert collect_compute(database, one_shape(plan), **options) == Collected(measured=1)  # type: ignore[arg-type]
+    for expected in (Collected(measured=1), Collected(already_there=1)):
+        assert collect_compute(database, one_shape(plan), **options, **under) == expected  # type: ignore[arg-type]
+    lasting = replace(one_shape(plan), load=Load.SUSTAINED)  # as a plan states it
+    assert collect_compute(database, lasting, **options) == Collected(already_there=1)  # type: ignore[arg-type]
+    assert collect_compute(database, lasting, **options, load=Load.BURST) == Collected(already_there=1)  # type: ignore[arg-type]
+    assert Counter(sample.load for sample in samples(database)) == {Load.BURST: 2, Load.SUSTAINED: 2}
 
 
 def raising(error: Exception) -> Builder:

@@ -41,7 +41,8 @@ def test_the_small_database_is_small_sound_and_anonymous() -> None:
 def test_every_question_has_an_answer_without_this_package(question: Question) -> None:
     plain = sqlite3.connect(f"{SMALL.as_uri()}?mode=ro", uri=True)
     plain.execute("PRAGMA trusted_schema = OFF")
-    assert plain.execute(question.sql).fetchall()
+    # Nothing in it was measured under sustained load (tests/store/test_loads.py asks of a database where it was).
+    assert plain.execute(question.sql).fetchall() or question.name == "sustained_slowdown"
     plain.close()
 
 

@@ -62,12 +62,12 @@ def test_several_layouts_need_no_note(make_table: Callable[..., Table]) -> None:
     assert notes_on(rows, [make_table("gelu", count=20)]) == ()
 
 
-def test_bursts_train_and_are_counted(database: Database, measure: Measure, tmp_path: Path) -> None:
+def test_differences_train_and_are_counted(database: Database, measure: Measure, tmp_path: Path) -> None:
     samples = measure(database, "gelu", Direction.FORWARD, 12)
-    burst = ("burst", "6 replays of a CUDA graph after 3 warm-ups")
-    database.add_samples([replace(sample, flags=(burst,)) for sample in samples])
+    flag = ("difference", "full less forward")
+    database.add_samples([replace(sample, flags=(flag,)) for sample in samples])
     trained = train_bundle(database, tmp_path / "one.kcast")
     assert not trained.skipped
     assert [note.text for note in trained.notes] == [
-        "12 of 24 samples are flagged burst (6 replays of a CUDA graph after 3 warm-ups)"
+        "12 of 24 samples are flagged difference (full less forward)"
     ]

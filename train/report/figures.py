@@ -108,6 +108,7 @@ class OperatorFigures:
             "rows": entry.rows,
             "error": entry.validation_error,
             "coverage": entry.interval_coverage,
+            "load": entry.load.value,
             "widening": entry.widening.to_dict() if entry.widening else None,
             "extrapolation_error": entry.extrapolation_error,
             "size_bytes": entry.size_bytes,
@@ -218,6 +219,7 @@ class TrainingFigures:
             "notes": [
                 {"operator": n.operator, "direction": n.direction.value, "text": n.text} for n in self.notes
             ],
+            "load_ratios": [one.to_dict() for one in self.trained.load_ratios],
             "rows": self.rows,
             "size_bytes": self.size_bytes,
             "mean_validation_error": self.mean_validation_error,

@@ -1,14 +1,16 @@
 """Answers are not faster than the hardware can be."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kernelcast.runtime.answers.asking_collectives import ask_all
 from kernelcast.runtime.answers.predictor import Predictor
-from kernelcast.runtime.bundle.file import read_bundle
+from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.hardware.sustained import sustained
 from kernelcast.runtime.operators import Direction
 
@@ -30,6 +32,15 @@ def test_a_product_takes_as_long_as_the_device_needs(make_bundle: Make) -> None:
     least_us = 3524.1 / sustained()["a100-sxm"].share
     assert answered(path, GEMM, (8192, 8192, 8192))[:2] == pytest.approx((least_us, least_us), rel=1e-4)
     assert answered(path, GEMM, (8, 8, 8))[0] == pytest.approx(7.0)
+
+
+def test_what_was_measured_under_sustained_load_is_held_to_the_peak_alone(
+    make_bundle: Make, tmp_path: Path
+) -> None:
+    bundle = read_bundle(make_bundle({"gemm": 7.0}, compute=(A100,), dtype="float16", name="a100.kcast"))
+    entries = tuple(replace(entry, load=Load.SUSTAINED) for entry in bundle.manifest.regressors)
+    write_bundle(tmp_path / "own.kcast", replace(bundle.manifest, regressors=entries), bundle.files)
+    assert answered(tmp_path / "own.kcast", GEMM, (8192, 8192, 8192))[0] == pytest.approx(3524.1, rel=1e-4)
 
 
 def test_in_float32_nothing_but_the_peak_is_known(make_bundle: Make) -> None:

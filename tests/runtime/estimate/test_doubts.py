@@ -14,6 +14,7 @@ from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.answers.concurrency import ConcurrencyWarning
 from kernelcast.runtime.answers.ranges import FeatureWarning, LayoutWarning
 from kernelcast.runtime.answers.sources import LeftOutWarning, Source, SubstituteWarning
+from kernelcast.runtime.answers.stack_load import StackLoadWarning
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE, MOST_LINES, grouped, warning_lines
 from kernelcast.runtime.operators import OPERATORS, Direction
 
@@ -53,6 +54,7 @@ WARNINGS: st.SearchStrategy[Warnings] = st.one_of(
         ),
     ),
     st.builds(LeftOutWarning, operators=st.sampled_from([("gradient_zero",), ("bias_add", "qkv_split")])),
+    st.builds(StackLoadWarning, stack=st.sampled_from(["ours", "theirs"])),
     st.builds(ConcurrencyWarning, asked=st.integers(3, 9), measured=st.just((1, 2))),
 )
 

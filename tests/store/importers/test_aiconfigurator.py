@@ -84,7 +84,7 @@ def test_workloads_by_hand(row: dict[str, Any], expected: tuple[object, ...], tm
     is_nccl = row["kernel_source"] == "NCCL"
     assert (batch.fabric is not None) == is_nccl
     assert batch.software.nccl == ("2.27.3" if is_nccl else "")
-    assert ("burst" in dict(sample.flags)) is not is_nccl
+    assert sample.load == ("" if is_nccl else "burst")
 
 
 def test_where_rows_come_from(tmp_path: Path) -> None:
@@ -108,9 +108,9 @@ def test_where_rows_come_from(tmp_path: Path) -> None:
 def test_power_is_kept_with_the_burst(tmp_path: Path) -> None:
     row = GEMM | {"power": 687.493, "power_limit": 700.0}
     [batch] = read_aiconfigurator([write(tmp_path / "a.parquet", row)], strict=True).batches
-    assert dict(batch.samples[0].flags) == {
-        "burst": "6 replays of a CUDA graph after 3 warm-ups, at 687.5 of 700 W"
-    }
+    [sample] = batch.samples
+    assert (sample.load, sample.power_w, sample.flags) == ("burst", 687.5, ())
+    assert sample.statistic == "mean of 6 replays of a CUDA graph after 3 warm-ups, power limit 700 W"
 
 
 def test_a_burst_is_stored_and_not_counted_as_doubtful(tmp_path: Path) -> None:

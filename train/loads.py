@@ -1,0 +1,108 @@
+"""Bursts and sustained load: which times an operator's regressor is fitted to, and how far both are apart.
+
+A step lasts, so times under sustained load are what it is added up of, wherever there are enough of them. Nothing is
+scaled from one to the other in silence: an operator of which only bursts were measured answers with them, and its entry
+says so.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from kernelcast.runtime.operators import Direction
+from kernelcast.train.dataset import Table, TableKey
+from kernelcast.train.notes import Note, constant_times
+from kernelcast.train.selection import FEWEST_ROWS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadRatio:
+    """Times under sustained load over those in bursts, on the `workloads` that were measured both ways.
+
+    `median`, and `low` and `high`, between which 80 % of the workloads are; 1.1 takes a tenth longer.
+    """
+
+    operator: str
+    direction: Direction
+    processes_per_node: int
+    workloads: int
+    median: float
+    low: float
+    high: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values."""
+        return asdict(self) | {"direction": self.direction.value}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ByLoad:
+    """One table per operator, direction and level, to be fitted; `bursts` are those beside sustained ones.
+
+    `ratios` compare both wherever both were measured, `notes` name sustained times that are too few to be fitted.
+    """
+
+    tables: tuple[Table, ...]
+    bursts: dict[TableKey, Table]
+    ratios: tuple[LoadRatio, ...]
+    notes: tuple[Note, ...]
+
+
+def by_load(tables: Iterable[Table]) -> ByLoad:
+    """Of each operator, direction and level the sustained times, else the bursts."""
+    bursts: dict[TableKey, Table] = {}
+    sustained: dict[TableKey, Table] = {}
+    for table in tables:
+        (sustained if table.load.is_sustained else bursts)[table.key] = table
+    notes = []
+    chosen = dict(bursts)
+    for key, table in sustained.items():
+        if key in bursts and (reason := _why_not(table)):
+            operator, direction, _ = key
+            text = f"{reason} under sustained load: times of bursts answer"
+            notes.append(Note(operator=operator, direction=direction, text=text))
+        else:
+            chosen[key] = table
+    return ByLoad(
+        tables=tuple(chosen[key] for key in sorted(chosen)),
+        bursts={key: table for key, table in bursts.items() if chosen[key] is not table},
+        ratios=tuple(load_ratios(bursts.values(), sustained)),
+        notes=tuple(notes),
+    )
+
+
+def load_ratios(bursts: Iterable[Table], sustained: dict[TableKey, Table]) -> Sequence[LoadRatio]:
+    """A ratio for every table of bursts with at least one workload that was measured under sustained load too."""
+    found = []
+    for burst in bursts:
+        if burst.key not in sustained:
+            continue
+        there = _times_us(sustained[burst.key])
+        ratios = [there[vector] / time_us for vector, time_us in _times_us(burst).items() if vector in there]
+        if ratios:
+            low, median, high = map(float, np.quantile(ratios, [0.1, 0.5, 0.9]))
+            operator, direction, processes = burst.key
+            found.append(
+                LoadRatio(
+                    operator=operator,
+                    direction=direction,
+                    processes_per_node=processes,
+                    workloads=len(ratios),
+                    median=median,
+                    low=low,
+                    high=high,
+                )
+            )
+    return found
+
+
+def _why_not(table: Table) -> str:
+    if len(table) < FEWEST_ROWS:
+        return f"{len(table)} distinct workloads, expected {FEWEST_ROWS} or more,"
+    return constant_times(table)
+
+
+def _times_us(table: Table) -> dict[tuple[float, ...], float]:
+    return dict(zip(map(tuple, table.workloads.tolist()), table.times_us.tolist(), strict=True))
