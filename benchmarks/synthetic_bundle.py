@@ -75,7 +75,7 @@ def _model(operator: Operator, direction: Direction, trees: int, random: np.rand
         helper.make_node("MatMul", ["logs", "exponents"], ["powers"]),
         helper.make_node("Add", ["powers", "rates"], ["scaled"]),
         helper.make_node("Exp", ["scaled"], ["terms"]),
-        helper.make_node("ReduceSum", ["terms", "columns"], ["base"], keepdims=1),
+        helper.make_node("MatMul", ["terms", "ones"], ["base"]),
         helper.make_node("Log", ["base"], ["log_base"]),
         helper.make_node(
             "TreeEnsembleRegressor",
@@ -103,7 +103,7 @@ def _model(operator: Operator, direction: Direction, trees: int, random: np.rand
             for name, value, kind in (
                 ("exponents", exponents, np.float32),
                 ("rates", rates, np.float32),
-                ("columns", [1], np.int64),
+                ("ones", [[1.0]] * len(rates), np.float32),
                 ("one", [1.0], np.float32),
                 ("low", [1 / 1.1], np.float32),
                 ("high", [1.1], np.float32),

@@ -1,6 +1,5 @@
 """`kernelcast bundle`: info, verify and sign; diff is in a file of its own."""
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError, one_line
+from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.operators import role_name
 
 FORMAT = "kernelcast.bundle_info/1"
@@ -51,7 +51,7 @@ def info(path: Path, as_json: bool) -> None:
     """
     read = read_bundle(path)
     if as_json:
-        click.echo(json.dumps(_document(read), indent=2))
+        click.echo(json_text(_document(read), indent=2))
         return
     manifest = read.manifest
     size_bytes = sum(entry.size_bytes for entry in manifest.regressors)
@@ -194,7 +194,7 @@ def verify(path: Path, allowed_signers: Path | None, signer: str, as_json: bool)
             "signer": verified.signer if verified else None,
             "key": verified.key if verified else None,
         }
-        click.echo(json.dumps(document, indent=2))
+        click.echo(json_text(document, indent=2))
         return
     name = one_line(str(path))
     click.echo(

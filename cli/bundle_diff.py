@@ -1,6 +1,5 @@
 """`kernelcast bundle diff`."""
 
-import json
 from pathlib import Path
 
 import click
@@ -10,6 +9,7 @@ from kernelcast.cli.tables import text_table
 from kernelcast.runtime.bundle.difference import BundleDifference, RegressorChange, compare_bundles
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.errors import one_line
+from kernelcast.runtime.json_text import json_text
 
 FORMAT = "kernelcast.bundle_difference/1"
 
@@ -31,7 +31,7 @@ def diff(a: Path, b: Path, exit_code: bool, as_json: bool) -> int:
     difference = compare_bundles(read_bundle(a), read_bundle(b))
     if as_json:
         document = {"format": FORMAT, "a": str(a), "b": str(b), **difference.to_dict()}
-        click.echo(json.dumps(document, indent=2))
+        click.echo(json_text(document, indent=2))
     elif difference.same_bytes:
         click.echo("same bytes")
     else:

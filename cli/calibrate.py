@@ -1,6 +1,5 @@
 """`kernelcast calibrate`: a bundle corrected by a few measured steps."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, one_line
 from kernelcast.runtime.estimate.doubts import grouped
+from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.validate.calibration import PredictedStep, left_out_errors, predicted_steps, write_calibrated
 from kernelcast.validate.calibration import calibrate as fit_calibration
@@ -83,7 +83,7 @@ def calibrate(
     digest = write_calibrated(output, bundle, found) if write and output is not None else None
     if as_json:
         click.echo(
-            json.dumps(_document(bundle, steps, found, others, output if write else None, digest), indent=2)
+            json_text(_document(bundle, steps, found, others, output if write else None, digest), indent=2)
         )
     else:
         click.echo(_render(bundle, steps, found, others))

@@ -1,6 +1,5 @@
 """`kernelcast collect plan`: what a plan would measure, before anything runs."""
 
-import json
 from pathlib import Path
 
 import click
@@ -21,6 +20,7 @@ from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.json_text import json_text
 
 _NUMBERS = ("points", "fitting", "measured", "to_measure")
 
@@ -96,7 +96,7 @@ def plan(
     )
     document = found.to_dict()
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        click.echo(json_text(document, indent=2))
         return
     rows = [
         (row.operator, row.role, *(f"{getattr(row, name):,}" for name in _NUMBERS), _span(row.seconds))

@@ -1,6 +1,5 @@
 """`kernelcast db`: info, check and merge; diff, export, query and serve are in files of their own."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from kernelcast.cli.db_query import query
 from kernelcast.cli.db_serve import serve
 from kernelcast.cli.options import database_argument, json_option, max_size_option
 from kernelcast.cli.tables import text_table
+from kernelcast.runtime.json_text import json_text
 from kernelcast.store import (
     Database,
     FabricRow,
@@ -79,7 +79,7 @@ def info(database_path: Path, as_json: bool, max_size_bytes: int) -> None:
                 for kind, rows in kinds.items()
             },
         }
-        click.echo(json.dumps(document, indent=2))
+        click.echo(json_text(document, indent=2))
         return
     size = database_path.stat().st_size
     click.echo(f"{database_path}: kernelcast database, schema version {SCHEMA_VERSION}, {size / 1e6:,.1f} MB")
@@ -118,7 +118,7 @@ def check(database_path: Path, as_json: bool, max_size_bytes: int) -> int:
             "findings": findings,
             "doubtful": [one.to_dict() for one in doubtful],
         }
-        click.echo(json.dumps(document, indent=2))
+        click.echo(json_text(document, indent=2))
         return 1 if findings else 0
     for finding in findings:
         click.echo(f"{database_path}: {finding}")

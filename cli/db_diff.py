@@ -1,6 +1,5 @@
 """`kernelcast db diff`."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,7 @@ import click
 
 from kernelcast.cli.options import json_option, max_size_option
 from kernelcast.cli.tables import text_table
+from kernelcast.runtime.json_text import json_text
 from kernelcast.store.difference import Difference, FieldDifference, NewFingerprint, Stale, diff_databases
 
 FORMAT = "kernelcast.difference/1"
@@ -29,7 +29,7 @@ def diff(a: Path, b: Path, as_json: bool, max_size_bytes: int) -> None:
     """
     difference = diff_databases(a, b, max_size_bytes=max_size_bytes)
     if as_json:
-        click.echo(json.dumps({"format": FORMAT, **asdict(difference)}, indent=2))
+        click.echo(json_text({"format": FORMAT, **asdict(difference)}, indent=2))
     elif difference.is_same_content:
         click.echo("same content")
     else:

@@ -1,15 +1,15 @@
 """`kernelcast db query`."""
 
 import csv
-import json
 import sys
 from pathlib import Path
 
 import click
 
 from kernelcast.cli.options import database_argument, max_size_option
-from kernelcast.cli.tables import text_table
-from kernelcast.store.querying import Answer, answer
+from kernelcast.cli.tables import table_lines
+from kernelcast.runtime.json_text import json_text
+from kernelcast.store.querying import DEFAULT_TIME_LIMIT_S, Answer, answer
 
 
 @click.command()
@@ -23,8 +23,17 @@ from kernelcast.store.querying import Answer, answer
     show_default=True,
     help="How the answer is printed.",
 )
+@click.option(
+    "--time-limit",
+    "time_limit_s",
+    type=click.FloatRange(min=0, min_open=True),
+    default=DEFAULT_TIME_LIMIT_S,
+    show_default=True,
+    metavar="SECONDS",
+    help="End a query that computes for longer.",
+)
 @max_size_option
-def query(database_path: Path, sql: str, form: str, max_size_bytes: int) -> None:
+def query(database_path: Path, sql: str, form: str, time_limit_s: float, max_size_bytes: int) -> None:
     """Ask a question in SQL. The database is only read; anything else is refused.
 
     schema.sql lists tables and views, docs/sql.md frequent questions.
@@ -33,13 +42,14 @@ def query(database_path: Path, sql: str, form: str, max_size_bytes: int) -> None
     kernelcast db query bench.db "SELECT operator, roles, direction, samples FROM coverage"
     kernelcast db query bench.db "SELECT * FROM operator_time" --format csv > times.csv
     """
-    with answer(database_path, sql, max_size_bytes=max_size_bytes) as found:
+    with answer(database_path, sql, max_size_bytes=max_size_bytes, time_limit_s=time_limit_s) as found:
         {"table": _table, "csv": _csv, "json": _json}[form](found)
 
 
 def _table(found: Answer) -> None:
-    rows = [["" if value is None else _shown(value) for value in row] for row in found.rows]
-    click.echo(text_table(found.columns, rows))
+    rows = (["" if value is None else _shown(value) for value in row] for row in found.rows)
+    for line in table_lines(found.columns, rows):
+        click.echo(line)
 
 
 def _shown(value: object) -> str:
@@ -53,11 +63,11 @@ def _csv(found: Answer) -> None:
 
 
 def _json(found: Answer) -> None:
-    """One object per row, in a list, written as it is read."""
+    """One object per row, in a list, written as it is read; JSON has no infinity, which SQL computes as 9e999."""
     click.echo("[", nl=False)
     for index, row in enumerate(found.rows):
         values = dict(zip(found.columns, map(_plain, row), strict=True))
-        click.echo((",\n " if index else "\n ") + json.dumps(values, ensure_ascii=False), nl=False)
+        click.echo((",\n " if index else "\n ") + json_text(values, is_ascii=False), nl=False)
     click.echo("\n]")
 
 

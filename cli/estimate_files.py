@@ -25,7 +25,7 @@ class EstimateFiles:
         ]
         if not asked:
             return
-        from kernelcast.runtime.views.output_file import check_target
+        from kernelcast.runtime.output_file import check_target
 
         for option, path in asked:
             check_target(path, option)

@@ -9,7 +9,7 @@ from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.hardware.fabric import BETWEEN_KINDS, INSIDE_KINDS, TOPOLOGIES
 from kernelcast.runtime.hardware.fabric_file import fabric_from_values, fabric_toml
-from kernelcast.runtime.views.output_file import check_target, write_pieces
+from kernelcast.runtime.output_file import check_target, write_pieces
 
 
 @click.command(short_help="Describe a fabric in a small TOML file.")

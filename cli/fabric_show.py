@@ -1,6 +1,5 @@
 """`kernelcast fabric list` and `kernelcast fabric show`."""
 
-import json
 import re
 from typing import Any
 
@@ -23,6 +22,7 @@ from kernelcast.runtime.hardware.fabric_file import (
     read_fabric,
     shipped_fabrics,
 )
+from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.operators import OPERATORS
 
 FORMAT = "kernelcast.fabric/1"
@@ -41,7 +41,7 @@ def list_(as_json: bool) -> None:
     """
     found = [fabric_named(name) for name in shipped_fabrics()]
     if as_json:
-        click.echo(json.dumps([fabric_values(one) for one in found], indent=2))
+        click.echo(json_text([fabric_values(one) for one in found], indent=2))
         return
     rows = [(one.name, str(one.devices_per_node), *_levels(one)) for one in found]
     click.echo(text_table(("name", "devices per node", "inside", "between"), rows))
@@ -78,7 +78,7 @@ def show(name: str, operators: tuple[str, ...], layouts: str, sizes: str, as_jso
     wanted = operators or _OPERATORS
     rows = [_row(one, setting, size) for one in wanted for setting in asked for size in messages]
     if as_json:
-        click.echo(json.dumps({"format": FORMAT, "fabric": fabric_values(fabric), "times": rows}, indent=2))
+        click.echo(json_text({"format": FORMAT, "fabric": fabric_values(fabric), "times": rows}, indent=2))
         return
     click.echo(fabric_toml(fabric))
     table = [

@@ -1,6 +1,5 @@
 """`kernelcast hardware`: what ships for whom, and how each operator of it is known."""
 
-import json
 from dataclasses import asdict, dataclass
 from math import exp
 from typing import Any
@@ -17,6 +16,7 @@ from kernelcast.runtime.catalogue.hardware import Hardware, all_hardware, hardwa
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.devices import Device, device
 from kernelcast.runtime.hardware.sustained import sustained_flops_per_s, sustained_origin
+from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.views.formatting import amount, gibibytes, percent
 from kernelcast.validate.steps import ScoredFile, score_steps, shipped_runs
@@ -125,7 +125,7 @@ def hardware(name: str | None, output: str | None, as_json: bool) -> None:
         scored = [{"site": one.file.site, "fabric": one.fabric, **asdict(one.scores[-1])} for one in steps]
         operators = [one.to_dict() for one in known]
         document = {"format": FORMAT, **_values(found), "steps": scored, "operators": operators}
-        click.echo(json.dumps(document, indent=2))
+        click.echo(json_text(document, indent=2))
         return
     for label, text in (*_lines(found), *(("steps", _score(one)) for one in steps)):
         click.echo(f"{label:9} {text}")
@@ -154,7 +154,7 @@ def hardware(name: str | None, output: str | None, as_json: bool) -> None:
 def _list(as_json: bool) -> None:
     if as_json:
         listed = [_values(one) for one in all_hardware().values()]
-        click.echo(json.dumps({"format": FORMAT, "hardware": listed}, indent=2))
+        click.echo(json_text({"format": FORMAT, "hardware": listed}, indent=2))
         return
     rows = [
         (

@@ -1,6 +1,5 @@
 """`kernelcast import`: a command per format of docs/importing.md."""
 
-import json
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +9,7 @@ import click
 
 from kernelcast.cli.options import database_option
 from kernelcast.cli.tables import text_table
+from kernelcast.runtime.json_text import json_text
 from kernelcast.store import Database
 from kernelcast.store.doubts import doubts_text
 from kernelcast.store.importers import (
@@ -226,7 +226,7 @@ def _store(parsed: Parsed, options: dict[str, Any]) -> None:
         imported = store_parsed(database, parsed)
     counts = _counts(parsed)
     if options["as_json"]:
-        click.echo(json.dumps(_document(parsed, imported, counts), indent=2))
+        click.echo(json_text(_document(parsed, imported, counts), indent=2))
         return
     rows = [(*key, f"{count:,}") for key, count in counts.items()]
     click.echo(text_table((*_COUNTED, "samples"), rows))

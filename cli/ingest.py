@@ -1,6 +1,5 @@
 """`kernelcast ingest`: traces of real runs into a database."""
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +9,7 @@ import click
 from kernelcast.cli.options import database_option, size_gib
 from kernelcast.cli.tables import text_table
 from kernelcast.collector.ingest import Ingested, ingest_traces, operator_counts
+from kernelcast.runtime.json_text import json_text
 
 FORMAT = "kernelcast.ingested/1"
 _MOST_SHOWN = 10
@@ -60,7 +60,7 @@ def ingest(
         is_partial=partial,
     )
     if as_json:
-        click.echo(json.dumps(_document(done), indent=2))
+        click.echo(json_text(_document(done), indent=2))
         return
     new = [one for one in done if one.is_new]
     if new:

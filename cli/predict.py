@@ -1,6 +1,5 @@
 """`kernelcast predict`: the time of a training step from a bundle, a model and a layout."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +35,7 @@ from kernelcast.runtime.estimate.stated_software import other_software, software
 from kernelcast.runtime.intent.answer import answer
 from kernelcast.runtime.intent.comparison import compare
 from kernelcast.runtime.intent.open_request import read_open_request
+from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import REQUEST
 from kernelcast.runtime.stack import find_stack
 
@@ -127,7 +127,7 @@ def predict(
             for name in names
         }
         comparison = compare(requests, wish)
-        click.echo(json.dumps(comparison.to_dict(), indent=2) if as_json else render_comparison(comparison))
+        click.echo(json_text(comparison.to_dict(), indent=2) if as_json else render_comparison(comparison))
         return
     [(name, estimator)] = estimators.items()
     found = answer(estimator, wish, given, model=model, fabric=fabric, price_per_gpu_hour=wish.price(name))
@@ -147,7 +147,7 @@ def predict(
             values["other_software"] = list(others)
         if explained is not None:
             values["explanations"] = [explanation.to_dict() for explanation in explanations]
-        click.echo(json.dumps(values, indent=2))
+        click.echo(json_text(values, indent=2))
     elif explained is not None:
         click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
     else:

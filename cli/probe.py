@@ -1,6 +1,5 @@
 """`kernelcast probe`."""
 
-import json
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +10,7 @@ from kernelcast.collector.machine.peaks import measure_peaks
 from kernelcast.collector.machine.probe import probe as probe_machine
 from kernelcast.collector.machine.probe import resolve_device
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
+from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.views.formatting import amount
 
 FORMAT = "kernelcast.fingerprints/1"
@@ -42,7 +42,7 @@ def probe(device: str, threads: int, as_json: bool) -> None:
             name: {"digest": part.digest, "description": part.description, "fields": part.to_dict()}
             for name, part in parts.items()
         }
-        click.echo(json.dumps({"format": FORMAT, **document, "peaks": asdict(peaks)}, indent=2))
+        click.echo(json_text({"format": FORMAT, **document, "peaks": asdict(peaks)}, indent=2))
         return
     for name, part in parts.items():
         click.echo(f"{name:9} {part.digest}  {part.description}")

@@ -1,6 +1,5 @@
 """`kernelcast search`: the fastest layouts of a model on a number of devices."""
 
-import json
 import time
 from contextlib import ExitStack
 from typing import Any
@@ -25,6 +24,7 @@ from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE, warning_lines
 from kernelcast.runtime.estimate.training import training
+from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import DEGREES, REQUEST, SEARCH, SHARED, TOKENS, option_name
 from kernelcast.runtime.request.kinds import with_unit
 from kernelcast.runtime.request.models import load_model
@@ -117,7 +117,7 @@ def search_(
         else:
             result = _on_dask(scheduler, estimator, question, report)
     if as_json:
-        click.echo(json.dumps(result.to_dict(tokens=tokens), indent=2))
+        click.echo(json_text(result.to_dict(tokens=tokens), indent=2))
     if result.best is None:
         raise DataError(result.why_nothing())
     if framework is not None:

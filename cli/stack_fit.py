@@ -1,6 +1,5 @@
 """`kernelcast stack fit`."""
 
-import json
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,7 +8,9 @@ import click
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.stack_list import factor_texts
 from kernelcast.cli.tables import text_table
-from kernelcast.runtime.errors import DataError, UsageError, one_line, shown, shown_path
+from kernelcast.runtime.errors import UsageError, one_line, shown
+from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.kinds import read_decimal
 from kernelcast.runtime.stack import NAMES, stack_toml
@@ -71,12 +72,9 @@ def fit(
         fabric=fabric,
     )
     if output is not None:
-        try:
-            output.write_text(stack_toml(found.stack), encoding="utf-8")
-        except OSError as error:
-            raise DataError(f"{shown_path(output)}: cannot be written ({error.strerror})") from error
+        write_pieces(output, [stack_toml(found.stack)])
     if as_json:
-        click.echo(json.dumps(_document(found), indent=2))
+        click.echo(json_text(_document(found), indent=2))
         return
     click.echo(_shown(found))
     if output is not None:

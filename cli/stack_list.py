@@ -1,6 +1,5 @@
 """`kernelcast stack list`."""
 
-import json
 import math
 from dataclasses import asdict
 
@@ -8,6 +7,7 @@ import click
 
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
+from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.stack import NAMES, Stack, shipped_stacks, stack_named
 
 _NORMAL_95 = 1.6448536269514722
@@ -23,7 +23,7 @@ def list_(as_json: bool) -> None:
     """
     found = [stack_named(name) for name in shipped_stacks()]
     if as_json:
-        click.echo(json.dumps([asdict(one) for one in found], indent=2))
+        click.echo(json_text([asdict(one) for one in found], indent=2))
         return
     heads = (
         "name",

@@ -2,9 +2,11 @@
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 
 _GAP = "  "
+_ROWS_FOR_WIDTHS = 1_000
 
 
 def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
@@ -12,11 +14,23 @@ def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, indent:
 
     Returns lines joined by newlines, without trailing spaces; headers alone when there are no rows.
     """
-    widths = [max(map(len, column)) for column in zip(headers, *rows, strict=True)]
-    right = [bool(rows) and all(map(_is_numeric, column)) for column in zip(*rows, strict=True)]
+    return "\n".join(_lines(headers, rows, (), indent))
+
+
+def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+    """The lines of a table of any length, as its rows come; the first thousand decide how wide columns are."""
+    rest = iter(rows)
+    yield from _lines(headers, list(islice(rest, _ROWS_FOR_WIDTHS)), rest, "")
+
+
+def _lines(
+    headers: Sequence[str], first: Sequence[Sequence[str]], rest: Iterable[Sequence[str]], indent: str
+) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(headers, *first, strict=True)]
+    right = [bool(first) and all(map(_is_numeric, column)) for column in zip(*first, strict=True)]
     right += [False] * (len(headers) - len(right))
-    lines = [headers, ["-" * width for width in widths], *rows]
-    return "\n".join(_line(line, widths, right, indent) for line in lines)
+    for line in chain([headers, ["-" * width for width in widths]], first, rest):
+        yield _line(line, widths, right, indent)
 
 
 def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], indent: str) -> str:

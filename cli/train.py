@@ -1,6 +1,5 @@
 """`kernelcast train`."""
 
-import json
 import math
 from collections.abc import Callable
 from itertools import groupby
@@ -14,6 +13,7 @@ from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.widening import HeldOut
+from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.views.formatting import amount, percent
 from kernelcast.store.doubts import doubts_text
 from kernelcast.train.dataset import STATISTICS
@@ -126,7 +126,7 @@ def train(
     found = figures(trained, reference)
     page = write(found) if write else None
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        click.echo(json_text(found.to_dict(), indent=2))
         return
     _show(found)
     if reference and all(

@@ -1,12 +1,12 @@
 """`kernelcast validate fabrics`."""
 
-import json
 from pathlib import Path
 
 import click
 
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import seconds, text_table
+from kernelcast.runtime.json_text import json_text
 from kernelcast.validate.fabrics import (
     MOST_ACROSS,
     MOST_DESCRIBED,
@@ -30,7 +30,7 @@ def fabrics(directory: Path, as_json: bool) -> None:
     """
     found = validate_fabrics(directory)
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        click.echo(json_text(found.to_dict(), indent=2))
     else:
         _show(found)
     if not found.holds:

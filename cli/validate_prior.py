@@ -1,6 +1,5 @@
 """`kernelcast validate prior`."""
 
-import json
 from pathlib import Path
 
 import click
@@ -10,6 +9,7 @@ from kernelcast.cli.prior import read_prior
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.views.formatting import percent
 from kernelcast.store import Database
 from kernelcast.validate.prior import PriorValidation, validate_prior
@@ -80,7 +80,7 @@ def prior(
             bundle, database, points=points, without=without, draws=draws, on_progress=report
         )
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        click.echo(json_text(found.to_dict(), indent=2))
         return
     _show(found)
 

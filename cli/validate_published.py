@@ -1,6 +1,5 @@
 """`kernelcast validate published`."""
 
-import json
 from pathlib import Path
 
 import click
@@ -11,6 +10,7 @@ from kernelcast.cli.tables import seconds, text_table
 from kernelcast.cli.train import show_doubts
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.estimate.doubts import warning_lines
+from kernelcast.runtime.json_text import json_text
 from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED
 from kernelcast.validate.comparison import ComparedRun
 from kernelcast.validate.published import Published, published_runs, validate_published
@@ -99,7 +99,7 @@ def published(
             on_imply=on_imply,
         )
     if as_json:
-        click.echo(json.dumps(found.to_dict(), indent=2))
+        click.echo(json_text(found.to_dict(), indent=2))
         return
     _show(found)
 

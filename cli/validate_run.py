@@ -1,6 +1,5 @@
 """`kernelcast validate run`: trains on this machine and compares with a bundle's predictions."""
 
-import json
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from kernelcast.collector.machine.probe import probe, resolve_device
 from kernelcast.collector.machine.probe_cpu import available_cores
 from kernelcast.runtime import Estimator
 from kernelcast.runtime.estimate.doubts import warning_lines
+from kernelcast.runtime.json_text import json_text
 from kernelcast.store import Database
 from kernelcast.validate.run import RunOptions, predict_jobs, validate_run
 from kernelcast.validate.run_config import RunConfig
@@ -119,7 +119,7 @@ def run(
             database, config, estimator, keys_of, options, lambda p: report(p.done, p.total, p.label)
         )
     if as_json:
-        click.echo(json.dumps(result.to_dict(), indent=2))
+        click.echo(json_text(result.to_dict(), indent=2))
         return
     for job in result.jobs:
         _show_components(job)

@@ -1,6 +1,5 @@
 """`kernelcast validate steps`."""
 
-import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.tables import seconds, text_table
 from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, TimelineKind, unknown_field
 from kernelcast.runtime.stack import find_stack
 from kernelcast.validate.effects import Option, option_effects, to_dict
@@ -81,7 +81,7 @@ def steps(
         if given or fabric or stack or changes or each:
             raise UsageError("--effects is given with another option, expected only runs files and --json")
         options = option_effects(paths)
-        click.echo(json.dumps(to_dict(options), indent=2) if as_json else _effects(options))
+        click.echo(json_text(to_dict(options), indent=2) if as_json else _effects(options))
         return
     found = score_steps(
         paths or known_runs(),
@@ -95,7 +95,7 @@ def steps(
     if picture is not None:
         _draw(picture, document)
     if as_json:
-        click.echo(json.dumps(document, indent=2))
+        click.echo(json_text(document, indent=2))
     else:
         click.echo("\n\n".join(shown_file(one, each) for one in found))
     if all(step.estimate is None for one in found for step in one.steps):

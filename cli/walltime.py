@@ -1,6 +1,5 @@
 """`kernelcast walltime`: how long a job takes, in the words of a person or of a scheduler."""
 
-import json
 import os
 import sys
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from kernelcast.cli.options import field_options, no_calibration_option
 from kernelcast.cli.tables import seconds_precisely, text_table
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.errors import one_line, shown
+from kernelcast.runtime.json_text import json_text
 from kernelcast.walltime import (
     Answer,
     Job,
@@ -21,7 +21,7 @@ from kernelcast.walltime import (
     find_job,
     format_slurm,
     format_time,
-    read_duration,
+    read_time_limit,
     script_job,
     slurm_allocation,
     slurm_environment,
@@ -50,9 +50,9 @@ def _slurm_options(
 def _asked(_context: click.Context, _parameter: click.Parameter, value: str | None) -> float | None:
     if value is None:
         return None
-    asked_s = read_duration(value)
+    asked_s = read_time_limit(value)
     if asked_s is None:
-        raise UsageError(f"--asked is {shown(value)}, expected a time such as 00:30:00 or 1-12:00:00")
+        raise UsageError(f"--asked is {shown(value)}, expected a time limit such as 00:30:00 or 1-12:00:00")
     return asked_s
 
 
@@ -225,5 +225,5 @@ _RENDERERS: dict[str, Callable[[Answer], str]] = {
     "table": render,
     "slurm": lambda found: format_slurm(found.walltime.walltime_s),
     "seconds": lambda found: str(whole_seconds(found.walltime.walltime_s)),
-    "json": lambda found: json.dumps(found.to_dict(), indent=2),
+    "json": lambda found: json_text(found.to_dict(), indent=2),
 }

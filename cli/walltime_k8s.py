@@ -11,7 +11,8 @@ import click
 from kernelcast.cli.manifest import MAX_BYTES, Edit, edited, read_manifests
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.errors import one_line
-from kernelcast.runtime.views.output_file import check_target, write_pieces
+from kernelcast.runtime.output_file import check_target, write_pieces
+from kernelcast.runtime.small_file import open_regular
 from kernelcast.walltime import Answer, KubernetesJob, annotated_job, answer, format_time, whole_seconds
 from kernelcast.walltime.kubernetes import MAX_S
 
@@ -129,7 +130,7 @@ def _read(source: str) -> tuple[str, Path]:
             path = Path(source)
             if path.exists() and not path.is_file():
                 raise DataError(f"manifest {source}: not a regular file")
-            with path.open("rb") as stream:
+            with open_regular(path) as stream:
                 content, folder = stream.read(MAX_BYTES + 1), path.absolute().parent
     except OSError as error:
         raise DataError(f"manifest {source}: cannot be read ({error.strerror})") from error

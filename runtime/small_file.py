@@ -1,18 +1,51 @@
-"""Files that somebody wrote and that are small: read whole, never more than they may have."""
+"""Files that somebody wrote: regular ones only, since a pipe would be waited for; small ones are read whole."""
 
+import os
+import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from kernelcast.runtime.errors import DataError
+
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
+
+
+class NotRegular(OSError):
+    """A pipe, a device, a socket or a folder in place of a file; `strerror` says which."""
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a regular file for reading, without waiting for the other end of a pipe.
+
+    Raises:
+        NotRegular: it is no regular file.
+        OSError: it is missing or cannot be opened.
+        ValueError: the path has a null byte.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        kind = _KINDS.get(stat.S_IFMT(mode), "something else")
+        raise NotRegular(0, f"is {kind}, expected a regular file", os.fspath(path))
+    os.set_blocking(descriptor, True)
+    return os.fdopen(descriptor, "rb")
 
 
 def read_small_file(path: Path, *, where: str, most_bytes: int) -> bytes:
     """The content of a file; errors begin with `where`.
 
     Raises:
-        DataError: it is missing, cannot be read, or is larger than `most_bytes`.
+        DataError: it is missing, is no regular file, cannot be read, or is larger than `most_bytes`.
     """
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             content = stream.read(most_bytes + 1)
     except FileNotFoundError as error:
         raise DataError(f"{where}: no such file") from error

@@ -18,9 +18,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from kernelcast.runtime.errors import KernelcastError, UsageError, one_line, shown
+from kernelcast.runtime.estimate.estimator import TooManyChunks
 from kernelcast.serve.bodies import BodyError, json_object
-from kernelcast.serve.content import content_of
+from kernelcast.serve.content import TooLarge, content_of
 from kernelcast.serve.limits import Limits
+from kernelcast.serve.lingering import Lingering
 from kernelcast.serve.measured import CLIENT_GONE, Measured
 from kernelcast.serve.metrics import Metrics
 from kernelcast.serve.openapi import document
@@ -29,20 +31,33 @@ from kernelcast.serve.predicting import predict
 from kernelcast.serve.remembered import Remembered
 from kernelcast.serve.responses import JSON, TEXT, json_bytes, json_error, media_type, text_bytes, text_error
 from kernelcast.serve.searching import search_layouts
+from kernelcast.serve.this_machine import OfThisMachine
+from kernelcast.serve.unread import Unread
 from kernelcast.serve.walltimes import for_slurm, walltime
 from kernelcast.serve.warm import Warm
 from kernelcast.walltime.batch_script import decoded
 
-_SEARCHES_WAITING = 4
+_LARGE_WAITING = 4
 _TEXT_PARAMETERS = ("asked", "slurm")
 _MOST_PARAMETERS = 32
+_RETRY = {"retry-after": "1"}
+
+Work = Callable[[Warm], bytes]
+"""Computes an answer; may raise TooManyChunks before that."""
 
 
 class Application:
     """All that answers: the warm bundle, pools and figures. `asgi` is what a server runs."""
 
     def __init__(
-        self, path: Path, warm: Warm, limits: Limits, *, environment: Mapping[str, str], can_reload: bool
+        self,
+        path: Path,
+        warm: Warm,
+        limits: Limits,
+        *,
+        environment: Mapping[str, str],
+        can_reload: bool,
+        is_local: bool = False,
     ) -> None:
         self.warm, self.limits = warm, limits
         self._remembered = Remembered()
@@ -61,7 +76,8 @@ class Application:
             )
             for name, workers, waiting in (
                 ("answer", limits.workers, limits.waiting),
-                ("search", 1, _SEARCHES_WAITING),
+                ("large", 1, _LARGE_WAITING),
+                ("search", 1, _LARGE_WAITING),
             )
         }
         self._can_reload = can_reload
@@ -76,11 +92,11 @@ class Application:
         if can_reload:
             routes.append(Route("/reload", self._reload, methods=["POST"]))
         handlers: dict[Any, Any] = {HTTPException: _refused, ClientDisconnect: _gone, Exception: _failed}
-        self.asgi: ASGIApp = Measured(
-            Starlette(routes=routes, exception_handlers=handlers),
-            self.metrics,
-            {route.path for route in routes},
-        )
+        routed: ASGIApp = Starlette(routes=routes, exception_handlers=handlers)
+        if is_local:
+            routed = OfThisMachine(routed)
+        self.asgi: ASGIApp = Measured(routed, self.metrics, {route.path for route in routes})
+        self._unread = Unread(limits.answer_bytes)
 
     async def reload(self) -> None:
         """Reload bundle and site; requests in progress keep the old ones.
@@ -112,13 +128,13 @@ class Application:
     async def _predict(self, request: Request) -> Response:
         content, warm = await content_of(request, JSON, self.limits), self.warm
         return await self._again_or(
-            "/predict", content, lambda: json_bytes(predict(warm, json_object(content)))
+            "/predict", content, warm, lambda warm: json_bytes(predict(warm, json_object(content)))
         )
 
     async def _search(self, request: Request) -> Response:
         content, warm = await content_of(request, JSON, self.limits), self.warm
         return await self._answer(
-            "search", lambda: json_bytes(search_layouts(warm, json_object(content), self.limits))
+            "search", warm, lambda warm: json_bytes(search_layouts(warm, json_object(content), self.limits))
         )
 
     async def _walltime(self, request: Request) -> Response:
@@ -126,16 +142,19 @@ class Application:
             return await self._script(request)
         content, warm = await content_of(request, JSON, self.limits), self.warm
         return await self._again_or(
-            "/walltime", content, lambda: json_bytes(walltime(warm, json_object(content)).to_dict())
+            "/walltime",
+            content,
+            warm,
+            lambda warm: json_bytes(walltime(warm, json_object(content)).to_dict()),
         )
 
-    async def _again_or(self, path: str, content: bytes, work: Callable[[], bytes]) -> Response:
+    async def _again_or(self, path: str, content: bytes, warm: Warm, work: Work) -> Response:
         """The answer that the same question got before, or a new one."""
         remembered = self._remembered  # of the bundle that answers, also when another one has come at the end
         known = remembered.get(path, content)
         if known is not None:
             return Response(known, media_type=JSON)
-        response = await self._answer("answer", work)
+        response = await self._answer("answer", warm, work)
         if response.status_code == 200:
             remembered.put(path, content, bytes(response.body))
         return response
@@ -147,15 +166,16 @@ class Application:
             asked = _script_request(request)
             return await self._answer(
                 "answer",
-                lambda: text_bytes(for_slurm(walltime(warm, {"script": decoded(content), **asked}))),
+                warm,
+                lambda warm: text_bytes(for_slurm(walltime(warm, {"script": decoded(content), **asked}))),
                 media=TEXT,
             )
         except KernelcastError as error:
             return text_error(422, str(error))
 
-    async def _answer(self, pool: str, work: Callable[[], bytes], *, media: str = JSON) -> Response:
+    async def _answer(self, pool: str, warm: Warm, work: Work, *, media: str = JSON) -> Response:
         try:
-            return Response(await self._pools[pool].run(work), media_type=media)
+            return self._unread.response(await self._run(pool, warm, work), media)
         except Busy as error:
             return (text_error if media == TEXT else json_error)(503, str(error), _RETRY)
         except BodyError as error:
@@ -164,6 +184,16 @@ class Application:
             if media == TEXT:
                 raise
             return json_error(422, str(error))
+
+    async def _run(self, pool: str, warm: Warm, work: Work) -> bytes:
+        """The work in its pool; a large layout, once that is known, behind other large ones."""
+        if pool == "answer":
+            small = warm.limited(self.limits.small_chunks)
+            try:
+                return await self._pools[pool].run(lambda: work(small))
+            except TooManyChunks:
+                pool, warm = "large", warm.limited(self.limits.most_chunks)
+        return await self._pools[pool].run(lambda: work(warm))
 
     async def _health(self, request: Request) -> Response:
         return Response(self._state(), media_type=JSON)
@@ -195,9 +225,6 @@ class Application:
         return Response(self._state(), media_type=JSON)
 
 
-_RETRY = {"retry-after": "1"}
-
-
 def _script_request(request: Request) -> dict[str, Any]:
     pairs = request.query_params.multi_items()
     unknown = [name for name, _ in pairs if name not in _TEXT_PARAMETERS]
@@ -217,7 +244,8 @@ async def _refused(request: Request, error: HTTPException) -> Response:
     elif error.status_code == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = (error.headers or {}).get("Allow", "another one")
         detail = f"method is {shown(request.method)}, expected {allowed}"
-    return (text_error if as_text else json_error)(error.status_code, detail, error.headers)
+    refusal = (text_error if as_text else json_error)(error.status_code, detail, error.headers)
+    return Lingering(refusal, request.receive) if isinstance(error, TooLarge) else refusal
 
 
 async def _gone(request: Request, error: ClientDisconnect) -> Response:

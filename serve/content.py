@@ -9,6 +9,10 @@ from kernelcast.serve.limits import Limits
 from kernelcast.serve.responses import media_type
 
 
+class TooLarge(HTTPException):
+    """A body that is larger than it may be; it is answered while it is still being sent (`Lingering`)."""
+
+
 async def content_of(request: Request, media: str, limits: Limits) -> bytes:
     """The request's body; refused when it is of another type, too large or too slow.
 
@@ -19,7 +23,7 @@ async def content_of(request: Request, media: str, limits: Limits) -> bytes:
     if found != media:
         raise HTTPException(415, f"content type is {found!r:.80}, expected {media}")
     most = limits.max_body_bytes
-    too_large = HTTPException(413, f"body is too large, expected at most {most} bytes")
+    too_large = TooLarge(413, f"body is too large, expected at most {most} bytes")
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and (len(length) > 18 or int(length) > most):
         raise too_large

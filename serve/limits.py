@@ -18,7 +18,10 @@ class Limits:
     - `time_s`: a request that waited so long is turned away, a search that took so long ends.
     - `workers` threads compute, and one more searches; `waiting` requests for each of the two wait for their turn,
       and what comes beyond is turned away.
-    - `connections` that are open at once.
+    - `connections` that are open at once; the head of a request must come within `head_s`.
+    - A layout of more than `small_chunks` pieces (pp · virtual stages) is computed apart from the others, and one of
+      more than `most_chunks` is refused: time and answer (10 kB a piece) grow with them.
+    - `answer_bytes` of answers that clients have not read yet.
     """
 
     max_body_bytes: int = 1 << 20
@@ -28,3 +31,7 @@ class Limits:
     workers: int = 2
     waiting: int = 128
     connections: int = 256
+    head_s: float = 10.0
+    small_chunks: int = 128
+    most_chunks: int = 1024
+    answer_bytes: int = 128 << 20

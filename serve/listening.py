@@ -23,6 +23,8 @@ class Listener:
     name: str
     path: Path | None = None
     inode: int | None = None
+    is_local: bool = False
+    """Whether it is a port that only this machine reaches, whose browsers may ask too."""
 
     @property
     def is_unix(self) -> bool:
@@ -113,7 +115,8 @@ def tcp_listener(address: str, *, allow_remote: bool = False) -> Listener:
         made.close()
         raise DataError(f"address {address}: cannot be had ({error.strerror})") from error
     shown_host = f"[{at}]" if at.version == 6 else str(at)
-    return Listener(socket=made, name=f"http://{shown_host}:{made.getsockname()[1]}")
+    name = f"http://{shown_host}:{made.getsockname()[1]}"
+    return Listener(socket=made, name=name, is_local=at.is_loopback)
 
 
 def _inode(path: Path) -> int | None:

@@ -1,6 +1,5 @@
 """Answers as bytes: JSON, or text for clients that are shell scripts."""
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -8,6 +7,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from kernelcast.runtime.errors import one_line
+from kernelcast.runtime.json_text import json_text
 
 JSON, TEXT = "application/json", "text/plain"
 
@@ -19,7 +19,7 @@ def media_type(request: Request) -> str:
 
 def json_bytes(values: Mapping[str, Any]) -> bytes:
     """JSON in ASCII; other characters are escaped."""
-    return json.dumps(values).encode()
+    return json_text(values).encode()
 
 
 def text_bytes(text: str) -> bytes:

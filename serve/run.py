@@ -2,6 +2,7 @@
 
 import asyncio
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -11,6 +12,7 @@ import uvicorn
 
 from kernelcast.runtime.errors import KernelcastError
 from kernelcast.serve.application import Application
+from kernelcast.serve.connections import Connection, connection_of
 from kernelcast.serve.limits import Limits
 from kernelcast.serve.listening import Listener
 from kernelcast.serve.warm import Warm
@@ -20,10 +22,30 @@ _STOP = (signal.SIGTERM, signal.SIGINT)
 _SWITCH_S = 0.001
 _KEEP_ALIVE_S = 75
 _MAX_HEAD_BYTES = 16_384
+_MARGIN_S = 5  # what tasks take to end whose connections have ended
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to us: uvicorn's own handling ends the process by the signal that it caught."""
+    """Leaves signals to us: uvicorn's own handling ends the process by the signal that it caught.
+
+    Clients that have not read their answer when it stops have the time of an answer to do so. uvicorn itself would then
+    cancel what is still being sent, and print a traceback of it.
+    """
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; connections that are still open after the time given end."""
+
+        def end() -> None:
+            for connection in list(self.server_state.connections):
+                if isinstance(connection, Connection):
+                    connection.transport.abort()
+
+        given_s = (self.config.timeout_graceful_shutdown or _MARGIN_S) - _MARGIN_S
+        timer = asyncio.get_running_loop().call_later(given_s, end)
+        try:
+            await super().shutdown(sockets)
+        finally:
+            timer.cancel()
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -60,7 +82,14 @@ async def _run(
     environment: Mapping[str, str],
     started: Callable[[], None],
 ) -> None:
-    application = Application(path, warm, limits, environment=environment, can_reload=listener.is_unix)
+    application = Application(
+        path,
+        warm,
+        limits,
+        environment=environment,
+        can_reload=listener.is_unix,
+        is_local=listener.is_local,
+    )
     server = _Server(_configuration(application, limits))
     loop = asyncio.get_running_loop()
     reloads: set[asyncio.Task[None]] = set()
@@ -96,7 +125,7 @@ def _configuration(application: Application, limits: Limits) -> uvicorn.Config:
     return uvicorn.Config(
         application.asgi,
         loop="asyncio",
-        http="h11",  # slower than httptools, which takes request heads of any size
+        http=connection_of(limits),  # h11: slower than httptools, which takes request heads of any size
         ws="none",
         lifespan="off",
         interface="asgi3",
@@ -105,8 +134,7 @@ def _configuration(application: Application, limits: Limits) -> uvicorn.Config:
         access_log=False,
         server_header=False,
         proxy_headers=False,
-        limit_concurrency=limits.connections,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=max(1, round(limits.time_s)),
+        timeout_graceful_shutdown=max(1, round(limits.time_s)) + _MARGIN_S,
         h11_max_incomplete_event_size=_MAX_HEAD_BYTES,
     )

@@ -19,7 +19,7 @@ from kernelcast.walltime import (
     answer,
     format_slurm,
     merge,
-    read_duration,
+    read_time_limit,
     script_job,
     slurm_allocation,
 )
@@ -137,7 +137,7 @@ def _slurm(found: object) -> Mapping[str, str]:
 def _asked(found: object) -> float | None:
     if found is None:
         return None
-    asked_s = read_duration(found.strip()) if isinstance(found, str) else None
+    asked_s = read_time_limit(found.strip()) if isinstance(found, str) else None
     if asked_s is None:
-        raise UsageError(f"asked is {shown(found)}, expected a time such as 00:30:00 or 1-12:00:00")
+        raise UsageError(f"asked is {shown(found)}, expected a time limit such as 00:30:00 or 1-12:00:00")
     return asked_s

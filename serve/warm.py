@@ -43,6 +43,10 @@ class Warm:
         """SHA-256 of the bundle's file."""
         return self.estimator.bundle.digest
 
+    def limited(self, most_chunks: int) -> Self:
+        """The same for layouts of at most so many pieces."""
+        return replace(self, estimator=self.estimator.limited(most_chunks))
+
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str], *, calibrated: bool = True) -> Self:
         """Read and verify a bundle, load every model in it, and read the site's file.

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
-from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.errors import DataError, shown
 from kernelcast.store.connection import open_untrusted, snapshot
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES, check_size, read_header
 from kernelcast.store.migrations import APPLICATION_ID, SCHEMA_VERSION
@@ -14,6 +14,7 @@ from kernelcast.store.sample_rows import sample_problem, stored_samples
 from kernelcast.store.schema_differences import schema_differences
 from kernelcast.store.sqlite_errors import explanation, reported
 from kernelcast.store.timelines import stored_timelines
+from kernelcast.store.write import different_features
 
 _MOST_OF_ONE_KIND = 100  # a wholly damaged file must not print a line per row
 
@@ -41,6 +42,7 @@ def check_database(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_B
                 findings += _integrity(connection)
                 if not findings:  # what is not of our shape cannot be read row by row
                     findings += _foreign_keys(connection)
+                    findings += _operators(connection)
                     findings += _rows(connection)
     except DataError as error:
         findings.append(str(error).removeprefix(f"{path}: "))
@@ -67,6 +69,14 @@ def _schema(connection: sqlite3.Connection) -> list[str]:
         return [f"schema: {difference}" for difference in schema_differences(connection)]
     except sqlite3.Error as error:
         return [f"schema: {explanation(error)}"]
+
+
+def _operators(connection: sqlite3.Connection) -> list[str]:
+    """Operators of this kernelcast that are described otherwise: a merge refuses them."""
+    return [
+        f"operator {name}: features are {shown(found)}, expected {shown(expected)}"
+        for name, found, expected in different_features(connection)
+    ]
 
 
 def _foreign_keys(connection: sqlite3.Connection) -> list[str]:

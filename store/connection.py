@@ -3,7 +3,7 @@
 import sqlite3
 import tempfile
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
@@ -50,6 +50,8 @@ def transaction(connection: sqlite3.Connection) -> Iterator[None]:
     except BaseException:
         if connection.in_transaction:  # a full disk may have ended it already
             connection.execute("ROLLBACK")
+        with suppress(sqlite3.Error):  # what was given up must not stay in the log, which may fill the disk
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         raise
 
 
@@ -93,7 +95,13 @@ def _current_copy(path: Path) -> Iterator[Path]:
     if read_header(path).user_version == SCHEMA_VERSION:
         yield path
         return
-    with tempfile.TemporaryDirectory() as folder:
+    try:
+        temporary = tempfile.TemporaryDirectory()
+    except OSError as error:
+        raise DataError(
+            f"{path}: has an older version, and there is no room for a copy to migrate ({error.strerror})"
+        ) from error
+    with temporary as folder:
         copy = Path(folder, path.name)
         with (
             closing(open_untrusted(path, read_only=True)) as old,

@@ -18,7 +18,7 @@ from kernelcast.store.peaks import write_peaks
 from kernelcast.store.records import Sample, Status
 from kernelcast.store.rows import content_tables_digest, row_counts
 from kernelcast.store.runs import Run
-from kernelcast.store.sqlite_errors import reported
+from kernelcast.store.sqlite_errors import reading, reported
 from kernelcast.store.steps import MeasuredStep, Prediction, PredictorRecord
 from kernelcast.store.timelines import write_timeline
 from kernelcast.store.traces import IngestedTrace, TracedRun
@@ -177,34 +177,34 @@ class Database:
 
         Those with a time and those that the device does not support; what failed is worth another try.
         """
-        with reported(self.path):
+        with reading(self.path):
             return read.read_measured_points(
                 self._connection, compute_id=compute_id, software_id=software_id, **wanted
             )
 
     def read_samples(self, **wanted: Unpack[read.SampleFilter]) -> list[read.SampleRow]:
         """Samples that match every filter, without repetitions, in order of id. `status` is OK unless given."""
-        with reported(self.path):
+        with reading(self.path):
             return read.read_sample_rows(self._connection, {"status": Status.OK, **wanted})
 
     def samples_in_full(self, *, run_id: str | None = None) -> Iterator[Sample]:
         """Every sample (of one run) with repetitions and kernels, one at a time, in order of id."""
-        with reported(self.path):
+        with reading(self.path):
             yield from read.read_samples_in_full(self._connection, run_id=run_id)
 
     def content_digest(self) -> str:
         """Digest of everything measured that the database holds; equal content has equal digests."""
-        with reported(self.path), snapshot(self._connection):
+        with reading(self.path), snapshot(self._connection):
             return content_tables_digest(self._connection)
 
     def row_counts(self) -> dict[str, int]:
         """Rows per table of content, and of flags, repetitions and kernels."""
-        with reported(self.path), snapshot(self._connection):
+        with reading(self.path), snapshot(self._connection):
             return row_counts(self._connection)
 
     def run_list(self) -> list[Run]:
         """Every run, in the order of their ids."""
-        with reported(self.path):
+        with reading(self.path):
             return read.read_runs(self._connection)
 
     def hardware_list(self) -> list[read.HardwareRow]:
@@ -236,9 +236,9 @@ class Database:
         return self._records("predictor")
 
     def _fingerprints(self, table: str) -> list[read.FingerprintRow[Any]]:
-        with reported(self.path):
+        with reading(self.path):
             return read.read_fingerprints(self._connection, table)
 
     def _records(self, table: str) -> list[Any]:
-        with reported(self.path):
+        with reading(self.path):
             return read.read_records(self._connection, table)

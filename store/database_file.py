@@ -4,15 +4,16 @@ The check reads the first bytes only, without SQLite, so that a refused file sta
 """
 
 import os
-import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from kernelcast.runtime.bundle.file import check_writable as check_file_can_be_written
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.output_file import check_writable as check_file_can_be_written
+from kernelcast.runtime.output_file import unfinished_beside
+from kernelcast.runtime.small_file import open_regular
 from kernelcast.store.migrations import APPLICATION_ID, SCHEMA_VERSION, create_schema
 from kernelcast.store.sqlite_errors import reported
 
@@ -54,7 +55,7 @@ def read_header(path: Path) -> Header:
         DataError: no such file, unreadable, or not a SQLite database.
     """
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             start = file.read(_HEADER_BYTES)
     except FileNotFoundError:
         raise DataError(f"{path}: no such database; expected a file written by kernelcast") from None
@@ -133,7 +134,7 @@ def unfinished_file(path: Path) -> Iterator[Path]:
     """
     if not path.parent.is_dir():
         raise DataError(f"{path}: its folder does not exist")
-    unfinished = path.with_name(f".{path.name}.{secrets.token_hex(8)}.new")
+    unfinished = unfinished_beside(path)
     try:
         with reported(path):
             connection = sqlite3.connect(unfinished, isolation_level=None)

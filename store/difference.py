@@ -14,6 +14,7 @@ from typing import Any
 from kernelcast.store.connection import foreign_database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.rows import CONTENT_TABLES, FINGERPRINTS
+from kernelcast.store.sqlite_errors import reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +73,7 @@ def diff_databases(
     Raises:
         DataError: one of them is no sound kernelcast database (see `foreign_database`).
     """
-    with ExitStack() as opened:
+    with reading(Path(b)), reading(Path(a)), ExitStack() as opened:
         first, second = (
             opened.enter_context(foreign_database(Path(path), max_size_bytes=max_size_bytes))
             for path in (a, b)

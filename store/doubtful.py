@@ -7,6 +7,7 @@ from typing import Any
 from kernelcast.store.database import Database
 from kernelcast.store.doubts import NEVER_TRAIN, find_doubts
 from kernelcast.store.read import SampleRow
+from kernelcast.store.sqlite_errors import reading
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +38,16 @@ class DoubtfulSamples:
 
 
 def doubtful_samples(database: Database) -> list[DoubtfulSamples]:
-    """Samples that cannot be right (doubts.py), flagged when they were stored or not; the most numerous first."""
+    """Samples that cannot be right (doubts.py), flagged when they were stored or not; the most numerous first.
+
+    Raises:
+        DataError: a row is damaged, or names one that is not there.
+    """
+    with reading(database.path):
+        return _doubtful_samples(database)
+
+
+def _doubtful_samples(database: Database) -> list[DoubtfulSamples]:
     hardware = {row.id: row for row in database.hardware_list()}
     fabrics = {row.id: row.fingerprint for row in database.fabric_list()}
     sources = {run.id: run.source.name for run in database.run_list()}

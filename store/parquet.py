@@ -6,7 +6,6 @@ OUT/sample_flag.parquet                    one row per flag of a sample, with it
 OUT/hardware.parquet, software.parquet, ...   one file per smaller table, as in schema.sql
 """
 
-import secrets
 import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
@@ -17,11 +16,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.output_file import unfinished_beside
 from kernelcast.store.connection import foreign_database
 from kernelcast.store.copying import Condition
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.export import Subset, check_operators
 from kernelcast.store.rows import CONTENT_TABLES
+from kernelcast.store.sqlite_errors import reading
 
 _ROWS_AT_ONCE = 100_000
 _SMALL_TABLES = ("operator", *(table for table in CONTENT_TABLES if table != "sample"))
@@ -75,9 +76,9 @@ def export_parquet(
         raise DataError(f"{target}: exists already, expected the name of a new folder")
     if not target.parent.is_dir():
         raise DataError(f"{target}: its folder does not exist")
-    unfinished = target.with_name(f".{target.name}.{secrets.token_hex(8)}.new")
+    unfinished = unfinished_beside(target)
     try:
-        with foreign_database(source, max_size_bytes=max_size_bytes) as connection:
+        with reading(source), foreign_database(source, max_size_bytes=max_size_bytes) as connection:
             check_operators(connection, subset)
             unfinished.mkdir()
             rows = _write_all(connection, unfinished, subset)

@@ -5,6 +5,7 @@ files, changing settings, loading extensions.
 """
 
 import sqlite3
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -19,6 +20,8 @@ from kernelcast.store.sqlite_errors import reported
 _READING = {sqlite3.SQLITE_SELECT, sqlite3.SQLITE_READ, sqlite3.SQLITE_RECURSIVE}
 _READING_PRAGMAS = {"table_list", "table_info", "table_xinfo", "index_list", "index_info", "foreign_key_list"}
 
+DEFAULT_TIME_LIMIT_S = 300.0
+
 _STEPS_BETWEEN_TURNS = 100_000
 
 
@@ -30,21 +33,55 @@ class Answer:
     rows: Iterator[tuple[Any, ...]]
 
 
+class _Clock:
+    """The time that SQLite takes, without that of who reads the rows."""
+
+    def __init__(self, limit_s: float) -> None:
+        self.limit_s, self._spent_s = limit_s, 0.0
+        self._begin_s = time.monotonic()
+
+    def is_over(self) -> bool:
+        """Whether the limit is reached; SQLite asks this while it computes."""
+        return self._spent_s + time.monotonic() - self._begin_s > self.limit_s
+
+    def rows(self, cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
+        """The cursor's rows, each one's time counted."""
+        while True:
+            self._begin_s = time.monotonic()
+            row = cursor.fetchone()
+            self._spent_s += time.monotonic() - self._begin_s
+            if row is None:
+                return
+            yield row
+
+
 @contextmanager
-def answer(path: str | Path, sql: str, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -> Iterator[Answer]:
+def answer(
+    path: str | Path,
+    sql: str,
+    *,
+    max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES,
+    time_limit_s: float = DEFAULT_TIME_LIMIT_S,
+) -> Iterator[Answer]:
     """Yield what one SELECT answers.
 
     Raises:
-        DataError: the statement is wrong, is not a query, or would do anything but read; or the database is not
-            sound.
+        DataError: the statement is wrong, is not a query, would do anything but read, or takes longer than
+            `time_limit_s`; or the database is not sound.
     """
-    path = Path(path)
+    path, clock = Path(path), _Clock(time_limit_s)
     with foreign_database(path, max_size_bytes=max_size_bytes) as connection, reported(path):
         connection.set_authorizer(_authorize)
         # Between steps of SQLite Python gets its turn, so that Ctrl-C ends a query that computes for hours.
-        connection.set_progress_handler(lambda: 0, _STEPS_BETWEEN_TURNS)
+        connection.set_progress_handler(clock.is_over, _STEPS_BETWEEN_TURNS)
         try:
-            cursor = connection.execute(sql)
+            with _in_time(path, clock):
+                cursor = connection.execute(sql)
+                if cursor.description is None:
+                    raise DataError(f"{path}: found no statement that answers rows, expected a SELECT")
+                connection.set_authorizer(None)  # the snapshot must be able to end
+                columns = tuple(column[0] for column in cursor.description)
+                yield Answer(columns=columns, rows=clock.rows(cursor))
         except (sqlite3.Warning, sqlite3.ProgrammingError) as error:  # several statements
             raise DataError(f"{path}: {error}") from error
         except sqlite3.DatabaseError as error:
@@ -52,10 +89,22 @@ def answer(path: str | Path, sql: str, *, max_size_bytes: int = DEFAULT_MAX_SIZE
                 raise DataError(f"{path}: {error}; expected a query that only reads (SELECT)") from error
             raise
         finally:
-            connection.set_authorizer(None)  # the snapshot must be able to end
-        if cursor.description is None:
-            raise DataError(f"{path}: found no statement that answers rows, expected a SELECT")
-        yield Answer(columns=tuple(column[0] for column in cursor.description), rows=iter(cursor))
+            connection.set_authorizer(None)
+            connection.set_progress_handler(None, 0)
+
+
+@contextmanager
+def _in_time(path: Path, clock: _Clock) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if getattr(error, "sqlite_errorname", "") != "SQLITE_INTERRUPT":
+            raise
+        if not clock.is_over():  # Ctrl-C came while the clock was asked, where Python cannot raise it
+            raise KeyboardInterrupt from error
+        raise DataError(
+            f"{path}: the query takes longer than {clock.limit_s:g} s (--time-limit raises it)"
+        ) from error
 
 
 def _authorize(action: int, one: str | None, two: str | None, *_: str | None) -> int:

@@ -112,6 +112,18 @@ def json_value(name: str, text: str) -> Any:
     return value
 
 
+NO_RECORD = (
+    KernelcastError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What making a record of a damaged row may raise."""
+
+
 def row_problem(table: str, row: Row) -> str | None:
     """What is wrong with a row of a content table (samples: see `sample_problem`), or None.
 
@@ -119,8 +131,8 @@ def row_problem(table: str, row: Row) -> str | None:
     """
     try:
         return id_problem(row["id"], _id_of(table, row))
-    except (KernelcastError, ValueError, TypeError, AttributeError) as error:
-        return str(error)
+    except NO_RECORD as error:
+        return str(error) or type(error).__name__
 
 
 def id_problem(stored: str, found: str) -> str | None:

@@ -7,10 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from kernelcast.runtime.bundle.fingerprint import canonical_json
-from kernelcast.runtime.errors import KernelcastError
 from kernelcast.store.canonical import record_digest
 from kernelcast.store.records import Kernel, Repetition, Sample
-from kernelcast.store.rows import Row, id_problem, insert, json_value, rows
+from kernelcast.store.rows import NO_RECORD, Row, id_problem, insert, json_value, rows
 
 _ROWS_AT_ONCE = 50_000
 
@@ -130,8 +129,8 @@ def sample_problem(sample: SampleRows) -> str | None:
         if list(Sample(**columns, flags=tuple(sample.flags)).flags) != sample.flags:
             return "its flags are not in the stored form"
         return id_problem(sample.id, meaning_digest(columns, sample))
-    except (KernelcastError, ValueError, TypeError) as error:
-        return str(error)
+    except NO_RECORD as error:
+        return str(error) or type(error).__name__
 
 
 class SampleWriter:

@@ -12,6 +12,8 @@ from kernelcast.store.migrations import create_schema
 # Query planner statistics, which ANALYZE makes.
 _SQLITES_OWN = re.compile(r"sqlite_stat\d$")
 
+_MOST_TIMES = 10
+
 Key = tuple[str, str]
 """Kind (table, index, view, trigger) and name."""
 
@@ -19,12 +21,15 @@ Key = tuple[str, str]
 def schema_differences(connection: sqlite3.Connection) -> list[str]:
     """Differences from schema.sql, one line each: what is not ours, missing, or defined otherwise.
 
-    Tables count as equal with equal columns, keys and kinds, since a migrated table's text differs from a fresh
-    one's; indexes and views have equal text, apart from comments and spaces.
+    Tables count as equal with equal columns, keys, kinds and CHECK constraints, since a migrated table's text differs
+    from a fresh one's; indexes and views have equal text, apart from comments and spaces.
 
     Raises:
         sqlite3.Error: the schema cannot be read.
     """
+    many = _too_many(connection)
+    if many:
+        return many
     found, expected = _objects(connection), _our_objects()
     missing = [f"{kind} {name!r} is missing" for kind, name in sorted(expected.keys() - found.keys())]
     changed = [
@@ -40,6 +45,9 @@ def foreign_objects(connection: sqlite3.Connection) -> list[str]:
 
     Every object of an older version is one of the present schema too.
     """
+    many = _too_many(connection)
+    if many:
+        return many
     ours = _our_objects()
     found = connection.execute(
         "SELECT type, name, rootpage FROM sqlite_master ORDER BY type, name"
@@ -50,6 +58,13 @@ def foreign_objects(connection: sqlite3.Connection) -> list[str]:
         if not _SQLITES_OWN.match(name)
         and ((kind, name) not in ours or (kind == "table" and not root_page))  # a virtual table has no page
     ]
+
+
+def _too_many(connection: sqlite3.Connection) -> list[str]:
+    """A line where there are several times as many objects as ours: comparing tens of thousands takes long."""
+    [count] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    ours = len(_our_objects())
+    return [f"{count} tables, indexes and views, expected {ours}"] if count > _MOST_TIMES * ours else []
 
 
 @cache
@@ -67,7 +82,7 @@ def _objects(connection: sqlite3.Connection) -> dict[Key, object]:
     rows = connection.execute("SELECT type, name, tbl_name, sql, rootpage FROM sqlite_master").fetchall()
     for kind, name, table, sql, root_page in rows:
         if kind == "table" and root_page:  # a virtual table has no page, and is none of ours
-            objects[kind, name] = _table_shape(connection, name)
+            objects[kind, name] = (_table_shape(connection, name), _checks(sql))
         else:
             objects[kind, name] = (table, _without_comments(sql))
     return objects
@@ -80,6 +95,18 @@ def _table_shape(connection: sqlite3.Connection, name: str) -> object:
     columns = connection.execute("SELECT * FROM pragma_table_xinfo(?)", (name,)).fetchall()
     keys = connection.execute("SELECT * FROM pragma_foreign_key_list(?)", (name,)).fetchall()
     return kinds, columns, keys
+
+
+def _checks(sql: str | None) -> list[str]:
+    """The CHECK constraints of a table, sorted, without spaces: rows that break ours cannot be merged."""
+    text, found = re.sub(r"[\s\"]+", "", _without_comments(sql) or ""), []
+    for begin in re.finditer(r"CHECK\(", text):
+        depth, place = 1, begin.end()
+        while depth and place < len(text):
+            depth += {"(": 1, ")": -1}.get(text[place], 0)
+            place += 1
+        found.append(text[begin.end() : place - 1])
+    return sorted(found)
 
 
 def _without_comments(sql: str | None) -> str | None:

@@ -1,6 +1,7 @@
 """A database in the browser: Datasette with titles, units and the questions of docs/sql.md (extra `datasette`)."""
 
 import sqlite3
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,8 @@ from datasette import hookimpl
 from datasette.app import Datasette
 from datasette.plugins import pm
 
+from kernelcast.runtime.errors import shown
+from kernelcast.runtime.host_header import names_this_machine
 from kernelcast.store.database import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.questions import QUESTIONS
@@ -20,13 +23,41 @@ _SETTINGS = {"sql_time_limit_ms": 10_000, "suggest_facets": False, "default_page
 _ABOUT = "Measured times of LLM training operators, down to their kernels."
 
 
-class _ReadOnly:
-    """Datasette opens files read-only by itself; this also keeps another's schema from calling functions."""
+_LONGEST_VALUE_BYTES = 1 << 20
+_LARGEST_ANSWER_BYTES = 8 << 20  # a page of it takes ten times as much
+_HEAP_BYTES = 256 << 20  # of SQLite, in this process
+_LONGEST_PATTERN = 1_000  # of LIKE and GLOB, which no time limit ends
+_CONNECTIONS = 64
+
+
+class _Limits:
+    """What one query may take. Datasette opens files read-only and limits a query's time by itself."""
 
     @staticmethod
     @hookimpl  # type: ignore[untyped-decorator]
     def prepare_connection(conn: sqlite3.Connection) -> None:
         conn.execute("PRAGMA trusted_schema = OFF")
+        conn.execute(f"PRAGMA hard_heap_limit = {_HEAP_BYTES}")
+        conn.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_VALUE_BYTES)
+        conn.setlimit(sqlite3.SQLITE_LIMIT_LIKE_PATTERN_LENGTH, _LONGEST_PATTERN)
+        conn.row_factory = _counted_rows()
+
+
+def _counted_rows() -> Callable[[sqlite3.Cursor, tuple[Any, ...]], sqlite3.Row]:
+    """Makes rows, and ends an answer that gets too large. For one connection, which answers one query at a time."""
+    asked, size = 0, 0
+
+    def row(cursor: sqlite3.Cursor, values: tuple[Any, ...]) -> sqlite3.Row:
+        nonlocal asked, size
+        if id(cursor) != asked:
+            asked, size = id(cursor), 0
+        size += sum(len(value) if isinstance(value, str | bytes) else 8 for value in values)
+        if size > _LARGEST_ANSWER_BYTES:
+            asked = 0
+            raise sqlite3.OperationalError(f"the answer is larger than {_LARGEST_ANSWER_BYTES} bytes")
+        return sqlite3.Row(cursor, values)
+
+    return row
 
 
 def prepare(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -> Datasette:
@@ -43,13 +74,43 @@ def prepare(path: str | Path, *, max_size_bytes: int = DEFAULT_MAX_SIZE_BYTES) -
             for name in documented()
         }
     if not pm.has_plugin("kernelcast"):
-        pm.register(_ReadOnly, name="kernelcast")
+        pm.register(_Limits, name="kernelcast")
+        # Where rich is installed, Datasette prints a traceback of hundreds of lines for each query that is refused.
+        setattr(pm.get_plugin("datasette.handle_exception"), "rich", None)  # noqa: B010
     return Datasette([str(path)], metadata=metadata(path, columns, views), settings=_SETTINGS)
 
 
 def run(application: Datasette, port: int) -> None:
     """Answer on http://127.0.0.1:PORT until interrupted."""
-    uvicorn.run(application.app(), host=HOST, port=port, lifespan="on", log_level="warning")
+    uvicorn.run(
+        _local(application.app()),
+        host=HOST,
+        port=port,
+        lifespan="on",
+        log_level="warning",
+        limit_concurrency=_CONNECTIONS,
+    )
+
+
+Asgi = Callable[[dict[str, Any], Any, Callable[[dict[str, Any]], Awaitable[None]]], Awaitable[None]]
+
+
+def _local(inner: Asgi) -> Asgi:
+    """Refuse requests whose Host is another machine's name: pages elsewhere would read the database by it."""
+
+    async def checked(
+        scope: dict[str, Any], receive: Any, send: Callable[[dict[str, Any]], Awaitable[None]]
+    ) -> None:
+        hosts = [value.decode("latin-1") for name, value in scope.get("headers", ()) if name == b"host"]
+        if scope["type"] == "lifespan" or all(map(names_this_machine, hosts)):
+            return await inner(scope, receive, send)
+        text = f"Host is {shown(hosts[0])}, expected localhost or 127.0.0.1\n".encode()
+        headers = [(b"content-type", b"text/plain"), (b"content-length", str(len(text)).encode())]
+        await send({"type": "http.response.start", "status": 400, "headers": headers})
+        await send({"type": "http.response.body", "body": text})
+        return None
+
+    return checked
 
 
 def metadata(path: Path, columns: dict[str, list[str]], views: set[str]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.errors import DataError, KernelcastError, one_line
 
 # By the error's name without its extension (SQLITE_IOERR_WRITE begins with SQLITE_IOERR).
 _EXPLANATIONS = {
@@ -33,7 +33,31 @@ def reported(path: Path) -> Iterator[None]:
         raise DataError(f"{path}: {explanation(error)}") from error
     except (ValueError, OverflowError) as error:
         # JSON that does not parse, text that is not Unicode, an integer of more than 64 bits.
-        raise DataError(f"{path}: a value can be neither stored nor read ({error})") from error
+        raise DataError(
+            f"{path}: a value can be neither stored nor read ({one_line(str(error))[:200]})"
+        ) from error
+    except RecursionError as error:
+        raise DataError(f"{path}: a value is nested too deeply") from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """As `reported`, for blocks that only make records of rows: a row that none can be made of is a DataError too."""
+    try:
+        with reported(path):
+            yield
+    except DataError:
+        raise
+    except (
+        KernelcastError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        ArithmeticError,
+        RecursionError,
+    ) as error:
+        reason = one_line(str(error))[:200] or type(error).__name__
+        raise DataError(f"{path}: a row is damaged ({reason}); kernelcast db check lists them") from error
 
 
 def explanation(error: sqlite3.Error) -> str:
@@ -41,5 +65,5 @@ def explanation(error: sqlite3.Error) -> str:
     name = getattr(error, "sqlite_errorname", None) or ""
     for prefix, words in _EXPLANATIONS.items():
         if name.startswith(prefix):
-            return f"{words} ({error})"
-    return " ".join(str(error).split())
+            return one_line(f"{words} ({' '.join(str(error).split())})")
+    return one_line(" ".join(str(error).split()))

@@ -38,6 +38,13 @@ def operators_are_current(connection: sqlite3.Connection) -> bool:
     return all(stored.get(name) == _operator_row(row) for name, row in OPERATORS.items())
 
 
+def different_features(connection: sqlite3.Connection) -> list[tuple[str, str, str]]:
+    """Operators that this kernelcast has with other features: name, what is stored, what it would write."""
+    ours = {name: _operator_row(row)["features"] for name, row in OPERATORS.items()}
+    stored = connection.execute("SELECT name, features FROM operator ORDER BY name").fetchall()
+    return [(name, found, ours[name]) for name, found in stored if name in ours and found != ours[name]]
+
+
 def _operator_row(row: Operator) -> Row:
     return {
         "name": row.name,

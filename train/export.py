@@ -19,6 +19,7 @@ from xgboost import XGBRegressor
 
 from kernelcast.runtime.answers.onnx_runtime import onnx_runtime
 from kernelcast.runtime.answers.predictor import INPUT_NAME, OUTPUT_NAMES
+from kernelcast.runtime.bundle.graph import check_graph
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, Operator
@@ -67,6 +68,7 @@ def to_onnx(regressor: Regressor, interval: Interval, properties: Mapping[str, s
     helper.set_model_props(model, dict(sorted(properties.items())))
     onnx.checker.check_model(model, full_check=True)
     encoded: bytes = model.SerializeToString(deterministic=True)
+    check_graph(encoded, features)  # what no reader of bundles accepts must not be written
     return encoded
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime import DataError, UsageError
-from kernelcast.runtime.bundle.file import Bundle, check_writable, write_bundle
+from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import DESCRIBED, FabricFingerprint
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest, RegressorEntry
+from kernelcast.runtime.output_file import check_writable
 from kernelcast.store import Database, PredictorRecord, SampleRow, dataset_digest
 from kernelcast.store.database_file import check_file, read_header
 from kernelcast.store.database_file import check_writable as check_database_writable

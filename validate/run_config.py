@@ -1,6 +1,5 @@
 """Configurations that `validate run` trains: a TOML file of models and layouts with a runs file's fields."""
 
-import tomllib
 from dataclasses import dataclass, replace
 from importlib.resources import files
 from pathlib import Path
@@ -10,12 +9,17 @@ from kernelcast.collector.training.job import TrainingJob
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.errors import shown, shown_path
 from kernelcast.runtime.request.fields import LAYOUT, require_integer
+from kernelcast.runtime.small_file import read_small_file
+from kernelcast.runtime.toml_text import parse_toml
 from kernelcast.validate.runs_fields import only_known, request_of
 from kernelcast.validate.runs_models import RunModels
 
 _FIELDS = ("rounds", "warm_up_steps", "seed", "models", "defaults", "runs")
 _RUN_FIELDS = ("model", "sequence_length", *LAYOUT, "bucket_entries")
 _MOST = 2**31 - 1
+
+
+_MAX_FILE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,13 +42,11 @@ class RunConfig:
         where = f"configuration {shown_path(path) if path else 'here.toml'}"
         try:
             if path is None:
-                text = files("kernelcast.validate").joinpath("here.toml").read_text(encoding="utf-8")
+                content = files("kernelcast.validate").joinpath("here.toml").read_bytes()
             else:
-                text = path.read_text(encoding="utf-8")
-            document = tomllib.loads(text)
-        except FileNotFoundError as error:
-            raise DataError(f"{where}: no such file, expected configurations to train (TOML)") from error
-        except (OSError, ValueError, RecursionError) as error:
+                content = read_small_file(path, where=where, most_bytes=_MAX_FILE_BYTES)
+            document = parse_toml(content)
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{where}: not readable as TOML ({str(error).splitlines()[0]})") from error
         try:
             return cls._from(document, folder=path.parent if path else Path(), dtype=dtype)

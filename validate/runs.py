@@ -1,7 +1,6 @@
 """Runs files: measured training steps in TOML (docs/validation.md, Runs files)."""
 
 import hashlib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,6 +9,8 @@ from typing import Any, Self
 from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.errors import shown, shown_path
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.small_file import open_regular
+from kernelcast.runtime.toml_text import parse_toml
 from kernelcast.validate.runs_fields import (
     DEFAULT_FIELDS,
     RELATIVE_ERROR,
@@ -95,7 +96,7 @@ class RunsFile:
         where = f"runs file {shown_path(path)}"
         content = _content(path, where)
         try:
-            document = tomllib.loads(content.decode())
+            document = parse_toml(content)
         except (ValueError, RecursionError) as error:
             # tomllib's and the codec's errors are ValueErrors.
             reason = (str(error).splitlines() or [""])[0]
@@ -138,7 +139,7 @@ def read_runs(path: Path) -> tuple[MeasuredRun, ...]:
 
 def _content(path: Path, where: str) -> bytes:
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             content = stream.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError as error:
         raise DataError(f"{where}: no such file, expected measured steps (TOML)") from error

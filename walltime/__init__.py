@@ -10,7 +10,13 @@ from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.answer import Answer, answer
 from kernelcast.walltime.arithmetic import Overheads, Walltime
 from kernelcast.walltime.batch_script import BatchScript
-from kernelcast.walltime.durations import format_slurm, format_time, read_duration, whole_seconds
+from kernelcast.walltime.durations import (
+    format_slurm,
+    format_time,
+    read_duration,
+    read_time_limit,
+    whole_seconds,
+)
 from kernelcast.walltime.fields import FIELDS
 from kernelcast.walltime.job import Job, annotated_job, find_job, script_job
 from kernelcast.walltime.kubernetes import KubernetesJob
@@ -35,6 +41,7 @@ __all__ = [
     "format_time",
     "merge",
     "read_duration",
+    "read_time_limit",
     "script_job",
     "slurm_allocation",
     "slurm_environment",

@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Self
 
 from kernelcast.runtime.errors import DataError, UsageError, shown
+from kernelcast.runtime.small_file import open_regular
 from kernelcast.walltime.settings import Given, give
 
 MARK = "#KERNELCAST"
@@ -87,7 +88,7 @@ class BatchScript:
         if path.exists() and not path.is_file():
             raise DataError(f"batch script {path}: not a regular file")
         try:
-            with path.open("rb") as stream:
+            with open_regular(path) as stream:
                 content = stream.read(MAX_HEAD_BYTES)
         except FileNotFoundError:
             raise DataError(f"batch script {path}: no such file") from None

@@ -35,6 +35,12 @@ def read_duration(text: str) -> float | None:
     )
 
 
+def read_time_limit(text: str) -> float | None:
+    """Seconds of a time limit that a job has: a duration from a second to what Slurm can express, or None."""
+    limit_s = read_duration(text)
+    return limit_s if limit_s is not None and 1 <= limit_s <= MAX_SLURM_S else None
+
+
 def _read_clock(text: str) -> float | None:
     match = _CLOCK.fullmatch(text)
     if match is None:

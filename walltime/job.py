@@ -3,7 +3,6 @@
 Earlier sources take precedence.
 """
 
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,8 @@ from types import MappingProxyType
 from typing import Any
 
 from kernelcast.runtime.errors import DataError, UsageError, shown
+from kernelcast.runtime.small_file import open_regular
+from kernelcast.runtime.toml_text import parse_toml
 from kernelcast.walltime.batch_script import BatchScript
 from kernelcast.walltime.fields import FIELDS
 from kernelcast.walltime.settings import Given, Settings, give, is_path, merge
@@ -121,7 +122,7 @@ def _job(
     by_option: dict[str, Given] = {}
     for name, value in (options or {}).items():
         if value is not None:
-            by_option |= give([(name, value)], origin=FIELDS[name].option, folder=Path.cwd())
+            by_option |= give([(name, value)], origin=FIELDS[name].option, folder=Path.cwd(), home=True)
     by_script = script.given if script else {}
     return Job(
         settings=merge(by_option, by_script, in_file, read_site(environment)),
@@ -149,7 +150,7 @@ def _read_toml(path: Path, *, site: bool = False) -> dict[str, Given]:
     if path.exists() and not path.is_file():
         raise DataError(f"{what} {path}: not a regular file")
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             content = stream.read(_MAX_FILE_BYTES + 1)
     except FileNotFoundError:
         raise DataError(f"{what} {path}: no such file") from None
@@ -158,7 +159,9 @@ def _read_toml(path: Path, *, site: bool = False) -> dict[str, Given]:
     if len(content) > _MAX_FILE_BYTES:
         raise DataError(f"{what} {path}: larger than {_MAX_FILE_BYTES} bytes")
     try:
-        document = tomllib.loads(content.decode())
+        document = parse_toml(content)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{what} {path}: not valid TOML ({str(error).splitlines()[0]})") from error
-    return give(document.items(), origin=f"{what} {path}", folder=path.absolute().parent, site=site)
+    return give(
+        document.items(), origin=f"{what} {path}", folder=path.absolute().parent, site=site, home=True
+    )

@@ -72,10 +72,12 @@ def give(
     origin: str,
     folder: Path,
     site: bool = False,
+    home: bool = False,
     earlier: Mapping[str, Given] | None = None,
 ) -> dict[str, Given]:
     """Read fields that stand in one place, by the names that they have now; relative paths are relative to `folder`.
 
+    With `home`, paths may begin with ~: not those of scripts, which a scheduler may read with rights of its own.
     `earlier` are those of the same source that came before, and are part of the answer.
 
     Raises:
@@ -96,7 +98,7 @@ def give(
         if read is None:
             raise UsageError(f"{origin}: {said} is {shown(value)}, expected {FIELDS[name].kind.expected}")
         if isinstance(read, str) and (name in PATHS or (name in _SUFFIXES and is_path(read, name))):
-            read = str(folder / _with_home(read))
+            read = str(folder / (_with_home(read) if home else read))
         found[name] = Given(value=read, origin=origin)
     return found
 

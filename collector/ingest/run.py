@@ -21,6 +21,7 @@ from kernelcast.collector.traces.kineto import Trace, read_trace
 from kernelcast.collector.traces.trace_file import MAX_TRACE_BYTES
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.small_file import open_regular
 from kernelcast.store import (
     Database,
     IngestedTrace,
@@ -124,7 +125,7 @@ def _known(database_path: Path) -> set[str]:
 
 def _digest(path: Path) -> str:
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             digest = hashlib.sha256()
             while chunk := file.read(_HASHED_BYTES):
                 digest.update(chunk)

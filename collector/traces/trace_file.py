@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.small_file import open_regular
 
 # A minute of a busy GPU is a few hundred MB. Beyond this a file is more likely a gzip bomb than a trace.
 MAX_TRACE_BYTES = 2 << 30
@@ -27,7 +28,7 @@ def trace_chunks(
         OSError, EOFError, zlib.error: the file cannot be read or unpacked.
     """
     read_bytes, packed_bytes = 0, path.stat().st_size
-    with path.open("rb") as file:
+    with open_regular(path) as file:
         is_gzip = file.read(2) == _GZIP
         file.seek(0)
         with gzip.open(file) if is_gzip else file as unpacked:

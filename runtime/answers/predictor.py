@@ -13,6 +13,7 @@ from kernelcast.runtime.answers.onnx_runtime import onnx_runtime
 from kernelcast.runtime.answers.ranges import RangeWarning, out_of_range
 from kernelcast.runtime.bundle.factors import Factors
 from kernelcast.runtime.bundle.file import Bundle, Key
+from kernelcast.runtime.bundle.graph import check_graph
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
@@ -26,6 +27,8 @@ OUTPUT_NAMES = ("time_us", "low_us", "high_us")
 MAX_REMEMBERED = 1 << 17
 _USUAL_ELEMENT_BYTES = 2
 _BLOCK_ROWS = 4  # ONNX Runtime (MLAS) treats rows beyond a multiple of 4 apart
+# Asked at once: what a graph may compute for each row is limited, so this limits its memory (MAX_COLUMNS: 256 MiB).
+_MOST_ROWS = 1 << 14
 
 Vector = tuple[float, ...]
 Answer = tuple[float, float, float]
@@ -176,15 +179,11 @@ class Predictor:
         # Rows left over from full blocks are added up in another order, and differ in the last bits:
         # padded, an answer does not depend on what else is asked with it.
         padded = np.concatenate([asked, np.repeat(asked[-1:], -len(asked) % _BLOCK_ROWS, axis=0)])
-        try:
-            outputs = session.run(OUTPUT_NAMES, {INPUT_NAME: padded})
-        except Exception as error:
-            raise self._broken(key, f"cannot be run ({_first_line(error)})") from error
-        for output in outputs:
-            if output.shape != (len(padded), 1) or output.dtype != np.float32:
-                shape = (len(padded), 1)
-                raise self._broken(key, f"answers {output.dtype} {output.shape}, expected float32 {shape}")
-        answers = np.concatenate(outputs, axis=1)[: len(vectors)].astype(np.float64)
+        blocks = [
+            self._run_block(key, session, padded[n : n + _MOST_ROWS])
+            for n in range(0, len(padded), _MOST_ROWS)
+        ]
+        answers = np.concatenate(blocks)[: len(vectors)].astype(np.float64)
         time_us, low_us, high_us = answers.T
         holds = (low_us > 0) & (low_us <= time_us) & (time_us <= high_us) & (high_us < np.inf)
         if not holds.all():
@@ -202,6 +201,18 @@ class Predictor:
             answers = carried_over(answers, carried_us / answers[:, 0], widths)
         return list(map(tuple, answers.tolist()))
 
+    def _run_block(self, key: Key, session: Any, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """What the model answers, float32 [rows, 3], unverified but for its shape."""
+        try:
+            outputs = session.run(OUTPUT_NAMES, {INPUT_NAME: rows})
+        except Exception as error:
+            raise self._broken(key, f"cannot be run ({_first_line(error)})") from error
+        for output in outputs:
+            if output.shape != (len(rows), 1) or output.dtype != np.float32:
+                shape = (len(rows), 1)
+                raise self._broken(key, f"answers {output.dtype} {output.shape}, expected float32 {shape}")
+        return np.concatenate(outputs, axis=1)
+
     def _session(self, key: Key) -> Any:
         file = self.bundle.entries[key].file
         with self._lock:
@@ -210,6 +221,11 @@ class Predictor:
             return self._sessions[file]
 
     def _open(self, key: Key) -> Any:
+        entry = self.bundle.entries[key]
+        try:
+            check_graph(self.bundle.models[key], len(entry.features))
+        except DataError as error:
+            raise self._broken(key, f"is refused: {error}") from error
         # Only here: reading a bundle does not need it.
         onnxruntime = onnx_runtime()
         options = onnxruntime.SessionOptions()

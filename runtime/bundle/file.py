@@ -9,7 +9,6 @@ import io
 import json
 import math
 import os
-import secrets
 import struct
 import zipfile
 import zlib
@@ -22,6 +21,8 @@ from types import MappingProxyType
 from kernelcast.runtime.bundle.manifest import FORMAT, STATISTICS, Key, Manifest, RegressorEntry, model_file
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, one_line
 from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.output_file import write_bytes
+from kernelcast.runtime.small_file import open_regular
 
 __all__ = [
     "FORMAT",
@@ -36,7 +37,7 @@ __all__ = [
 ]
 
 MANIFEST_FILE = "manifest.json"
-MAX_BUNDLE_BYTES = 1 << 30
+MAX_BUNDLE_BYTES = 1 << 27  # forty times the largest that ships; loaded, trees take ten times their bytes
 MAX_MANIFEST_BYTES = 1 << 24
 
 # 1980-01-01 00:00, the earliest moment that a zip can say, in MS-DOS form: time 0, date 1 January of year 0.
@@ -98,12 +99,12 @@ def write_bundle(path: str | os.PathLike[str], manifest: Manifest, models: Mappi
     same input gives the same bytes.
 
     Raises:
-        UsageError: models and manifest do not belong together, or the bundle would be larger than 1 GiB.
+        UsageError: models and manifest do not belong together, or the bundle would be larger than 128 MiB.
         DataError: the file cannot be written.
     """
     target = Path(path)
     content = _serialise(target, manifest, models)
-    write_file(target, content, f"bundle {target}")
+    write_bytes(target, content, f"bundle {target}")
     return sha256(content).hexdigest()
 
 
@@ -112,45 +113,11 @@ def bundle_content(bundle: Bundle) -> bytes:
     return _serialise(bundle.path, bundle.manifest, bundle.files)
 
 
-def write_file(target: Path, content: bytes, name: str) -> None:
-    """Write a file that appears under its name only when it is complete, replacing what is there.
-
-    Raises:
-        DataError: it cannot be written; the message begins with `name`.
-    """
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
-    try:
-        try:
-            with partial.open("xb") as stream:
-                stream.write(content)
-                stream.flush()
-                os.fsync(stream.fileno())
-            partial.replace(target)
-        finally:
-            partial.unlink(missing_ok=True)
-    except OSError as error:
-        raise DataError(f"{name}: cannot be written ({error.strerror})") from error
-
-
-def check_writable(target: Path, name: str) -> None:
-    """Check that `write_file` can put a file there: long work should not end in a refusal.
-
-    Raises:
-        DataError: it cannot; the message begins with `name`.
-    """
-    partial = target.with_name(f".{target.name}.{secrets.token_hex(4)}.partial")
-    try:
-        partial.touch(exist_ok=False)
-        partial.unlink()
-    except OSError as error:
-        raise DataError(f"{name}: cannot be written ({error.strerror})") from error
-
-
 def read_bundle(path: str | os.PathLike[str]) -> Bundle:
     """Read a bundle and verify all of it: every byte of the file is accounted for.
 
     Raises:
-        DataError: the file is missing, cut, damaged, larger than 1 GiB, of an unknown format version, or does
+        DataError: the file is missing, cut, damaged, larger than 128 MiB, of an unknown format version, or does
             not hold exactly what its manifest says; the message names the file and the member.
     """
     source = Path(path)
@@ -230,7 +197,7 @@ def read_content(source: Path) -> bytes:
         DataError: the file is missing, cannot be read or is larger than a bundle may be.
     """
     try:
-        with source.open("rb") as stream:
+        with open_regular(source) as stream:
             content = stream.read(MAX_BUNDLE_BYTES + MAX_MANIFEST_BYTES + 1)
     except FileNotFoundError as error:
         raise DataError(f"bundle {source}: no such file") from error

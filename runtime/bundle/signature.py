@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from kernelcast.runtime.bundle.file import read_content, verified_bundle, write_file
+from kernelcast.runtime.bundle.file import read_content, verified_bundle
 from kernelcast.runtime.errors import DataError, one_line
+from kernelcast.runtime.output_file import write_bytes
+from kernelcast.runtime.small_file import open_regular
 
 NAMESPACE = "kernelcast-bundle"
 """Part of what is signed: a signature made for something else does not count."""
@@ -60,7 +62,7 @@ def sign_bundle(bundle: str | os.PathLike[str], key: str | os.PathLike[str]) -> 
     )
     if done.returncode != 0:
         raise DataError(f"bundle {source}: cannot be signed ({_reason(done)})")
-    write_file(signature_path(source), done.stdout, f"signature {signature_path(source)}")
+    write_bytes(signature_path(source), done.stdout, f"signature {signature_path(source)}")
     return signature_path(source)
 
 
@@ -116,7 +118,7 @@ def _read_signature(source: Path) -> bytes:
     if not path.is_file():
         raise DataError(f"{where}: no such file, expected one (kernelcast bundle sign)")
     try:
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             signature = stream.read(_MAX_SIGNATURE_BYTES + 1)
     except OSError as error:
         raise DataError(f"{where}: cannot be read ({error.strerror})") from error

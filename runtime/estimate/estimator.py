@@ -55,6 +55,14 @@ from kernelcast.runtime.step.timeline_kinds import check_simulated
 
 _US_PER_S = 1e6
 _MAX_REMEMBERED = 256
+_CHUNKS_EACH = 16
+"""Of a remembered estimate, on average: memory grows with them, by some ten thousand bytes each."""
+
+
+class TooManyChunks(UsageError):
+    """The layout cuts the model into more pieces than may be computed (`Estimator.limited`)."""
+
+
 """Estimates that an `Estimator` keeps; one asked again is answered from memory."""
 
 
@@ -81,6 +89,7 @@ class Estimator:
         self.step_errors = StepErrors() if on_cpu(bundle.manifest.compute) else shipped_step_errors()
         self.predictor = Predictor(bundle, remembered=remembered_answers, calibrated=calibrated, stack=stack)
         self._most_remembered = remembered
+        self._most_chunks: int | None = None
         self._provenance = {kind: provenance_of(bundle, kind, calibrated, stack) for kind in TIMELINES}
         self._peak = peak_of(bundle)
         self._levels = bundle.levels
@@ -100,6 +109,15 @@ class Estimator:
             DataError: the file is missing, damaged, or of another version.
         """
         return cls(load_bundle(os.fspath(path)), calibrated=calibrated, stack=stack)
+
+    def limited(self, most_chunks: int) -> Self:
+        """The same for layouts of at most so many chunks; what is remembered is shared.
+
+        `predict` then raises TooManyChunks before it computes a larger one.
+        """
+        other = copy(self)
+        other._most_chunks = most_chunks
+        return other
 
     def with_stack(self, stack: Stack | None) -> Self:
         """The same bundle asked for another stack; shares the loaded regressors and their answers."""
@@ -165,12 +183,24 @@ class Estimator:
             if known is not None:
                 self._remembered.move_to_end(asked)
                 return known
+        if self._most_chunks is not None and parallelism.chunks > self._most_chunks:
+            raise TooManyChunks(
+                f"pp · virtual_stages is {parallelism.chunks}, expected at most {self._most_chunks}"
+            )
         estimate = self._predict(*asked)
         with self._lock:
             self._remembered[asked] = estimate
-            if len(self._remembered) > self._most_remembered:
-                self._remembered.popitem(last=False)
+            self._forget()
         return estimate
+
+    def _forget(self) -> None:
+        """What was not asked for longest goes, so that what stays is bounded in number and in size."""
+        chunks = sum(one.parallelism.chunks for one in self._remembered.values())
+        while len(self._remembered) > self._most_remembered or chunks > self._most_remembered * _CHUNKS_EACH:
+            if not self._remembered:
+                return
+            _, dropped = self._remembered.popitem(last=False)
+            chunks -= dropped.parallelism.chunks
 
     def _predict(
         self,

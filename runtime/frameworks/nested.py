@@ -1,10 +1,10 @@
 """Settings as TOML tables and JSON objects, their keys joined by dots."""
 
 import json
-import tomllib
 from collections.abc import Iterator
 from typing import Any
 
+from kernelcast.runtime import toml_text
 from kernelcast.runtime.errors import DataError, one_line
 from kernelcast.runtime.frameworks.rows import Settings
 
@@ -19,7 +19,7 @@ def parse_toml(text: str) -> Settings:
         DataError: it is not TOML.
     """
     try:
-        return dict(_leaves(tomllib.loads(text)))
+        return dict(_leaves(toml_text.parse_toml(text.encode())))
     except (ValueError, RecursionError) as error:
         raise DataError(f"not valid TOML ({_first_line(error)})") from error
 

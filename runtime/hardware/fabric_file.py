@@ -2,7 +2,6 @@
 
 import json
 import os
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +20,7 @@ from kernelcast.runtime.hardware.fabric import (
 )
 from kernelcast.runtime.shipped import FABRICS
 from kernelcast.runtime.small_file import read_small_file
+from kernelcast.runtime.toml_text import parse_toml
 
 _MAX_FILE_BYTES = 1 << 16
 _FIELDS = ("name", "devices_per_node", "source", "inside", "between")
@@ -310,7 +310,7 @@ class _Table:
 
 def _parsed(content: bytes, where: str) -> Fabric:
     try:
-        values = tomllib.loads(content.decode())
+        values = parse_toml(content)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not TOML ({one_line(str(error))})") from error
     return fabric_from_values(values, where=where)

@@ -1,12 +1,12 @@
 """Model files as plain values: TOML or JSON on disk, whatever is in it."""
 
 import json
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.errors import DataError, UsageError, shown, shown_path
 from kernelcast.runtime.small_file import read_small_file
+from kernelcast.runtime.toml_text import parse_toml
 
 _MAX_FILE_BYTES = 1 << 20
 
@@ -29,8 +29,7 @@ def read_document(source: Path) -> dict[str, Any]:
     content = read_small_file(source, where=where, most_bytes=_MAX_FILE_BYTES)
     kind = source.suffix[1:].upper()
     try:
-        text = content.decode()
-        values = tomllib.loads(text) if kind == "TOML" else json.loads(text)
+        values = parse_toml(content) if kind == "TOML" else json.loads(content.decode())
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not valid {kind} ({_first_line(error)})") from error
     if not isinstance(values, dict):

@@ -2,7 +2,6 @@
 
 import json
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import MISSING, asdict, fields
 from functools import cache
@@ -13,6 +12,7 @@ from kernelcast.runtime.errors import DataError, UsageError, one_line, shown, sh
 from kernelcast.runtime.shipped import STACKS
 from kernelcast.runtime.small_file import read_small_file
 from kernelcast.runtime.stack.stack import FittedRuns, LeftOut, Stack
+from kernelcast.runtime.toml_text import parse_toml
 
 _MAX_FILE_BYTES = 1 << 18
 _TABLES = {"runs": FittedRuns, "left_out": LeftOut}
@@ -60,7 +60,7 @@ def read_stack(path: str | os.PathLike[str]) -> Stack:
     where = f"stack {shown_path(Path(path))}"
     content = read_small_file(Path(path), where=where, most_bytes=_MAX_FILE_BYTES)
     try:
-        values = tomllib.loads(content.decode())
+        values = parse_toml(content)
     except (ValueError, RecursionError) as error:
         raise DataError(f"{where}: not TOML ({one_line(str(error))})") from error
     try:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline
-from kernelcast.runtime.views.output_file import write_pieces
 from kernelcast.runtime.views.simulated_step import simulated_step, transfers, update_parts
 
 Event = dict[str, Any]

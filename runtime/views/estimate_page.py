@@ -5,6 +5,7 @@ from pathlib import Path
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.pipeline import StepTimeline
 from kernelcast.runtime.step.parameters import total_parameters
 from kernelcast.runtime.step.partition import counts_text
@@ -19,7 +20,6 @@ from kernelcast.runtime.views.formatting import (
 )
 from kernelcast.runtime.views.markup import Markup, element
 from kernelcast.runtime.views.memory_picture import PARTS, memory_picture
-from kernelcast.runtime.views.output_file import write_pieces
 from kernelcast.runtime.views.page import (
     bullets,
     details,

@@ -4,7 +4,6 @@ From a TOML file, from options, or both; fields are named as in the fingerprints
 """
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any, Self, get_args, get_origin, get_type_hints
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware import devices
+from kernelcast.runtime.toml_text import parse_toml
 from kernelcast.store.importers.text_file import read_text_file
 from kernelcast.store.runs import Run, Source
 
@@ -175,8 +175,8 @@ def read_description(path: Path) -> Description:
     """
     text = read_text_file(path, limit=_MAX_BYTES).text
     try:
-        return Description.from_mapping(tomllib.loads(text))
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        return Description.from_mapping(parse_toml(text.encode()))
+    except (ValueError, RecursionError) as error:
         raise DataError(f"{path}: not valid TOML ({error})") from error
     except UsageError as error:
         raise DataError(f"{path}: {error}") from error

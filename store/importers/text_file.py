@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
+from kernelcast.runtime.small_file import open_regular
 
 MAX_FILE_BYTES = 32 * 2**20
 _MIB = 2**20
@@ -55,7 +56,7 @@ def read_content(path: Path, limit: int = MAX_FILE_BYTES) -> bytes:
             raise DataError(f"{path}: no such file")
         if not path.is_file():  # a pipe or a device may never end
             raise DataError(f"{path}: is not a file")
-        with path.open("rb") as stream:
+        with open_regular(path) as stream:
             content = stream.read(limit + 1)
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error

@@ -131,6 +131,8 @@ def test_query(small: Path, capsys: Capture) -> None:
     [first, *_] = json.loads(run(capsys, "query", "small.db", sql, "--format", "json"))
     assert first == {"operator": "all_reduce", "samples": 1, "missing": None}
     assert json.loads(run(capsys, "query", "small.db", "SELECT 1 WHERE 0", "--format", "json")) == []
+    infinite = run(capsys, "query", "small.db", "SELECT 9e999 AS a, -9e999 AS b", "--format", "json")
+    assert infinite == '[\n {"a": null, "b": null}\n]\n'
     error = run(capsys, "query", "small.db", "DELETE FROM sample", status=1)
     assert error == "kernelcast: error: small.db: not authorized; expected a query that only reads (SELECT)\n"
 

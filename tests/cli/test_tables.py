@@ -1,6 +1,8 @@
 """Plain-text tables: numbers flush right, words and ranges flush left; times in words."""
 
-from kernelcast.cli.tables import seconds, text_table
+from collections.abc import Iterator
+
+from kernelcast.cli.tables import seconds, table_lines, text_table
 
 
 def test_numbers_are_flush_right() -> None:
@@ -44,3 +46,18 @@ def test_rules_below_the_heads_and_a_table_without_rows() -> None:
 
 def test_seconds_in_the_unit_that_reads_best() -> None:
     assert [seconds(value) for value in (2, 0.0123, 4.5e-6, 0)] == ["2.000 s", "12.30 ms", "4.5 µs", "0.0 µs"]
+
+
+def test_a_long_table_comes_as_its_rows_come() -> None:
+    read = 0
+
+    def rows() -> Iterator[list[str]]:
+        nonlocal read
+        for number in range(5_000):
+            read += 1
+            yield [str(number)]
+
+    lines = table_lines(["number"], rows())
+    assert [next(lines) for _ in range(3)] == ["number", "------", "     0"]
+    assert read == 1_000
+    assert list(lines)[-1] == "  4999"

@@ -172,7 +172,7 @@ def test_a_limit_that_is_too_short_is_told() -> None:
         (
             ["train.sbatch", "--asked", "soon"],
             UsageError,
-            "--asked is 'soon', expected a time such as 00:30:00",
+            "--asked is 'soon', expected a time limit such as 00:30:00",
         ),
         (
             ["train.sbatch", "--steps", "1e12", "--format", "slurm"],

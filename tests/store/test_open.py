@@ -46,7 +46,7 @@ def test_a_missing_folder_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_database(tmp_path: Path) -> None:
-    assert "directory" in refusal(tmp_path)
+    assert "is a folder, expected a regular file" in refusal(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"operator,time\n", b"SQLite format 3\x00"])

@@ -1,11 +1,13 @@
 """`kernelcast db serve`: really started, read over HTTP, and stopped."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
@@ -71,3 +73,55 @@ def test_nothing_can_be_written(address: str) -> None:
     with pytest.raises(urllib.error.HTTPError, match="400"):
         page(f"{address}/small.json?sql=delete+from+sample")
     assert SMALL.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select zeroblob(500000000)",
+        "select hex(randomblob(900000)) from (select 1 union all select 2)",
+        "select randomblob(900000) from sample, sample",
+        "select group_concat(hex(randomblob(100000))) from sample",
+    ],
+)
+def test_a_large_answer_is_refused_without_the_memory(address: str, sql: str) -> None:
+    for form in ("small.json", "small"):
+        with pytest.raises(urllib.error.HTTPError, match="400"):
+            page(f"{address}/{form}?{urllib.parse.urlencode({'sql': sql})}")
+    status = Path(f"/proc/{_process(address)}/status").read_text()
+    peak_kib = int(status.partition("VmHWM:")[2].split()[0])
+    assert peak_kib < 1_000_000
+
+
+def test_a_query_ends_in_time(address: str) -> None:
+    sql = "with recursive n(i) as (select 1 union all select i+1 from n) select max(i) from n"
+    with pytest.raises(urllib.error.HTTPError, match="400"):
+        page(f"{address}/small.json?{urllib.parse.urlencode({'sql': sql})}")
+
+
+@pytest.mark.parametrize("host", ["example.org", "127.0.0.1.example.org:8001", "[fe80::1]", ""])
+def test_a_foreign_host_is_refused(address: str, host: str) -> None:
+    request = urllib.request.Request(f"{address}/small.json?sql=select+1", headers={"Host": host})
+    with pytest.raises(urllib.error.HTTPError, match="400") as caught:
+        urllib.request.urlopen(request, timeout=30)
+    assert caught.value.read().decode() == f"Host is {host!r}, expected localhost or 127.0.0.1\n"
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST:9", "127.0.0.1:80", "[::1]:8001"])
+def test_names_of_this_machine_are_answered(address: str, host: str) -> None:
+    request = urllib.request.Request(f"{address}/small.json?sql=select+1", headers={"Host": host})
+    with urllib.request.urlopen(request, timeout=30) as response:
+        assert response.status == 200
+
+
+def _process(address: str) -> int:
+    """The server's process id: of this process's children the one with the port."""
+    port = int(address.rpartition(":")[2])
+    for line in Path("/proc/self/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].partition(":")[2], 16) == port and fields[3] == "0A":
+            inode = f"socket:[{fields[9]}]"
+    for child in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split():
+        if any(os.readlink(file) == inode for file in Path(f"/proc/{child}/fd").iterdir()):
+            return int(child)
+    raise AssertionError("no server")

@@ -31,7 +31,7 @@ def output(tmp_path: Path) -> Path:
 def assert_untouched(output: Path, content: bytes | None = None) -> None:
     """Nothing written, neither the bundle nor a part of it."""
     assert (output.read_bytes() if output.exists() else None) == content
-    assert not list(output.parent.glob("*.partial")) + list(output.parent.glob(".*.partial"))
+    assert not list(output.parent.glob(".*.new"))
 
 
 def failing(

@@ -10,9 +10,9 @@ from kernelcast.runtime.bundle.interval import LEVEL
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import role_name
+from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.views.formatting import amount, counted, percent, value_range
 from kernelcast.runtime.views.markup import Markup, element, joined
-from kernelcast.runtime.views.output_file import write_pieces
 from kernelcast.runtime.views.page import (
     bullets,
     details,

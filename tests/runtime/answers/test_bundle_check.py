@@ -11,6 +11,7 @@ from kernelcast.runtime import DataError
 from kernelcast.runtime.answers.bundle_check import check_bundle
 from kernelcast.runtime.bundle.file import write_bundle
 from kernelcast.runtime.operators import OPERATORS, Direction
+from tests.runtime.bundle.hostile_graphs import HOSTILE
 
 Make = Callable[..., Any]
 GELU = ("gelu", Direction.FORWARD)
@@ -54,7 +55,13 @@ def test_a_corner_without_an_answer_is_named(
 
 def test_a_model_that_does_not_load_is_named(make_bundle: Make) -> None:
     path = make_bundle({GELU: b"only bytes, with the right digest"})
-    with pytest.raises(
-        DataError, match=r"the model of gelu \(forward\) is not a model that ONNX Runtime loads"
-    ):
+    with pytest.raises(DataError, match=r"the model of gelu \(forward\) is refused: the model has field 13"):
         check_bundle(path)
+
+
+@pytest.mark.parametrize("name", ["deep tree", "loop", "random"])
+def test_hostile_graphs_do_not_reach_onnx_runtime(make_bundle: Make, name: str) -> None:
+    """They crash it, hang it, or answer something else each time."""
+    make, message = HOSTILE[name]
+    with pytest.raises(DataError, match=rf"the model of gelu \(forward\) is refused: .*{message}"):
+        check_bundle(make_bundle({GELU: make()}))

@@ -94,7 +94,7 @@ def test_an_earlier_signature_is_replaced(signed: Path, make_bundle: Make, tmp_p
     make_bundle({"gelu": 11.0})
     sign_bundle(signed, tmp_path / "own")
     verify_signature(signed, tmp_path / "allowed")
-    assert not list(tmp_path.glob(".*.partial"))
+    assert not list(tmp_path.glob(".*.new"))
 
 
 def test_what_cannot_be_signed_is_one_line(

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.output_file import check_target
 from kernelcast.runtime.pipeline import Kind
 from kernelcast.runtime.views.chrome_trace import trace_lines, write_chrome_trace
-from kernelcast.runtime.views.output_file import check_target
 from kernelcast.runtime.views.simulated_step import simulated_step
 
 Make = Callable[..., Path]
@@ -152,7 +152,7 @@ def test_a_file_that_cannot_be_written_is_refused(make_bundle: Make, tmp_path: P
 
 
 def test_what_fails_half_way_leaves_what_was_there(tmp_path: Path) -> None:
-    from kernelcast.runtime.views.output_file import write_pieces
+    from kernelcast.runtime.output_file import write_pieces
 
     def pieces() -> Any:
         yield "half"

@@ -1,0 +1,21 @@
+"""Answers as JSON, which has no infinity and no NaN: null stands for them."""
+
+import json
+import math
+from typing import Any
+
+
+def json_text(document: Any, *, indent: int | None = None, is_ascii: bool = True) -> str:
+    """The document; with `is_ascii`, other characters are escaped."""
+    try:
+        return json.dumps(document, indent=indent, ensure_ascii=is_ascii, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(document), indent=indent, ensure_ascii=is_ascii, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {name: _finite(one) for name, one in value.items()}
+    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,192 @@
+"""The one way in which commands write files: all of it or nothing, and never in place of what is no regular file.
+
+A regular file is written beside its target and renamed over it. Through a link the file that it leads to is replaced,
+and the link stays. Into a device or a pipe is written as it is; other things are refused.
+"""
+
+import errno
+import os
+import re
+import secrets
+import shutil
+import socket
+import stat
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+
+from kernelcast.runtime.errors import DataError, UsageError, one_line
+
+_KINDS = {stat.S_IFDIR: "a folder", stat.S_IFBLK: "a block device", stat.S_IFSOCK: "a socket"}
+
+
+def check_target(path: Path, option: str) -> None:
+    """Refuse, before any work, a file that cannot be written; `option` is the command-line option that named it.
+
+    Raises:
+        UsageError: its folder does not exist or may not be written, or it is nothing that can be written to.
+    """
+    shown = one_line(str(path))
+    try:
+        target = _target(path)
+    except DataError as error:
+        raise UsageError(f"{option} {shown}: {error}") from error
+    if target is None:
+        return
+    folder = target.parent
+    if not folder.is_dir():
+        raise UsageError(f"{option} {shown}: there is no folder {one_line(str(folder))}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{option} {shown}: no permission to write in folder {one_line(str(folder))}")
+
+
+def check_writable(path: Path, name: str) -> None:
+    """Check that `write_bytes` can put a file there: long work should not end in a refusal.
+
+    Raises:
+        DataError: it cannot; the message begins with `name`.
+    """
+    try:
+        target = _target(path)
+        if target is not None:
+            unfinished = unfinished_beside(target)
+            unfinished.touch(exist_ok=False)
+            unfinished.unlink()
+    except OSError as error:
+        raise DataError(f"{name}: cannot be written ({error.strerror})") from error
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from error
+
+
+def write_pieces(path: Path, pieces: Iterable[str], name: str = "") -> None:
+    """Write texts one after the other, as UTF-8; errors as in `write_bytes`."""
+    _write(path, (piece.encode() for piece in pieces), name or one_line(str(path)))
+
+
+def write_bytes(path: Path, content: bytes, name: str) -> None:
+    """Write a file that appears under its name only when it is complete and on the disk.
+
+    Raises:
+        DataError: it cannot be written; what was there stays. The message begins with `name`.
+    """
+    _write(path, [content], name)
+
+
+def _write(path: Path, pieces: Iterable[bytes], name: str) -> None:
+    try:
+        target = _target(path)
+        if target is None:
+            _write_through(path, pieces)
+        else:
+            _replace(target, pieces)
+    except OSError as error:
+        raise DataError(f"{name}: cannot be written ({error.strerror or error})") from error
+    except DataError as error:
+        raise DataError(f"{name}: {error}") from error
+
+
+def _target(path: Path) -> Path | None:
+    """The regular file that a path leads to, there or not yet; None for what is written as it is.
+
+    Raises:
+        DataError: it is neither; says what it is.
+    """
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return Path(os.path.realpath(path))
+    except (OSError, ValueError) as error:
+        raise DataError(f"cannot be written ({getattr(error, 'strerror', None) or error})") from error
+    if stat.S_ISREG(mode):
+        # /dev/stdout leads to a file that is open already: it is written on, not replaced.
+        return None if _open_already(path) is not None else Path(os.path.realpath(path))
+    if stat.S_ISCHR(mode) or stat.S_ISFIFO(mode):
+        return None
+    raise DataError(f"is {_KINDS.get(stat.S_IFMT(mode), 'no file')}, expected a file")
+
+
+def _open_already(path: Path) -> int | None:
+    """The descriptor that a path is a name of (/dev/stdout, /dev/fd/3), or None."""
+    if path.is_symlink():
+        for one in _links(path):
+            found = re.fullmatch(rf"/(?:dev|proc/(?:self|{os.getpid()}))/fd/(\d+)", str(one))
+            if found:
+                return int(found[1])
+    return None
+
+
+def _links(path: Path) -> Iterable[Path]:
+    for _ in range(40):  # as many as Linux follows
+        yield path.absolute()
+        if not path.is_symlink():
+            return
+        path = path.parent / os.readlink(path)
+
+
+def _write_through(path: Path, pieces: Iterable[bytes]) -> None:
+    known = _open_already(path)
+    if known is not None:
+        with os.fdopen(
+            os.dup(known), "wb"
+        ) as stream:  # at the place where it is, not at the file's beginning
+            stream.writelines(pieces)
+        return
+    try:
+        # Without O_NONBLOCK, a pipe that nobody reads would be waited for.
+        descriptor = os.open(path, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            raise DataError("is a pipe that nobody reads, expected a file") from error
+        raise
+    os.set_blocking(descriptor, True)
+    with os.fdopen(descriptor, "wb") as stream:
+        stream.writelines(pieces)
+
+
+def _replace(target: Path, pieces: Iterable[bytes]) -> None:
+    unfinished = unfinished_beside(target)
+    try:
+        with unfinished.open("xb") as stream:
+            stream.writelines(pieces)
+            stream.flush()
+            os.fsync(stream.fileno())
+        unfinished.replace(target)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+def unfinished_beside(target: Path) -> Path:
+    """A name beside a file for what will become it. What killed runs of this machine left under such names is removed.
+
+    The name tells who writes it: a digest of the machine's name, and the process.
+    """
+    machine = sha256(socket.gethostname().encode()).hexdigest()[:8]
+    stray = re.compile(
+        rf"\.{re.escape(target.name)}\.{machine}-(\d+)-[0-9a-f]{{8}}\.new(-journal|-wal|-shm)?"
+    )
+    try:
+        beside = os.listdir(target.parent)
+    except OSError:
+        beside = []  # said when it is written
+    for name in beside:
+        found = stray.fullmatch(name)
+        if found and not _is_running(int(found[1])):
+            left = target.with_name(name)
+            try:
+                if left.is_symlink() or not left.is_dir():
+                    left.unlink()
+                else:
+                    shutil.rmtree(left)  # of an export to Parquet
+            except OSError:
+                continue  # another's, or a file system for reading alone
+    return target.with_name(f".{target.name}.{machine}-{os.getpid()}-{secrets.token_hex(4)}.new")
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except (ProcessLookupError, OverflowError):
+        return False
+    except OSError:
+        return True
+    return True

@@ -1,0 +1,338 @@
+"""`make attack`: attacks on files and clients, in child processes with limits of time and memory, counted.
+
+    python -m tests.attacks.run [--minutes 15] [--seed N] [--write docs/trust.md]
+
+Loopback only (a Unix socket). Exit status 1 where anything got through: a traceback, a crash, a hang, a status 500,
+lost rows.
+"""
+
+import argparse
+import random
+import resource
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+SOUND = ROOT / "tests" / "data" / "small.db"
+BUNDLE = ROOT / "runtime" / "shipped" / "bundles" / "h200-sxm.kcast"
+_MEMORY_BYTES = 3 << 30
+_LONGEST_S = 60
+_BEGIN, _END = "<!-- make attack -->\n", "<!-- end -->"
+
+
+@dataclass(kw_only=True)
+class Counts:
+    """What was tried of one kind, and what got through, each as a line."""
+
+    tried: int = 0
+    refused: int = 0
+    through: list[str] = field(default_factory=list)
+
+
+def guarded(what: str, attack: Callable[[], object], counts: Counts) -> None:
+    """Run one attack in a child process; a crash, a hang, too much memory and a traceback got through."""
+    counts.tried += 1
+    context = get_context("fork")
+    receiver, sender = context.Pipe(duplex=False)
+    child = context.Process(target=_child, args=(attack, sender))
+    child.start()
+    child.join(_LONGEST_S)
+    if child.is_alive():
+        child.kill()
+        child.join()
+        counts.through.append(f"{what}: takes longer than {_LONGEST_S} s")
+        return
+    answer = receiver.recv() if receiver.poll() else f"ended with status {child.exitcode}"
+    if answer == "refused":
+        counts.refused += 1
+    elif answer:
+        counts.through.append(f"{what}: {answer}")
+
+
+def _child(attack: Callable[[], object], sender: object) -> None:
+    from kernelcast.runtime.errors import KernelcastError
+
+    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    try:
+        attack()
+        answer = ""
+    except KernelcastError as error:
+        answer = "refused" if str(error).isprintable() else f"more than a line: {str(error)!r:.200}"
+    except BaseException:
+        answer = traceback.format_exc()[-400:].replace("\n", " | ")
+    sender.send(answer)  # type: ignore[attr-defined]
+
+
+def graphs(until: float, generator: random.Random, folder: Path) -> Counts:
+    """Graphs made to crash, hang, fill the memory or lie: each has to be refused."""
+    from kernelcast.runtime.bundle.graph import check_graph
+    from tests.runtime.bundle.hostile_graphs import HOSTILE
+
+    counts = Counts()
+    for name, (make, _) in HOSTILE.items():
+        before = counts.refused + len(counts.through)
+        guarded(name, lambda make=make: check_graph(make(), 3), counts)  # type: ignore[misc]
+        if counts.refused + len(counts.through) == before:
+            counts.through.append(f"{name}: was not refused")
+    return counts
+
+
+def damaged_graphs(until: float, generator: random.Random, folder: Path) -> Counts:
+    """Sound graphs with bytes changed: refused, or loaded and run by ONNX Runtime without harm."""
+    import numpy as np
+
+    from kernelcast.runtime.answers.onnx_runtime import onnx_runtime
+    from kernelcast.runtime.bundle.file import read_bundle
+    from kernelcast.runtime.bundle.graph import check_graph
+    from kernelcast.runtime.errors import DataError
+
+    bundle = read_bundle(BUNDLE)
+    entries = [(len(one.features), bundle.files[one.file]) for one in bundle.manifest.regressors]
+    runtime, counts = onnx_runtime(), Counts()
+
+    def batch(seed: int) -> Callable[[], None]:
+        def run() -> None:
+            own = random.Random(seed)
+            for _ in range(20):
+                columns, model = own.choice(entries)
+                changed = bytearray(model)
+                for _ in range(own.choice((1, 1, 2, 8))):
+                    changed[own.randrange(len(changed))] = own.randrange(256)
+                try:
+                    check_graph(bytes(changed), columns)
+                except DataError:
+                    continue
+                try:
+                    quiet = runtime.SessionOptions()
+                    quiet.log_severity_level, quiet.intra_op_num_threads = 4, 1
+                    session = runtime.InferenceSession(
+                        bytes(changed), quiet, providers=["CPUExecutionProvider"]
+                    )
+                    session.run(None, {"workload": np.ones((4, columns), np.float32)})
+                except Exception as error:
+                    if "onnxruntime" not in type(error).__module__ and not isinstance(error, ValueError):
+                        raise
+
+        return run
+
+    while time.monotonic() < until:
+        guarded("20 damaged graphs", batch(generator.randrange(1 << 30)), counts)
+    counts.tried *= 20
+    return counts
+
+
+def bundles(until: float, generator: random.Random, folder: Path) -> Counts:
+    """Bundles cut or with bytes changed: every one has to be refused."""
+    from kernelcast.runtime.bundle.file import verified_bundle
+    from kernelcast.runtime.errors import DataError
+
+    content, counts = BUNDLE.read_bytes(), Counts()
+    while time.monotonic() < until:
+        changed = bytearray(content)
+        if generator.random() < 0.2:
+            del changed[generator.randrange(len(changed)) :]
+        else:
+            changed[generator.randrange(len(changed))] ^= 1 << generator.randrange(8)
+        counts.tried += 1
+        try:
+            verified_bundle(BUNDLE, bytes(changed))
+            counts.through.append("a changed bundle was read")
+        except DataError:
+            counts.refused += 1
+        except Exception:
+            counts.through.append(traceback.format_exc()[-300:].replace("\n", " | "))
+    return counts
+
+
+def databases(until: float, generator: random.Random, folder: Path) -> Counts:
+    """Databases with values, bytes and pages changed, and hostile schemas, given to every reader."""
+    from kernelcast.runtime.errors import KernelcastError
+    from tests.attacks.databases import (
+        HOSTILE_SCHEMAS,
+        changed_value,
+        flipped_bytes,
+        hostile_schema,
+        readers,
+        swapped_pages,
+    )
+
+    counts, bad = Counts(), folder / "bad.db"
+
+    def given(what: str) -> None:
+        def run() -> None:
+            for name, read in readers(bad, SOUND, folder).items():
+                try:
+                    read()
+                except KernelcastError as error:
+                    if not str(error).isprintable():
+                        raise ValueError(f"{name}: more than a line") from error
+
+        guarded(what, run, counts)
+
+    for name in HOSTILE_SCHEMAS:
+        shutil.copy(SOUND, bad)
+        hostile_schema(bad, name)
+        given(name)
+    while time.monotonic() < until:
+        for damage in (changed_value, flipped_bytes, swapped_pages):
+            for stray in folder.glob("bad.db*"):
+                stray.unlink()
+            shutil.copy(SOUND, bad)
+            given(damage(bad, generator))
+    return counts
+
+
+def kills(until: float, generator: random.Random, folder: Path) -> Counts:
+    """Exports, merges and imports killed at any moment: what was there stays whole, and strays go."""
+    from kernelcast.store.check import check_database
+
+    counts, target, own = Counts(), folder / "killed.db", folder / "own.db"
+    shutil.copy(SOUND, own)
+    with closing(sqlite3.connect(SOUND)) as connection:
+        [rows] = connection.execute("SELECT count(*) FROM sample").fetchone()
+    while time.monotonic() < until:
+        into = generator.choice((target, own))
+        verb = (
+            ["merge", str(SOUND), "--into", str(into)] if into is own else ["export", str(SOUND), str(target)]
+        )
+        target.unlink(missing_ok=True)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "kernelcast.cli.main", "db", *verb],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+        time.sleep(generator.uniform(0.1, 1.5))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        counts.tried += 1
+        for path in (target, own):
+            if path.exists() and (found := check_database(path)):
+                counts.through.append(f"{verb[0]} killed: {found[0]}")
+    with closing(sqlite3.connect(own)) as connection:
+        if connection.execute("SELECT count(*) FROM sample").fetchone()[0] != rows:
+            counts.through.append("rows were lost")
+    target.unlink(missing_ok=True)
+    subprocess.run(
+        [sys.executable, "-m", "kernelcast.cli.main", "db", "export", str(SOUND), str(target)],
+        stdout=subprocess.DEVNULL,
+        check=True,
+    )
+    if left := list(folder.glob(".killed.db.*")):
+        counts.through.append(f"{len(left)} strays are left")
+    return counts
+
+
+def clients(until: float, generator: random.Random, folder: Path) -> Counts:
+    """Malformed HTTP: never a status 500, a hang or a line of a log; /health answers all the time."""
+    from tests.attacks.clients import request_of, sent
+
+    where, log, counts = folder / "s", folder / "log", Counts()
+    command = [
+        sys.executable,
+        "-m",
+        "kernelcast.cli.main",
+        "serve",
+        "--bundle",
+        str(BUNDLE),
+        "--socket",
+        str(where),
+    ]
+    with log.open("w") as errors:
+        server = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors, text=True)
+    assert server.stdout is not None
+    server.stdout.readline()
+    health = b"GET /health HTTP/1.1\r\nHost: k\r\nConnection: close\r\n\r\n"
+    try:
+        while time.monotonic() < until and server.poll() is None:
+            request = request_of(generator)
+            counts.tried += 1
+            try:
+                status = sent(where, request)
+            except TimeoutError:
+                counts.through.append(f"no answer within 15 s: {request[:120]!r}")
+                continue
+            if b" 500 " in status:
+                counts.through.append(f"status 500: {request[:200]!r}")
+            counts.refused += b" 4" in status
+            if counts.tried % 50 == 0 and b" 200 " not in sent(where, health):
+                counts.through.append("/health did not answer")
+        if server.poll() is not None:
+            counts.through.append(f"the server ended with status {server.poll()}")
+    finally:
+        server.terminate()
+        try:
+            if server.wait(60):
+                counts.through.append(f"the server ended with status {server.returncode}")
+        except subprocess.TimeoutExpired:
+            server.kill()
+            counts.through.append("the server did not end")
+        server.stdout.close()
+    if "Traceback" in log.read_text():
+        counts.through.append(f"a traceback in the log: {log.read_text()[-300:]}")
+    return counts
+
+
+# Kind, its attack, its share of the time.
+_KINDS: tuple[tuple[str, Callable[[float, random.Random, Path], Counts], float], ...] = (
+    ("ONNX graphs made to do harm", graphs, 0.05),
+    ("ONNX graphs with bytes changed, then run", damaged_graphs, 0.2),
+    ("bundles cut or with a bit flipped", bundles, 0.1),
+    (
+        "hostile schemas, and databases with values, bytes or pages changed, each given to every reader",
+        databases,
+        0.3,
+    ),
+    ("exports and merges killed", kills, 0.15),
+    ("malformed HTTP requests", clients, 0.2),
+)
+
+
+def table(found: dict[str, Counts]) -> Iterator[str]:
+    """Lines of Markdown."""
+    yield "| attack | tried | refused | got through |"
+    yield "|---|---|---|---|"
+    for name, counts in found.items():
+        refused = f"{counts.refused:,}" if counts.refused else "–"
+        yield f"| {name} | {counts.tried:,} | {refused} | {len(counts.through)} |"
+
+
+def main() -> None:
+    """Run all kinds, print the table, and write it where that is asked for."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--minutes", type=float, default=15)
+    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
+    parser.add_argument("--write", type=Path)
+    asked = parser.parse_args()
+    print(f"seed {asked.seed}", flush=True)
+    found: dict[str, Counts] = {}
+    for name, attack, share in _KINDS:
+        # A short path: that of a Unix socket has at most 107 bytes.
+        with tempfile.TemporaryDirectory(prefix="kc") as folder:
+            until = time.monotonic() + 60 * asked.minutes * share
+            found[name] = attack(until, random.Random(asked.seed), Path(folder))
+        print(f"{name}: {found[name].tried:,} tried, {len(found[name].through)} got through", flush=True)
+        for line in found[name].through[:20]:
+            print(f"  {line}", flush=True)
+    lines = "\n".join(table(found))
+    print(lines)
+    if asked.write:
+        page = asked.write.read_text(encoding="utf-8")
+        before, _, rest = page.partition(_BEGIN)
+        asked.write.write_text(f"{before}{_BEGIN}{lines}\n{_END}{rest.partition(_END)[2]}", encoding="utf-8")
+    sys.exit(any(counts.through for counts in found.values()))
+
+
+if __name__ == "__main__":
+    main()
