@@ -1,6 +1,5 @@
 """`kernelcast trace`: report, diff and export of the traces of real runs."""
 
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,8 @@ from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
 from kernelcast.collector.ingest.opened import opened_traces
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.views.output_file import check_target
+from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.output_file import check_target
 from kernelcast.store import Database
 from kernelcast.store.trace_comparison import Change, TraceComparison, compare_traces
 from kernelcast.store.trace_export import write_trace
@@ -76,7 +76,7 @@ def report(
             write_trace_page(database, reports[0], page_path)
     if as_json:
         click.echo(
-            json.dumps({"format": REPORT_FORMAT, "runs": [_document(one) for one in reports]}, indent=2)
+            json_text({"format": REPORT_FORMAT, "runs": [_document(one) for one in reports]}, indent=2)
         )
         return
     for one in reports:
@@ -105,7 +105,7 @@ def diff(a: Path, b: Path, run_a: str, run_b: str, top: int, as_json: bool) -> N
             one, _only_run(one, run_a, "--run-a"), two, _only_run(two, run_b, "--run-b")
         )
     if as_json:
-        click.echo(json.dumps(_difference(compared), indent=2))
+        click.echo(json_text(_difference(compared), indent=2))
     else:
         _show_difference(compared, top)
 

@@ -1,6 +1,5 @@
 """`kernelcast validate errors`."""
 
-import json
 import math
 from dataclasses import asdict
 from pathlib import Path
@@ -11,6 +10,7 @@ from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.answers.step_errors import StepErrors
 from kernelcast.runtime.errors import DataError, one_line, shown_path
+from kernelcast.runtime.json_text import json_text
 from kernelcast.validate.step_errors import step_errors, step_errors_toml
 
 FORMAT = "kernelcast.step-errors/1"
@@ -38,7 +38,7 @@ def errors(output: Path | None, as_json: bool) -> None:
         except OSError as error:
             raise DataError(f"{shown_path(output)}: cannot be written ({error.strerror})") from error
     if as_json:
-        click.echo(json.dumps({"format": FORMAT, **asdict(found)}, indent=2))
+        click.echo(json_text({"format": FORMAT, **asdict(found)}, indent=2))
         return
     click.echo(_shown(found))
     if output is not None:

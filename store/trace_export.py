@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.runtime.views.output_file import write_pieces
+from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.output_file import write_pieces
 from kernelcast.store.database import Database
 
 _HOST = 1_000_000  # process of the host's events, apart from the devices' numbers
@@ -51,9 +52,9 @@ def write_trace(
 
     def lines() -> Iterator[str]:
         nonlocal written
-        yield json.dumps(_head(trace))[:-1] + ', "traceEvents": [\n'
+        yield json_text(_head(trace))[:-1] + ', "traceEvents": [\n'
         for event in _events(database, trace, chosen, is_all=not step):
-            yield (",\n" if written else "") + json.dumps(event)
+            yield (",\n" if written else "") + json_text(event)
             written += 1
         yield "\n]}\n"
 

@@ -4,9 +4,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.runtime.views.markup import Markup, element, number
-from kernelcast.runtime.views.output_file import write_pieces
 from kernelcast.runtime.views.page import document, legend, picture, region, section, table, tile
 from kernelcast.store.database import Database
 from kernelcast.store.trace_report import Rows, TraceReport

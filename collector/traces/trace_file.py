@@ -33,7 +33,7 @@ def trace_chunks(
         file.seek(0)
         with gzip.open(file) if is_gzip else file as unpacked:
             # `read` forgets what it has unpacked when it meets a break.
-            read = unpacked.read1 if is_partial else unpacked.read
+            read = unpacked.read1 if is_partial and isinstance(unpacked, gzip.GzipFile) else unpacked.read
             while True:
                 try:
                     chunk = read(_CHUNK_BYTES)
