@@ -6,8 +6,7 @@ together, and every regressor is asked once for all of them.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import lru_cache
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.estimate.beside_passes import (
     Hidden,
-    besides,
     hidden,
     overlapping_buckets,
     update_overlap,
@@ -24,6 +22,21 @@ from kernelcast.runtime.estimate.configurations import Configurations, Rows, Str
 from kernelcast.runtime.estimate.cuts import Cuts, better_ends, columns_of
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.estimate.passes import Passes
+from kernelcast.runtime.estimate.pieces import (
+    FIRST,
+    LAST,
+    LAYER,
+    MICRO_BATCH,
+    PASSES,
+    RECOMPUTED,
+    SEND,
+    SHARDS,
+    Kind,
+    PieceKey,
+    Prices,
+    pass_kinds,
+    update_kind,
+)
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.overlap import Overlap
@@ -36,80 +49,10 @@ from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, sum_of
 from kernelcast.runtime.step.decomposition import Decomposition, StageKind, chunks_of, stage_kinds
 from kernelcast.runtime.step.partition import partition
 
-PieceKey = tuple[object, ...]
-"""Kind of piece, and the values of the columns that it depends on."""
 # Prices remembered from block to block; a piece is some hundred bytes.
 _MAX_REMEMBERED = 1 << 15
 # Elements of one array [layouts, chunks]: what a group takes does not grow with the stages.
 _MAX_ELEMENTS = 1 << 17
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Kind:
-    """One kind of piece: the columns that it depends on, and the calls of its parts."""
-
-    name: str
-    columns: tuple[str, ...]
-    parts: Callable[[Decomposition], Sequence[Calls]]
-
-
-# The degrees that cut a layer or its micro-batch.
-_INNER = tuple(name for name in DEGREES if name not in ("pp", "dp"))
-_MICRO_BATCH = _Kind(
-    name="micro-batch",
-    columns=(*_INNER, "micro_batch", "sequence_parallel", "recompute"),
-    parts=lambda d: [
-        *(calls for block in (d.first, d.layer, d.last) for calls in (block.forward, block.backward)),
-        *(calls for block in besides(d) for one in block for calls in (one.collective, one.compute)),
-    ],
-)
-_SEND = _Kind(
-    name="send",
-    columns=(*DEGREES, "micro_batch"),
-    parts=lambda d: [d.send],
-)
-_SHARDS = _Kind(
-    name="shards",
-    columns=(*_INNER, "dp", "zero"),
-    parts=lambda d: [
-        calls for block in (d.first, d.layer, d.last) for calls in (block.gather, block.scatter)
-    ],
-)
-_RECOMPUTED = _Kind(
-    name="recomputed",
-    columns=_MICRO_BATCH.columns,
-    parts=lambda d: [d.recomputed_fully],
-)
-_FIRST, _LAYER, _LAST = range(3)
-# Forward and backward passes of the three blocks; then collectives, each followed by what computes beside it.
-_PASSES = 6
-
-
-@lru_cache(maxsize=1 << 12)
-def _update(stage: StageKind) -> _Kind:
-    def parts(decomposition: Decomposition) -> Sequence[Calls]:
-        update = decomposition.update(stage)
-        return update.gradients, update.optimizer, update.gather
-
-    name = f"update {stage.layers} {stage.first} {stage.last}"
-    # pp decides where the ends of the model lie, which sum the gradients of tied embeddings.
-    return _Kind(name=name, columns=(*DEGREES, "zero"), parts=parts)
-
-
-@dataclass(frozen=True, slots=True)
-class _Prices:
-    """Times of the pieces of a block's layouts, by kind: float64 [distinct, parts, 2, 1 + draws] and who has which.
-
-    Of a part, the first of two is its time in µs, the second how much of it makes gradients of weights.
-    """
-
-    times_us: dict[str, Times]
-    whose: dict[str, Rows]
-
-    def of(self, kind: _Kind, part: int, rows: Rows, *, weights: bool = False) -> Times:
-        """Time of one part for the layouts at `rows`, float64 [rows · (1 + draws)]; NaN where it has no answer."""
-        times: Times = self.times_us[kind.name][self.whose[kind.name][rows], part, int(weights)]
-        return times.reshape(-1)
 
 
 TimesOf = Callable[[Sequence[Question]], Times]
@@ -147,9 +90,9 @@ class Engine:
             (structure, rows, self._cuts(layouts.take(rows), structure))
             for structure, rows in _structures(layouts)
         ]
-        requests: list[tuple[Layouts, Sequence[_Kind]]] = [(layouts, (*_pass_kinds(layouts), _SEND))]
+        requests: list[tuple[Layouts, Sequence[Kind]]] = [(layouts, (*pass_kinds(layouts), SEND))]
         for _, rows, cuts in found:
-            requests.append((layouts.take(rows), [_update(stage) for stage in cuts.stage_kinds]))
+            requests.append((layouts.take(rows), [update_kind(stage) for stage in cuts.stage_kinds]))
         prices, *updates = self._price(requests)
         for (structure, rows, cuts), own in zip(found, updates, strict=True):
             step = max(1, _MAX_ELEMENTS // (len(cuts.chunks[0]) * (1 + self.draws)))
@@ -170,9 +113,9 @@ class Engine:
         own, layers = layouts.take(is_cut), self.model.layers
         # Updates grow with the layers alike in every layout, so two stages tell what a layer adds.
         half, whole = (
-            _update(StageKind(layers=held, first=False, last=False)) for held in (layers // 2, layers)
+            update_kind(StageKind(layers=held, first=False, last=False)) for held in (layers // 2, layers)
         )
-        [prices] = self._price([(own, (*_pass_kinds(own), half, whole))])
+        [prices] = self._price([(own, (*pass_kinds(own), half, whole))])
         ends = np.full((2, len(layouts)), AS_SPLIT, dtype=np.int64)
         for structure, rows in _structures(own):
             if structure.pp * structure.virtual_stages > layers:
@@ -202,18 +145,18 @@ class Engine:
         layouts: Layouts,
         structure: Structure,
         cuts: Cuts,
-        prices: _Prices,
-        updates: _Prices,
+        prices: Prices,
+        updates: Prices,
         rows: Rows,
         of_update: Rows,
     ) -> Iterator[Configurations]:
         """The layouts at `rows`, which are those at `of_update` of the structure's updates."""
         passes = self._passes(layouts, structure, prices, rows)
         whose = np.repeat(cuts.whose[of_update], 1 + self.draws)
-        arrays = passes.per_chunk(cuts.chunks, whose, prices.of(_SEND, 0, rows))
+        arrays = passes.per_chunk(cuts.chunks, whose, prices.of(SEND, 0, rows))
         gradients, optimizer, gather = (
             columns_of(
-                {stage: updates.of(_update(stage), part, of_update) for stage in cuts.stage_kinds},
+                {stage: updates.of(update_kind(stage), part, of_update) for stage in cuts.stage_kinds},
                 cuts.stages,
                 whose,
             )
@@ -246,16 +189,16 @@ class Engine:
                 **others,
             )
 
-    def _passes(self, layouts: Layouts, structure: Structure, prices: _Prices, rows: Rows) -> Passes:
+    def _passes(self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows) -> Passes:
         """Passes through the blocks of the layouts at `rows`."""
         share, recomputed = (layouts.of_stack(name) for name in ("exposed_share", "recompute_layers"))
         first, layer, last = (
-            self._block(layouts, prices, structure, index, rows) for index in (_FIRST, _LAYER, _LAST)
+            self._block(layouts, prices, structure, index, rows) for index in (FIRST, LAYER, LAST)
         )
         kept = layer
         if recomputed:
-            again = [prices.of(_RECOMPUTED, 0, rows)]
-            for one in self._hidden_of(layouts, _LAYER, int(rows[0])):
+            again = [prices.of(RECOMPUTED, 0, rows)]
+            for one in self._hidden_of(layouts, LAYER, int(rows[0])):
                 if one.is_again:
                     again.append(self._beside_us(layouts, prices, structure, one, rows))
             kept = replace(layer, backward_us=layer.backward_us - sum_of(again))
@@ -307,32 +250,32 @@ class Engine:
         )
 
     def _block(
-        self, layouts: Layouts, prices: _Prices, structure: Structure, index: int, rows: Rows
+        self, layouts: Layouts, prices: Prices, structure: Structure, index: int, rows: Rows
     ) -> BlockTimes:
-        forward_us = prices.of(_MICRO_BATCH, 2 * index, rows)
+        forward_us = prices.of(MICRO_BATCH, 2 * index, rows)
         nothing = np.zeros_like(forward_us)
-        passes = {True: [forward_us], False: [prices.of(_MICRO_BATCH, 2 * index + 1, rows)]}
+        passes = {True: [forward_us], False: [prices.of(MICRO_BATCH, 2 * index + 1, rows)]}
         for one in self._hidden_of(layouts, index, int(rows[0])):
             passes[one.is_forward].append(self._beside_us(layouts, prices, structure, one, rows))
         return BlockTimes(
             forward_us=sum_of(passes[True]),
             backward_us=sum_of(passes[False]),
-            weight_us=prices.of(_MICRO_BATCH, 2 * index + 1, rows, weights=True)
+            weight_us=prices.of(MICRO_BATCH, 2 * index + 1, rows, weights=True)
             if structure.is_split
             else nothing,
-            gather_us=prices.of(_SHARDS, 2 * index, rows) if structure.is_sharded else nothing,
-            scatter_us=prices.of(_SHARDS, 2 * index + 1, rows) if structure.is_sharded else nothing,
+            gather_us=prices.of(SHARDS, 2 * index, rows) if structure.is_sharded else nothing,
+            scatter_us=prices.of(SHARDS, 2 * index + 1, rows) if structure.is_sharded else nothing,
         )
 
     def _beside_us(
-        self, layouts: Layouts, prices: _Prices, structure: Structure, one: Hidden, rows: Rows
+        self, layouts: Layouts, prices: Prices, structure: Structure, one: Hidden, rows: Rows
     ) -> Times:
         """What a collective beside a product adds to its pass."""
-        network_us = prices.of(_MICRO_BATCH, one.part, rows)
+        network_us = prices.of(MICRO_BATCH, one.part, rows)
         if one.of_weights and structure.is_split:
             # Zero-bubble makes the weights' gradients later: nothing computes beside it.
             return network_us
-        within_us = prices.of(_MICRO_BATCH, one.part + 1, rows)
+        within_us = prices.of(MICRO_BATCH, one.part + 1, rows)
         if one.in_pieces:
             within_us = within_us * (1 - 1 / np.repeat(layouts["tp"][rows], 1 + self.draws))
         return exposed_us(network_us, within_us, layouts.of_stack("exposed_share"))
@@ -341,10 +284,10 @@ class Engine:
         """Collectives beside products of block `index`: as many in every layout with the same `tensor_overlap`."""
         overlap = layouts.of_stack("tensor_overlap")
         if overlap not in self._hidden:
-            self._hidden[overlap] = hidden(self._take_apart(layouts, row), first_part=_PASSES)
+            self._hidden[overlap] = hidden(self._take_apart(layouts, row), first_part=PASSES)
         return [one for one in self._hidden[overlap] if one.block == index]
 
-    def _price(self, requests: Sequence[tuple[Layouts, Sequence[_Kind]]]) -> list[_Prices]:
+    def _price(self, requests: Sequence[tuple[Layouts, Sequence[Kind]]]) -> list[Prices]:
         wanted: dict[PieceKey, Sequence[Calls]] = {}
         taken_apart: dict[tuple[int, ...], Decomposition] = {}
         found = [
@@ -358,7 +301,7 @@ class Engine:
             launch_us = requests[0][0].of_stack("host_launch_us")
             self._known.update(self._ask(wanted, launch_us))
         return [
-            _Prices(
+            Prices(
                 {name: np.stack([self._known[key] for key in keys]) for name, (keys, _) in one.items()},
                 {name: whose for name, (_, whose) in one.items()},
             )
@@ -368,7 +311,7 @@ class Engine:
     def _keys(
         self,
         layouts: Layouts,
-        kind: _Kind,
+        kind: Kind,
         wanted: dict[PieceKey, Sequence[Calls]],
         taken_apart: dict[tuple[int, ...], Decomposition],
     ) -> tuple[list[PieceKey], NDArray[np.intp]]:
@@ -414,12 +357,6 @@ class Engine:
             totals[:, 0] = np.maximum(totals[:, 0], launch_us * np.array(kernels)[:, None])
         ends = np.cumsum([len(piece) for piece in wanted.values()])
         return dict(zip(wanted, np.split(totals, ends[:-1]), strict=True))
-
-
-def _pass_kinds(layouts: Layouts) -> tuple[_Kind, ...]:
-    """What passes through the blocks depend on."""
-    some = (_RECOMPUTED,) if layouts.of_stack("recompute_layers") else ()
-    return (_MICRO_BATCH, _SHARDS, *some)
 
 
 def _structures(layouts: Layouts) -> list[tuple[Structure, Rows]]:

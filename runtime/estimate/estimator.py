@@ -3,7 +3,7 @@
 import os
 import threading
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -25,21 +25,20 @@ from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.catalogue.composition import load_bundle
 from kernelcast.runtime.errors import DataError, UsageError, shown
-from kernelcast.runtime.estimate.configurations import Configurations
+from kernelcast.runtime.estimate.components import bubble_share, components_of, first_alone, stages_of
 from kernelcast.runtime.estimate.defaults import (
     chosen_gpus_per_node,
     usual_gpus_per_node,
 )
 from kernelcast.runtime.estimate.device_memory import device_memory
 from kernelcast.runtime.estimate.engine import Engine
-from kernelcast.runtime.estimate.estimate import Components, Estimate, StageEstimate
+from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.exposed_draws import exposed_draws
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.estimate.provenance import provenance_of
 from kernelcast.runtime.estimate.utilisation import peak_of
 from kernelcast.runtime.memory import on_cpu, precision_of
 from kernelcast.runtime.operators import OPERATORS, Key
-from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
 from kernelcast.runtime.request.fields import (
     DEFAULT_BUCKET_ENTRIES,
     MEMORY,
@@ -49,21 +48,18 @@ from kernelcast.runtime.request.fields import (
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.stack import Stack
-from kernelcast.runtime.step.calls import Call
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.timeline_kinds import check_simulated
 
 _US_PER_S = 1e6
 _MAX_REMEMBERED = 256
+"""Estimates that an `Estimator` keeps; one asked again is answered from memory."""
 _CHUNKS_EACH = 16
 """Of a remembered estimate, on average: memory grows with them, by some ten thousand bytes each."""
 
 
 class TooManyChunks(UsageError):
     """The layout cuts the model into more pieces than may be computed (`Estimator.limited`)."""
-
-
-"""Estimates that an `Estimator` keeps; one asked again is answered from memory."""
 
 
 class Estimator:
@@ -261,10 +257,10 @@ class Estimator:
             step_time_s=step_time_s,
             interval_s=interval(step_time_s, steps_s[1:]) if with_interval else None,
             timeline=timeline,
-            bubble_share=_bubble_share(step, float(found_us.pipeline_us[0])),
+            bubble_share=bubble_share(step, float(found_us.pipeline_us[0])),
             tokens_per_s=parallelism.samples_per_update * model.sequence_length / step_time_s,
             components=components_of(parts, step, lambda call: answers.asked.answers[question(call)][0]),
-            stages=tuple(_stages(parts, step)),
+            stages=tuple(stages_of(parts, step)),
             memory=device_memory(self.bundle, model, parallelism, *memory),
             concerned=MappingProxyType(
                 self._concerned(answers.asked, parts, processes, self._devices_per_node(used, source, over))
@@ -284,7 +280,7 @@ class Estimator:
             ),
             parts=parts,
             answers=MappingProxyType(answers.asked.answers),
-            durations=_first(step.durations),
+            durations=first_alone(step.durations),
         )
 
     def _concerned(
@@ -358,60 +354,3 @@ def _check_types(model: object, parallelism: object, cluster: object) -> None:
     for name, value, kind in expected:
         if not isinstance(value, kind) and not (name == "cluster" and value is None):
             raise UsageError(f"{name} is {shown(value)}, expected a {kind.__name__}")
-
-
-def components_of(parts: Decomposition, step: Configurations, time_us: Callable[[Call], float]) -> Components:
-    """The paper's components of configuration 0 of a step's times; `time_us` is that of one call."""
-    update_us = step.durations.update_us[0]
-    calls = (*parts.first.forward, *parts.first.backward, *parts.layer.forward, *parts.layer.backward)
-    # One of each collective of the tensor-parallel group, at the size of a layer where it has one.
-    syncs = {call.operator: call for call in calls if call.role == "tensor"}
-    return Components(
-        layer_forward_s=_seconds(step.layer_forward_us[0]),
-        layer_backward_s=_seconds(step.layer_backward_us[0]),
-        stage_forward_max_s=_seconds(step.forward_us[0].max()),
-        stage_backward_max_s=_seconds(step.backward_us[0].max()),
-        dp_all_reduce_s=_seconds(step.durations.all_reduce_us[0, 0]),
-        dp_all_gather_s=_seconds(step.gather_us[0, update_us.argmax()]),
-        max_update_s=_seconds(update_us.max()),
-        tp_all_reduce_s=_seconds(sum(map(time_us, syncs.values()))),
-        pp_p2p_s=_seconds(sum(map(time_us, parts.send))),
-    )
-
-
-def _stages(parts: Decomposition, step: Configurations) -> Iterable[StageEstimate]:
-    forward_us, backward_us = step.forward_us[0], step.backward_us[0]
-    optimizer_us = step.durations.update_us - step.gather_us
-    for index, stage in enumerate(parts.stages):
-        yield StageEstimate(
-            index=index,
-            layers=stage.layers,
-            parameters=parts.parameters(stage),
-            forward_s=_seconds(forward_us[index]),
-            backward_s=_seconds(backward_us[index]),
-            all_reduce_s=_seconds(step.durations.all_reduce_us[0, index]),
-            optimizer_s=_seconds(optimizer_us[0, index]),
-            all_gather_s=_seconds(step.gather_us[0, index]),
-        )
-
-
-def _bubble_share(step: Configurations, pipeline_us: float) -> float:
-    """The part of the pipeline's time in which the average stage does not compute; sends are no computing."""
-    times = step.durations
-    stage_us = step.per_stage(times.forward_us + times.backward_us + times.weight_us)[0]
-    if pipeline_us <= 0:  # updates so long that passes vanish next to them
-        return 0.0
-    return max(0.0, 1 - int(step.micro_batches[0]) * float(stage_us.mean()) / pipeline_us)
-
-
-def _first(durations: Durations) -> Durations:
-    """Configuration 0, read-only, and free of the others."""
-    arrays = {name: getattr(durations, name)[:1].copy() for name in (*PER_CHUNK, *PER_STAGE)}
-    for array in arrays.values():
-        array.flags.writeable = False
-    overlap = None if durations.overlap is None else durations.overlap.take(slice(0, 1))
-    return Durations(**arrays, overlap=overlap)
-
-
-def _seconds(time_us: float) -> float:
-    return float(time_us) / _US_PER_S

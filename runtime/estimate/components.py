@@ -1,0 +1,69 @@
+"""What an estimate says of a priced step: components, stages, and the pipeline's idle share."""
+
+from collections.abc import Callable, Iterable
+
+from kernelcast.runtime.estimate.configurations import Configurations
+from kernelcast.runtime.estimate.estimate import Components, StageEstimate
+from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
+from kernelcast.runtime.step.calls import Call
+from kernelcast.runtime.step.decomposition import Decomposition
+
+_US_PER_S = 1e6
+
+
+def components_of(parts: Decomposition, step: Configurations, time_us: Callable[[Call], float]) -> Components:
+    """The paper's components of configuration 0 of a step's times; `time_us` is that of one call."""
+    update_us = step.durations.update_us[0]
+    calls = (*parts.first.forward, *parts.first.backward, *parts.layer.forward, *parts.layer.backward)
+    # One of each collective of the tensor-parallel group, at the size of a layer where it has one.
+    syncs = {call.operator: call for call in calls if call.role == "tensor"}
+    return Components(
+        layer_forward_s=_seconds(step.layer_forward_us[0]),
+        layer_backward_s=_seconds(step.layer_backward_us[0]),
+        stage_forward_max_s=_seconds(step.forward_us[0].max()),
+        stage_backward_max_s=_seconds(step.backward_us[0].max()),
+        dp_all_reduce_s=_seconds(step.durations.all_reduce_us[0, 0]),
+        dp_all_gather_s=_seconds(step.gather_us[0, update_us.argmax()]),
+        max_update_s=_seconds(update_us.max()),
+        tp_all_reduce_s=_seconds(sum(map(time_us, syncs.values()))),
+        pp_p2p_s=_seconds(sum(map(time_us, parts.send))),
+    )
+
+
+def stages_of(parts: Decomposition, step: Configurations) -> Iterable[StageEstimate]:
+    """Every stage: what it holds, and its times in the one configuration."""
+    forward_us, backward_us = step.forward_us[0], step.backward_us[0]
+    optimizer_us = step.durations.update_us - step.gather_us
+    for index, stage in enumerate(parts.stages):
+        yield StageEstimate(
+            index=index,
+            layers=stage.layers,
+            parameters=parts.parameters(stage),
+            forward_s=_seconds(forward_us[index]),
+            backward_s=_seconds(backward_us[index]),
+            all_reduce_s=_seconds(step.durations.all_reduce_us[0, index]),
+            optimizer_s=_seconds(optimizer_us[0, index]),
+            all_gather_s=_seconds(step.gather_us[0, index]),
+        )
+
+
+def bubble_share(step: Configurations, pipeline_us: float) -> float:
+    """The part of the pipeline's time in which the average stage does not compute; sends are no computing."""
+    times = step.durations
+    stage_us = step.per_stage(times.forward_us + times.backward_us + times.weight_us)[0]
+    if pipeline_us <= 0:  # updates so long that passes vanish next to them
+        return 0.0
+    return max(0.0, 1 - int(step.micro_batches[0]) * float(stage_us.mean()) / pipeline_us)
+
+
+def first_alone(durations: Durations) -> Durations:
+    """Configuration 0, read-only, and free of the others."""
+    arrays = {name: getattr(durations, name)[:1].copy() for name in (*PER_CHUNK, *PER_STAGE)}
+    for array in arrays.values():
+        array.flags.writeable = False
+    overlap = None if durations.overlap is None else durations.overlap.take(slice(0, 1))
+    return Durations(**arrays, overlap=overlap)
+
+
+def _seconds(time_us: float) -> float:
+    return float(time_us) / _US_PER_S

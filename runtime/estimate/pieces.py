@@ -1,0 +1,91 @@
+"""The pieces that thousands of layouts share: which columns each kind depends on, what it calls, and its prices."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+from kernelcast.runtime.estimate.beside_passes import besides
+from kernelcast.runtime.estimate.configurations import Rows, Times
+from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.request.fields import DEGREES
+from kernelcast.runtime.step.calls import Calls
+from kernelcast.runtime.step.decomposition import Decomposition, StageKind
+
+PieceKey = tuple[object, ...]
+"""Kind of piece, and the values of the columns that it depends on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """One kind of piece: the columns that it depends on, and the calls of its parts."""
+
+    name: str
+    columns: tuple[str, ...]
+    parts: Callable[[Decomposition], Sequence[Calls]]
+
+
+# The degrees that cut a layer or its micro-batch.
+_INNER = tuple(name for name in DEGREES if name not in ("pp", "dp"))
+MICRO_BATCH = Kind(
+    name="micro-batch",
+    columns=(*_INNER, "micro_batch", "sequence_parallel", "recompute"),
+    parts=lambda d: [
+        *(calls for block in (d.first, d.layer, d.last) for calls in (block.forward, block.backward)),
+        *(calls for block in besides(d) for one in block for calls in (one.collective, one.compute)),
+    ],
+)
+SEND = Kind(
+    name="send",
+    columns=(*DEGREES, "micro_batch"),
+    parts=lambda d: [d.send],
+)
+SHARDS = Kind(
+    name="shards",
+    columns=(*_INNER, "dp", "zero"),
+    parts=lambda d: [
+        calls for block in (d.first, d.layer, d.last) for calls in (block.gather, block.scatter)
+    ],
+)
+RECOMPUTED = Kind(
+    name="recomputed",
+    columns=MICRO_BATCH.columns,
+    parts=lambda d: [d.recomputed_fully],
+)
+FIRST, LAYER, LAST = range(3)
+# Forward and backward passes of the three blocks; then collectives, each followed by what computes beside it.
+PASSES = 6
+
+
+@lru_cache(maxsize=1 << 12)
+def update_kind(stage: StageKind) -> Kind:
+    """What a stage of this kind does once per update: gradients, optimizer, parameters gathered."""
+
+    def parts(decomposition: Decomposition) -> Sequence[Calls]:
+        update = decomposition.update(stage)
+        return update.gradients, update.optimizer, update.gather
+
+    name = f"update {stage.layers} {stage.first} {stage.last}"
+    # pp decides where the ends of the model lie, which sum the gradients of tied embeddings.
+    return Kind(name=name, columns=(*DEGREES, "zero"), parts=parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Prices:
+    """Times of the pieces of a block's layouts, by kind: float64 [distinct, parts, 2, 1 + draws] and who has which.
+
+    Of a part, the first of two is its time in µs, the second how much of it makes gradients of weights.
+    """
+
+    times_us: dict[str, Times]
+    whose: dict[str, Rows]
+
+    def of(self, kind: Kind, part: int, rows: Rows, *, weights: bool = False) -> Times:
+        """Time of one part for the layouts at `rows`, float64 [rows · (1 + draws)]; NaN where it has no answer."""
+        times: Times = self.times_us[kind.name][self.whose[kind.name][rows], part, int(weights)]
+        return times.reshape(-1)
+
+
+def pass_kinds(layouts: Layouts) -> tuple[Kind, ...]:
+    """What passes through the blocks depend on."""
+    some = (RECOMPUTED,) if layouts.of_stack("recompute_layers") else ()
+    return (MICRO_BATCH, SHARDS, *some)
