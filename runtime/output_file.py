@@ -34,10 +34,11 @@ def check_target(path: Path, option: str) -> None:
     if target is None:
         return
     folder = target.parent
+    named = one_line(str(folder if path.is_symlink() else path.parent))
     if not folder.is_dir():
-        raise UsageError(f"{option} {shown}: there is no folder {one_line(str(folder))}")
+        raise UsageError(f"{option} {shown}: there is no folder {named}")
     if not os.access(folder, os.W_OK | os.X_OK):
-        raise UsageError(f"{option} {shown}: no permission to write in folder {one_line(str(folder))}")
+        raise UsageError(f"{option} {shown}: no permission to write in folder {named}")
 
 
 def check_writable(path: Path, name: str) -> None:

@@ -226,7 +226,8 @@ def _field(document: _Document, name: str, kind: type, default: Any, path: Path)
 
 
 def _unreadable(path: Path, error: Exception) -> DataError:
-    return DataError(f"{path}: not readable as JSON or gzip JSON ({error})")
+    reason = getattr(error, "strerror", None) or error
+    return DataError(f"{path}: not readable as JSON or gzip JSON ({reason})")
 
 
 def _document(content: bytes, path: Path, *, is_partial: bool) -> _Document:

@@ -118,7 +118,7 @@ def test_a_slip_is_named(tmp_path: Path, old: str, new: str, message: str) -> No
         (b"\xff\xfe", r"not TOML \(.+\)"),
         (b"a = " + b"[" * 20_000, r"not TOML \(.*recursion.*\)"),
         (b"seed = " + b"9" * 5000, r"not TOML \(Exceeds the limit .+\)"),
-        (None, r"cannot be read \(Is a directory\)"),
+        (None, r"cannot be read \(is a folder, expected a regular file\)"),
     ],
 )
 def test_what_is_no_toml(tmp_path: Path, content: bytes | None, message: str) -> None:

@@ -120,7 +120,7 @@ def test_damaged_gzip_is_refused(traces: Path, tmp_path: Path) -> None:
 def test_a_missing_file_and_a_folder(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"none\.json: no such file, expected a Kineto trace"):
         read_trace(tmp_path / "none.json")
-    with pytest.raises(DataError, match="Is a directory"):
+    with pytest.raises(DataError, match="is a folder, expected a regular file"):
         read_trace(tmp_path)
 
 
