@@ -26,8 +26,9 @@ _LEGEND = (
     ("weight", "copies and fills"),
     ("idle", "idle"),
 )
-_WIDTH, _LEFT, _LANE, _TOP = 1200.0, 110.0, 22.0, 8.0
+_WIDTH, _LEFT, _LANE, _TOP = 1200.0, 140.0, 22.0, 8.0
 _MOST_LANES = 32
+_LONGEST = 56  # characters of a kernel's name: the numbers behind it stay in sight
 # Events of one class that are closer than this part of a pixel are one shape.
 _PIXELS = 0.5
 
@@ -76,8 +77,13 @@ def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:
 def _table(caption: str, rows: Rows) -> Markup:
     columns = [name for name in rows[0] if not name.endswith("_id") and name != "step_index"]
     texts = {place for place, name in enumerate(columns) if any(isinstance(row[name], str) for row in rows)}
-    cells = [["" if row[name] is None else str(row[name]) for name in columns] for row in rows]
-    return table(columns, cells, caption=caption, text_columns=texts)
+    cells = [["" if row[name] is None else _short(str(row[name])) for name in columns] for row in rows]
+    heads = [name.replace("_", " ") for name in columns]
+    return table(heads, cells, caption=caption, text_columns=texts)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
 def _lanes(database: Database, report: TraceReport) -> Markup | None:

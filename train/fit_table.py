@@ -148,7 +148,7 @@ def _properties(
         "hardware": hardware.description,
         "software": software.description,
         "processes_per_node": str(table.processes_per_node),
-        "load": table.load.in_words,
+        **({"load": table.load.value} if table.load.value else {}),
         "rows": str(len(table)),
         "training_range": canonical_json(MeasuredRange.of(table).training_range),
         "validation_error": canonical_json(selected.validation_error),
