@@ -265,17 +265,12 @@ def renamed(values: Mapping[str, Any], fields: Mapping[str, Field]) -> dict[str,
     return found
 
 
-_MOST_NAMED = 40
-
-
 def unknown_field(name: str, known: Iterable[str], *, path: str = "") -> UsageError:
     """The error about a field that does not exist; suggests one that was probably meant. `path` is where it stands."""
     names = list(known)
     near = nearest_names(name, names)
     hint = f" (did you mean {near[0]}?)" if near else ""
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    listed = ", ".join(names[:_MOST_NAMED])
-    return UsageError(f"field {shown(path + name)} is unknown{hint}, known are {listed}{more}")
+    return UsageError(f"field {shown(path + name)} is unknown{hint}, known are {', '.join(names)}")
 
 
 def require_integer(name: str, value: object, *, low: int, high: int) -> None:
