@@ -26,7 +26,7 @@ def _one_or_several(field: Field, usual: str = "") -> Schema:
         "anyOf": [
             *([{"type": "string", "pattern": pattern}] if ranges else []),
             one,
-            {"type": "array", "items": one, "minItems": 1, "maxItems": MOST_ITEMS},
+            {"type": "array", "items": one, "minItems": 1, "maxItems": MOST_ITEMS, "uniqueItems": True},
         ],
     }
 

@@ -78,7 +78,7 @@ def _limit(name: str, field: Field, value: object) -> Any:
 
 
 def _listed(name: str, field: Field, value: object) -> tuple[Any, ...]:
-    """The items of a list, of one value, or of a text with commas; each once."""
+    """The items of a list, of one value, or of a text with commas, each once."""
     parts: Any = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     parts = parts if isinstance(parts, list | tuple) else [parts]
     if not 0 < len(parts) <= MOST_ITEMS:
@@ -87,4 +87,6 @@ def _listed(name: str, field: Field, value: object) -> tuple[Any, ...]:
     for part, item in zip(parts, items, strict=True):
         if not field.kind.accepts(item):
             raise UsageError(f"{name} is {shown(part)}, expected {field.kind.expected}")
-    return tuple(dict.fromkeys(items))
+    if len(set(items)) < len(items):
+        raise UsageError(f"{name} is {shown(tuple(items))}, expected one or more different values")
+    return tuple(items)

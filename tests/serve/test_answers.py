@@ -133,15 +133,6 @@ def test_search_with_all_its_fields(server: Server) -> None:
     assert reply.json["best"]["parallelism"]["tp"] == 1
 
 
-def test_values_that_stand_twice_count_once(server: Server) -> None:
-    asked = {"model": TINY, "gpus": 4, "global_batch": 8, "gpu_memory_bytes": None}
-    once = server.post("/search", {**asked, "zero": [0, 1], "schedules": ["1f1b"], "pp": [1, 2]}).json
-    twice = server.post(
-        "/search", {**asked, "zero": [0, 1, 1], "schedules": ["1f1b"] * 2, "pp": [1, 2, 1]}
-    ).json
-    assert (twice["layouts"], twice["top"]) == (once["layouts"], once["top"])
-
-
 def test_nothing_found_is_an_answer(server: Server) -> None:
     reply = server.post(
         "/search", {"model": "llama-2-7b", "gpus": 1, "global_batch": 1, "gpu_memory_bytes": 1}

@@ -40,6 +40,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("/predict", {**ASKED, "model": {"model_type": "mixtral"}}, "model file model: "),
     ("/search", {**SEARCHED, "gpus": []}, "gpus is [], expected"),
     ("/search", {**SEARCHED, "gpus": [4, 4]}, "gpus is (4, 4), expected one or more different values"),
+    ("/search", {**SEARCHED, "virtual_stages": [2, 3, 2]}, "virtual_stages is (2, 3, 2), expected one or more"),
     ("/search", {**SEARCHED, "gpus": ["4"]}, "gpus is '4', expected a whole number"),
     ("/search", {**SEARCHED, "gpus": [[4]]}, "gpus is [4], expected"),
     ("/search", {**SEARCHED, "gpus": 0}, "gpus is 0, expected"),
