@@ -16,16 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime import Estimator, KernelcastError, UsageError
-from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.bundle.calibration import CLASSES, LARGEST_FACTOR, Calibration, CalibrationRun
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
-from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.runtime.request.fields import TimelineKind, require_integer
 from kernelcast.validate.calibration_configurations import Configuration
+from kernelcast.validate.reweighted import reweighted_step_s
 from kernelcast.validate.runs import MeasuredRun
 
 Array = NDArray[np.float64]
@@ -55,7 +53,6 @@ GROUPS: dict[int, dict[OperatorClass, int]] = {
 _STEP = 1e-3  # of log factors, for derivatives
 _ITERATIONS, _CONVERGED = 30, 1e-7
 _DECIMALS = 9  # kept in the manifest: the last bits of linear algebra differ between machines
-_US_PER_S = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +151,10 @@ def write_calibrated(path: Path, bundle: Bundle, calibration: Calibration) -> st
     return write_bundle(path, replace(bundle.manifest, calibration=calibration), bundle.files)
 
 
+def _class_of(operator: str) -> int:
+    return CLASSES.index(OPERATORS[operator].operator_class)
+
+
 @dataclass(frozen=True, slots=True)
 class PredictedStep:
     """A measured step and its prediction as a function of the classes' log factors."""
@@ -190,24 +191,7 @@ class PredictedStep:
 
     def step_s(self, log_factors: Array) -> Array:
         """Time of the step, float64 [configurations], for log factors [configurations, classes]."""
-        estimate, factors = self.estimate, np.exp(log_factors)
-
-        def times_us(asked: Sequence[Question]) -> Array:
-            classes = [CLASSES.index(OPERATORS[key[0]].operator_class) for key, _, _ in asked]
-            # Operators left out of the sum take no time.
-            own = np.array([estimate.answers[one][0] if one in estimate.answers else 0.0 for one in asked])
-            return own[:, None] * factors.T[classes]
-
-        engine = Engine(
-            estimate.model,
-            estimate.cluster,
-            estimate.bucket_entries,
-            times_us,
-            draws=len(log_factors) - 1,
-            element_bytes=estimate.parts.element_bytes,
-        )
-        [step] = engine.configurations(Layouts.of(estimate.parallelism))
-        return step.times(estimate.timeline).step_us / _US_PER_S
+        return reweighted_step_s(self.estimate, np.exp(log_factors), _class_of, self.estimate.parallelism)
 
     def error(self, log_factors: Array) -> float:
         """Predicted / measured - 1."""

@@ -14,14 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime import UsageError
-from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.errors import shown
-from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.request.fields import DEGREES, LAYOUT
 from kernelcast.runtime.stack import NAMES, Stack
 from kernelcast.runtime.stack.stack import DEFAULT_SHARE, LARGEST_FACTOR, OPTIONS, factor_index
+from kernelcast.validate.reweighted import reweighted_step_s
 from kernelcast.validate.runs import MeasuredRun
 
 Array = NDArray[np.float64]
@@ -41,7 +39,11 @@ _EXPOSED = NAMES.index("exposed_share")
 _STEP = 1e-3  # of logarithms, for derivatives
 _ITERATIONS, _CONVERGED = 30, 1e-6
 _DECIMALS = 6  # kept in the file: the last bits of linear algebra differ between machines
-_US_PER_S = 1e6
+
+
+def _column(operator: str) -> int:
+    index = factor_index(operator)
+    return _EXPOSED if index is None else index
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,26 +55,11 @@ class FittedStep:
 
     def step_s(self, logs: Array) -> Array:
         """Times of the step, float64 [settings], for logarithms [settings, 3]: all of one exposed share."""
+        # Collectives, in the last column, keep their time.
         factors = np.exp(np.column_stack([logs[:, :_EXPOSED], np.zeros(len(logs))]))
-        one = self.estimate
-
-        def times_us(asked: Sequence[Question]) -> Array:
-            # Collectives, in the last column, keep their time; operators left out of the sum take none.
-            columns = [_EXPOSED if (i := factor_index(key[0])) is None else i for key, _, _ in asked]
-            own = np.array([one.answers[each][0] if each in one.answers else 0.0 for each in asked])
-            return own[:, None] * factors.T[columns]
-
-        engine = Engine(
-            one.model,
-            one.cluster,
-            one.bucket_entries,
-            times_us,
-            draws=len(logs) - 1,
-            element_bytes=one.parts.element_bytes,
-        )
         share = min(1.0, math.exp(logs[0, _EXPOSED]))
-        [step] = engine.configurations(Layouts.of(replace(one.parallelism, exposed_share=share)))
-        return step.times(one.timeline).step_us / _US_PER_S
+        layout = replace(self.estimate.parallelism, exposed_share=share)
+        return reweighted_step_s(self.estimate, factors, _column, layout)
 
     def linearised(self, logs: Array) -> tuple[float, Array]:
         """log(measured / predicted), and the derivatives of the predicted logarithm by those of the factors [3]."""

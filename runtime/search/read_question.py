@@ -78,7 +78,7 @@ def _limit(name: str, field: Field, value: object) -> Any:
 
 
 def _listed(name: str, field: Field, value: object) -> tuple[Any, ...]:
-    """The items of a list, of one value, or of a text with commas, each once."""
+    """The different items of a list, of one value, or of a text with commas."""
     parts: Any = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
     parts = parts if isinstance(parts, list | tuple) else [parts]
     if not 0 < len(parts) <= MOST_ITEMS:

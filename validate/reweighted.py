@@ -1,0 +1,41 @@
+"""The step of an estimate with its operators' times multiplied: what fits to measured steps evaluate."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kernelcast.runtime import Estimate
+from kernelcast.runtime.answers.asking import Question
+from kernelcast.runtime.estimate.engine import Engine
+from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.request.layout import Parallelism
+
+_US_PER_S = 1e6
+
+Array = NDArray[np.float64]
+
+
+def reweighted_step_s(
+    estimate: Estimate, factors: Array, column_of: Callable[[str], int], parallelism: Parallelism
+) -> Array:
+    """Times of the step with `parallelism`, float64 [settings], for factors [settings, columns].
+
+    `column_of` names the column of an operator. Operators that the estimate's sum went without take no time.
+    """
+
+    def times_us(asked: Sequence[Question]) -> Array:
+        columns = [column_of(operator) for (operator, _), _, _ in asked]
+        own = np.array([estimate.answers[one][0] if one in estimate.answers else 0.0 for one in asked])
+        return own[:, None] * factors.T[columns]
+
+    engine = Engine(
+        estimate.model,
+        estimate.cluster,
+        estimate.bucket_entries,
+        times_us,
+        draws=len(factors) - 1,
+        element_bytes=estimate.parts.element_bytes,
+    )
+    [step] = engine.configurations(Layouts.of(parallelism))
+    return step.times(estimate.timeline).step_us / _US_PER_S
