@@ -40,8 +40,8 @@ _OF_A_STAGE = ("layers",)
 
 
 def _update(sizes: Sizes, *, first: bool, last: bool) -> Calls:
-    stage = StageKind(layers=sizes.model.layers, first=first, last=last)
-    parameters = int(stage_parameters(sizes, layers=stage.layers, first=first, last=last))
+    stage = StageKind(counts=(sizes.model.layers,), first=first, last=last)
+    parameters = int(stage_parameters(sizes, layers=stage.counts, first=first, last=last).total)
     alone = DataParallel(dp=1, zero=0, group=Group(), bucket_entries=1)
     return alone.update(stage.optimizer_role, parameters, stage.layers).optimizer
 

@@ -1,8 +1,8 @@
 """Which regressor answers a question: the operator's own, or a substitute where a bundle lacks it."""
 
 import math
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from kernelcast.runtime.answers.causes import Cause
@@ -16,6 +16,7 @@ PART_LOG_HALF_WIDTH = math.log(1.1)
 SAME_PRODUCT_LOG_HALF_WIDTH = math.log(1.2)
 OTHER_PASS_LOG_HALF_WIDTH = {OperatorClass.COMPUTE: math.log(1.5), OperatorClass.MEMORY: math.log(3.0)}
 ALIKE_LOG_HALF_WIDTH = math.log(2.0)
+EQUAL_WORK_LOG_HALF_WIDTH = math.log(1.3)
 COLLECTIVE_LOG_HALF_WIDTH = math.log(1.3)
 
 _OTHER_PASS = {Direction.FORWARD: Direction.BACKWARD, Direction.BACKWARD: Direction.FORWARD}
@@ -28,7 +29,8 @@ class Source:
     `gathered` and `alike` are those of the operator's `Substitute`. With `is_part`, the key is a part of a sum (a
     linear's gradients) and `answered_by` is that sum. With `is_other_pass`, the operator's other pass answers, times
     the ratio of what both compute, or move where memory bounds it. `order` are the features that the operator's forward
-    pass is asked for, by number, where it is the same product (`Operator.same_product`).
+    pass is asked for, by number, where it is the same product (`Operator.same_product`). `asks` is that of the
+    substitute.
     """
 
     key: Key
@@ -39,6 +41,7 @@ class Source:
     is_part: bool = False
     is_other_pass: bool = False
     order: tuple[int, ...] = ()
+    asks: Callable[[Vector], tuple[Vector, float]] | None = None
 
     @property
     def is_substitute(self) -> bool:
@@ -60,6 +63,8 @@ class Source:
         """What a substitute adds to the half-width of log(time)."""
         if not self.is_substitute:
             return 0.0
+        if self.asks is not None:
+            return EQUAL_WORK_LOG_HALF_WIDTH
         if self.is_part:
             return PART_LOG_HALF_WIDTH
         if self.order:
@@ -75,16 +80,20 @@ class Source:
             vector = (entries * nodes * gpus_per_node, nodes, gpus_per_node)
         if self.alike:
             return self._moving_alike(vector, entry)
+        factor = self.factor
+        if self.asks is not None:
+            vector, times = self.asks(vector)
+            factor *= times
         if self.order:
-            return tuple(vector[feature] for feature in self.order), self.factor
+            return tuple(vector[feature] for feature in self.order), factor
         if entry.equal_features:
             own, partner = (list(entry.features).index(name) for name in entry.equal_features)
             vector = (*vector[:own], vector[partner], *vector[own + 1 :])
-        return vector, self.factor * (self._ratio(vector) if self.is_other_pass else 1.0)
+        return vector, factor * (self._ratio(vector) if self.is_other_pass else 1.0)
 
     def _ratio(self, vector: Vector) -> float:
         """Work of the key's direction over that of the direction that answers."""
-        (name, direction), (_, other) = self.key, self.answered_by
+        (_, direction), (name, other) = self.key, self.answered_by
         row = OPERATORS[name]
         if row.operator_class is OperatorClass.COMPUTE:
             slowdown = row.backward_slowdown ** (int(direction.is_backward) - int(other.is_backward))
@@ -115,6 +124,9 @@ def source_of(key: Key, entries: Collection[Key]) -> Source | None:
         order = tuple(features.index(feature) for feature in row.same_product[direction])
         return Source(key=key, answered_by=forward, order=order)
     found = row.substitute
+    if found is not None and found.asks is not None:
+        inner = source_of((found.operator, direction), entries)
+        return None if inner is None else replace(inner, key=key, asks=found.asks)
     if found is not None and (found.operator, direction) in entries:
         return Source(
             key=key,
@@ -156,6 +168,8 @@ class SubstituteWarning:
         source, (name, direction) = self.source, self.source.key
         by, by_direction = source.answered_by
         share = "" if source.factor == 1 else "half of "
+        if source.asks is not None:
+            return f"{name} ({direction}): not in the bundle, answered by {by} ({by_direction}) of equal work"
         if source.is_part:
             return f"{name} ({direction}): not in the bundle, answered by {share}{by} ({by_direction})"
         if source.order:
@@ -175,6 +189,8 @@ class SubstituteWarning:
         """A clause for a line about several operators."""
         name, by = self.source.key[0], self.source.answered_by[0]
         share = "" if self.source.factor == 1 else "half of "
+        if self.source.asks is not None:
+            return f"{name} by {by} of equal work"
         if self.source.order:
             return f"{name} ({self.source.key[1]}) by the forward product"
         if self.source.is_other_pass:

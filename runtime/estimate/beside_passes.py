@@ -29,13 +29,13 @@ class Hidden:
 
 
 def besides(parts: Decomposition) -> tuple[tuple[Beside, ...], ...]:
-    """Collectives beside products of the first end, a layer and the last end."""
-    return tuple(block.beside for block in (parts.first, parts.layer, parts.last))
+    """Collectives beside products of every block, in the order of `Decomposition.blocks`."""
+    return tuple(block.beside for block in parts.blocks)
 
 
 def hidden(parts: Decomposition, *, first_part: int) -> tuple[Hidden, ...]:
     """The same as parts of a piece, from `first_part` on."""
-    forward = [block.beside_forward for block in (parts.first, parts.layer, parts.last)]
+    forward = [block.beside_forward for block in parts.blocks]
     listed = [
         (block, number, len(own) - forward[block], one)
         for block, own in enumerate(besides(parts))

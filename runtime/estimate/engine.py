@@ -7,6 +7,7 @@ together, and every regressor is asked once for all of them.
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,15 +26,15 @@ from kernelcast.runtime.estimate.passes import Passes
 from kernelcast.runtime.estimate.pieces import (
     FIRST,
     LAST,
-    LAYER,
+    LAYERS,
     MICRO_BATCH,
-    PASSES,
     RECOMPUTED,
     SEND,
     SHARDS,
     Kind,
     PieceKey,
     Prices,
+    first_beside,
     pass_kinds,
     update_kind,
 )
@@ -47,7 +48,9 @@ from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, sum_of
 from kernelcast.runtime.step.decomposition import Decomposition, StageKind, chunks_of, stage_kinds
+from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.partition import partition
+from kernelcast.runtime.step.recomputation import Recomputation
 
 # Prices remembered from block to block; a piece is some hundred bytes.
 _MAX_REMEMBERED = 1 << 15
@@ -113,7 +116,8 @@ class Engine:
         own, layers = layouts.take(is_cut), self.model.layers
         # Updates grow with the layers alike in every layout, so two stages tell what a layer adds.
         half, whole = (
-            update_kind(StageKind(layers=held, first=False, last=False)) for held in (layers // 2, layers)
+            update_kind(StageKind(counts=self._middle(held), first=False, last=False))
+            for held in (layers // 2, layers)
         )
         [prices] = self._price([(own, (*pass_kinds(own), half, whole))])
         ends = np.full((2, len(layouts)), AS_SPLIT, dtype=np.int64)
@@ -125,12 +129,27 @@ class Engine:
             )
             ends[:, is_cut[rows]] = better_ends(
                 partition(layers, structure.pp, structure.virtual_stages),
-                self._passes(own, structure, prices, rows).whole_us,
+                partial(self._whole_us, self._passes(own, structure, prices, rows), own),
                 passes=own["micro_batches"][rows] - 1,
                 # A stage has a layer more on each of its chunks; so it gains on each of their passes.
                 update_us=(whole_us - half_us) / (layers - layers // 2),
             )
         return layouts.with_ends(ends, self.model.layers)
+
+    def _middle(self, layers: int) -> tuple[int, ...]:
+        """Layers of the most frequent kind alone, as the middle of a model has them."""
+        return (layers, *(0 for _ in kinds_of(self.model).distinct[1:]))
+
+    def _whole_us(self, passes: Passes, layouts: Layouts, first: bool, layers: int, last: bool) -> Times:
+        """What a chunk of so many layers takes: the model's first ones, its last ones, or such as lie between."""
+        kinds, how = kinds_of(self.model), Recomputation.of(layouts.parallelism(0))
+        kept = how.kept_layers(layers)
+        if first or last:
+            end = layers if first else self.model.layers
+            return passes.whole_us(
+                first, kinds.counts(end - layers, end), kinds.counts(end - kept, end), last
+            )
+        return passes.whole_us(first, self._middle(layers), self._middle(kept), last)
 
     def _cuts(self, layouts: Layouts, structure: Structure) -> Cuts:
         """The cuts of layouts of one structure."""
@@ -169,8 +188,8 @@ class Engine:
         rows = np.repeat(rows, 1 + self.draws)
         others = {
             "gather_us": gather,
-            "layer_forward_us": passes.layer.forward_us,
-            "layer_backward_us": passes.layer.backward_us,
+            "layer_forward_us": passes.layers[0].forward_us,
+            "layer_backward_us": passes.layers[0].backward_us,
         }
         # NaN marks what has no answer, and is not lost in a sum.
         parts = [*arrays.values(), *(() if overlap is None else (overlap.first_us, overlap.last_us))]
@@ -192,25 +211,37 @@ class Engine:
     def _passes(self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows) -> Passes:
         """Passes through the blocks of the layouts at `rows`."""
         share, recomputed = (layouts.of_stack(name) for name in ("exposed_share", "recompute_layers"))
-        first, layer, last = (
-            self._block(layouts, prices, structure, index, rows) for index in (FIRST, LAYER, LAST)
+        first, last = (self._block(layouts, prices, structure, index, rows) for index in (FIRST, LAST))
+        numbers = range(len(kinds_of(self.model).distinct))
+        layers = kept = tuple(
+            self._block(layouts, prices, structure, LAYERS + number, rows) for number in numbers
         )
-        kept = layer
         if recomputed:
-            again = [prices.of(RECOMPUTED, 0, rows)]
-            for one in self._hidden_of(layouts, LAYER, int(rows[0])):
-                if one.is_again:
-                    again.append(self._beside_us(layouts, prices, structure, one, rows))
-            kept = replace(layer, backward_us=layer.backward_us - sum_of(again))
+            kept = tuple(
+                replace(
+                    layer,
+                    backward_us=layer.backward_us - self._again_us(layouts, prices, structure, number, rows),
+                )
+                for number, layer in enumerate(layers)
+            )
         return Passes(
             structure=structure,
             first=first,
-            layer=layer,
-            kept_layer=kept,
             last=last,
-            recomputed_layers=recomputed,
+            layers=layers,
+            kept_layers=kept,
             exposed_share=share,
         )
+
+    def _again_us(
+        self, layouts: Layouts, prices: Prices, structure: Structure, number: int, rows: Rows
+    ) -> Times:
+        """What recomputation adds to a layer of a kind."""
+        again = [prices.of(RECOMPUTED, number, rows)]
+        for one in self._hidden_of(layouts, LAYERS + number, int(rows[0])):
+            if one.is_again:
+                again.append(self._beside_us(layouts, prices, structure, one, rows))
+        return sum_of(again)
 
     def _overlap(
         self,
@@ -225,7 +256,9 @@ class Engine:
         combines, gathers = (layouts.of_stack(f"overlap_{what}") for what in ("gradients", "parameters"))
         if not (combines or gathers):
             return None
-        distinct, whose = layouts.distinct(*DEGREES, "virtual_stages", "first_layers", "last_layers")
+        distinct, whose = layouts.distinct(
+            *DEGREES, "ep", "expert_tp", "virtual_stages", "first_layers", "last_layers"
+        )
         counts = np.zeros((len(distinct), structure.pp))
         for row in np.unique(whose[rows]).tolist():
             parts = self._take_apart(distinct, row)
@@ -272,6 +305,8 @@ class Engine:
     ) -> Times:
         """What a collective beside a product adds to its pass."""
         network_us = prices.of(MICRO_BATCH, one.part, rows)
+        if not network_us.any():
+            return network_us
         if one.of_weights and structure.is_split:
             # Zero-bubble makes the weights' gradients later: nothing computes beside it.
             return network_us
@@ -284,7 +319,8 @@ class Engine:
         """Collectives beside products of block `index`: as many in every layout with the same `tensor_overlap`."""
         overlap = layouts.of_stack("tensor_overlap")
         if overlap not in self._hidden:
-            self._hidden[overlap] = hidden(self._take_apart(layouts, row), first_part=PASSES)
+            first_part = first_beside(len(kinds_of(self.model).distinct))
+            self._hidden[overlap] = hidden(self._take_apart(layouts, row), first_part=first_part)
         return [one for one in self._hidden[overlap] if one.block == index]
 
     def _price(self, requests: Sequence[tuple[Layouts, Sequence[Kind]]]) -> list[Prices]:

@@ -18,41 +18,43 @@ Times = NDArray[np.float64]
 class Passes:
     """Times of the blocks of layouts of one structure for one micro-batch, [configs] each.
 
-    Where `recomputed_layers` is not 0, only so many layers of a chunk are recomputed, the others are a `kept_layer`.
+    `layers` are those of each kind, and `kept_layers` the same where they are not recomputed.
     """
 
     structure: Structure
     first: BlockTimes
-    layer: BlockTimes
-    kept_layer: BlockTimes
     last: BlockTimes
-    recomputed_layers: int
+    layers: tuple[BlockTimes, ...]
+    kept_layers: tuple[BlockTimes, ...]
     exposed_share: float
 
-    def through(self, first: bool, layers: int, last: bool) -> ChunkTimes:
-        """Passes through a chunk of `layers`, perhaps with an end of the model."""
+    def through(self, first: bool, counts: tuple[int, ...], kept: tuple[int, ...], last: bool) -> ChunkTimes:
+        """Passes through a chunk with so many layers of each kind, some not recomputed, perhaps an end of the model."""
+        recomputed = [
+            (layer, count - own) for layer, count, own in zip(self.layers, counts, kept, strict=True)
+        ]
         return chunk_times(
-            first=self.first if first else None,
-            layer=self.layer,
-            layers=layers,
-            last=self.last if last else None,
-            kept_layer=self.kept_layer,
-            kept_layers=max(0, layers - self.recomputed_layers) if self.recomputed_layers else 0,
+            [
+                (self.first, int(first)),
+                *recomputed,
+                *zip(self.kept_layers, kept, strict=True),
+                (self.last, int(last)),
+            ],
             sharded=self.structure.is_sharded,
             split=self.structure.is_split,
             exposed_share=self.exposed_share,
         )
 
-    def whole_us(self, first: bool, layers: int, last: bool) -> Times:
+    def whole_us(self, first: bool, counts: tuple[int, ...], kept: tuple[int, ...], last: bool) -> Times:
         """Forward and backward passes together, [configs]."""
-        times = self.through(first, layers, last)
+        times = self.through(first, counts, kept, last)
         return times.forward_us + times.backward_us + times.weight_us
 
     def per_chunk(
         self, cuts: Sequence[tuple[Chunk, ...]], whose: NDArray[np.intp], send_us: Times
     ) -> dict[str, Times]:
         """Passes and sends, [configs, chunks] by their names in `Durations`; `whose` cut a configuration has."""
-        kinds = [[(chunk.first, chunk.layers, chunk.last) for chunk in chunks] for chunks in cuts]
+        kinds = [[(chunk.first, chunk.counts, chunk.kept, chunk.last) for chunk in chunks] for chunks in cuts]
         known = {kind: self.through(*kind) for kind in dict.fromkeys(kind for cut in kinds for kind in cut)}
         arrays = {
             name: columns_of({kind: getattr(times, name) for kind, times in known.items()}, kinds, whose)

@@ -26,11 +26,12 @@ class Kind:
 
 # The degrees that cut a layer or its micro-batch.
 _INNER = tuple(name for name in DEGREES if name not in ("pp", "dp"))
+_OF_EXPERTS = ("ep", "expert_tp")
 MICRO_BATCH = Kind(
     name="micro-batch",
-    columns=(*_INNER, "micro_batch", "sequence_parallel", "recompute"),
+    columns=(*_INNER, *_OF_EXPERTS, "micro_batch", "sequence_parallel", "recompute"),
     parts=lambda d: [
-        *(calls for block in (d.first, d.layer, d.last) for calls in (block.forward, block.backward)),
+        *(calls for block in d.blocks for calls in (block.forward, block.backward)),
         *(calls for block in besides(d) for one in block for calls in (one.collective, one.compute)),
     ],
 )
@@ -41,19 +42,21 @@ SEND = Kind(
 )
 SHARDS = Kind(
     name="shards",
-    columns=(*_INNER, "dp", "zero"),
-    parts=lambda d: [
-        calls for block in (d.first, d.layer, d.last) for calls in (block.gather, block.scatter)
-    ],
+    columns=(*_INNER, *_OF_EXPERTS, "dp", "zero"),
+    parts=lambda d: [calls for block in d.blocks for calls in (block.gather, block.scatter)],
 )
 RECOMPUTED = Kind(
     name="recomputed",
     columns=MICRO_BATCH.columns,
-    parts=lambda d: [d.recomputed_fully],
+    parts=lambda d: d.recomputed_fully,
 )
-FIRST, LAYER, LAST = range(3)
-# Forward and backward passes of the three blocks; then collectives, each followed by what computes beside it.
-PASSES = 6
+FIRST, LAST, LAYERS = range(3)
+"""Blocks: the ends of the model, then a layer of each kind."""
+
+
+def first_beside(kinds: int) -> int:
+    """Parts of a micro-batch's piece: the passes of all blocks, then collectives, each with what computes beside it."""
+    return 2 * (LAYERS + kinds)
 
 
 @lru_cache(maxsize=1 << 12)
@@ -64,9 +67,9 @@ def update_kind(stage: StageKind) -> Kind:
         update = decomposition.update(stage)
         return update.gradients, update.optimizer, update.gather
 
-    name = f"update {stage.layers} {stage.first} {stage.last}"
+    name = f"update {stage.counts} {stage.first} {stage.last}"
     # pp decides where the ends of the model lie, which sum the gradients of tied embeddings.
-    return Kind(name=name, columns=(*DEGREES, "zero"), parts=parts)
+    return Kind(name=name, columns=(*DEGREES, *_OF_EXPERTS, "zero"), parts=parts)
 
 
 @dataclass(frozen=True, slots=True)

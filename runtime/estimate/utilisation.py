@@ -57,9 +57,11 @@ def _published(fingerprint: ComputeFingerprint, dtype: str) -> Peak | None:
 def _of_job(parts: Decomposition, calls_of: Callable[[Block], Iterable[Call]]) -> float:
     """FLOPs of some calls of every block, over all micro-batches and devices."""
     layout = parts.parallelism
+    counts = parts.kinds.counts(0, parts.model.layers)
+    layers = zip(counts, parts.layers, strict=True)
     one_device = (
         _flops(calls_of(parts.first))
-        + parts.model.layers * _flops(calls_of(parts.layer))
+        + sum(count * _flops(calls_of(layer)) for count, layer in layers)
         + _flops(calls_of(parts.last))
     )
     # The stages share the layers; the devices of a stage all compute their part.

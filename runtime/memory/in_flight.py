@@ -14,23 +14,32 @@ FULL_AFTER = {"1f1b": 1, "zero_bubble": 1, "interleaved": 3}
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """One stage of a schedule at its fullest: layers held, and what is in flight (see `Rows`)."""
+    """One stage of a schedule at its fullest: layers held, and what is in flight (see `Rows`).
+
+    `layers` and `live_layers` are by kind of layer.
+    """
 
     first: int
     last: int
-    layers: int
     chunk_layers: int
-    live_layers: int
     live_first: int
     live_last: int
     late: int
+    layers: tuple[int, ...]
+    live_layers: tuple[int, ...]
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """All of them, one after the other."""
+        ends = (self.first, self.last, self.chunk_layers, self.live_first, self.live_last, self.late)
+        return (*ends, *self.layers, *self.live_layers)
 
 
 @lru_cache(maxsize=1 << 10)
 def loads(
-    schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[int, ...]
+    schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[tuple[int, ...], ...]
 ) -> tuple[Load, ...]:
-    """The stages of a pipeline with `counts` layers per chunk, in order.
+    """The stages of a pipeline with `counts` layers of each kind per chunk, in order.
 
     - gpipe runs all m forward passes first: m.
     - 1f1b: min(pp − s, m) on stage s (arXiv 2104.04473, section 2.2.1).
@@ -41,7 +50,7 @@ def loads(
       1 + (pp − 1)/(pp · virtual_stages) times its share of all pp micro-batches (arXiv 2205.05198,
       section 4.2.3).
 
-    What is in flight in the ends is at its most on its own, not always at the same moment as the layers.
+    What is in flight in the ends, and of each kind of layer, is at its most on its own, not always at the same moment.
     """
     if schedule in FULL_AFTER:
         micro_batches = min(micro_batches, FULL_AFTER[schedule] * pp)
@@ -50,7 +59,7 @@ def loads(
 
 @lru_cache(maxsize=1 << 12)
 def _loads(
-    schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[int, ...]
+    schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[tuple[int, ...], ...]
 ) -> tuple[Load, ...]:
     return tuple(
         _load(schedule, pp, virtual_stages, micro_batches, stage, counts[stage::pp]) for stage in range(pp)
@@ -58,26 +67,33 @@ def _loads(
 
 
 def _load(
-    schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, stage: int, chunks: tuple[int, ...]
+    schedule: Schedule,
+    pp: int,
+    virtual_stages: int,
+    micro_batches: int,
+    stage: int,
+    chunks: tuple[tuple[int, ...], ...],
 ) -> Load:
+    by_kind = tuple(zip(*chunks, strict=True))
+    held = tuple(map(sum, by_kind))
     if schedule == "interleaved":
         ahead = min(2 * (pp - stage - 1) + (virtual_stages - 1) * pp, micro_batches * virtual_stages)
         runs = _Passes(pp, virtual_stages, micro_batches, ahead)
         first = tuple(int(chunk == 0) for chunk in range(virtual_stages))
-        live = runs.most_alive(chunks)
+        live = tuple(runs.most_alive(kind) for kind in by_kind)
         live_first, live_last = runs.most_alive(first), runs.most_alive(first[::-1])
     else:
         live_first = live_last = micro_batches if schedule == "gpipe" else min(pp - stage, micro_batches)
-        live = live_first * sum(chunks)
+        live = tuple(live_first * layers for layers in held)
     return Load(
         first=int(stage == 0),
         last=int(stage == pp - 1),
-        layers=sum(chunks),
-        chunk_layers=chunks[0],
-        live_layers=live,
+        chunk_layers=sum(chunks[0]),
         live_first=live_first,
         live_last=live_last,
         late=min(stage, micro_batches - 1) if schedule == "zero_bubble" else 0,
+        layers=held,
+        live_layers=live,
     )
 
 

@@ -1,13 +1,14 @@
 """The fullest stage of thousands of layouts at once, as a search asks for it."""
 
 from functools import lru_cache
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.memory.in_flight import FULL_AFTER, Load, loads
-from kernelcast.runtime.memory.rows import COMMON, LOADED, OF_LAYOUT, Floats, Rows
+from kernelcast.runtime.memory.rows import COMMON, OF_LAYOUT, Floats, Rows
 from kernelcast.runtime.memory.stages import memory_of
 from kernelcast.runtime.memory.states import precision_of
 from kernelcast.runtime.request.fields import (
@@ -20,6 +21,7 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.balance import AS_SPLIT, with_ends
+from kernelcast.runtime.step.layers.kinds import LayerKinds, kinds_of
 from kernelcast.runtime.step.partition import partition
 
 Whole = NDArray[np.int64]
@@ -62,7 +64,7 @@ def largest_stage_bytes(
     shapes = (schedule, pp, virtual_stages, waiting, *ends)
     _, where, shape_of = np.unique(_one_number(shapes), return_index=True, return_inverse=True)
     fullest = [
-        _fullest(schedules[kind], stages, chunks, enough, model.layers, layer_split, *cut)
+        _fullest(kinds_of(model), schedules[kind], stages, chunks, enough, layer_split, *cut)
         for kind, stages, chunks, enough, *cut in zip(
             *(column[where].tolist() for column in shapes), strict=True
         )
@@ -73,11 +75,10 @@ def largest_stage_bytes(
     until = np.cumsum(taken)
     begin = (np.cumsum(counts) - counts)[shape_of]
     row_of = np.arange(until[-1]) + np.repeat(begin - (until - taken), taken)
-    loaded = table[row_of]
-    rows = Rows(
+    rows = Rows.of_loads(
+        table[row_of],
         layout={name: np.repeat(columns[name].astype(np.float64), taken) for name in OF_LAYOUT},
         shard_group=shard_group,
-        **{name: loaded[:, column] for column, name in enumerate(LOADED)},
         common={name: columns[name] for name in COMMON if name in columns},
     )
     found = memory_of(model, rows, precision=precision, loss_kind=loss, kept_by=kept_by, is_cpu=is_cpu)
@@ -102,35 +103,38 @@ def _enough(kind: Whole, pp: Whole, micro_batches: Whole, schedules: tuple[Sched
 
 @lru_cache(maxsize=1 << 12)
 def _fullest(
+    kinds: LayerKinds,
     schedule: Schedule,
     pp: int,
     virtual_stages: int,
     micro_batches: int,
-    layers: int,
     layer_split: LayerSplit,
     first: int = 0,
     last: int = 0,
 ) -> Floats:
-    """Columns `LOADED` of the stages that can be the fullest, float64 [stages, columns].
+    """`Load.numbers` of the stages that can be the fullest, float64 [stages, numbers].
 
     A stage that has no end and no more of anything than another one without ends is left out. `first` and `last` are
     the layers of the ends, and 1 more, 0 where `layer_split` gives them.
     """
+    layers = len(kinds.of_layer)
     counts = (
         with_ends(layers, pp * virtual_stages, first + AS_SPLIT, last + AS_SPLIT)
         if first
         else partition(layers, pp, virtual_stages, layer_split)
     )
-    stages = loads(schedule, pp, virtual_stages, micro_batches, counts)
+    ends = accumulate(counts)
+    by_kind = tuple(kinds.counts(end - count, end) for count, end in zip(counts, ends, strict=True))
+    stages = loads(schedule, pp, virtual_stages, micro_batches, by_kind)
     distinct = set(stages[1:-1])
     middle = [load for load in distinct if not any(_no_more(load, other) for other in distinct - {load})]
     kept = [stages[0], *middle, *stages[1:][-1:]]
-    return np.array([[getattr(load, name) for name in LOADED] for load in kept], dtype=np.float64)
+    return np.array([load.numbers for load in kept], dtype=np.float64)
 
 
 def _no_more(load: Load, other: Load) -> bool:
-    return (
-        load.layers <= other.layers
-        and load.live_layers <= other.live_layers
-        and load.late * load.layers <= other.late * other.layers
+    pairs = zip(load.layers + load.live_layers, other.layers + other.live_layers, strict=True)
+    late = zip(load.layers, other.layers, strict=True)
+    return all(own <= theirs for own, theirs in pairs) and all(
+        load.late * own <= other.late * theirs for own, theirs in late
     )

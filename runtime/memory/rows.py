@@ -17,35 +17,53 @@ NONE, SELECTIVE, FULL = 0, 1, 2
 """Codes of `Rows.recompute`: positions in `Recompute`."""
 
 
+_ENDS = ("first", "last", "chunk_layers", "live_first", "live_last", "late")
+"""The numbers of a load before those by kind."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
     """Sizes of every row, each float64 [rows]; floats, so that no product of sizes overflows.
 
     - `layout`: the fields `OF_LAYOUT` of the row's layout, `sequence_parallel` as 0 or 1, `recompute` as a code;
     - the ends `first`, `last` are 0 or 1;
-    - `layers` of the stage, and `chunk_layers` of its first chunk;
-    - in flight at the peak: `live_layers` (layers times micro-batches that wait for their backward pass),
+    - `layers` of the stage by their kind, and `chunk_layers` of its first chunk;
+    - in flight at the peak: `live_layers` (layers times micro-batches that wait for their backward pass) by kind,
       and micro-batches in the model's first (`live_first`) and last chunk (`live_last`), where the row has it;
     - `late` micro-batches wait for their weight gradients (zero-bubble only);
     - ZeRO shards over `shard_group` replicas, 0 for all of them, in every row;
     - `common`: the fields `COMMON` of all rows' layouts, those not given have their defaults.
     """
 
-    layout: Mapping[str, Floats]
     first: Floats
     last: Floats
-    layers: Floats
     chunk_layers: Floats
-    live_layers: Floats
     live_first: Floats
     live_last: Floats
     late: Floats
+    layers: tuple[Floats, ...]
+    live_layers: tuple[Floats, ...]
+    layout: Mapping[str, Floats]
     shard_group: int = 0
     common: Mapping[str, Any] = field(default_factory=dict)
 
     def of_all(self, name: str) -> Any:
         """A field that all rows have in common."""
         return self.common.get(name, LAYOUT[name].default)
+
+    @classmethod
+    def of_loads(cls, numbers: Floats, **others: Any) -> "Rows":
+        """Of `Load.numbers`, float64 [rows, numbers], and the other fields."""
+        ends, by_kind = numbers.T[: len(_ENDS)], tuple(numbers.T[len(_ENDS) :])
+        kinds = len(by_kind) // 2
+        own: dict[str, Any] = dict(zip(_ENDS, ends, strict=True))
+        return cls(**own, layers=by_kind[:kinds], live_layers=by_kind[kinds:], **others)
+
+    @property
+    def has_layers(self) -> NDArray[np.bool_]:
+        """Where there is any layer."""
+        found: NDArray[np.bool_] = np.sum(self.layers, axis=0) > 0
+        return found
 
     @property
     def zero(self) -> Floats:
@@ -68,10 +86,17 @@ class Rows:
         """Replicas that ZeRO shards over (`Parallelism.shards`)."""
         return np.where(self.replicas > 1, self.shard_group or self.replicas, 1.0)
 
+    @property
+    def expert_shards(self) -> Floats:
+        """Devices that ZeRO shards experts over (`Parallelism.expert_replicas`)."""
+        found: Floats = self.layout["tp"] * self.replicas / (self.layout["ep"] * self.layout["expert_tp"])
+        return found
+
     def sizes(self, model: ModelConfig) -> Sizes:
         """What the devices of every row hold of a model's sizes."""
         multiple = self.of_all("vocabulary_multiple")
-        return Sizes.of_columns(model, self.layout, vocabulary_multiple=multiple)
+        imbalance = self.of_all("expert_imbalance")
+        return Sizes.of_columns(model, self.layout, vocabulary_multiple=multiple, imbalance=imbalance)
 
 
 COMMON = (
@@ -81,11 +106,9 @@ COMMON = (
     "vocabulary_multiple",
     "optimizer",
     "optimizer_states",
+    "expert_imbalance",
 )
 """The fields of a layout in `Rows.common`."""
 
-OF_LAYOUT = (*DEGREES, "micro_batch", "zero", "sequence_parallel", "recompute")
+OF_LAYOUT = (*DEGREES, "ep", "expert_tp", "micro_batch", "zero", "sequence_parallel", "recompute")
 """The fields of a layout that memory depends on."""
-
-LOADED = ("first", "last", "layers", "chunk_layers", "live_layers", "live_first", "live_last", "late")
-"""The fields of `Rows` that the schedule decides, see `Load`."""

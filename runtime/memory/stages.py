@@ -1,6 +1,6 @@
 """Memory of the devices of every stage: the parts added up."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil
 
@@ -8,19 +8,20 @@ import numpy as np
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.memory.in_flight import Load, loads
-from kernelcast.runtime.memory.rows import COMMON, FULL, LOADED, NONE, OF_LAYOUT, SELECTIVE, Floats, Rows
+from kernelcast.runtime.memory.rows import COMMON, FULL, NONE, OF_LAYOUT, SELECTIVE, Floats, Rows
 from kernelcast.runtime.memory.states import Precision, model_states, precision_of, with_optimizer
-from kernelcast.runtime.memory.working import dropped_bytes, working_bytes
+from kernelcast.runtime.memory.working import dropped_bytes, largest_of, working_bytes
 from kernelcast.runtime.request.fields import LossKind, ModuleKind, Recompute
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.decomposition import chunks_of
 from kernelcast.runtime.step.layers.embedding import Embedding
+from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.layers.loss import Loss
 from kernelcast.runtime.step.layers.modules import MODULES
 from kernelcast.runtime.step.layers.sizes import Kept
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
-from kernelcast.runtime.step.parameters import stage_parameters
-from kernelcast.runtime.step.partition import layers_of_chunks
+from kernelcast.runtime.step.parameters import layer_of, stage_parameters
 
 RECOMPUTE_CODES: dict[Recompute, int] = {"none": NONE, "selective": SELECTIVE, "full": FULL}
 
@@ -93,13 +94,12 @@ def stage_memory(
         UsageError: the model cannot be laid out so, or an unknown `dtype`.
     """
     parallelism.check(model)
-    counts = layers_of_chunks(model.layers, parallelism)
     stages = loads(
         parallelism.schedule,
         parallelism.pp,
         parallelism.virtual_stages,
         parallelism.micro_batches,
-        counts,
+        tuple(chunk.counts for chunk in chunks_of(model, parallelism)),
     )
     rows, precision = _rows(parallelism, stages), precision_of(dtype, parallelism.reduce_dtype)
     found = memory_of(
@@ -113,7 +113,7 @@ def stage_memory(
     return tuple(
         StageMemory(
             stage=index,
-            layers=load.layers,
+            layers=sum(load.layers),
             parameters=int(found.parameters[index]),
             weights_bytes=ceil(found.weights[index]),
             gradients_bytes=ceil(found.gradients[index]),
@@ -146,22 +146,31 @@ def memory_of(
     mask = (element if is_cpu else 1) if rows.of_all("dropout") else 0
     kept = Kept(element=element, mask=mask, is_cpu=is_cpu, loss=loss_kind, modules=MODULES[kept_by])
     sizes = rows.sizes(model)
-    layer, embedding, loss = TransformerLayer(sizes), Embedding(sizes), Loss(sizes)
-    parameters = stage_parameters(sizes, layers=rows.layers, first=rows.first, last=rows.last)
+    embedding, loss = Embedding(sizes), Loss(sizes)
+    layers = tuple(layer_of(sizes, kind) for kind in kinds_of(model).distinct)
+    held = stage_parameters(sizes, layers=rows.layers, first=rows.first, last=rows.last)
     own = with_optimizer(precision, rows.of_all("optimizer"), rows.of_all("optimizer_states"))
-    states = model_states(parameters, rows.shards, rows.zero, own)
+    states = model_states(held.dense, rows.shards, rows.zero, own)
+    if model.experts:
+        states = states + model_states(held.experts, rows.expert_shards, rows.zero, own)
     activations = (
-        rows.live_layers * _kept_in_flight(rows, layer, kept)
-        + rows.late * rows.layers * layer.weight_gradient_bytes(kept)
+        sum(
+            live * _kept_in_flight(rows, one, kept)
+            for live, one in zip(rows.live_layers, layers, strict=True)
+        )
+        + sum(
+            rows.late * count * one.weight_gradient_bytes(kept)
+            for count, one in zip(rows.layers, layers, strict=True)
+        )
         + rows.first * rows.live_first * embedding.kept_bytes(kept)
         + rows.last * (rows.live_last + rows.late) * loss.kept_bytes(kept)
     )
     # Late weight gradients wait with the gradients of the logits.
     logits = rows.live_last * loss.logit_bytes(kept) + element * rows.late * loss.logits
     log_probabilities = rows.live_last * loss.log_probability_bytes(kept)
-    working = working_bytes(rows, layer, loss, kept) + _whole_blocks(rows, layer, loss, precision)
+    working = working_bytes(rows, layers, loss, kept) + _whole_blocks(rows, layers, loss, precision)
     return Bytes(
-        parameters=parameters,
+        parameters=held.total,
         weights=states.weights,
         gradients=states.gradients,
         optimizer=states.optimizer,
@@ -184,17 +193,17 @@ def _kept_in_flight(rows: Rows, layer: TransformerLayer, kept: Kept) -> Floats:
     return in_flight
 
 
-def _whole_blocks(rows: Rows, layer: TransformerLayer, loss: Loss, precision: Precision) -> Floats:
+def _whole_blocks(rows: Rows, layers: Sequence[TransformerLayer], loss: Loss, precision: Precision) -> Floats:
     """What ZeRO puts together again: of the largest block gradients (from 2 on), and with 3 the weights.
 
     With ZeRO-3 the next block's weights arrive while one works, so two are there.
     """
-    own = np.where(rows.layers > 0, layer.parameters, 0.0)
+    own = largest_of(rows, [layer.parameters for layer in layers])
     end = np.maximum(rows.first, rows.last) * loss.matrix
     largest = np.maximum(own, end)
     sharded = rows.shards > 1
     gradients = np.where(sharded & (rows.zero >= 2), precision.gradient * largest, 0.0)
-    two = np.where(rows.layers > 0, own + largest, largest)
+    two = np.where(rows.has_layers, own + largest, largest)
     return gradients + np.where(sharded & (rows.zero >= 3), precision.weight * two, 0.0)
 
 
@@ -203,9 +212,9 @@ def _rows(parallelism: Parallelism, stages: tuple[Load, ...]) -> Rows:
     every = np.ones(len(stages))
     values = {name: getattr(parallelism, name) for name in OF_LAYOUT}
     values["recompute"] = RECOMPUTE_CODES[parallelism.recompute]
-    return Rows(
+    return Rows.of_loads(
+        np.array([load.numbers for load in stages], dtype=np.float64),
         layout={name: value * every for name, value in values.items()},
         shard_group=parallelism.shard_group,
-        **{name: np.array([getattr(load, name) for load in stages], dtype=np.float64) for name in LOADED},
         common={name: getattr(parallelism, name) for name in COMMON},
     )

@@ -58,6 +58,11 @@ class States:
     gradients: Floats
     optimizer: Floats
 
+    def __add__(self, other: "States") -> "States":
+        return States(
+            self.weights + other.weights, self.gradients + other.gradients, self.optimizer + other.optimizer
+        )
+
 
 def with_optimizer(precision: Precision, kind: OptimizerKind, states: StateType) -> Precision:
     """The same with another optimizer than Adam with moments in fp32 (float64: 8 bytes each) beside its masters."""

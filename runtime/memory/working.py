@@ -1,5 +1,8 @@
 """Memory in use on top of what is kept: the gradients on their way at the fullest moment, and buffers."""
 
+from collections.abc import Sequence
+from typing import NamedTuple, Self
+
 import numpy as np
 
 from kernelcast.runtime.memory.rows import FULL, SELECTIVE, Floats, Rows
@@ -18,7 +21,7 @@ def dropped_bytes(rows: Rows, layer: TransformerLayer, kept: Kept) -> tuple[Numb
     return core + norm, norm + (layer.mlp.kept_bytes(kept) if "mlp" in modules else 0.0)
 
 
-def working_bytes(rows: Rows, layer: TransformerLayer, loss: Loss, kept: Kept) -> Floats:
+def working_bytes(rows: Rows, layers: Sequence[TransformerLayer], loss: Loss, kept: Kept) -> Floats:
     """Bytes in use at a device's fullest moment beyond states, kept activations and logits, float64 [rows].
 
     The backward pass of the micro-batch that is furthest frees what was kept as it goes, so the fullest
@@ -38,33 +41,59 @@ def working_bytes(rows: Rows, layer: TransformerLayer, loss: Loss, kept: Kept) -
     an update on. Modules that add a layer's by the product itself keep an unused gradient per weight matrix instead.
     Other buffers: rotary tables, the unfused softmax's mask, token ids.
     """
-    sizes, element = layer.sizes, kept.element
-    block_input = layer.input_bytes(kept)
-    total = block_input + layer.kept_bytes(kept)
-    of_attention, of_mlp = (
-        np.where(rows.recompute == SELECTIVE, part, 0.0) for part in dropped_bytes(rows, layer, kept)
-    )
+    sizes, element = loss.sizes, kept.element
     gathered = sizes.sequence_parallel * element * sizes.tokens * sizes.hidden
     log_probabilities = rows.last * loss.log_probability_bytes(kept)
-    recomputed = np.where(rows.recompute == FULL, total - block_input, 0.0)
+    moments = [_Moments.of(rows, layer, kept, gathered) for layer in layers]
 
     at_loss, of_logits = loss.gradient_bytes(kept)
     loss_moment = 1.0 * rows.last * at_loss
+    block_input = layers[0].input_bytes(kept)
     product = of_logits + element * loss.matrix + block_input + 2 * gathered
     output = rows.last * product - log_probabilities
-    at_projection, at_activation = layer.mlp.gradient_bytes(kept)
-    mlp = block_input + np.maximum(gathered + at_projection, at_activation) + recomputed - log_probabilities
-    mlp = mlp + of_mlp
-    attention = layer.attention.gradient_bytes(kept) + block_input + recomputed + of_attention
-    attention = attention - (layer.mlp_bytes(kept) - of_mlp) - log_probabilities
-    kept_per_layer = np.where(rows.recompute == FULL, block_input, total - of_attention - of_mlp)
-    embedding = rows.first * element * loss.matrix + block_input - rows.chunk_layers * kept_per_layer
+    of_layer = largest_of(rows, [np.maximum(one.mlp, one.attention) for one in moments]) - log_probabilities
+    freed = sum(count * one.kept for count, one in zip(rows.layers, moments, strict=True))
+    in_chunk = rows.chunk_layers / np.maximum(1.0, sum(rows.layers))
+    embedding = rows.first * element * loss.matrix + block_input - in_chunk * freed
 
-    has_layers = rows.layers > 0
+    has_layers = rows.has_layers
     peak = np.maximum(loss_moment, output)
-    peak = np.maximum(peak, np.where(has_layers, np.maximum(mlp, attention), 0.0))
+    peak = np.maximum(peak, np.where(has_layers, of_layer, 0.0))
     ids = _TOKEN_ID_BYTES * sizes.tokens * (rows.first * rows.live_first + rows.last * rows.live_last)
-    unused = element * layer.matrices if kept.modules.accumulates_in_products else 0.0
-    buffers = np.where(has_layers, layer.attention.buffer_bytes + unused, 0.0) + ids
+    accumulates = int(kept.modules.accumulates_in_products)
+    unused = accumulates * element * largest_of(rows, [1.0 * layer.matrices for layer in layers])
+    buffers = np.where(has_layers, layers[0].attention.buffer_bytes + unused, 0.0) + ids
     fullest: Floats = np.maximum(peak, embedding) + buffers
     return fullest
+
+
+class _Moments(NamedTuple):
+    """A layer's moments in use (without log-probabilities), and what it keeps per micro-batch, each float64 [rows]."""
+
+    mlp: Floats
+    attention: Floats
+    kept: Floats
+
+    @classmethod
+    def of(cls, rows: Rows, layer: TransformerLayer, kept: Kept, gathered: Number) -> Self:
+        block_input = layer.input_bytes(kept)
+        total = block_input + layer.kept_bytes(kept)
+        of_attention, of_mlp = (
+            np.where(rows.recompute == SELECTIVE, part, 0.0) for part in dropped_bytes(rows, layer, kept)
+        )
+        recomputed = np.where(rows.recompute == FULL, total - block_input, 0.0)
+        at_projection, at_activation = layer.mlp.gradient_bytes(kept)
+        mlp = block_input + np.maximum(gathered + at_projection, at_activation) + recomputed
+        attention = layer.attention.gradient_bytes(kept) + block_input + recomputed + of_attention
+        return cls(
+            mlp=mlp + of_mlp,
+            attention=attention - (layer.mlp_bytes(kept) - of_mlp),
+            kept=np.where(rows.recompute == FULL, block_input, total - of_attention - of_mlp),
+        )
+
+
+def largest_of(rows: Rows, values: Sequence[Floats]) -> Floats:
+    """The largest of the values by kind of layer, of the kinds that a stage has, float64 [rows]; 0 without layers."""
+    found = [np.where(count > 0, value, -np.inf) for count, value in zip(rows.layers, values, strict=True)]
+    largest = np.max(found, axis=0)
+    return np.where(np.isfinite(largest), largest, 0.0)

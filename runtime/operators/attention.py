@@ -8,6 +8,7 @@ from kernelcast.runtime.operators.operator import (
     Operator,
     OperatorClass,
     Substitute,
+    Vector,
     cost,
     only_role,
 )
@@ -29,6 +30,8 @@ WITHOUT_MASK = "without mask"
 
 FLASH_ATTENTION = Operator(
     name="flash_attention",
+    # Where heads of queries and keys have another size than those of values, `head_size` is the mean of both: FLOPs and
+    # bytes are the same.
     title="fused causal attention; each key-value head serves an equal group of query heads",
     operator_class=OperatorClass.COMPUTE,
     features=_HEADS,
@@ -46,6 +49,45 @@ FLASH_ATTENTION = Operator(
     # Backward over forward, of long kernels: 3.1 in the median of Perlmutter's, 2.8 to 3.0 of SimuMax's A100 and B200.
     backward_slowdown=1.2,
     equal_unless_measured=_GROUPED,
+)
+
+
+def _causal(vector: Vector) -> tuple[Vector, float]:
+    """Causal attention with as many visible keys per query: over sequences twice as long as these are many."""
+    b, l_query, _, visible, *heads = vector
+    length = max(1, 2 * visible - 1)
+    samples = b * l_query / length
+    whole = max(1, round(samples))
+    return (whole, length, *heads), samples / whole
+
+
+ATTENTION_BLOCK = Operator(
+    name="attention_block",
+    title="fused attention of some queries to some keys, of which a query sees `visible` in the mean",
+    operator_class=OperatorClass.COMPUTE,
+    features={
+        "b": "samples",
+        "l_query": "tokens",
+        "l_key": "tokens",
+        "visible": "tokens",
+        "heads": "heads",
+        "kv_heads": "heads",
+        "head_size": "elements",
+    },
+    costs={
+        Direction.FORWARD: cost(
+            flops="4 b l_query visible heads head_size",
+            elements="2 b l_query heads head_size + 2 b l_key kv_heads head_size",
+        ),
+        Direction.BACKWARD: cost(
+            flops="10 b l_query visible heads head_size",
+            elements="4 b l_query heads head_size + 4 b l_key kv_heads head_size",
+        ),
+    },
+    roles=only_role("", "attention through a window, between documents, or of a device's part of a sequence"),
+    backward_slowdown=FLASH_ATTENTION.backward_slowdown,
+    is_optional=True,
+    substitute=Substitute(operator="flash_attention", asks=_causal),
 )
 
 ROPE = Operator(

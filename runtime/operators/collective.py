@@ -64,6 +64,7 @@ ALL_REDUCE = _collective(
     roles(
         ("tensor", "MP_All-reduce", "activations summed across the tensor-parallel group"),
         ("data", "DP_All-reduce", "gradients summed across the data-parallel group"),
+        ("expert_data", "", "gradients of experts summed across the devices that hold the same"),
     ),
     ring_passes=(2, 0, -2),
     # Reduced by the switches, everything is still sent once and received once.
@@ -79,6 +80,9 @@ ALL_GATHER = _collective(
     roles(
         ("tensor", "MP_All-gather", "sequence shards gathered across the tensor-parallel group"),
         ("data", "DP_All-gather", "updated parameters gathered across the data-parallel group"),
+        ("expert_data", "", "updated experts gathered across the devices that hold the same"),
+        ("expert_tensor", "", "rows of experts that are cut gathered across the devices that share them"),
+        ("context", "", "keys and values of all parts of the sequence gathered"),
     ),
     ring_passes=(-1, 1, 0),
     # Shards of other nodes may come in once each, and by the device's own card.
@@ -94,6 +98,13 @@ REDUCE_SCATTER = _collective(
     roles(
         ("tensor", "MP_Reduce-scatter", "activations summed and split along the sequence"),
         ("data", "DP_Reduce-scatter", "gradients summed and split across the data-parallel group"),
+        ("expert_data", "", "gradients of experts summed and split across the devices that hold the same"),
+        (
+            "expert_tensor",
+            "",
+            "results of experts that are cut summed and split across the devices that share them",
+        ),
+        ("context", "", "gradients of keys and values summed and split along the sequence"),
     ),
     ring_passes=(1, 0, -1),
     # A node may reduce before it sends.
@@ -106,19 +117,28 @@ ALL_TO_ALL = _collective(
     "all_to_all",
     "an equal part of the entries sent from every process to every other; entries are one process's input",
     "2 entries",
-    roles(("expert", "", "tokens sent to their experts across the expert-parallel group")),
+    roles(
+        ("expert", "", "tokens sent to their experts, and back, across the expert-parallel group"),
+        (
+            "context",
+            "",
+            "heads of all tokens for tokens of all heads, and back, across the context-parallel group",
+        ),
+    ),
     ring_passes=(1, 0, -1),
     wire=lambda nodes, gpus: ((gpus - 1) / (nodes * gpus), gpus * (nodes - 1) / nodes),
     is_divided=True,
     is_pairwise=True,
-    is_on_request=True,
 )
 
 POINT_TO_POINT = _collective(
     "point_to_point",
     "entries sent from one process to another",
     "1 entries",
-    roles(("pipeline", "PP_P2P", "activations or their gradients sent to the neighbouring stage")),
+    roles(
+        ("pipeline", "PP_P2P", "activations or their gradients sent to the neighbouring stage"),
+        ("context", "", "keys and values of a part of the sequence sent on around the ring"),
+    ),
     ring_passes=(1, 0, 0),
     wire=lambda nodes, gpus: (float(nodes == 1), float(nodes > 1)),
 )

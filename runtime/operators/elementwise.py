@@ -162,3 +162,28 @@ CROSS_ENTROPY = elementwise(
     backward=(3, 3),
     least=(1, 2),
 )
+
+ROUTER = elementwise(
+    "router",
+    "",
+    "scores of a token's experts, the best of them, and the loss that balances them",
+    {"tokens": "tokens", "experts": "experts"},
+    forward=(10, 6),
+    backward=(10, 6),
+    least=(1, 1),
+    is_optional=True,
+)
+
+PERMUTE = Operator(
+    name="permute",
+    title="tokens copied into a row for each of their experts, in the order of the experts; backward sums the rows",
+    operator_class=OperatorClass.MEMORY,
+    features={"tokens": "tokens", "experts_per_token": "experts", "d": "elements"},
+    costs=dict.fromkeys(
+        (Direction.FORWARD, Direction.BACKWARD),
+        cost(flops="1 tokens experts_per_token d", elements="1 tokens d + 1 tokens experts_per_token d"),
+    ),
+    roles=only_role("", "tokens sorted by expert, or their results put back and summed"),
+    is_optional=True,
+    substitute=Substitute(operator="residual_add", alike=True),
+)

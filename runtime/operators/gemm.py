@@ -1,6 +1,15 @@
 """Matrix products: one law for every linear, one for batches in unfused attention, and those of experts."""
 
-from kernelcast.runtime.operators.operator import Direction, Operator, OperatorClass, cost, only_role, roles
+from kernelcast.runtime.operators.operator import (
+    Direction,
+    Operator,
+    OperatorClass,
+    Substitute,
+    Vector,
+    cost,
+    only_role,
+    roles,
+)
 
 GEMM = Operator(
     name="gemm",
@@ -27,6 +36,18 @@ GEMM = Operator(
         ("mlp_gate_up", "Linear3 (SwiGLU)", "MLP gate and up projections as one product"),
         ("mlp_down", "Linear4", "MLP down projection"),
         ("logits", "Final_Linear", "output projection to the vocabulary"),
+        ("query_down", "", "projection to the low rank of queries"),
+        ("query_up", "", "projection from the low rank to queries"),
+        ("kv_down", "", "projection to the low rank of keys and values, and to the rotated part of keys"),
+        ("kv_up", "", "projection from the low rank to keys and values"),
+        ("router", "", "scores of the experts"),
+        ("shared_gate_up", "", "gate and up projections of the experts that every token goes to"),
+        ("shared_down", "", "their down projection"),
+        (
+            "next_token",
+            "",
+            "hidden state and embedding of the next token projected to one (multi-token prediction)",
+        ),
     ),
 )
 
@@ -49,6 +70,13 @@ BATCHED_GEMM = Operator(
     ),
 )
 
+
+def _one_by_one(vector: Vector) -> tuple[Vector, float]:
+    """The product of one group, as often as there are groups."""
+    groups, m, k, n = vector
+    return (m, k, n), float(groups)
+
+
 GROUPED_GEMM = Operator(
     name="grouped_gemm",
     title="a matrix product [m, k] × [k, n] per group, each with a weight of its own, in one call",
@@ -69,9 +97,16 @@ GROUPED_GEMM = Operator(
             least="1 groups m k + 1 groups k n + 1 groups m n",
         ),
     },
-    same_product={Direction.INPUT_GRADIENT: ("groups", "m", "n", "k")},
-    roles=only_role("", "linear of the experts that a device holds"),
-    is_on_request=True,
+    same_product={
+        Direction.INPUT_GRADIENT: ("groups", "m", "n", "k"),
+        Direction.WEIGHT_GRADIENT: ("groups", "k", "m", "n"),
+    },
+    roles=roles(
+        ("experts_gate_up", "", "gate and up projections of the experts that a device holds"),
+        ("experts_up", "", "up projection of the experts that a device holds"),
+        ("experts_down", "", "down projection of the experts that a device holds"),
+    ),
+    substitute=Substitute(operator="gemm", asks=_one_by_one),
 )
 
 MOE = Operator(

@@ -99,6 +99,7 @@ class Substitute:
 
     - `alike`: it is asked for a workload that moves as much memory;
     - `gathered`: it is asked for all processes' entries, not for one process's shard;
+    - `asks`: it is asked for another workload of equal work, and its time multiplied, both functions of the workload;
     - else for the same workload.
     """
 
@@ -106,6 +107,7 @@ class Substitute:
     factor: float = 1.0
     alike: bool = False
     gathered: bool = False
+    asks: "Callable[[Vector], tuple[Vector, float]] | None" = None
 
 
 Wire = Callable[[int, int], tuple[float, float]]

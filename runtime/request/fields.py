@@ -14,7 +14,9 @@ from kernelcast.runtime.request.kinds import FLAG, Kind, choice, counted, counts
 from kernelcast.runtime.request.spelling import nearest_names
 
 Norm = Literal["layer_norm", "rms_norm"]
-Activation = Literal["gelu", "swiglu"]
+Activation = Literal["gelu", "swiglu", "geglu"]
+Router = Literal["softmax", "sigmoid"]
+ContextExchange = Literal["ring", "all_to_all", "all_gather"]
 Attention = Literal["flash", "fused_softmax", "unfused"]
 Biases = Literal["all", "attention", "qkv", "mlp", "none"]
 Recompute = Literal["none", "selective", "full"]
@@ -112,6 +114,17 @@ MODEL = table(
     Field("kv_heads", _SIZE, "Key-value heads.", otherwise="attention_heads"),
     Field("head_size", _SIZE, "Entries of a head.", otherwise="hidden_size / attention_heads"),
     Field("mlp_size", _SIZE, "Width of the MLP.", otherwise="4 · hidden_size"),
+    Field("value_head_size", _SIZE_OR_NONE, "Entries of a value head, 0 for head_size.", 0),
+    Field("rotary_size", _SIZE_OR_NONE, "Entries of a query or key head that are rotated, 0 for all.", 0),
+    Field("query_rank", _SIZE_OR_NONE, "Low rank of queries, 0 for one projection (latent attention).", 0),
+    Field("kv_rank", _SIZE_OR_NONE, "Low rank that keys and values share, 0 without latent attention.", 0),
+    Field("experts", _SIZE_OR_NONE, "Routed experts of a layer, 0 without (mixture of experts).", 0),
+    Field("experts_per_token", _SIZE_OR_NONE, "Routed experts that a token is sent to.", 0),
+    Field("expert_size", _SIZE_OR_NONE, "Width of a routed expert, 0 for mlp_size.", 0),
+    Field("shared_expert_size", _SIZE_OR_NONE, "Width of the experts that every token goes to, together.", 0),
+    Field("dense_layers", whole(0, MAX_LAYERS), "First layers, which have an MLP instead of experts.", 0),
+    Field("expert_interval", whole(1, MAX_LAYERS), "Of the others, every so many-th has experts.", 1),
+    Field("router", choice(get_args(Router)), "What makes a router's scores.", "softmax"),
     Field("norm", choice(get_args(Norm)), "Normalization.", "layer_norm"),
     Field("activation", choice(get_args(Activation)), "Activation of the MLP.", "gelu"),
     Field("attention", choice(get_args(Attention)), "Attention kernel.", "flash"),
@@ -122,6 +135,12 @@ MODEL = table(
     Field("tied_embeddings", FLAG, "The output projection is the embedding's matrix.", False),
     Field("learned_positions", _SIZE_OR_NONE, "Rows of a learned position table.", 0),
     Field("sliding_window", _SIZE_OR_NONE, "Tokens that attention looks back, 0 for all.", 0, unit="tokens"),
+    Field("global_interval", whole(0, MAX_LAYERS), "Every so many-th layer has no window, 0 for none.", 0),
+    Field("qk_norm", FLAG, "Queries and keys are normalized.", False),
+    Field("post_norms", FLAG, "Attention and MLP are followed by a norm each, beside the two before them.", False),
+    Field("visible_share", number(0, 1, "a number above 0 and at most 1", above=True),
+          "Part of the causal mask that documents of a packed sequence leave.", 1.0),
+    Field("extra_predictions", whole(0, 100), "Layers that predict further tokens (multi-token prediction).", 0),
     Field("forward_syncs", _SYNCS, "All-reduces of a layer's forward pass across the tensor-parallel group.",
           otherwise="1 with a parallel residual, else 2"),
     Field("backward_syncs", _SYNCS, "All-reduces of a layer's backward pass.", otherwise="2"),
@@ -132,6 +151,10 @@ LAYOUT = table(
     Field("pp", _DEGREE, "Pipeline stages.", 1, degree=True),
     Field("tp", _DEGREE, "Tensor-parallel degree.", 1, degree=True, old=("mp",)),
     Field("dp", _DEGREE, "Data-parallel degree.", 1, degree=True, replicates=True),
+    Field("cp", _DEGREE, "Context-parallel degree: parts that a sequence is cut into.", 1, degree=True,
+          replicates=True),
+    Field("ep", _DEGREE, "Expert-parallel degree: devices that share a layer's experts, out of tp · dp · cp.", 1),
+    Field("expert_tp", _DEGREE, "Devices that an expert is cut into, out of the same.", 1),
     Field("micro_batch", _DEGREE, "Samples per micro-batch.", unit="samples"),
     Field("micro_batches", _DEGREE, "Micro-batches per update (or give the global batch)."),
     Field("schedule", choice(get_args(Schedule)), "Order of passes (zero_bubble is ZB-H1).", "1f1b"),
@@ -184,6 +207,11 @@ LAYOUT = table(
     Field("overlap_bucket", _SIZE_OR_NONE,
           "Parameters of a bucket that overlaps; 0 for Megatron-LM's 40 million, or 1 million per replica.", 0,
           of_stack=True),
+    Field("context_exchange", choice(get_args(ContextExchange)),
+          "How context parallelism brings queries and keys together: a ring, heads for tokens, or keys gathered.",
+          "ring", of_stack=True),
+    Field("expert_imbalance", number(1, 1_000, "a number from 1 to 1000"),
+          "Rows of the device with the most tokens for its experts, as a multiple of the mean.", 1.0, of_stack=True),
     Field("tensor_overlap", choice(get_args(TensorOverlap)),
           "Tensor-parallel collectives beside computing: none, backward beside weight gradients, or all products.",
           "none", of_stack=True),

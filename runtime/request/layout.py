@@ -11,6 +11,7 @@ from kernelcast.runtime.request.fields import (
     MAX_DEGREE,
     REPLICATING,
     REQUEST,
+    ContextExchange,
     GradientCollective,
     LayerSplit,
     LossKind,
@@ -35,8 +36,16 @@ _CHECKED = tuple(field for field in LAYOUT.values() if field.name != "layer_coun
 class Parallelism:
     """Layout of one training job (docs/method.md, Symbols).
 
-    `pp` pipeline stages, `tp` tensor-parallel degree, `dp` data-parallel degree; `micro_batch` samples per
-    micro-batch (b), `micro_batches` per update (m).
+    `pp` pipeline stages, `tp` tensor-parallel degree, `dp` data-parallel degree, `cp` context-parallel degree;
+    `micro_batch` samples per micro-batch (b), `micro_batches` per update (m).
+
+    - `ep` devices of the tp · dp · cp of a stage share the experts of a layer, and each expert is cut into
+      `expert_tp`; groups of ep · expert_tp of them hold copies (Megatron-LM's --expert-model-parallel-size).
+    - `context_exchange`: "ring" sends keys and values on while a device attends to what it has (arXiv 2310.01889),
+      "all_to_all" gives every device all tokens of some heads (DeepSpeed-Ulysses, arXiv 2309.14509), "all_gather"
+      gathers all keys and values (Llama 3, arXiv 2407.21783, section 3.3.2). Each device has an early and a late part
+      of the sequence, so that causal masks leave all of them the same work.
+    - `expert_imbalance`: the fullest device has so many times the mean of its group's tokens, in time and memory.
 
     - `recompute`: the backward pass of every layer runs again its forward pass ("full") or what lies
       between queries and attention output ("selective", arXiv 2205.05198).
@@ -85,6 +94,9 @@ class Parallelism:
     dp: int
     micro_batch: int
     micro_batches: int
+    cp: int = LAYOUT["cp"].default
+    ep: int = LAYOUT["ep"].default
+    expert_tp: int = LAYOUT["expert_tp"].default
     recompute: Recompute = LAYOUT["recompute"].default
     schedule: Schedule = LAYOUT["schedule"].default
     virtual_stages: int = LAYOUT["virtual_stages"].default
@@ -110,6 +122,8 @@ class Parallelism:
     overlap_parameters: bool = LAYOUT["overlap_parameters"].default
     overlap_bucket: int = LAYOUT["overlap_bucket"].default
     tensor_overlap: TensorOverlap = LAYOUT["tensor_overlap"].default
+    context_exchange: ContextExchange = LAYOUT["context_exchange"].default
+    expert_imbalance: float = LAYOUT["expert_imbalance"].default
 
     def __post_init__(self) -> None:
         for field in _CHECKED:
@@ -122,6 +136,14 @@ class Parallelism:
         if self.shard_group and self.replicas % self.shard_group and self.replicas > 1:
             raise UsageError(
                 f"shard_group is {self.shard_group}, expected a divisor of the {self.replicas} replicas (dp), or 0"
+            )
+        if self.tp * self.replicas % (self.ep * self.expert_tp):
+            fields, product = (
+                ("ep", "") if self.expert_tp == 1 else ("ep · expert_tp", f"{self.ep} · {self.expert_tp} = ")
+            )
+            raise UsageError(
+                f"{fields} is {product}{self.ep * self.expert_tp}, expected a divisor of tp · dp · cp "
+                f"({self.tp * self.replicas})"
             )
 
     def _check_virtual_stages(self) -> None:
@@ -178,18 +200,30 @@ class Parallelism:
 
     @property
     def degrees(self) -> str:
-        """The parallel degrees in words, such as `pp 2 × tp 4 × dp 1`."""
-        return " × ".join(f"{name} {getattr(self, name)}" for name in DEGREES)
+        """The parallel degrees in words, such as `pp 2 × tp 4 × dp 1`; further ones where they are not 1."""
+        always = ("pp", "tp", "dp")
+        degrees = " × ".join(
+            f"{name} {getattr(self, name)}" for name in DEGREES if name in always or getattr(self, name) > 1
+        )
+        experts = "".join(
+            f", {name} {getattr(self, name)}" for name in ("ep", "expert_tp") if getattr(self, name) > 1
+        )
+        return degrees + experts
 
     @property
     def world_size(self) -> int:
-        """Devices of the job: pp · tp · dp."""
+        """Devices of the job: pp · tp · dp · cp."""
         return prod(getattr(self, name) for name in DEGREES)
 
     @property
     def replicas(self) -> int:
         """Devices that hold the same parameters: they sum their gradients, and ZeRO shards over them."""
         return prod(getattr(self, name) for name in REPLICATING)
+
+    @property
+    def expert_replicas(self) -> int:
+        """Devices that hold the same experts: tp · dp · cp / (ep · expert_tp)."""
+        return self.tp * self.replicas // (self.ep * self.expert_tp)
 
     @property
     def shards(self) -> int:
@@ -208,12 +242,34 @@ class Parallelism:
             UsageError: `tp` does not divide the attention heads, the key-value heads or the MLP width (with
                 sequence parallelism also the sequence), or `layer_counts` do not add up to the layers.
         """
-        cut = ["attention_heads", "kv_heads", "mlp_size"]
-        for name in [*cut, "sequence_length"] if self.sequence_parallel else cut:
-            size = getattr(model, name)
-            if size % self.tp:
+        cuts = [("tp", self.tp, name) for name in ("attention_heads", "kv_heads", "mlp_size")]
+        if self.sequence_parallel:
+            cuts.append(("tp", self.tp, "sequence_length"))
+        if self.cp > 1:
+            # An early and a late part for every device, each of whole tokens for every device of its tp group.
+            parts = 2 * self.cp * (self.tp if self.sequence_parallel else 1)
+            cuts.append((f"2 · cp{' · tp' if self.sequence_parallel else ''}", parts, "sequence_length"))
+        if self.cp > 1 and self.context_exchange == "all_to_all":
+            cuts.append(("cp · tp", self.cp * self.tp, "kv_heads"))
+        if model.experts:
+            cuts += [("ep", self.ep, "experts"), ("expert_tp", self.expert_tp, "expert_width")]
+            if model.shared_expert_size:
+                cuts.append(("tp", self.tp, "shared_expert_size"))
+        for name, parts, field in cuts:
+            size = getattr(model, field)
+            if size % parts:
                 raise UsageError(
-                    f"tp is {self.tp}, expected a divisor of {name} ({size}) of model {model.name}"
+                    f"{name} is {parts}, expected a divisor of {field} ({size}) of model {model.name}"
+                )
+        if model.experts and self.tp > 1 and not self.sequence_parallel:
+            raise UsageError(
+                f"sequence_parallel is false, expected true with tp {self.tp}: each device routes its own tokens "
+                f"to the experts of model {model.name}"
+            )
+        for name in ("ep", "expert_tp"):
+            if getattr(self, name) > 1 and not model.experts:
+                raise UsageError(
+                    f"{name} is {getattr(self, name)}, expected 1: model {model.name} has no experts"
                 )
         if self.layer_counts is not None and sum(self.layer_counts) != model.layers:
             raise UsageError(

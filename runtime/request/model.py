@@ -12,6 +12,7 @@ from kernelcast.runtime.request.fields import (
     Attention,
     Biases,
     Norm,
+    Router,
     renamed,
     unknown_field,
 )
@@ -20,6 +21,7 @@ from kernelcast.runtime.request.model_file import model_file, read_document
 # Marks a field that was not given and follows from the others; `__post_init__` replaces it.
 DERIVED = cast(int, None)
 DERIVED_BIASES = cast(Biases, None)
+_OF_EXPERTS = ("experts_per_token", "shared_expert_size", "dense_layers")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,8 +36,17 @@ class ModelConfig:
       "none"; not given, the attention's with LayerNorm and the MLP's with GeLU (Table III).
     - `tied_embeddings`: the output projection is the embedding's matrix.
     - `learned_positions`: rows of the learned position table, 0 without one.
-    - `sliding_window`: tokens that attention looks back, 0 for all. Only sequences within the window are
-      taken: there the window changes nothing.
+    - `sliding_window`: tokens that attention looks back, 0 for all; every `global_interval`-th layer looks back to the
+      first token (0: none does).
+    - `query_rank`, `kv_rank`: latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): queries, and keys with
+      values, come from vectors of these sizes. `rotary_size` entries of a head are then rotated, of keys the same for
+      all heads; `value_head_size` are those of a value head.
+    - `experts`: routed experts of width `expert_size`, in all layers but the first `dense_layers`, or of the others in
+      every `expert_interval`-th; a token goes to `experts_per_token` of them, and to shared ones, `shared_expert_size`
+      wide together.
+    - `post_norms`: two more norms per layer, on what attention and MLP return (Gemma 2).
+    - `visible_share`: of the causal mask, where documents of a packed sequence do not see each other.
+    - `extra_predictions`: layers after the last that predict further tokens (DeepSeek-V3, arXiv 2412.19437, 2.2).
 
     Raises:
         UsageError: a field has a wrong type or value; the message names field, found and expected.
@@ -50,6 +61,17 @@ class ModelConfig:
     kv_heads: int = DERIVED
     head_size: int = DERIVED
     mlp_size: int = DERIVED
+    value_head_size: int = MODEL["value_head_size"].default
+    rotary_size: int = MODEL["rotary_size"].default
+    query_rank: int = MODEL["query_rank"].default
+    kv_rank: int = MODEL["kv_rank"].default
+    experts: int = MODEL["experts"].default
+    experts_per_token: int = MODEL["experts_per_token"].default
+    expert_size: int = MODEL["expert_size"].default
+    shared_expert_size: int = MODEL["shared_expert_size"].default
+    dense_layers: int = MODEL["dense_layers"].default
+    expert_interval: int = MODEL["expert_interval"].default
+    router: Router = MODEL["router"].default
     norm: Norm = MODEL["norm"].default
     activation: Activation = MODEL["activation"].default
     attention: Attention = MODEL["attention"].default
@@ -59,6 +81,11 @@ class ModelConfig:
     tied_embeddings: bool = MODEL["tied_embeddings"].default
     learned_positions: int = MODEL["learned_positions"].default
     sliding_window: int = MODEL["sliding_window"].default
+    global_interval: int = MODEL["global_interval"].default
+    qk_norm: bool = MODEL["qk_norm"].default
+    post_norms: bool = MODEL["post_norms"].default
+    visible_share: float = MODEL["visible_share"].default
+    extra_predictions: int = MODEL["extra_predictions"].default
     forward_syncs: int = DERIVED
     backward_syncs: int = DERIVED
 
@@ -73,7 +100,24 @@ class ModelConfig:
         self._derive("backward_syncs", 2)
         self._derive("biases", _usual_biases(self.norm, self.activation))
         self._check_heads()
+        self._check_latent()
+        self._check_experts()
         self._check_sequence()
+
+    @property
+    def value_size(self) -> int:
+        """Entries of a value head."""
+        return self.value_head_size or self.head_size
+
+    @property
+    def rotated_size(self) -> int:
+        """Entries of a query or key head that are rotated."""
+        return self.rotary_size or self.head_size
+
+    @property
+    def expert_width(self) -> int:
+        """Width of a routed expert."""
+        return self.expert_size or self.mlp_size
 
     def _check_heads(self) -> None:
         if self.head_size is None and self.hidden_size % self.attention_heads:
@@ -84,16 +128,43 @@ class ModelConfig:
             multiple = f"a multiple of kv_heads ({self.kv_heads})"
             raise UsageError(f"attention_heads is {self.attention_heads}, expected {multiple}")
 
+    def _check_latent(self) -> None:
+        if self.rotary_size > self.head_size:
+            raise UsageError(
+                f"rotary_size is {self.rotary_size}, expected at most head_size ({self.head_size})"
+            )
+        if self.query_rank and not self.kv_rank:
+            raise UsageError(f"query_rank is {self.query_rank}, expected 0 where kv_rank is 0")
+        if self.kv_rank and self.kv_heads != self.attention_heads:
+            raise UsageError(
+                f"kv_heads is {self.kv_heads}, expected attention_heads ({self.attention_heads}) with kv_rank"
+            )
+        if not self.kv_rank and self.value_size != self.head_size:
+            raise UsageError(
+                f"value_head_size is {self.value_head_size}, expected head_size ({self.head_size}) without kv_rank"
+            )
+
+    def _check_experts(self) -> None:
+        if not self.experts:
+            given = [name for name in _OF_EXPERTS if getattr(self, name)]
+            if given:
+                raise UsageError(f"{given[0]} is {getattr(self, given[0])}, expected 0 where experts is 0")
+            return
+        if not 1 <= self.experts_per_token <= self.experts:
+            raise UsageError(
+                f"experts_per_token is {self.experts_per_token}, expected from 1 to experts ({self.experts})"
+            )
+        if self.dense_layers >= self.layers:
+            raise UsageError(
+                f"dense_layers is {self.dense_layers}, expected fewer than layers ({self.layers}) with experts"
+            )
+
     def _check_sequence(self) -> None:
-        limits = (
-            ("learned_positions", self.learned_positions, "it has no more positions"),
-            ("sliding_window", self.sliding_window, "attention through a window is not modelled"),
-        )
-        for name, limit, reason in limits:
-            if limit and self.sequence_length > limit:
-                raise UsageError(
-                    f"sequence_length is {self.sequence_length}, expected at most {name} ({limit}): {reason}"
-                )
+        if self.learned_positions and self.sequence_length > self.learned_positions:
+            raise UsageError(
+                f"sequence_length is {self.sequence_length}, expected at most learned_positions "
+                f"({self.learned_positions}): it has no more positions"
+            )
 
     def _derive(self, name: str, value: object) -> None:
         if getattr(self, name) is None:
@@ -144,10 +215,6 @@ class ModelConfig:
         try:
             values = renamed(values, MODEL)
             for field, value in values.items():
-                if field not in MODEL and "expert" in field:
-                    raise UsageError(
-                        f"field {shown(field)} is unknown: mixtures of experts are not modelled yet"
-                    )
                 if field not in MODEL:
                     raise unknown_field(field, MODEL)
                 if value is None:

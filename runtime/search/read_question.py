@@ -21,7 +21,12 @@ from kernelcast.runtime.search.space import Space
 LIMITS: Mapping[str, Field] = {{"schedule": "schedules"}.get(name, name): LAYOUT[name] for name in SEARCHED}
 """Fields of a layout as a question names them, where each says which values are allowed."""
 
-USUAL = {"tp": "within a node", "virtual_stages": "2-8"}
+USUAL = {
+    "tp": "within a node",
+    "cp": "4096 tokens of a sequence or more on a device",
+    "expert_tp": "1 or tp",
+    "virtual_stages": "2-8",
+}
 """Which values are allowed unless a question says it; of other fields all."""
 
 MOST_ITEMS = 64

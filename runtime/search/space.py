@@ -39,8 +39,10 @@ _UNIT_STEP = 1 << 28
 _DP = DEGREES.index("dp")
 
 Unit = tuple[int, ...]
-"""Layouts that share their degrees, micro_batch and micro_batches, in this order."""
-_OF_UNIT = (*DEGREES, "micro_batch", "micro_batches")
+"""Layouts that share their degrees, ep, expert_tp, micro_batch and micro_batches, in this order."""
+_OF_UNIT = (*DEGREES, "ep", "expert_tp", "micro_batch", "micro_batches")
+_LEAST_PART = 4096
+"""Tokens of a sequence's part below which context parallelism is not looked at unless it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +83,11 @@ class Space:
 
     Every field from `pp` to `sequence_parallel` is a limit: the allowed values; `common` are the fields of `SHARED`,
     with one value each. Not given, layers are spread by time (`layer_split`), `tp` stays within a node
-    (`gpus_per_node`), an interleaved schedule has 2 to 8 chunks per device, and the others are free. What
-    makes no difference is looked at once: with dp = 1 only the first of `zero`; with tp = 1 no sequence
-    parallelism, with pp = 1 no schedule but 1f1b, and with one micro-batch no gpipe beside it (it is the
-    same then), each unless nothing else is asked for.
+    (`gpus_per_node`), an interleaved schedule has 2 to 8 chunks per device, `cp` leaves a device 4,096 tokens of a
+    sequence or more, `expert_tp` is 1 or tp, and the others are free. With experts and tp > 1, sequences are always
+    cut (`sequence_parallel`). What makes no difference is looked at once: with dp = 1 only the first of `zero`; with
+    tp = 1 no sequence parallelism, with pp = 1 no schedule but 1f1b, and with one micro-batch no gpipe beside it (it
+    is the same then), each unless nothing else is asked for.
 
     Raises:
         UsageError: a field has a wrong type or value.
@@ -97,6 +100,9 @@ class Space:
     pp: Container[int] | None = None
     tp: Container[int] | None = None
     dp: Container[int] | None = None
+    cp: Container[int] | None = None
+    ep: Container[int] | None = None
+    expert_tp: Container[int] | None = None
     micro_batch: Container[int] | None = None
     micro_batches: Container[int] | None = None
     virtual_stages: Container[int] = USUAL_VIRTUAL_STAGES
@@ -144,12 +150,24 @@ class Space:
                             yield *degrees, micro_batch, micro_batches
 
     def _worlds(self, gpus: int, refusals: Refusals) -> Iterator[tuple[int, ...]]:
-        """The degrees, pp first, of the layouts on `gpus` devices."""
-        for degrees in self._products(gpus, DEGREES):
+        """The degrees, pp first, with ep and expert_tp, of the layouts on `gpus` devices."""
+        together = (
+            (*degrees, *of_experts)
+            for degrees in self._products(gpus, DEGREES)
+            for of_experts in self._expert_degrees(dict(zip(DEGREES, degrees, strict=True)))
+        )
+        for degrees in together:
             try:
-                values: dict[str, Any] = dict(zip(DEGREES, degrees, strict=True))
+                values: dict[str, Any] = dict(zip(_OF_UNIT, degrees, strict=False))
                 shard_group = self.common.get("shard_group", LAYOUT["shard_group"].default)
-                layout = Parallelism(**values, micro_batch=1, micro_batches=1, shard_group=shard_group)
+                layout = Parallelism(
+                    **values,
+                    micro_batch=1,
+                    micro_batches=1,
+                    shard_group=shard_group,
+                    # The least that a layout with experts has to do.
+                    sequence_parallel=bool(self.model.experts) and values["tp"] > 1,
+                )
                 layout.check(self.model)
                 partition(self.model.layers, layout.pp)
                 if self.global_batch % layout.dp:
@@ -161,6 +179,21 @@ class Space:
             else:
                 yield degrees
 
+    def _expert_degrees(self, degrees: Mapping[str, int]) -> list[tuple[int, int]]:
+        """Values of ep and expert_tp within their limits that divide the devices of a stage, and the experts."""
+        stage = degrees["tp"] * degrees["dp"] * degrees["cp"]
+        of_experts = divisors(stage) if self.model.experts else [1]
+        cut = sorted({1, degrees["tp"]}) if self.expert_tp is None and self.model.experts else of_experts
+        return [
+            (ep, expert_tp)
+            for expert_tp in cut
+            for ep in of_experts
+            if _in(ep, self.ep)
+            and _in(expert_tp, self.expert_tp)
+            and stage % (ep * expert_tp) == 0
+            and self.model.experts % ep == 0
+        ]
+
     def _products(self, gpus: int, names: Sequence[str]) -> Iterator[tuple[int, ...]]:
         """Values of the named degrees within their limits whose product is `gpus`."""
         if not names:
@@ -170,6 +203,8 @@ class Space:
         allowed = getattr(self, name)
         if name == "tp" and allowed is None:
             allowed = range(1, self.gpus_per_node + 1)
+        if name == "cp" and allowed is None:
+            allowed = range(1, max(1, self.model.sequence_length // _LEAST_PART) + 1)
         for degree in divisors(gpus) if others else [gpus]:
             if _in(degree, allowed):
                 for rest in self._products(gpus // degree, others):
@@ -229,6 +264,10 @@ class _Parts:
             for schedule in _schedules(space.schedules, layout.pp, layout.micro_batches)
             for virtual_stages in self._virtual_stages(schedule, layout.pp)
             for sequence_parallel in _distinct(space.sequence_parallel, layout.tp > 1)
+            if sequence_parallel
+            or layout.tp == 1
+            or not space.model.experts
+            or len(space.sequence_parallel) == 1
             if self._is_valid(values, schedule, virtual_stages, sequence_parallel)
         ]
         options = [

@@ -44,20 +44,9 @@ class ChunkTimes:
 
 
 def chunk_times(
-    *,
-    first: BlockTimes | None,
-    layer: BlockTimes,
-    layers: int,
-    last: BlockTimes | None,
-    kept_layer: BlockTimes | None = None,
-    kept_layers: int = 0,
-    sharded: bool,
-    split: bool,
-    exposed_share: float = 0.0,
+    runs: Sequence[tuple[BlockTimes, int]], *, sharded: bool, split: bool, exposed_share: float = 0.0
 ) -> ChunkTimes:
-    """Passes through the blocks of a chunk: the first end if it has it, its layers, the last end.
-
-    The last `kept_layers` of the `layers` are a `kept_layer` each, of which nothing is recomputed.
+    """Passes through the blocks of a chunk: `runs` of equal ones in the order of the model, of which some may be none.
 
     With `split`, the schedule cuts the backward pass into input and weight gradients. With `sharded`
     (ZeRO-2 and 3) communication overlaps computation: while a block computes, the parameters of the next one
@@ -65,10 +54,9 @@ def chunk_times(
     what computes meanwhile, which therefore takes `exposed_share` of their time longer. The longer of computing and
     communicating counts. The first gather and the last scatter overlap with nothing.
     """
-    counted = ((first, 1), (layer, layers - kept_layers), (kept_layer, kept_layers), (last, 1))
-    blocks = [(block, count) for block, count in counted if block and count]
+    blocks = [(block, count) for block, count in runs if count]
     if not blocks:
-        nothing = np.zeros_like(np.asarray(layer.forward_us))
+        nothing = np.zeros_like(np.asarray(runs[0][0].forward_us))
         return ChunkTimes(forward_us=nothing, backward_us=nothing, weight_us=nothing)
     if not sharded:
         return ChunkTimes(

@@ -6,19 +6,21 @@ What a chunk of the model costs follows from the times of its blocks, see chunk_
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import accumulate
 
 from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
-from kernelcast.runtime.step.groups import data_group, pipeline_pair, shard_groups
+from kernelcast.runtime.step.groups import ALONE, data_group, expert_data_group, pipeline_pair, shard_groups
 from kernelcast.runtime.step.layers.embedding import Embedding
+from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind, LayerKinds, kinds_of
 from kernelcast.runtime.step.layers.loss import Loss
 from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
-from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes
+from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes, update_of
 from kernelcast.runtime.step.optimizers import moved_share
-from kernelcast.runtime.step.parameters import stage_parameters
+from kernelcast.runtime.step.parameters import HeldParameters, layer_of, stage_parameters
 from kernelcast.runtime.step.partition import layers_of_chunks
 from kernelcast.runtime.step.recomputation import Recomputation
 
@@ -45,11 +47,16 @@ class Block:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageKind:
-    """Stages that have the same update: their number of layers, and which ends of the model they hold."""
+    """Stages that have the same update: their layers of each kind, and which ends of the model they hold."""
 
-    layers: int
+    counts: tuple[int, ...]
     first: bool
     last: bool
+
+    @property
+    def layers(self) -> int:
+        """All layers."""
+        return sum(self.counts)
 
     @property
     def optimizer_role(self) -> str:
@@ -59,11 +66,15 @@ class StageKind:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chunk:
-    """A piece of the model that passes run through at once; without virtual stages it is the stage."""
+    """A piece of the model that passes run through at once; without virtual stages it is the stage.
+
+    `counts` are its layers of each kind, `kept` those of them that are not recomputed where others are.
+    """
 
     index: int
     stage: int
-    layers: int
+    counts: tuple[int, ...]
+    kept: tuple[int, ...]
     first: bool
     last: bool
 
@@ -75,15 +86,18 @@ def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]
         UsageError: more chunks than the model's layers allow.
     """
     counts = layers_of_chunks(model.layers, parallelism)
+    kinds, how = kinds_of(model), Recomputation.of(parallelism)
+    ends = accumulate(counts)
     return tuple(
         Chunk(
             index=index,
             stage=index % parallelism.pp,
-            layers=count,
+            counts=kinds.counts(end - count, end),
+            kept=kinds.counts(end - how.kept_layers(count), end),
             first=index == 0,
             last=index == len(counts) - 1,
         )
-        for index, count in enumerate(counts)
+        for index, (count, end) in enumerate(zip(counts, ends, strict=True))
     )
 
 
@@ -96,7 +110,10 @@ def _passes(kind: type[Layer], sizes: Sizes, how: Recomputation) -> tuple[Calls,
     layer = kind(sizes)
     again: Calls = ()
     # As many for every layout of a search: without recomputation they are empty.
-    forward_again: Sequence[Beside] = [Beside(in_pieces=True)] * len(layer.beside_forward)
+    nothing = Beside()
+    forward_again: Sequence[Beside] = [
+        nothing._replace(in_pieces=one.in_pieces, of_weights=one.of_weights) for one in layer.beside_forward
+    ]
     if isinstance(layer, TransformerLayer):
         again = layer.recomputed(how)
         if how.kind == "full":
@@ -151,26 +168,55 @@ class Decomposition:
         )
 
     @cached_property
+    def expert_data_parallel(self) -> DataParallel:
+        """The same of experts, which fewer devices hold."""
+        group = expert_data_group(self.parallelism, self.cluster)
+        return replace(
+            self.data_parallel,
+            dp=self.parallelism.expert_replicas,
+            group=group,
+            shard_group=None,
+            copy_group=ALONE,
+            role="expert_data",
+        )
+
+    @cached_property
+    def kinds(self) -> LayerKinds:
+        """The kinds of the model's layers."""
+        return kinds_of(self.model)
+
+    @cached_property
     def recomputation(self) -> Recomputation:
         """What is computed again."""
         return Recomputation.of(self.parallelism)
 
     @cached_property
-    def layer(self) -> Block:
-        """One transformer layer, recomputed where layers are."""
-        return self._block(TransformerLayer)
-
-    @cached_property
-    def kept_layer(self) -> Block:
-        """One transformer layer that is not recomputed."""
-        forward_calls, backward_calls, beside = _passes(TransformerLayer, self.sizes, Recomputation())
-        return replace(self.layer, forward=forward_calls, backward=backward_calls, beside=beside)
+    def layers(self) -> tuple[Block, ...]:
+        """One transformer layer of each kind, recomputed where layers are."""
+        return tuple(self._block(TransformerLayer, kind) for kind in self.kinds.distinct)
 
     @property
-    def recomputed_fully(self) -> Calls:
-        """What the backward pass of a layer has that of a kept one has not."""
+    def layer(self) -> Block:
+        """One transformer layer of the most frequent kind."""
+        return self.layers[0]
+
+    @cached_property
+    def kept_layers(self) -> tuple[Block, ...]:
+        """The same without recomputation."""
+        return tuple(
+            replace(block, forward=calls[0], backward=calls[1], beside=calls[2])
+            for block, kind in zip(self.layers, self.kinds.distinct, strict=True)
+            for calls in (_passes(TransformerLayer, self.sizes.of_kind(kind), Recomputation()),)
+        )
+
+    @property
+    def recomputed_fully(self) -> tuple[Calls, ...]:
+        """What the backward pass of a layer of each kind has that of a kept one has not."""
         how = self.recomputation
-        return TransformerLayer(self.sizes).recomputed(how) if how.kind == "full" else ()
+        return tuple(
+            layer_of(self.sizes, kind).recomputed(how) if how.kind == "full" else ()
+            for kind in self.kinds.distinct
+        )
 
     @cached_property
     def first(self) -> Block:
@@ -182,21 +228,33 @@ class Decomposition:
         """Final norm, logits and loss."""
         return self._block(Loss)
 
-    def _block(self, kind: type[Layer]) -> Block:
-        forward_calls, backward_calls, beside = _passes(kind, self.sizes, self.recomputation)
+    @property
+    def blocks(self) -> tuple[Block, ...]:
+        """The first end, the last end, and a layer of each kind."""
+        return (self.first, self.last, *self.layers)
+
+    def _block(self, kind: type[Layer], layer_kind: LayerKind = DENSE) -> Block:
+        sizes = self.sizes.of_kind(layer_kind)
+        forward_calls, backward_calls, beside = _passes(kind, sizes, self.recomputation)
         gather: Calls = ()
         scatter: Calls = ()
         if self.is_sharded:
-            parameters = kind(self.sizes).parameters
-            gather, scatter = self.data_parallel.gather(parameters), self.data_parallel.scatter(parameters)
+            for parameters, how in self._shares(HeldParameters(*_held(kind(sizes)))):
+                gather, scatter = gather + how.gather(parameters), scatter + how.scatter(parameters)
         return Block(
             forward=forward_calls,
             backward=backward_calls,
             beside=beside,
-            beside_forward=len(kind(self.sizes).beside_forward),
+            beside_forward=len(kind(sizes).beside_forward),
             gather=gather,
             scatter=scatter,
         )
+
+    def _shares(self, held: HeldParameters) -> Iterator[tuple[int, DataParallel]]:
+        """Parameters that all replicas hold, and those of experts, with how each is sharded."""
+        yield int(held.dense), self.data_parallel
+        if held.experts:
+            yield int(held.experts), self.expert_data_parallel
 
     @cached_property
     def send(self) -> Calls:
@@ -208,7 +266,7 @@ class Decomposition:
 
     def update(self, stage: StageKind) -> Update:
         """The update of a kind of stage."""
-        update = self.data_parallel.update(stage.optimizer_role, self.parameters(stage), stage.layers)
+        update = update_of(list(self._shares(self._held(stage))), stage.optimizer_role, stage.layers)
         # Of tied embeddings in a pipeline both ends hold a copy, whose gradients are summed between them.
         is_copy = self.model.tied_embeddings and stage.first != stage.last
         if is_copy and self.parallelism.overlap_gradients:
@@ -224,7 +282,10 @@ class Decomposition:
 
     def parameters(self, stage: StageKind) -> int:
         """Parameters on one device of a kind of stage."""
-        return int(stage_parameters(self.sizes, layers=stage.layers, first=stage.first, last=stage.last))
+        return int(self._held(stage).total)
+
+    def _held(self, stage: StageKind) -> HeldParameters:
+        return stage_parameters(self.sizes, layers=stage.counts, first=stage.first, last=stage.last)
 
     @property
     def is_sharded(self) -> bool:
@@ -251,11 +312,11 @@ class Decomposition:
         for chunk in self.chunks[stage :: self.parallelism.pp]:
             if chunk.first:
                 yield from _of_block(self.first, Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
-            kept = self.recomputation.kept_layers(chunk.layers)
-            for block, layers in ((self.layer, chunk.layers - kept), (self.kept_layer, kept)):
-                if layers:
-                    layer = _of_block(block, Component.LAYER_FORWARD, Component.LAYER_BACKWARD)
-                    yield from ((component, one.times(layers)) for component, one in layer)
+            for kind, (count, kept) in enumerate(zip(chunk.counts, chunk.kept, strict=True)):
+                for block, layers in ((self.layers[kind], count - kept), (self.kept_layers[kind], kept)):
+                    if layers:
+                        layer = _of_block(block, Component.LAYER_FORWARD, Component.LAYER_BACKWARD)
+                        yield from ((component, one.times(layers)) for component, one in layer)
             if chunk.last:
                 yield from _of_block(self.last, Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
             if not chunk.last:
@@ -272,9 +333,19 @@ def stage_kinds(chunks: tuple[Chunk, ...], pp: int) -> tuple[StageKind, ...]:
     """The kind of every stage of a pipeline."""
     of_stage = [chunks[stage::pp] for stage in range(pp)]
     return tuple(
-        StageKind(layers=sum(chunk.layers for chunk in own), first=own[0].first, last=own[-1].last)
+        StageKind(
+            counts=tuple(sum(counts) for counts in zip(*(chunk.counts for chunk in own), strict=True)),
+            first=own[0].first,
+            last=own[-1].last,
+        )
         for own in of_stage
     )
+
+
+def _held(layer: Layer) -> tuple[int, int]:
+    """Parameters of a layer that all replicas hold, and of its experts."""
+    experts = layer.mlp.expert_parameters if isinstance(layer, TransformerLayer) else 0
+    return layer.parameters - experts, experts
 
 
 def _of_block(block: Block, forward: Component, backward: Component) -> Iterator[tuple[Component, Call]]:

@@ -41,6 +41,23 @@ def shard_groups(parallelism: Parallelism, cluster: Cluster) -> tuple[Group, Gro
     return _spread(shards, per_node), _spread(parallelism.replicas // shards, max(1, per_node // shards))
 
 
+def context_group(parallelism: Parallelism, cluster: Cluster) -> Group:
+    """The devices that share a sequence: next to each other, a tensor-parallel group apart."""
+    return _spread(parallelism.cp, max(1, cluster.gpus_per_node // parallelism.tp))
+
+
+def expert_groups(parallelism: Parallelism, cluster: Cluster) -> tuple[Group, Group]:
+    """The devices that share a layer's experts, and those that share one expert, which are neighbours."""
+    per_node = max(1, cluster.gpus_per_node // parallelism.expert_tp)
+    return _spread(parallelism.ep, per_node), _spread(parallelism.expert_tp, cluster.gpus_per_node)
+
+
+def expert_data_group(parallelism: Parallelism, cluster: Cluster) -> Group:
+    """The devices that hold the same experts, a group of all experts apart."""
+    together = parallelism.ep * parallelism.expert_tp
+    return _spread(parallelism.expert_replicas, max(1, cluster.gpus_per_node // together))
+
+
 def pipeline_pair(parallelism: Parallelism, cluster: Cluster) -> Group:
     """Two neighbouring stages: two nodes with a device each when the job spans nodes, else two of one."""
     if parallelism.world_size > cluster.gpus_per_node:

@@ -1,26 +1,77 @@
 """The parameters of a stage (eq. 6, Table III) and of a whole model, added up from its layers."""
 
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.layers.embedding import Embedding
+from kernelcast.runtime.step.layers.kinds import LayerKind, kinds_of
 from kernelcast.runtime.step.layers.loss import Loss
 from kernelcast.runtime.step.layers.sizes import Number, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 
 
-def stage_parameters(sizes: Sizes, *, layers: Number, first: Number, last: Number) -> Number:
+class HeldParameters(NamedTuple):
+    """Parameters on one device: those that all replicas hold, and those of its experts."""
+
+    dense: Number
+    experts: Number
+
+    @property
+    def total(self) -> Number:
+        """All of them."""
+        return self.dense + self.experts
+
+
+def layer_of(sizes: Sizes, kind: LayerKind) -> TransformerLayer:
+    """A layer of one kind."""
+    return TransformerLayer(sizes.of_kind(kind))
+
+
+def stage_parameters(
+    sizes: Sizes, *, layers: Sequence[Number], first: Number, last: Number
+) -> HeldParameters:
     """Parameters of a stage on one device; `first` and `last` (0 or 1) are the ends of the model that it holds.
 
-    A single stage is both, and then holds tied embeddings once; else both ends hold a copy, as pipelines do.
+    `layers` are those of each kind. A single stage is both ends, and then holds tied embeddings once; else both ends
+    hold a copy, as pipelines do.
     """
     embedding, loss = Embedding(sizes), Loss(sizes)
     shared = first * last * loss.matrix if sizes.model.tied_embeddings else 0
-    ends = first * embedding.parameters + last * loss.parameters
-    return layers * TransformerLayer(sizes).parameters + ends - shared
+    dense = first * embedding.parameters + last * loss.parameters - shared
+    experts = 0 * dense
+    for kind, count in zip(kinds_of(sizes.model).distinct, layers, strict=True):
+        layer = layer_of(sizes, kind)
+        dense = dense + count * (layer.parameters - layer.mlp.expert_parameters)
+        experts = experts + count * layer.mlp.expert_parameters
+    return HeldParameters(dense, experts)
 
 
 def total_parameters(model: ModelConfig) -> int:
-    """Parameters of the whole model as published ones are counted: the tokenizer's vocabulary, nothing padded."""
-    sizes = Sizes(model=model)
+    """Parameters of the whole model as published ones are counted: the tokenizer's vocabulary, nothing padded.
+
+    Layers that predict further tokens are not among them.
+    """
+    return _total(model, lambda layer: layer.parameters)
+
+
+def active_parameters(model: ModelConfig) -> int:
+    """Those that one token uses: of experts, the ones that it is sent to."""
+
+    def of(layer: TransformerLayer) -> Number:
+        experts = layer.mlp.expert_parameters
+        return layer.parameters - experts + experts * model.experts_per_token // max(1, model.experts)
+
+    return _total(model, of)
+
+
+def _total(model: ModelConfig, of_layer: Callable[[TransformerLayer], Number]) -> int:
+    sizes, kinds = Sizes(model=model), kinds_of(model)
+    ends = stage_parameters(sizes, layers=(0,) * len(kinds.distinct), first=1, last=1).dense
+    layers = sum(
+        count * of_layer(layer_of(sizes, kind))
+        for kind, count in zip(kinds.distinct, kinds.counts(0, model.layers), strict=True)
+    )
     matrices = 1 if model.tied_embeddings else 2
     padding = (sizes.vocabulary - model.vocabulary_size) * model.hidden_size
-    return int(stage_parameters(sizes, layers=model.layers, first=1, last=1) - matrices * padding)
+    return int(ends + layers - matrices * padding)

@@ -158,7 +158,7 @@ def _updated(values: Values) -> Calls:
 _STAGES = {
     stage.optimizer_role: stage
     for stage in (
-        StageKind(layers=1, first=first, last=last)
+        StageKind(counts=(1,), first=first, last=last)
         for first, last in ((True, False), (False, False), (False, True))
     )
 }
@@ -191,6 +191,8 @@ def _with_defaults(row: Operator, role: str, given: Values) -> dict[str, int]:
     needed = {"d", "layers", *(["v"] if stage and (stage.first or stage.last) else [])}
     if stage and needed <= values.keys():  # norms and biases as Table III prints them (eq. 6)
         values["parameters"] = int(
-            stage_parameters(_sizes(values), layers=values["layers"], first=stage.first, last=stage.last)
+            stage_parameters(
+                _sizes(values), layers=(values["layers"],), first=stage.first, last=stage.last
+            ).total
         )
     return values

@@ -1,8 +1,10 @@
 """Self-attention: QKV projection, rotary embedding, what lies between queries and output, output projection."""
 
-from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.step.calls import Call, Calls, call
+from kernelcast.runtime.step.layers.attention_core import exchanged, exchanged_back, fused_core, ring
 from kernelcast.runtime.step.layers.norm import STATISTIC_BYTES
-from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
+from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
 
 
 class Attention(Layer):
@@ -26,20 +28,48 @@ class Attention(Layer):
         return self.sizes.model.attention == "flash"
 
     @property
+    def up_roles(self) -> tuple[str, ...]:
+        """Roles of its column-parallel products, which read the same input."""
+        return ("qkv",)
+
+    @property
     def calls(self) -> Calls:
-        s, model = self.sizes, self.sizes.model
-        rope = call(
-            "rope", s.micro_batch, s.length, s.heads, s.kv_heads, model.head_size, count=int(model.rotary)
-        )
+        s = self.sizes
         return (
-            call("gemm", s.tokens, s.hidden, s.qkv_width, role="qkv"),
-            call("bias_add", s.tokens, s.qkv_width, count=int(self.has_qkv_bias)),
-            call("qkv_split", s.tokens, s.qkv_width),
-            rope,
+            *self._projections,
+            *self._normed_heads,
+            self._rotation,
             *self.core_calls,
             call("gemm", s.tokens, s.attention_width, s.hidden, role="attention_output"),
             call("bias_add", s.local_tokens, s.hidden, count=int(self.has_output_bias)),
             call("dropout", s.local_tokens, s.hidden, count=s.drops),
+        )
+
+    @property
+    def _projections(self) -> Calls:
+        s = self.sizes
+        return (
+            call("gemm", s.tokens, s.hidden, s.qkv_width, role="qkv"),
+            call("bias_add", s.tokens, s.qkv_width, count=int(self.has_qkv_bias)),
+            call("qkv_split", s.tokens, s.qkv_width),
+        )
+
+    @property
+    def _normed_heads(self) -> Calls:
+        """Norms of every query and key head."""
+        s, count = self.sizes, int(self.sizes.model.qk_norm)
+        heads = (s.heads, s.kv_heads)
+        return tuple(
+            call(s.model.norm, s.micro_batch, s.length * own, s.model.head_size, count=count)
+            for own in heads
+            if count
+        )
+
+    @property
+    def _rotation(self) -> Call:
+        s, model = self.sizes, self.sizes.model
+        return call(
+            "rope", s.micro_batch, s.length, s.heads, s.kv_heads, model.rotated_size, count=int(model.rotary)
         )
 
     @property
@@ -50,7 +80,7 @@ class Attention(Layer):
         """
         s, model = self.sizes, self.sizes.model
         if self.is_fused:
-            return (call("flash_attention", s.micro_batch, s.length, s.heads, s.kv_heads, model.head_size),)
+            return fused_core(s)
         batch, length = s.micro_batch * s.heads, s.length
         softmax = (
             (call("fused_causal_softmax", batch, length, length),)
@@ -68,6 +98,22 @@ class Attention(Layer):
         )
 
     @property
+    def forward_collectives(self) -> Calls:
+        return exchanged(self.sizes)
+
+    @property
+    def backward_collectives(self) -> Calls:
+        return exchanged_back(self.sizes)
+
+    @property
+    def beside_forward(self) -> tuple[Beside, ...]:
+        return ring(self.sizes, Direction.FORWARD)
+
+    @property
+    def beside_backward(self) -> tuple[Beside, ...]:
+        return ring(self.sizes, Direction.BACKWARD)
+
+    @property
     def parameters(self) -> Number:
         """(a + 2k)(d + β)/tp for queries, keys and values, d(a + β)/tp for the output; β = 1 with a bias, else 0.
 
@@ -76,6 +122,8 @@ class Attention(Layer):
         s, model = self.sizes, self.sizes.model
         width, kv_width = model.attention_heads * model.head_size, model.kv_heads * model.head_size
         qkv = (width + 2 * kv_width) * (s.hidden + self.has_qkv_bias) // s.tp
+        # With qk_norm, norms of heads are whole on every device.
+        qkv = qkv + (2 * model.head_size if model.qk_norm else 0)
         return qkv + s.hidden * (width + self.has_output_bias) // s.tp
 
     def kept_bytes(self, kept: Kept) -> Number:

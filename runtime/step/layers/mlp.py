@@ -1,4 +1,4 @@
-"""The MLP. Whether it is gated (SwiGLU) is decided here, in `Mlp.is_gated`."""
+"""The MLP. Whether it is gated (SwiGLU, GeGLU) is decided here, in `Mlp.is_gated`."""
 
 from itertools import takewhile
 
@@ -16,8 +16,13 @@ class Mlp(Layer):
 
     @property
     def is_gated(self) -> bool:
-        """Whether it has a gate: SwiGLU."""
-        return self.sizes.model.activation == "swiglu"
+        """Whether it has a gate: SwiGLU or GeGLU."""
+        return self.sizes.model.activation != "gelu"
+
+    @property
+    def activation_operator(self) -> str:
+        """The operator of its activation; both gated ones move the same."""
+        return "swiglu" if self.is_gated else "gelu"
 
     @property
     def branches(self) -> int:
@@ -28,6 +33,11 @@ class Mlp(Layer):
     def up_role(self) -> str:
         """The role of the projection up."""
         return "mlp_gate_up" if self.is_gated else "mlp_up"
+
+    @property
+    def down_role(self) -> str:
+        """The role of the projection down."""
+        return "mlp_down"
 
     @property
     def has_bias(self) -> bool:
@@ -41,7 +51,7 @@ class Mlp(Layer):
         return (
             call("gemm", s.tokens, s.hidden, up_width, role=self.up_role),
             call("bias_add", s.tokens, up_width, count=biases),
-            call(s.model.activation, s.micro_batch, s.length, s.mlp_width),
+            call(self.activation_operator, s.micro_batch, s.length, s.mlp_width),
             call("gemm", s.tokens, s.mlp_width, s.hidden, role="mlp_down"),
             call("bias_add", s.local_tokens, s.hidden, count=biases),
             call("dropout", s.local_tokens, s.hidden, count=s.drops),
@@ -53,6 +63,16 @@ class Mlp(Layer):
         if self.sizes.drops:
             return self.calls
         return tuple(takewhile(lambda one: one.role != "mlp_down", self.calls))
+
+    @property
+    def dense_parameters(self) -> Number:
+        """Those that all replicas hold: all."""
+        return self.parameters
+
+    @property
+    def expert_parameters(self) -> Number:
+        """Those that expert parallelism spreads: none."""
+        return 0 * self.sizes.tp
 
     @property
     def parameters(self) -> Number:

@@ -2,20 +2,24 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.request.fields import LAYOUT, LossKind, TensorOverlap
+from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, LossKind, TensorOverlap
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
-from kernelcast.runtime.step.groups import ALONE, Group, tensor_group
+from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
+from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind
 from kernelcast.runtime.step.layers.modules import TORCH, Modules
 
 Number: TypeAlias = Any
 """A whole number, or float64 [rows]: one formula serves one device, and all stages of thousands of layouts."""
+
+
+_OF_ROWS = ("tp", "cp", "ep", "expert_tp", "micro_batch", "sequence_parallel")
 
 
 def padded_vocabulary(
@@ -30,60 +34,83 @@ def padded_vocabulary(
 class Sizes:
     """The sizes of `model` on one of `tp` devices, for micro-batches of `micro_batch` samples.
 
-    With `sequence_parallel` (0 or 1), norms and residuals hold a tp-th of the tokens. `group` is the tensor-parallel
-    group, which collectives run in; `overlap` says which of them run beside products. `vocabulary_multiple` is as in
-    `Parallelism`, and `drops` 1 where it has dropout.
+    `kind` is that of the layer. With `sequence_parallel` (0 or 1), norms and residuals hold a tp-th of the tokens.
+    `group` is the tensor-parallel group, which collectives run in; `overlap` says which of them run beside products.
+    `cp`, `ep`, `expert_tp` and `context_exchange` are as in `Parallelism`, with the groups that their collectives run
+    in; `imbalance` is its `expert_imbalance`, `vocabulary_multiple` its own, and `drops` 1 where it has dropout.
     """
 
     model: ModelConfig
+    kind: LayerKind = DENSE
     tp: Number = 1
+    cp: Number = 1
+    ep: Number = 1
+    expert_tp: Number = 1
     micro_batch: Number = 1
     sequence_parallel: Number = 0
     group: Group = ALONE
+    context_group: Group = ALONE
+    expert_group: Group = ALONE
+    expert_tensor_group: Group = ALONE
     overlap: TensorOverlap = LAYOUT["tensor_overlap"].default
+    context_exchange: ContextExchange = LAYOUT["context_exchange"].default
+    imbalance: float = LAYOUT["expert_imbalance"].default
     vocabulary_multiple: int = LAYOUT["vocabulary_multiple"].default
     drops: int = 0
 
     @classmethod
     def of(cls, model: ModelConfig, layout: Parallelism, cluster: Cluster) -> "Sizes":
         """What one device of a layout holds; a tensor-parallel degree of 1 has no sequence to cut."""
+        expert_group, expert_tensor_group = expert_groups(layout, cluster)
         return cls(
             model=model,
             tp=layout.tp,
+            cp=layout.cp,
+            ep=layout.ep,
+            expert_tp=layout.expert_tp,
             micro_batch=layout.micro_batch,
             sequence_parallel=int(layout.sequence_parallel and layout.tp > 1),
             group=tensor_group(layout, cluster),
+            context_group=context_group(layout, cluster),
+            expert_group=expert_group,
+            expert_tensor_group=expert_tensor_group,
             vocabulary_multiple=layout.vocabulary_multiple,
             drops=int(layout.dropout > 0),
             overlap=layout.tensor_overlap,
+            context_exchange=layout.context_exchange,
+            imbalance=layout.expert_imbalance,
         )
 
     @classmethod
     def of_columns(
-        cls, model: ModelConfig, columns: Mapping[str, Number], *, vocabulary_multiple: int
+        cls, model: ModelConfig, columns: Mapping[str, Number], *, vocabulary_multiple: int, imbalance: float
     ) -> "Sizes":
         """Without groups, of the fields of many layouts, float64 [rows] each."""
-        of_rows = {name: columns[name] for name in ("tp", "micro_batch", "sequence_parallel")}
-        return cls(model=model, vocabulary_multiple=vocabulary_multiple, **of_rows)
+        of_rows = {name: columns[name] for name in _OF_ROWS}
+        return cls(model=model, vocabulary_multiple=vocabulary_multiple, imbalance=imbalance, **of_rows)
 
-    @property
-    def length(self) -> int:
-        """Tokens of a sample, l."""
-        return self.model.sequence_length
+    def of_kind(self, kind: LayerKind) -> "Sizes":
+        """The same for a layer of another kind."""
+        return self if kind == self.kind else replace(self, kind=kind)
+
+    @cached_property
+    def length(self) -> Number:
+        """Tokens of a sample in one of the cp parts that context parallelism cuts a sequence into, l/cp."""
+        return self.model.sequence_length // self.cp
 
     @cached_property
     def local_length(self) -> Number:
-        """Tokens of a sample on one device where the sequence is cut."""
+        """Tokens of a sample on one device where tensor parallelism cuts these again."""
         return self.length // (1 + self.sequence_parallel * (self.tp - 1))
 
     @cached_property
     def tokens(self) -> Number:
-        """Tokens of a micro-batch, b·l."""
+        """Tokens of a micro-batch, b·l/cp."""
         return self.micro_batch * self.length
 
     @cached_property
     def local_tokens(self) -> Number:
-        """Tokens of a micro-batch on one device where the sequence is cut."""
+        """Tokens of a micro-batch on one device where tensor parallelism cuts the sequence."""
         return self.micro_batch * self.local_length
 
     @property
@@ -102,9 +129,14 @@ class Sizes:
         return self.model.kv_heads // self.tp
 
     @cached_property
-    def attention_width(self) -> Number:
+    def query_width(self) -> Number:
         """Width of one device's query heads together."""
         return self.heads * self.model.head_size
+
+    @cached_property
+    def attention_width(self) -> Number:
+        """Width of what one device's heads return together."""
+        return self.heads * self.model.value_size
 
     @cached_property
     def kv_width(self) -> Number:
@@ -114,7 +146,7 @@ class Sizes:
     @cached_property
     def qkv_width(self) -> Number:
         """Width of one device's queries, keys and values together."""
-        return self.attention_width + 2 * self.kv_width
+        return self.query_width + 2 * self.kv_width
 
     @cached_property
     def mlp_width(self) -> Number:

@@ -3,6 +3,8 @@
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.calls import Calls, Component, call, forward
 from kernelcast.runtime.step.layers.attention import Attention
+from kernelcast.runtime.step.layers.experts import Experts
+from kernelcast.runtime.step.layers.latent_attention import LatentAttention
 from kernelcast.runtime.step.layers.mlp import Mlp
 from kernelcast.runtime.step.layers.norm import Norm
 from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
@@ -22,18 +24,31 @@ class TransformerLayer(Layer):
     @property
     def attention(self) -> Attention:
         """Its attention."""
-        return Attention(self.sizes)
+        return LatentAttention(self.sizes) if self.sizes.model.kv_rank else Attention(self.sizes)
 
     @property
     def mlp(self) -> Mlp:
-        """Its MLP."""
-        return Mlp(self.sizes)
+        """Its MLP, or its experts."""
+        return Experts(self.sizes) if self.sizes.kind.has_experts else Mlp(self.sizes)
+
+    @property
+    def norms(self) -> int:
+        """Its norms over the hidden size: two before attention and MLP, and perhaps two after them."""
+        return 4 if self.sizes.model.post_norms else 2
+
+    @property
+    def _syncs(self) -> tuple[int, int]:
+        """Sums across the tensor-parallel group, forward and backward; experts' are no such sum, shared ones' are."""
+        model = self.sizes.model
+        if not self.sizes.kind.has_experts or model.shared_expert_size:
+            return model.forward_syncs, model.backward_syncs
+        return max(0, model.forward_syncs - 1), max(0, model.backward_syncs - 1)
 
     @property
     def calls(self) -> Calls:
         s = self.sizes
         return (
-            *(one.times(2) for one in self.norm.calls),
+            *(one.times(self.norms) for one in self.norm.calls),
             *self.attention.calls,
             call("residual_add", s.micro_batch, s.local_length, s.hidden, count=2),
             *self.mlp.calls,
@@ -43,13 +58,13 @@ class TransformerLayer(Layer):
     def forward_collectives(self) -> Calls:
         """One all-reduce after attention, one after the MLP (one for both with a parallel residual), and their own."""
         beside = len(self._columns) if self._in_pieces else 0
-        synced = self.sizes.synced(self.sizes.model.forward_syncs - beside)
+        synced = self.sizes.synced(self._syncs[0] - beside)
         return (*synced, *self.attention.forward_collectives, *self.mlp.forward_collectives)
 
     @property
     def backward_collectives(self) -> Calls:
         """With sequence parallelism their gathers are those of a row-parallel product's output gradient."""
-        s, syncs = self.sizes, self.sizes.model.backward_syncs
+        s, syncs = self.sizes, self._syncs[1]
         summed = 0 if s.overlap == "none" else len(self._summed)
         if s.sequence_parallel:
             gathered = len(self._rows[:syncs]) if self._in_pieces else 0
@@ -64,8 +79,9 @@ class TransformerLayer(Layer):
     @property
     def beside_forward(self) -> tuple[Beside, ...]:
         """Inputs of column-parallel products are gathered, outputs of row-parallel ones summed, a piece at a time."""
+        own = self.attention.beside_forward
         if self.sizes.overlap != "products":
-            return ()
+            return own
         s, none = self.sizes, Beside(component=Component.BESIDE_FORWARD, in_pieces=True)
         pairs = [
             Beside(
@@ -78,7 +94,7 @@ class TransformerLayer(Layer):
             for roles in products
             if self._in_pieces
         ]
-        return (*pairs, *[none] * (4 - len(pairs)))
+        return (*pairs, *[none] * (4 - len(pairs)), *own)
 
     @property
     def beside_backward(self) -> tuple[Beside, ...]:
@@ -86,6 +102,7 @@ class TransformerLayer(Layer):
         row-parallel product's output gathered beside that of its input.
         """
         again = _two([self.gathered_again(*roles) for roles in self._columns], self.gathered_again())
+        again = (*again, *self.attention.beside_backward)
         if self.sizes.overlap == "none":
             return again
         summed = [self.summed_beside_weights(*roles) for roles in self._summed]
@@ -95,7 +112,7 @@ class TransformerLayer(Layer):
         gather = forward(self.sizes.synced(1, scatter=False))
         gathered = [
             Beside(gather, self.products(Direction.INPUT_GRADIENT, *roles), in_pieces=True)
-            for roles in self._rows[: self.sizes.model.backward_syncs]
+            for roles in self._rows[: self._syncs[1]]
             if self._in_pieces
         ]
         return (*pairs, *_two(gathered, Beside(in_pieces=True)))
@@ -108,18 +125,18 @@ class TransformerLayer(Layer):
     @property
     def _columns(self) -> tuple[tuple[str, ...], ...]:
         """Column-parallel products by the input that they share: with one forward sync both read the same."""
-        return _shared(self.sizes.model.forward_syncs, "qkv", self.mlp.up_role)
+        return _shared(self._syncs[0], self.attention.up_roles, self.mlp.up_role)
 
     @property
     def _summed(self) -> tuple[tuple[str, ...], ...]:
         """Column-parallel products by the sum of their inputs' gradients."""
-        return _shared(self.sizes.model.backward_syncs, "qkv", self.mlp.up_role)
+        return _shared(self._syncs[1], self.attention.up_roles, self.mlp.up_role)
 
     @property
     def _rows(self) -> tuple[tuple[str, ...], ...]:
         """Row-parallel products by their sum; one of both runs beside the last of them."""
-        found = _shared(self.sizes.model.forward_syncs, "attention_output", "mlp_down")
-        return found if len(found) != 1 else (("mlp_down",),)
+        found = _shared(self._syncs[0], ("attention_output",), self.mlp.down_role)
+        return found if len(found) != 1 else ((found[0][-1],),)
 
     def recomputed(self, how: Recomputation) -> Calls:
         """What its backward pass runs again of its forward pass."""
@@ -131,9 +148,9 @@ class TransformerLayer(Layer):
         if how.runs_again("core_attn"):
             calls += self.attention.core_calls
         if how.runs_again("layernorm"):
-            calls += tuple(one.times(2) for one in self.norm.calls)
+            calls += tuple(one.times(self.norms) for one in self.norm.calls)
         if how.runs_again("mlp"):
-            own = int(self.sizes.model.forward_syncs > 1)
+            own = int(self._syncs[0] > 1)
             whole = (*self.mlp.calls, *self.sizes.synced(own))
             calls += (*self.mlp.until_last_kept, *self._gathered(own)) if how.stops_early else whole
         return forward(calls)
@@ -147,9 +164,9 @@ class TransformerLayer(Layer):
         s = self.sizes
         additions = 0 if s.model.parallel_residual else 1
         # Those that run beside products are `beside_again`.
-        syncs = s.model.forward_syncs - (len(self._columns) if self._in_pieces else 0)
+        syncs = self._syncs[0] - (len(self._columns) if self._in_pieces else 0)
         return (
-            *(one.times(2) for one in self.norm.calls),
+            *(one.times(self.norms) for one in self.norm.calls),
             *self.attention.calls,
             call("residual_add", s.micro_batch, s.local_length, s.hidden, count=additions),
             *self.mlp.until_last_kept,
@@ -175,7 +192,7 @@ class TransformerLayer(Layer):
     @property
     def parameters(self) -> Number:
         """For LayerNorm, GeLU, multi-head attention and an MLP of 4d: `4d + 8d(d+1)/tp + d(4d+1)/tp` (Table III)."""
-        return 2 * self.norm.parameters + self.attention.parameters + self.mlp.parameters
+        return self.norms * self.norm.parameters + self.attention.parameters + self.mlp.parameters
 
     @property
     def matrices(self) -> Number:
@@ -205,9 +222,10 @@ class TransformerLayer(Layer):
         return self.attention.weight_gradient_bytes(kept) + self.mlp.weight_gradient_bytes(kept)
 
 
-def _shared(syncs: int, first: str, second: str) -> tuple[tuple[str, ...], ...]:
-    """Two products, which have a collective each, or share one, or have none."""
-    return ((first,), (second,)) if syncs > 1 else ((first, second),) if syncs else ()
+def _shared(syncs: int, first: tuple[str, ...], second: str) -> tuple[tuple[str, ...], ...]:
+    """Products before attention and before the MLP (none: ""), which have a collective each, or share one, or none."""
+    roles = [*first, *([second] if second else [])]
+    return (first, (second,)) if syncs > 1 else (tuple(roles),) if syncs else ()
 
 
 def _two(pairs: list[Beside], none: Beside) -> tuple[Beside, ...]:

@@ -1,5 +1,6 @@
 """What data parallelism calls: the update of a stage, and per block gradients from ZeRO-2 and parameters in ZeRO-3."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -39,14 +40,16 @@ class DataParallel:
 
     A gradient takes the bytes of `gradient_width` entries of the training's type where it is kept and reduced: 2 in
     fp32 beside 16 bits. The optimizer moves `optimizer_share` of the bytes that the measured one moves, and is asked
-    for as much of the stage. ZeRO shards over `shard_group`, without one over `group`; the devices of `copy_group` hold
-    copies of one shard. With `scatters`, ZeRO-1 scatters gradients. `overlap_bucket` as in `Parallelism`.
+    for as much of the stage. `role` is that of the collectives. ZeRO shards over `shard_group`, without one over
+    `group`; the devices of `copy_group` hold copies of one shard. With `scatters`, ZeRO-1 scatters gradients.
+    `overlap_bucket` is as in `Parallelism`.
     """
 
     dp: int
     zero: int
     group: Group
     bucket_entries: int
+    role: str = "data"
     gradient_width: int = 1
     optimizer_share: float = 1.0
     shard_group: Group | None = None
@@ -76,22 +79,12 @@ class DataParallel:
         once, is the last. With the optimizer go clipping the gradients before it, and setting them to zero after it,
         for the micro-batches of the next step to add into.
         """
-        own, kept = (parameters, layers), parameters
-        if self.zero >= 2 or self._scatters_once:
-            # A shard is a smaller stage: as many parameters per layer, fewer of both.
-            own = (-(-parameters // self.shards), -(-layers // self.shards))
-            kept = own[0] if self.zero >= 2 else parameters
-        return Update(
-            gradients=self._combined(parameters) if self.zero < 2 else (),
-            optimizer=(
-                call("gradient_clip", self.gradient_width * own[0]),
-                call("adam", *(ceil(self.optimizer_share * one) for one in own), role=role),
-                call("gradient_zero", self.gradient_width * kept),
-            ),
-            gather=self._gathered(parameters, overlaps=self.overlaps_parameters)
-            if self.zero in (1, 2)
-            else (),
-        )
+        return update_of([(parameters, self)], role, layers)
+
+    def own(self, parameters: int) -> int:
+        """Parameters that a device updates."""
+        shards = self.zero >= 2 or self._scatters_once
+        return -(-parameters // self.shards) if shards else parameters
 
     def gather(self, parameters: int) -> Calls:
         """ZeRO-3: the parameters of one block gathered before its pass."""
@@ -114,11 +107,18 @@ class DataParallel:
     def _scatters_once(self) -> bool:
         return self.zero == 1 and self.scatters
 
-    def _combined(self, parameters: int) -> Calls:
+    def combined(self, parameters: int) -> Calls:
+        """Gradients combined once per update, unless the backward passes did."""
+        if self.zero >= 2:
+            return ()
         if self._scatters_once:
             return self._scattered(parameters, overlaps=self.overlaps_gradients)
         bucket = self._overlapping if self.overlaps_gradients else self.bucket_entries
         return self._collective("all_reduce", self.group, self.dp, parameters, bucket, self.gradient_width)
+
+    def gathered_once(self, parameters: int) -> Calls:
+        """Parameters gathered once per update."""
+        return self._gathered(parameters, overlaps=self.overlaps_parameters) if self.zero in (1, 2) else ()
 
     def _scattered(self, parameters: int, *, overlaps: bool = False) -> Calls:
         """Copies of a shard sum theirs when it is complete."""
@@ -149,4 +149,29 @@ class DataParallel:
         if processes == 1:
             return ()
         calls = bucketed(operator, entries, (group.nodes, group.gpus_per_node), bucket)
-        return tuple(replace(one, shape=(width * one.shape[0], *one.shape[1:])) for one in calls)
+        return tuple(
+            replace(one, role=self.role, shape=(width * one.shape[0], *one.shape[1:])) for one in calls
+        )
+
+
+def update_of(shares: Sequence[tuple[int, DataParallel]], role: str, layers: int) -> Update:
+    """The update of a stage with `layers`, whose parameters are sharded in one or several ways (`DataParallel.update`).
+
+    Experts are held by fewer devices than the rest; one optimizer updates both.
+    """
+    zero = shares[0][1].zero
+    width, share = shares[0][1].gradient_width, shares[0][1].optimizer_share
+    parameters = sum(held for held, _ in shares)
+    own = sum(how.own(held) for held, how in shares)
+    # A shard is a smaller stage: as many parameters per layer, fewer of both.
+    own_layers = max(1, -(-layers * own // parameters)) if layers and parameters else layers
+    kept = own if zero >= 2 else parameters
+    return Update(
+        gradients=tuple(one for held, how in shares for one in how.combined(held)),
+        optimizer=(
+            call("gradient_clip", width * own),
+            call("adam", ceil(share * own), ceil(share * own_layers), role=role),
+            call("gradient_zero", width * kept),
+        ),
+        gather=tuple(one for held, how in shares for one in how.gathered_once(held)),
+    )

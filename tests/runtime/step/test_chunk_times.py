@@ -30,11 +30,9 @@ def passes(
     split: bool = False,
     exposed_share: float = 0.0,
 ) -> tuple[float, float, float]:
+    ends = [(end, 1) if end is not None else (layer, 0) for end in (first, last)]
     found: ChunkTimes = chunk_times(
-        first=first,
-        layer=layer,
-        layers=layers,
-        last=last,
+        [ends[0], (layer, layers), ends[1]],
         sharded=sharded,
         split=split,
         exposed_share=exposed_share,
@@ -120,7 +118,7 @@ def test_many_configurations_at_once(sharded: bool) -> None:
         )
         for b in (first, layer, last)
     ]
-    both = chunk_times(first=wide[0], layer=wide[1], layers=5, last=wide[2], sharded=sharded, split=False)
+    both = chunk_times([(wide[0], 1), (wide[1], 5), (wide[2], 1)], sharded=sharded, split=False)
     forward, backward, _ = passes(first, layer, 5, last, sharded=sharded)
     assert both.forward_us.tolist() == [forward, 2 * forward]
     assert both.backward_us.tolist() == [backward, 2 * backward]

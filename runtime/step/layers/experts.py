@@ -1,0 +1,169 @@
+"""A mixture of experts in the place of an MLP: router, dispatch, the experts of a device, combination, shared experts.
+
+Every device routes its own tokens (with tensor parallelism, its part of the sequence). They are sent to the devices
+that hold their experts, whose products run as one grouped one, and sent back (Megatron-core's all-to-all dispatcher).
+"""
+
+from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.step.layers.mlp import Mlp
+from kernelcast.runtime.step.layers.sizes import Kept, Number
+
+_SCORE_BYTES = 4
+"""Scores of experts are in fp32."""
+
+
+class Experts(Mlp):
+    """Routed experts of one layer on one device, and those that every token goes to."""
+
+    __slots__ = ()
+
+    @property
+    def up_role(self) -> str:
+        """That of the shared experts: rows of routed ones are sent, not gathered."""
+        return "shared_gate_up" if self.shared_width else ""
+
+    @property
+    def down_role(self) -> str:
+        return "shared_down" if self.shared_width else ""
+
+    @property
+    def shared_width(self) -> Number:
+        """Columns of the shared experts on one device."""
+        return self.sizes.model.shared_expert_size // self.sizes.tp
+
+    @property
+    def width(self) -> Number:
+        """Columns of one routed expert on one device."""
+        return self.sizes.model.expert_width // self.sizes.expert_tp
+
+    @property
+    def groups(self) -> Number:
+        """Experts on one device."""
+        return self.sizes.model.experts // self.sizes.ep
+
+    @property
+    def sent_rows(self) -> Number:
+        """Rows that a device sends: one for each of its tokens and their experts."""
+        return self.sizes.local_tokens * self.sizes.model.experts_per_token
+
+    @property
+    def rows(self) -> Number:
+        """Rows of the fullest device's experts; devices that share an expert have each other's rows too."""
+        return self.sizes.imbalance * self.sent_rows * self.sizes.expert_tp
+
+    @property
+    def calls(self) -> Calls:
+        return (*self._routed, *self._shared)
+
+    @property
+    def _routed(self) -> Calls:
+        s, model, branches = self.sizes, self.sizes.model, self.branches
+        rows = max(1, round(self.rows))
+        of_each = max(1, round(rows / self.groups))
+        sorts = int(s.ep > 1 and self.groups > 1)  # what comes in is in the order of the senders
+        permute = call("permute", s.local_tokens, model.experts_per_token, s.hidden)
+        resort = call("permute", rows, 1, s.hidden, count=sorts)
+        up, down = f"experts_{'gate_' if self.is_gated else ''}up", "experts_down"
+        return (
+            call("gemm", s.local_tokens, s.hidden, model.experts, role="router"),
+            call("router", s.local_tokens, model.experts),
+            permute,
+            resort,
+            call("grouped_gemm", self.groups, of_each, s.hidden, branches * self.width, role=up),
+            call(self.activation_operator, 1, rows, self.width),
+            call("grouped_gemm", self.groups, of_each, self.width, s.hidden, role=down),
+            resort,
+            permute,
+        )
+
+    @property
+    def _shared(self) -> Calls:
+        s, width = self.sizes, self.shared_width
+        if not width:
+            return ()
+        return (
+            call("gemm", s.tokens, s.hidden, self.branches * width, role="shared_gate_up"),
+            call(self.activation_operator, s.micro_batch, s.length, width),
+            call("gemm", s.tokens, width, s.hidden, role="shared_down"),
+            call("residual_add", s.micro_batch, s.local_length, s.hidden),
+        )
+
+    @property
+    def forward_collectives(self) -> Calls:
+        """Rows are sent to their experts and back; of experts that are cut, gathered and their results summed."""
+        s = self.sizes
+        entries = max(1, round(s.imbalance * self.sent_rows * s.hidden))
+        experts, cut = s.expert_group, s.expert_tensor_group
+        return (
+            call(
+                "all_to_all",
+                entries,
+                experts.nodes,
+                experts.gpus_per_node,
+                role="expert",
+                count=2 * int(s.ep > 1),
+            ),
+            *(
+                call(
+                    name, size, cut.nodes, cut.gpus_per_node, role="expert_tensor", count=int(s.expert_tp > 1)
+                )
+                for name, size in (("all_gather", entries), ("reduce_scatter", entries * s.expert_tp))
+            ),
+        )
+
+    @property
+    def backward_collectives(self) -> Calls:
+        """Gradients go the same ways back."""
+        return self.forward_collectives
+
+    @property
+    def until_last_kept(self) -> Calls:
+        """All of it: weights of the combination, and the shared experts' sum, need what comes last."""
+        return self.calls
+
+    @property
+    def dense_parameters(self) -> Number:
+        """Router (d·E, and E with sigmoid scores, whose choice has a bias) and shared experts."""
+        s = self.sizes
+        biases = s.model.experts if s.model.router == "sigmoid" else 0
+        return s.model.experts * s.hidden + biases + (self.branches + 1) * s.hidden * self.shared_width
+
+    @property
+    def expert_parameters(self) -> Number:
+        """Those of the device's experts: (branches + 1)·d·f, with biases branches·f + d more, each E/ep / expert_tp."""
+        s = self.sizes
+        biases = self.branches * self.width + s.hidden if self.has_bias else 0
+        return self.groups * ((self.branches + 1) * s.hidden * self.width + biases)
+
+    @property
+    def parameters(self) -> Number:
+        return self.dense_parameters + self.expert_parameters
+
+    def kept_bytes(self, kept: Kept) -> Number:
+        """Scores and probabilities in fp32, rows as they are computed on, and what the MLPs of all experts keep."""
+        s = self.sizes
+        after_silu = self.is_gated and not kept.modules.fuses_gate
+        activated = self.branches + after_silu + 1
+        scores = 2 * _SCORE_BYTES * s.local_tokens * s.model.experts
+        routed = self.rows * (s.hidden + activated * self.width)
+        shared = s.tokens * activated * self.shared_width
+        return scores + kept.element * (routed + shared)
+
+    def weight_gradient_bytes(self, kept: Kept) -> Number:
+        s, widths = self.sizes, self.branches + 1
+        routed = self.rows * (2 * s.hidden + widths * self.width)
+        return kept.element * (2 * s.local_tokens * s.hidden + routed + s.tokens * widths * self.shared_width)
+
+    @property
+    def matrices(self) -> Number:
+        s = self.sizes
+        return (self.branches + 1) * s.hidden * (self.groups * self.width + self.shared_width)
+
+    def gradient_bytes(self, kept: Kept) -> tuple[Number, Number]:
+        s = self.sizes
+        of_rows = kept.element * self.rows * s.hidden
+        of_weights = (
+            0 if kept.modules.accumulates_in_products else kept.element * self.groups * self.width * s.hidden
+        )
+        width = kept.element * self.rows * self.width
+        return of_rows + width + of_weights, of_rows + self.branches * width

@@ -1,0 +1,46 @@
+"""The kinds of transformer layers that a model has, and which of its layers is of which kind."""
+
+from collections import Counter
+from functools import lru_cache
+from typing import NamedTuple
+
+from kernelcast.runtime.request.model import ModelConfig
+
+
+class LayerKind(NamedTuple):
+    """What one layer of a model has that another one has not: routed experts, a window of attention (0: none)."""
+
+    has_experts: bool = False
+    window: int = 0
+
+
+DENSE = LayerKind()
+"""An MLP, and attention to all tokens before."""
+
+
+class LayerKinds(NamedTuple):
+    """The distinct kinds of a model's layers, the most frequent first, and the position in them of every layer."""
+
+    distinct: tuple[LayerKind, ...]
+    of_layer: tuple[int, ...]
+
+    def counts(self, first: int, until: int) -> tuple[int, ...]:
+        """Layers of each kind from number `first` to before number `until`."""
+        own = self.of_layer[first:until]
+        return tuple(own.count(kind) for kind in range(len(self.distinct)))
+
+
+@lru_cache(maxsize=256)
+def kinds_of(model: ModelConfig) -> LayerKinds:
+    """The kinds of a model's layers."""
+    layers = [_kind(model, index) for index in range(model.layers)]
+    distinct = tuple(kind for kind, _ in Counter(layers).most_common())
+    return LayerKinds(distinct, tuple(distinct.index(kind) for kind in layers))
+
+
+def _kind(model: ModelConfig, index: int) -> LayerKind:
+    after_dense = index - model.dense_layers
+    has_experts = bool(model.experts) and after_dense >= 0 and (after_dense + 1) % model.expert_interval == 0
+    is_global = bool(model.global_interval) and (index + 1) % model.global_interval == 0
+    has_window = 0 < model.sliding_window < model.sequence_length and not is_global
+    return LayerKind(has_experts, model.sliding_window if has_window else 0)

@@ -1,0 +1,108 @@
+"""Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): low ranks instead of one QKV projection."""
+
+from kernelcast.runtime.step.calls import Call, Calls, call
+from kernelcast.runtime.step.layers.attention import Attention
+from kernelcast.runtime.step.layers.sizes import Kept, Number
+
+
+class LatentAttention(Attention):
+    """Queries, and keys with values, each from a normalized low-rank vector; a part of a head is rotated.
+
+    The projections to low ranks are whole on every device of a tensor-parallel group, as in Megatron-core.
+    """
+
+    __slots__ = ()
+
+    @property
+    def up_roles(self) -> tuple[str, ...]:
+        return ("query_up" if self.sizes.model.query_rank else "qkv", "kv_up")
+
+    @property
+    def _up_width(self) -> Number:
+        """Entries per token that the low rank of keys and values becomes: keys without the rotated part, and values."""
+        model = self.sizes.model
+        return self.sizes.heads * (model.head_size - model.rotated_size + model.value_size)
+
+    @property
+    def _down_width(self) -> int:
+        return self.sizes.model.kv_rank + self.sizes.model.rotated_size
+
+    @property
+    def _projections(self) -> Calls:
+        s, model = self.sizes, self.sizes.model
+
+        def normed(rank: int) -> Call:
+            return call(model.norm, s.micro_batch, s.local_length, rank)
+
+        queries: Calls = (call("gemm", s.tokens, s.hidden, s.query_width, role="qkv"),)
+        if model.query_rank:
+            queries = (
+                call("gemm", s.local_tokens, s.hidden, model.query_rank, role="query_down"),
+                normed(model.query_rank),
+                call("gemm", s.tokens, model.query_rank, s.query_width, role="query_up"),
+            )
+        return (
+            *queries,
+            call("gemm", s.local_tokens, s.hidden, self._down_width, role="kv_down"),
+            normed(model.kv_rank),
+            call("gemm", s.tokens, model.kv_rank, self._up_width, role="kv_up"),
+        )
+
+    @property
+    def _normed_heads(self) -> Calls:
+        return ()  # what `qk_norm` stands for is in the low ranks
+
+    @property
+    def _rotation(self) -> Call:
+        """Queries and keys are put together from what is rotated and what is not, so both move whole."""
+        s, model = self.sizes, self.sizes.model
+        return call(
+            "rope", s.micro_batch, s.length, s.heads, s.heads, model.head_size, count=int(model.rotary)
+        )
+
+    @property
+    def parameters(self) -> Number:
+        """d·r_q + r_q + r_q·h·s/tp (or d·h·s/tp), d(r + s_r) + r + r·h(s − s_r + s_v)/tp, h·s_v·d/tp."""
+        s, model = self.sizes, self.sizes.model
+        queries = s.hidden * s.query_width
+        if model.query_rank:
+            queries = model.query_rank * (s.hidden + 1 + s.query_width)
+        keys = s.hidden * self._down_width + model.kv_rank * (1 + self._up_width)
+        return queries + keys + s.attention_width * s.hidden
+
+    @property
+    def matrices(self) -> Number:
+        s, model = self.sizes, self.sizes.model
+        queries = (
+            model.query_rank * (s.hidden + s.query_width) if model.query_rank else s.hidden * s.query_width
+        )
+        return (
+            queries
+            + s.hidden * self._down_width
+            + model.kv_rank * self._up_width
+            + s.attention_width * s.hidden
+        )
+
+    @property
+    def _low_rank_width(self) -> int:
+        """Entries per token of the low ranks, before and after their norms."""
+        model = self.sizes.model
+        return 2 * model.query_rank + self._down_width + model.kv_rank
+
+    @property
+    def _head_width(self) -> Number:
+        """Entries per token of queries, keys and values with all their heads."""
+        s = self.sizes
+        return 2 * s.query_width + s.attention_width
+
+    def _inputs_width(self, kept: Kept) -> Number:
+        return self._low_rank_width + self._head_width
+
+    def weight_gradient_bytes(self, kept: Kept) -> Number:
+        s = self.sizes
+        widths = self._low_rank_width + self._head_width + s.attention_width
+        return kept.element * (2 * s.local_tokens * s.hidden + s.tokens * widths)
+
+    def gradient_bytes(self, kept: Kept) -> Number:
+        s = self.sizes
+        return kept.element * s.tokens * (s.attention_width + self._head_width)
