@@ -47,7 +47,7 @@ class FurtherPrediction(Layer):
 
     @property
     def forward_collectives(self) -> Calls:
-        """Those of embedding and layer; the projection's input, 2d wide, is gathered where it is cut, and its output."""
+        """Those of embedding and layer; the projection's input, 2d wide, is gathered where cut, and its output."""
         s = self.sizes
         gathered = s.synced(2, scatter=False) if s.sequence_parallel else ()
         return (

@@ -197,7 +197,9 @@ class Beside(NamedTuple):
 
     def times(self, factor: int) -> "Beside":
         """The same, `factor` times as often."""
-        collective, compute = ((one.times(factor) for one in calls) for calls in (self.collective, self.compute))
+        collective, compute = (
+            (one.times(factor) for one in calls) for calls in (self.collective, self.compute)
+        )
         return self._replace(collective=tuple(collective), compute=tuple(compute))
 
 

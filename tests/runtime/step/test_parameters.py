@@ -41,7 +41,9 @@ def layer_parameters(model: ModelConfig, tp: int) -> int:
 
 
 def stage_parameters(model: ModelConfig, tp: Any, *, layers: Any, first: Any, last: Any) -> Any:
-    return parameters.stage_parameters(Sizes(model=model, tp=tp), layers=(layers,), first=first, last=last).total
+    return parameters.stage_parameters(
+        Sizes(model=model, tp=tp), layers=(layers,), first=first, last=last
+    ).total
 
 
 @pytest.mark.parametrize(
