@@ -165,6 +165,11 @@ def memory_of(
         + rows.first * rows.live_first * embedding.kept_bytes(kept)
         + rows.last * (rows.live_last + rows.late) * loss.kept_bytes(kept)
     )
+    if model.extra_predictions:
+        further = loss.further.layer
+        in_flight = rows.live_last * _kept_in_flight(rows, further, kept)
+        late = rows.late * further.weight_gradient_bytes(kept)
+        activations = activations + rows.last * model.extra_predictions * (in_flight + late)
     # Late weight gradients wait with the gradients of the logits.
     logits = rows.live_last * loss.logit_bytes(kept) + element * rows.late * loss.logits
     log_probabilities = rows.live_last * loss.log_probability_bytes(kept)
@@ -175,7 +180,7 @@ def memory_of(
         gradients=states.gradients,
         optimizer=states.optimizer,
         activations=activations,
-        logits=rows.last * (logits + log_probabilities),
+        logits=rows.last * loss.predictions * (logits + log_probabilities),
         working=working,
     )
 

@@ -108,20 +108,17 @@ def _passes(kind: type[Layer], sizes: Sizes, how: Recomputation) -> tuple[Calls,
     What recomputation runs again of a transformer layer stands last.
     """
     layer = kind(sizes)
-    again: Calls = ()
     # As many for every layout of a search: without recomputation they are empty.
     nothing = Beside()
     forward_again: Sequence[Beside] = [
         nothing._replace(in_pieces=one.in_pieces, of_weights=one.of_weights) for one in layer.beside_forward
     ]
-    if isinstance(layer, TransformerLayer):
-        again = layer.recomputed(how)
-        if how.kind == "full":
-            beside = layer.beside_again(how)
-            forward_again = [one._replace(component=Component.BESIDE_BACKWARD) for one in beside]
+    if how.kind == "full":
+        beside = layer.beside_again(how)
+        forward_again = [one._replace(component=Component.BESIDE_BACKWARD) for one in beside]
     return (
         forward((*layer.calls, *layer.forward_collectives)),
-        (*backward(layer.calls), *forward(layer.backward_collectives), *again),
+        (*backward(layer.calls), *forward(layer.backward_collectives), *layer.recomputed(how)),
         (*layer.beside_forward, *layer.beside_backward, *forward_again),
     )
 
@@ -239,7 +236,9 @@ class Decomposition:
         gather: Calls = ()
         scatter: Calls = ()
         if self.is_sharded:
-            for parameters, how in self._shares(HeldParameters(*_held(kind(sizes)))):
+            layer = kind(sizes)
+            held = HeldParameters(layer.parameters - layer.expert_parameters, layer.expert_parameters)
+            for parameters, how in self._shares(held):
                 gather, scatter = gather + how.gather(parameters), scatter + how.scatter(parameters)
         return Block(
             forward=forward_calls,
@@ -266,9 +265,12 @@ class Decomposition:
 
     def update(self, stage: StageKind) -> Update:
         """The update of a kind of stage."""
-        update = update_of(list(self._shares(self._held(stage))), stage.optimizer_role, stage.layers)
-        # Of tied embeddings in a pipeline both ends hold a copy, whose gradients are summed between them.
-        is_copy = self.model.tied_embeddings and stage.first != stage.last
+        layers = stage.layers + stage.last * self.model.extra_predictions
+        update = update_of(list(self._shares(self._held(stage))), stage.optimizer_role, layers)
+        # In a pipeline both ends hold a copy of tied embeddings, and of those that further predictions read; their
+        # gradients are summed between them.
+        has_copy = self.model.tied_embeddings or self.model.extra_predictions
+        is_copy = bool(has_copy) and stage.first != stage.last
         if is_copy and self.parallelism.overlap_gradients:
             # Not beside a pass: they wait for all replicas' gradients.
             return replace(update, optimizer=self._tied + update.optimizer)
@@ -340,12 +342,6 @@ def stage_kinds(chunks: tuple[Chunk, ...], pp: int) -> tuple[StageKind, ...]:
         )
         for own in of_stage
     )
-
-
-def _held(layer: Layer) -> tuple[int, int]:
-    """Parameters of a layer that all replicas hold, and of its experts."""
-    experts = layer.mlp.expert_parameters if isinstance(layer, TransformerLayer) else 0
-    return layer.parameters - experts, experts
 
 
 def _of_block(block: Block, forward: Component, backward: Component) -> Iterator[tuple[Component, Call]]:

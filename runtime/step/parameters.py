@@ -1,6 +1,7 @@
 """The parameters of a stage (eq. 6, Table III) and of a whole model, added up from its layers."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from kernelcast.runtime.request.model import ModelConfig
@@ -34,16 +35,19 @@ def stage_parameters(
     """Parameters of a stage on one device; `first` and `last` (0 or 1) are the ends of the model that it holds.
 
     `layers` are those of each kind. A single stage is both ends, and then holds tied embeddings once; else both ends
-    hold a copy, as pipelines do.
+    hold a copy, as pipelines do. Predictions of further tokens belong to the last end, and need a copy too.
     """
-    embedding, loss = Embedding(sizes), Loss(sizes)
-    shared = first * last * loss.matrix if sizes.model.tied_embeddings else 0
-    dense = first * embedding.parameters + last * loss.parameters - shared
-    experts = 0 * dense
-    for kind, count in zip(kinds_of(sizes.model).distinct, layers, strict=True):
+    embedding, loss, model = Embedding(sizes), Loss(sizes), sizes.model
+    shared = first * last * loss.matrix if model.tied_embeddings else 0
+    copied = (
+        (1 - first) * last * embedding.matrix if model.extra_predictions and not model.tied_embeddings else 0
+    )
+    experts = last * loss.expert_parameters
+    dense = first * embedding.parameters + last * loss.parameters - experts - shared + copied
+    for kind, count in zip(kinds_of(model).distinct, layers, strict=True):
         layer = layer_of(sizes, kind)
-        dense = dense + count * (layer.parameters - layer.mlp.expert_parameters)
-        experts = experts + count * layer.mlp.expert_parameters
+        dense = dense + count * (layer.parameters - layer.expert_parameters)
+        experts = experts + count * layer.expert_parameters
     return HeldParameters(dense, experts)
 
 
@@ -59,13 +63,14 @@ def active_parameters(model: ModelConfig) -> int:
     """Those that one token uses: of experts, the ones that it is sent to."""
 
     def of(layer: TransformerLayer) -> Number:
-        experts = layer.mlp.expert_parameters
+        experts = layer.expert_parameters
         return layer.parameters - experts + experts * model.experts_per_token // max(1, model.experts)
 
     return _total(model, of)
 
 
 def _total(model: ModelConfig, of_layer: Callable[[TransformerLayer], Number]) -> int:
+    model = replace(model, extra_predictions=0)
     sizes, kinds = Sizes(model=model), kinds_of(model)
     ends = stage_parameters(sizes, layers=(0,) * len(kinds.distinct), first=1, last=1).dense
     layers = sum(

@@ -14,6 +14,7 @@ from kernelcast.runtime.step.calls import Calls, Component, backward, call, forw
 from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind
 from kernelcast.runtime.step.layers.modules import TORCH, Modules
+from kernelcast.runtime.step.recomputation import Recomputation
 
 Number: TypeAlias = Any
 """A whole number, or float64 [rows]: one formula serves one device, and all stages of thousands of layouts."""
@@ -194,6 +195,13 @@ class Beside(NamedTuple):
     in_pieces: bool = False
     of_weights: bool = False
 
+    def times(self, factor: int) -> "Beside":
+        """The same, `factor` times as often."""
+        collective, compute = (
+            (one.times(factor) for one in calls) for calls in (self.collective, self.compute)
+        )
+        return self._replace(collective=tuple(collective), compute=tuple(compute))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
@@ -249,6 +257,19 @@ class Layer(ABC):
     def beside_backward(self) -> tuple[Beside, ...]:
         """Those of its backward pass."""
         return ()
+
+    @property
+    def expert_parameters(self) -> Number:
+        """Those of its parameters that expert parallelism spreads."""
+        return 0
+
+    def recomputed(self, how: Recomputation) -> Calls:
+        """What its backward pass runs again of its forward pass."""
+        return ()
+
+    def beside_again(self, how: Recomputation) -> tuple[Beside, ...]:
+        """Collectives beside products that full recomputation runs again, as many as in the forward pass."""
+        return tuple(one._replace(collective=(), compute=()) for one in self.beside_forward)
 
     def products(self, direction: Direction, *roles: str) -> Calls:
         """Products with these roles in one direction."""

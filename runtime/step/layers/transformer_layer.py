@@ -190,6 +190,10 @@ class TransformerLayer(Layer):
         return self.sizes.synced(count, scatter=False) if self.sizes.sequence_parallel else ()
 
     @property
+    def expert_parameters(self) -> Number:
+        return self.mlp.expert_parameters
+
+    @property
     def parameters(self) -> Number:
         """For LayerNorm, GeLU, multi-head attention and an MLP of 4d: `4d + 8d(d+1)/tp + d(4d+1)/tp` (Table III)."""
         return self.norms * self.norm.parameters + self.attention.parameters + self.mlp.parameters
