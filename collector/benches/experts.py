@@ -6,14 +6,20 @@ from torch import Tensor
 from kernelcast.collector.benches.bench import Bench, Place, Point
 from kernelcast.collector.functions import experts
 
-_MOST_CHOSEN = 2  # of the experts of a token, where the workload does not say
+_CHOSEN = 2  # of the experts of a token, where the workload does not say
 
 
 def router(point: Point, place: Place) -> Bench:
-    """Softmax over the experts, the best two of them, and the loss that balances them."""
+    """Softmax over the experts, the best two of them, the loss that balances them, and the order of the rows."""
     tokens, number = point.vector
-    logits, chosen = place.activation(tokens, number), min(_MOST_CHOSEN, number)
-    return Bench(lambda: experts.route(logits, chosen, "softmax")[0], [logits])
+    logits = place.activation(tokens, number)
+
+    def forward() -> Tensor:
+        weights, chosen = experts.route(logits, min(_CHOSEN, number), "softmax")
+        experts.by_expert(chosen, number)
+        return weights
+
+    return Bench(forward, [logits])
 
 
 def permute(point: Point, place: Place) -> Bench:

@@ -166,7 +166,7 @@ CROSS_ENTROPY = elementwise(
 ROUTER = elementwise(
     "router",
     "",
-    "scores of a token's experts, the best of them, and the loss that balances them",
+    "scores of a token's experts, the best of them, the loss that balances them, and the order of the rows",
     {"tokens": "tokens", "experts": "experts"},
     forward=(10, 6),
     backward=(10, 6),
