@@ -73,7 +73,7 @@ class Experts(Mlp):
             call(self.activation_operator, 1, rows, self.width),
             call("grouped_gemm", self.groups, of_each, self.width, s.hidden, role=down),
             resort,
-            permute,
+            call("unpermute", s.local_tokens, model.experts_per_token, s.hidden),
         )
 
     @property
