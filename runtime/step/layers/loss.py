@@ -25,7 +25,7 @@ class Loss(Layer):
         s = self.sizes
         return (
             *self.norm.calls,
-            call("gemm", s.tokens, s.hidden, s.vocabulary, role="logits"),
+            *s.linears.plain(s.tokens, s.hidden, s.vocabulary, role="logits"),
             call("cross_entropy", s.micro_batch, s.length, s.vocabulary),
         )
 
