@@ -23,7 +23,7 @@ def elementwise(
     features: Mapping[str, str],
     *,
     forward: tuple[float, float] | None,
-    backward: tuple[float, float],
+    backward: tuple[float, float] | None,
     least: tuple[float | None, float | None] = (None, None),
     is_optional: bool = False,
     alike: str = "residual_add",
@@ -32,7 +32,7 @@ def elementwise(
 
     `least` are the multiples of the elements that no kernel can do without, forward and backward, where they are fewer.
 
-    With `forward` None, the forward pass runs no kernel. An optional one that a bundle lacks is answered by `alike`
+    With `forward` or `backward` None, that pass runs no kernel. An optional one that a bundle lacks is answered by `alike`
     that moves as much: both wait for memory, and imported data rarely has the one and always the other.
     """
     product = " ".join(features)
