@@ -29,6 +29,9 @@ StateType = Literal["float32", "bfloat16", "8bit"]
 LossKind = Literal["plain", "fused", "in_place"]
 GradientCollective = Literal["all_reduce", "reduce_scatter"]
 TensorOverlap = Literal["none", "weight_gradients", "products"]
+Float8Recipe = Literal["none", "tensorwise", "blockwise"]
+LinearKind = Literal["attention", "mlp", "experts"]
+AdaptedKind = Literal["attention", "mlp"]
 ModuleKind = Literal["torch", "megatron"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
@@ -216,6 +219,15 @@ LAYOUT = table(
     Field("tensor_overlap", choice(get_args(TensorOverlap)),
           "Tensor-parallel collectives beside computing: none, backward beside weight gradients, or all products.",
           "none", of_stack=True),
+    Field("fp8_recipe", choice(get_args(Float8Recipe)),
+          "Linears of layers in 8 bit, scaled per tensor or per block; none for the training's type.", "none",
+          of_stack=True),
+    Field("fp8_linears", names(get_args(LinearKind), "one or more of attention, mlp, experts"),
+          "Linears that fp8_recipe is for; router and logits never are.", get_args(LinearKind), of_stack=True),
+    Field("lora_rank", _SIZE_OR_NONE, "Rank of adapters beside frozen weights (LoRA), 0 to train all weights.", 0,
+          of_stack=True),
+    Field("lora_linears", names(get_args(AdaptedKind), "one or more of attention, mlp"),
+          "Linears that have adapters; routed experts have none.", get_args(AdaptedKind), of_stack=True),
 )
 """Fields of a layout, those of `Parallelism`; the columns of a search in this order."""
 
@@ -223,6 +235,8 @@ DEGREES = tuple(row.name for row in LAYOUT.values() if row.degree)
 """Their product is the number of devices."""
 REPLICATING = tuple(row.name for row in LAYOUT.values() if row.replicates)
 """Their product is the number of devices that hold the same parameters."""
+SAMPLES = ("dp", "micro_batch", "micro_batches")
+"""Their product is the global batch."""
 STACK = tuple(row.name for row in LAYOUT.values() if row.of_stack)
 """What all layouts of a search have in common."""
 SHARED: Mapping[str, Field] = MappingProxyType({

@@ -13,15 +13,26 @@ from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 
 
 class HeldParameters(NamedTuple):
-    """Parameters on one device: those that all replicas hold, and those of its experts."""
+    """Trained parameters on one device: those that all replicas hold, and those of its experts; and frozen ones."""
 
     dense: Number
     experts: Number
+    frozen: Number = 0
+    frozen_experts: Number = 0
 
     @property
     def total(self) -> Number:
         """All of them."""
-        return self.dense + self.experts
+        return self.dense + self.experts + self.frozen + self.frozen_experts
+
+    @property
+    def whole(self) -> "HeldParameters":
+        """The same without the difference between trained and frozen ones."""
+        return HeldParameters(self.dense + self.frozen, self.experts + self.frozen_experts)
+
+    def with_adapters(self, adapters: Number) -> "HeldParameters":
+        """Adapters beside these, which are frozen."""
+        return HeldParameters(adapters, 0 * self.experts, self.dense, self.experts)
 
 
 def layer_of(sizes: Sizes, kind: LayerKind) -> TransformerLayer:
@@ -44,11 +55,14 @@ def stage_parameters(
     )
     experts = last * loss.expert_parameters
     dense = first * embedding.parameters + last * loss.parameters - experts - shared + copied
+    adapters = 0 * dense
     for kind, count in zip(kinds_of(model).distinct, layers, strict=True):
         layer = layer_of(sizes, kind)
         dense = dense + count * (layer.parameters - layer.expert_parameters)
         experts = experts + count * layer.expert_parameters
-    return HeldParameters(dense, experts)
+        adapters = adapters + count * layer.adapter_parameters
+    held = HeldParameters(dense, experts)
+    return held.with_adapters(adapters) if sizes.linears.is_frozen else held
 
 
 def total_parameters(model: ModelConfig) -> int:

@@ -46,7 +46,7 @@ class Loss(Layer):
         s = self.sizes
         own = (
             *self.norm.calls,
-            call("gemm", s.tokens, s.hidden, s.vocabulary, role="logits"),
+            *s.linears.plain(s.tokens, s.hidden, s.vocabulary, role="logits"),
             call("cross_entropy", s.micro_batch, s.length, s.vocabulary),
         )
         return self._with_further(own, self.further.calls if self._extra else ())

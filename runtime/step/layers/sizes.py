@@ -13,6 +13,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
 from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind
+from kernelcast.runtime.step.layers.linear import Linears, Matrix
 from kernelcast.runtime.step.layers.modules import TORCH, Modules
 from kernelcast.runtime.step.recomputation import Recomputation
 
@@ -38,7 +39,8 @@ class Sizes:
     `kind` is that of the layer. With `sequence_parallel` (0 or 1), norms and residuals hold a tp-th of the tokens.
     `group` is the tensor-parallel group, which collectives run in; `overlap` says which of them run beside products.
     `cp`, `ep`, `expert_tp` and `context_exchange` are as in `Parallelism`, with the groups that their collectives run
-    in; `imbalance` is its `expert_imbalance`, `vocabulary_multiple` its own, and `drops` 1 where it has dropout.
+    in; `imbalance` is its `expert_imbalance`, `vocabulary_multiple` its own, and `drops` 1 where it has dropout. `linears`
+    says how linears compute.
     """
 
     model: ModelConfig
@@ -58,6 +60,7 @@ class Sizes:
     imbalance: float = LAYOUT["expert_imbalance"].default
     vocabulary_multiple: int = LAYOUT["vocabulary_multiple"].default
     drops: int = 0
+    linears: Linears = Linears()
 
     @classmethod
     def of(cls, model: ModelConfig, layout: Parallelism, cluster: Cluster) -> "Sizes":
@@ -80,15 +83,28 @@ class Sizes:
             overlap=layout.tensor_overlap,
             context_exchange=layout.context_exchange,
             imbalance=layout.expert_imbalance,
+            linears=Linears.of(lambda name: getattr(layout, name)),
         )
 
     @classmethod
     def of_columns(
-        cls, model: ModelConfig, columns: Mapping[str, Number], *, vocabulary_multiple: int, imbalance: float
+        cls,
+        model: ModelConfig,
+        columns: Mapping[str, Number],
+        *,
+        vocabulary_multiple: int,
+        imbalance: float,
+        linears: Linears = Linears(),
     ) -> "Sizes":
         """Without groups, of the fields of many layouts, float64 [rows] each."""
         of_rows = {name: columns[name] for name in _OF_ROWS}
-        return cls(model=model, vocabulary_multiple=vocabulary_multiple, imbalance=imbalance, **of_rows)
+        return cls(
+            model=model,
+            vocabulary_multiple=vocabulary_multiple,
+            imbalance=imbalance,
+            linears=linears,
+            **of_rows,
+        )
 
     def of_kind(self, kind: LayerKind) -> "Sizes":
         """The same for a layer of another kind."""
@@ -237,6 +253,16 @@ class Layer(ABC):
     @abstractmethod
     def kept_bytes(self, kept: Kept) -> Number:
         """Bytes that autograd keeps from its forward to its backward pass, without its input."""
+
+    @property
+    def weights(self) -> tuple[Matrix, ...]:
+        """Its weight matrices in linears that may run in 8 bit, or have adapters."""
+        return ()
+
+    @property
+    def matrices(self) -> Number:
+        """Entries of its weight matrices, without biases and norms."""
+        return sum(one.entries for one in self.weights)
 
     @property
     def forward_collectives(self) -> Calls:

@@ -70,7 +70,10 @@ def test_another_padding() -> None:
     sizes = Sizes.of(GPT_20B, layout, Cluster(gpus_per_node=4))
     assert sizes.vocabulary == 12565
     assert Sizes.of_columns(
-        GPT_20B, {"tp": 4, "micro_batch": 1, "sequence_parallel": 0}, vocabulary_multiple=1
+        GPT_20B,
+        {"tp": 4, "cp": 1, "ep": 1, "expert_tp": 1, "micro_batch": 1, "sequence_parallel": 0},
+        vocabulary_multiple=1,
+        imbalance=1.0,
     ) == replace(sizes, group=Group())
 
 
