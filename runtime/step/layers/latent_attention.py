@@ -46,6 +46,9 @@ class LatentAttention(Attention):
             call("gemm", s.local_tokens, s.hidden, self._down_width, role="kv_down"),
             normed(model.kv_rank),
             call("gemm", s.tokens, model.kv_rank, self._up_width, role="kv_up"),
+            # Heads of queries and keys are put together from the part that is rotated and the part that is not, values
+            # taken out of the product; backward, gradients are put together for both products.
+            call("copy", s.tokens, self._head_width - s.heads * model.rotated_size // 2),
         )
 
     @property
@@ -54,11 +57,9 @@ class LatentAttention(Attention):
 
     @property
     def _rotation(self) -> Call:
-        """Queries and keys are put together from what is rotated and what is not, so both move whole."""
+        """All heads of the queries have a rotated part, of the keys one that they share."""
         s, model = self.sizes, self.sizes.model
-        return call(
-            "rope", s.micro_batch, s.length, s.heads, s.heads, model.head_size, count=int(model.rotary)
-        )
+        return call("rope", s.micro_batch, s.length, s.heads, 1, model.rotated_size, count=int(model.rotary))
 
     @property
     def parameters(self) -> Number:
