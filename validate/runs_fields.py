@@ -8,7 +8,7 @@ from typing import Any
 from kernelcast.runtime import ModelConfig, UsageError
 from kernelcast.runtime.errors import shown
 from kernelcast.runtime.estimate.estimate import Components
-from kernelcast.runtime.request.fields import DEGREES, LAYOUT, Field, renamed, unknown_field
+from kernelcast.runtime.request.fields import LAYOUT, Field, renamed, unknown_field
 from kernelcast.runtime.request.kinds import Kind, number
 from kernelcast.runtime.request.kinds import text as text_kind
 from kernelcast.runtime.request.reading import read_request
@@ -110,7 +110,7 @@ def request_of(table: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
     Raises:
         UsageError: a field is missing or wrong, or `model` cannot be cut so.
     """
-    for name in (*DEGREES, "micro_batch", "micro_batches"):
+    for name in ("pp", "tp", "dp", "micro_batch", "micro_batches"):
         _require(table, name, LAYOUT[name].kind.expected)
     asked = read_request(table)
     asked["parallelism"].check(model)

@@ -27,13 +27,15 @@ def elementwise(
     least: tuple[float | None, float | None] = (None, None),
     is_optional: bool = False,
     alike: str = "residual_add",
+    kernels: tuple[int, int] = (1, 1),
 ) -> Operator:
     """Memory-bound row whose (FLOPs, elements) per direction are multiples of the product of its features.
 
     `least` are the multiples of the elements that no kernel can do without, forward and backward, where they are fewer.
 
     With `forward` None, the forward pass runs no kernel. An optional one that a bundle lacks is answered by `alike`
-    that moves as much: both wait for memory, and imported data rarely has the one and always the other.
+    that moves as much: both wait for memory, and imported data rarely has the one and always the other. `kernels` are
+    those of the forward and of the backward pass.
     """
     product = " ".join(features)
     return Operator(
@@ -56,6 +58,7 @@ def elementwise(
         roles=only_role(paper_name, title),
         is_elementwise=True,
         is_optional=is_optional,
+        kernels=dict(zip((Direction.FORWARD, Direction.BACKWARD), kernels, strict=True)),
         substitute=Substitute(operator=alike, alike=True) if is_optional or alike != "residual_add" else None,
     )
 
@@ -182,6 +185,9 @@ ROUTER = elementwise(
     backward=(10, 6),
     least=(1, 1),
     is_optional=True,
+    # Megatron-core without a fused router (moe_utils.py), counted: softmax, top-k of groups and of experts with their
+    # masks and scatters (22), tokens over an expert's capacity (9), auxiliary loss (15).
+    kernels=(46, 20),
 )
 
 PERMUTE = Operator(

@@ -138,6 +138,8 @@ class Operator:
     - `same_product`: directions that are the forward product of other features, named in its order.
     - `backward_slowdown`: how much longer a FLOP of the backward pass takes, where only the other pass was measured.
     - `variant_flops`: multiples of the FLOPs by the variant that was measured, such as attention without a mask.
+    - `kernels`: those that frameworks run for one call by direction, where they are many: each takes as long as a launch
+      at least, which an operator that answers in its place does not know.
     - `fewest_entry_bytes`: an entry that any kernel moves has no fewer, whatever the training's type.
     """
 
@@ -163,6 +165,7 @@ class Operator:
     wire: Wire | None = field(default=None, repr=False)
     same_product: Mapping[Direction, tuple[str, ...]] = field(default_factory=dict, repr=False)
     variant_flops: Mapping[str, float] = field(default_factory=dict, repr=False)
+    kernels: Mapping[Direction, int] = field(default_factory=dict, repr=False)
     fewest_entry_bytes: int = 1
     backward_slowdown: float = 1.0
     directions: tuple[Direction, ...] = field(init=False, repr=False)

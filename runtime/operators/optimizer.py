@@ -60,7 +60,8 @@ GRADIENT_CLIP = _on_gradients(
 )
 GRADIENT_SCALE = _on_gradients(
     "gradient_scale",
-    "gradients of a stage divided by the number of replicas before they are summed",
-    flops="1 parameters",
-    elements="2 parameters",
+    "gradients of a stage searched for what is no number, and divided by the number of replicas, before they are summed",
+    flops="3 parameters",
+    elements="3 parameters",
+    least="2 parameters",
 )
