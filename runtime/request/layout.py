@@ -11,9 +11,12 @@ from kernelcast.runtime.request.fields import (
     MAX_DEGREE,
     REPLICATING,
     REQUEST,
+    AdaptedKind,
     ContextExchange,
+    Float8Recipe,
     GradientCollective,
     LayerSplit,
+    LinearKind,
     LossKind,
     ModuleKind,
     OptimizerKind,
@@ -84,6 +87,9 @@ class Parallelism:
       backward pass, and gathered beside the next step's first forward pass (0: as many as Megatron-LM takes).
     - `tensor_overlap`: tensor-parallel collectives beside the products that they belong to: "none", those of input
       gradients beside weight gradients ("weight_gradients"), or those of all products too ("products").
+    - `fp8_recipe`: products of `fp8_linears` in 8 bit, scaled per tensor ("tensorwise") or per block of 128
+      ("blockwise"); routers, logits and what lies between queries and attention output stay in 16 bit.
+    - `lora_rank`: weights are frozen, and `lora_linears` have adapters of this rank beside them (arXiv 2106.09685).
 
     Raises:
         UsageError: a field has a wrong type or value, or fields do not go together.
@@ -124,13 +130,17 @@ class Parallelism:
     tensor_overlap: TensorOverlap = LAYOUT["tensor_overlap"].default
     context_exchange: ContextExchange = LAYOUT["context_exchange"].default
     expert_imbalance: float = LAYOUT["expert_imbalance"].default
+    fp8_recipe: Float8Recipe = LAYOUT["fp8_recipe"].default
+    fp8_linears: tuple[LinearKind, ...] = LAYOUT["fp8_linears"].default
+    lora_rank: int = LAYOUT["lora_rank"].default
+    lora_linears: tuple[AdaptedKind, ...] = LAYOUT["lora_linears"].default
 
     def __post_init__(self) -> None:
         for field in _CHECKED:
             field.check(getattr(self, field.name))
         # In one order, and hashable.
-        modules = LAYOUT["recompute_modules"].kind.read(self.recompute_modules)
-        object.__setattr__(self, "recompute_modules", modules)
+        for name in ("recompute_modules", "fp8_linears", "lora_linears"):
+            object.__setattr__(self, name, LAYOUT[name].kind.read(getattr(self, name)))
         self._check_virtual_stages()
         self._check_layer_counts()
         if self.shard_group and self.replicas % self.shard_group and self.replicas > 1:
