@@ -16,6 +16,9 @@ _KINDS: tuple[LinearKind, LinearKind] = ("experts", "mlp")
 """Kinds of linears of routed and shared experts."""
 _SCORE_BYTES = 4
 """Scores of experts are in fp32."""
+_PROBABILITY_ENTRIES = 2
+"""Entries of 16 bits of a row's probability, in fp32: it is sent along, as the experts' activation multiplies by it
+(Megatron-core from 0.13 on)."""
 
 
 class Experts(Mlp):
@@ -68,7 +71,7 @@ class Experts(Mlp):
         of_each = max(1, round(rows / self.groups))
         sorts = int(s.ep > 1 and self.groups > 1)  # what comes in is in the order of the senders
         permute = call("permute", s.local_tokens, model.experts_per_token, s.hidden)
-        resort = call("permute", rows, 1, s.hidden, count=sorts)
+        resort = call("copy", rows, s.hidden, count=sorts)
         linear = partial(s.linears.calls, "experts")
         up, down = f"experts_{'gate_' if self.is_gated else ''}up", "experts_down"
         return (
@@ -97,18 +100,21 @@ class Experts(Mlp):
 
     @property
     def forward_collectives(self) -> Calls:
-        """Rows are sent to their experts and back; of experts that are cut, gathered and their results summed."""
+        """Rows are sent to their experts and back; of experts that are cut, gathered and their results summed.
+
+        Probabilities of rows go with them.
+        """
         s = self.sizes
-        entries = max(1, round(s.imbalance * self.sent_rows * s.hidden))
+        rows = s.imbalance * self.sent_rows
+        entries, probabilities = max(1, round(rows * s.hidden)), max(1, round(_PROBABILITY_ENTRIES * rows))
         experts, cut = s.expert_group, s.expert_tensor_group
+        is_sent = int(s.ep > 1)
         return (
-            call(
-                "all_to_all",
-                entries,
-                experts.nodes,
-                experts.gpus_per_node,
-                role="expert",
-                count=2 * int(s.ep > 1),
+            *(
+                call(
+                    "all_to_all", size, experts.nodes, experts.gpus_per_node, role="expert", count=times * is_sent
+                )
+                for size, times in ((entries, 2), (probabilities, 1))
             ),
             *(
                 call(
