@@ -96,20 +96,27 @@ class Experts(Mlp):
         )
 
     @property
+    def _sent_entries(self) -> int:
+        return max(1, round(self.sizes.imbalance * self.sent_rows * self.sizes.hidden))
+
+    @property
+    def exchanges(self) -> Calls:
+        """What is sent to the experts, in 8 bit half as much, and what comes back; in either pass."""
+        s, entries = self.sizes, self._sent_entries
+        layout = s.expert_group.nodes, s.expert_group.gpus_per_node
+        sent = {entries: 2} if not s.dispatches_float8 else {-(-entries // 2): 1, entries: 1}
+        return tuple(
+            call("all_to_all", size, *layout, role="expert", count=count * int(s.ep > 1))
+            for size, count in sent.items()
+        )
+
+    @property
     def forward_collectives(self) -> Calls:
         """Rows are sent to their experts and back; of experts that are cut, gathered and their results summed."""
         s = self.sizes
-        entries = max(1, round(s.imbalance * self.sent_rows * s.hidden))
-        experts, cut = s.expert_group, s.expert_tensor_group
+        entries, cut = self._sent_entries, s.expert_tensor_group
         return (
-            call(
-                "all_to_all",
-                entries,
-                experts.nodes,
-                experts.gpus_per_node,
-                role="expert",
-                count=2 * int(s.ep > 1),
-            ),
+            *(() if s.overlaps_experts else self.exchanges),
             *(
                 call(
                     name, size, cut.nodes, cut.gpus_per_node, role="expert_tensor", count=int(s.expert_tp > 1)
