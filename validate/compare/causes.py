@@ -13,6 +13,8 @@ LEAST_SHARE = 0.03
 """A cause below this share of the step is not named."""
 _ALIKE = 0.15  # ratios of products this near to their median are alike
 _MOSTLY = 0.7  # of the products' time
+_BEHIND = 0.05  # of the other ranks' computing, in every step
+_MOST_OPERATORS = 5
 _UNEVEN = 1.2  # slowest step / typical one
 _MORE_DATA = 1.1
 _ATTENTION = (
@@ -114,7 +116,7 @@ def _slow_rank(traced: TracedSteps, estimate: Estimate) -> Iterator[Cause]:
             own, usual = median(own for own, _ in behind), median(usual for _, usual in behind)
             yield Cause(
                 kind="rank",
-                excess_s=own - usual if excess_s >= LEAST_SHARE * usual else 0.0,
+                excess_s=own - usual if excess_s >= _BEHIND * usual else 0.0,
                 line=f"rank {rank} is slow: it computes {own * 1e3:,.1f} ms a step, other ranks of its stage "
                 f"{usual * 1e3:,.1f} ms, in each of {len(behind)} steps",
             )
@@ -137,7 +139,7 @@ def _late_host(traced: TracedSteps) -> Iterator[Cause]:
         for rank in traced.ranks
     }
     rank = max(late, key=lambda one: late[one])
-    gaps = [gap for gap in traced.gaps if gap.rank == rank and gap.step == traced.typical]
+    gaps = [gap for gap in traced.gaps if gap.rank == rank]  # the longest first
     where = ""
     if gaps:
         scope = f" in {gaps[0].scope}" if gaps[0].scope else ""
@@ -223,10 +225,9 @@ def _weighted_median(values: Sequence[tuple[float, float]]) -> float:
 
 
 def _slow_operators(operators: Sequence[Row], slowdown: float) -> Iterator[Cause]:
-    """Operators above their interval, of products what a common slowdown does not explain."""
-    for row in operators:
-        if not row.is_slow or row.operator in _KIND_OF_ATTENTION:
-            continue
+    """The dearest operators above their interval, of products what a common slowdown does not explain."""
+    slow = [row for row in operators if row.is_slow and not _is_attention(row)]
+    for row in slow[:_MOST_OPERATORS]:
         factor = slowdown if row.operator in _PRODUCTS else 1.0
         excess_s = (row.measured_s or 0.0) - factor * (row.predicted_s or 0.0)
         yield Cause(
