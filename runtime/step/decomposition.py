@@ -286,10 +286,11 @@ class Decomposition:
         linears = self.sizes.linears
         if linears.is_frozen or self.parallelism.zero == 3:
             return ()
+        counted = [(layer_of(self.sizes, kind), count) for kind, count in zip(self.kinds.distinct, stage.counts, strict=True)]
         casts = (
             one.times(count)
-            for kind, count in zip(self.kinds.distinct, stage.counts, strict=True)
-            for one in linears.casts(layer_of(self.sizes, kind).weights)
+            for layer, count in (*counted, (Loss(self.sizes), int(stage.last)))
+            for one in linears.casts(layer.weights)
         )
         return forward(casts)
 
@@ -371,7 +372,7 @@ def _held(layer: Layer) -> HeldParameters:
     held = HeldParameters(layer.parameters - layer.expert_parameters, layer.expert_parameters)
     if not layer.sizes.linears.is_frozen:
         return held
-    return held.with_adapters(layer.adapter_parameters if isinstance(layer, TransformerLayer) else 0)
+    return held.with_adapters(layer.adapter_parameters)
 
 
 def _of_block(block: Block, forward: Component, backward: Component) -> Iterator[tuple[Component, Call]]:

@@ -6,6 +6,8 @@ that hold their experts, whose products run as one grouped one, and sent back (M
 
 from functools import partial
 
+from collections import Counter
+
 from kernelcast.runtime.request.fields import LinearKind
 from kernelcast.runtime.step.calls import Calls, call
 from kernelcast.runtime.step.layers.linear import Matrix
@@ -99,23 +101,29 @@ class Experts(Mlp):
         )
 
     @property
-    def forward_collectives(self) -> Calls:
-        """Rows are sent to their experts and back; of experts that are cut, gathered and their results summed.
+    def _sent_entries(self) -> int:
+        return max(1, round(self.sizes.imbalance * self.sent_rows * self.sizes.hidden))
 
-        Probabilities of rows go with them.
-        """
+    @property
+    def exchanges(self) -> Calls:
+        """What is sent to the experts, in 8 bit half as much, with its probabilities, and what comes back; in either pass."""
+        s, entries = self.sizes, self._sent_entries
+        layout = s.expert_group.nodes, s.expert_group.gpus_per_node
+        probabilities = max(1, round(_PROBABILITY_ENTRIES * s.imbalance * self.sent_rows))
+        there = -(-entries // 2) if s.dispatches_float8 else entries
+        sent = Counter([there, entries, probabilities])
+        return tuple(
+            call("all_to_all", size, *layout, role="expert", count=count * int(s.ep > 1))
+            for size, count in sent.items()
+        )
+
+    @property
+    def forward_collectives(self) -> Calls:
+        """Rows are sent to their experts and back; of experts that are cut, gathered and their results summed."""
         s = self.sizes
-        rows = s.imbalance * self.sent_rows
-        entries, probabilities = max(1, round(rows * s.hidden)), max(1, round(_PROBABILITY_ENTRIES * rows))
-        experts, cut = s.expert_group, s.expert_tensor_group
-        is_sent = int(s.ep > 1)
+        entries, cut = self._sent_entries, s.expert_tensor_group
         return (
-            *(
-                call(
-                    "all_to_all", size, experts.nodes, experts.gpus_per_node, role="expert", count=times * is_sent
-                )
-                for size, times in ((entries, 2), (probabilities, 1))
-            ),
+            *(() if s.overlaps_experts else self.exchanges),
             *(
                 call(
                     name, size, cut.nodes, cut.gpus_per_node, role="expert_tensor", count=int(s.expert_tp > 1)

@@ -40,7 +40,7 @@ class Sizes:
     `group` is the tensor-parallel group, which collectives run in; `overlap` says which of them run beside products.
     `cp`, `ep`, `expert_tp` and `context_exchange` are as in `Parallelism`, with the groups that their collectives run
     in; `imbalance` is its `expert_imbalance`, `vocabulary_multiple` its own, and `drops` 1 where it has dropout. `linears`
-    says how linears compute.
+    says how linears compute, `dispatches_float8` and `overlaps_experts` are `fp8_dispatch` and `expert_overlap`.
     """
 
     model: ModelConfig
@@ -60,6 +60,8 @@ class Sizes:
     imbalance: float = LAYOUT["expert_imbalance"].default
     vocabulary_multiple: int = LAYOUT["vocabulary_multiple"].default
     drops: int = 0
+    dispatches_float8: bool = False
+    overlaps_experts: bool = False
     linears: Linears = Linears()
 
     @classmethod
@@ -83,6 +85,8 @@ class Sizes:
             overlap=layout.tensor_overlap,
             context_exchange=layout.context_exchange,
             imbalance=layout.expert_imbalance,
+            dispatches_float8=layout.fp8_dispatch,
+            overlaps_experts=layout.expert_overlap,
             linears=Linears.of(lambda name: getattr(layout, name)),
         )
 
@@ -258,6 +262,11 @@ class Layer(ABC):
     def weights(self) -> tuple[Matrix, ...]:
         """Its weight matrices in linears that may run in 8 bit, or have adapters."""
         return ()
+
+    @property
+    def adapter_parameters(self) -> Number:
+        """Of the adapters beside its weights."""
+        return self.sizes.linears.adapter_parameters(self.weights)
 
     @property
     def matrices(self) -> Number:
