@@ -40,8 +40,8 @@ FEWEST_TOKENS = 1024
 LEVEL = 0.9
 _HEADER = """\
 # FLOP/s that devices hold in matrix products that last, as a share of the peak: nine of ten products of at least 10 ms
-# stay below. In 16 bit, and with -float8 in 8 bit scaled per block, the faster of both ways. Written by `make datasets`;
-# rows is how many there are, burst what one in a thousand of the shorter products exceeds.
+# stay below. In 16 bit, and with -float8 in 8 bit scaled per block, the faster of both ways. Written by
+# `make datasets`; rows is how many there are, burst what one in a thousand of the shorter products exceeds.
 """
 
 

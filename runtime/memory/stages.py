@@ -9,7 +9,13 @@ import numpy as np
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.memory.rows import COMMON, FULL, NONE, OF_LAYOUT, SELECTIVE, Floats, Rows
-from kernelcast.runtime.memory.states import Precision, frozen_bytes, model_states, precision_of, with_optimizer
+from kernelcast.runtime.memory.states import (
+    Precision,
+    frozen_bytes,
+    model_states,
+    precision_of,
+    with_optimizer,
+)
 from kernelcast.runtime.memory.working import dropped_bytes, largest_of, working_bytes
 from kernelcast.runtime.request.fields import LossKind, ModuleKind, Recompute
 from kernelcast.runtime.request.layout import Parallelism
@@ -160,7 +166,9 @@ def memory_of(
     # Copies in 8 bit stay from update to update; with ZeRO-3 only those of the blocks that are gathered.
     copies = [FLOAT8_COPIES_BYTES * sizes.linears.cast_entries(one.weights) for one in layers]
     of_stage = sum(count * entries for count, entries in zip(rows.layers, copies, strict=True))
-    weights = weights + np.where(rows.zero >= 3, 2.0 * largest_of(rows, copies), of_stage)
+    weights = weights + np.minimum(
+        of_stage, np.where(rows.zero >= 3, 2.0 * largest_of(rows, copies), of_stage)
+    )
     activations = (
         sum(
             live * _kept_in_flight(rows, one, kept)

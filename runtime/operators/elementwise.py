@@ -32,8 +32,8 @@ def elementwise(
 
     `least` are the multiples of the elements that no kernel can do without, forward and backward, where they are fewer.
 
-    With `forward` or `backward` None, that pass runs no kernel. An optional one that a bundle lacks is answered by `alike`
-    that moves as much: both wait for memory, and imported data rarely has the one and always the other.
+    With `forward` or `backward` None, that pass runs no kernel. An optional one that a bundle lacks is answered by
+    `alike` that moves as much: both wait for memory, and imported data rarely has the one and always the other.
     """
     product = " ".join(features)
     return Operator(

@@ -89,6 +89,14 @@ def test_sources_by_hand() -> None:
         ("router", B): alike,
         ("permute", F): alike,
         ("permute", B): alike,
+        ("unpermute", F): alike,
+        ("unpermute", B): alike,
+        ("float8_cast", F): alike,
+        **{
+            (f"grouped_{name}", direction): (name, 1.0, False, False, False)
+            for name in ("gemm_float8_tensor", "gemm_float8_block")
+            for direction in (F, INPUT, WEIGHT)
+        },
         ("attention_block", F): ("flash_attention", 1.0, False, False, False),
         ("attention_block", B): ("flash_attention", 1.0, False, False, False),
         ("grouped_gemm", F): ("gemm", 1.0, False, False, False),
