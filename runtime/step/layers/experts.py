@@ -96,7 +96,7 @@ class Experts(Mlp):
         )
 
     @property
-    def _sent_entries(self) -> int:
+    def _sent_entries(self) -> Number:
         return max(1, round(self.sizes.imbalance * self.sent_rows * self.sizes.hidden))
 
     @property

@@ -2,6 +2,7 @@
 
 from kernelcast.runtime.step.calls import Calls, call
 from kernelcast.runtime.step.layers.further_prediction import FurtherPrediction
+from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.norm import Norm
 from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
 from kernelcast.runtime.step.recomputation import Recomputation
@@ -89,6 +90,12 @@ class Loss(Layer):
 
     def beside_again(self, how: Recomputation) -> tuple[Beside, ...]:
         return tuple(one.times(self._extra) for one in self.further.beside_again(how)) if self._extra else ()
+
+    @property
+    def weights(self) -> tuple[Matrix, ...]:
+        """Those of the layers that predict further tokens."""
+        further = self.sizes.model.extra_predictions
+        return self.further.layer.weights * further
 
     @property
     def matrix(self) -> Number:

@@ -213,11 +213,6 @@ class TransformerLayer(Layer):
     def weights(self) -> tuple[Matrix, ...]:
         return (*self.attention.weights, *self.mlp.weights)
 
-    @property
-    def adapter_parameters(self) -> Number:
-        """Of the adapters beside its weights."""
-        return self.sizes.linears.adapter_parameters(self.weights)
-
     def input_bytes(self, kept: Kept) -> Number:
         """Its input, which is the first norm's: all that full recomputation keeps."""
         return kept.element * self.sizes.local_tokens * self.sizes.hidden
