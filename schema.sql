@@ -13,7 +13,7 @@
 -- whole nanoseconds (three decimals of a microsecond, nine of a second). JSON is text with sorted keys and no spaces.
 
 PRAGMA application_id = 1262699586;  -- 0x4B434442, "KCDB" in ASCII: a kernelcast database
-PRAGMA user_version = 5;             -- this schema's version; numbered migrations bring older files here
+PRAGMA user_version = 6;             -- this schema's version; numbered migrations bring older files here
 
 
 -- What was measured on ----------------------------------------------------------------------------------------------
@@ -762,6 +762,7 @@ SELECT
     event_kind.operator,
     event_kind.role,
     event_kind.dtype,
+    event_kind.variant,
     event_kind.vector,
     event_kind.reason, -- why it is part of no operator
     event_kind.batch,
@@ -796,9 +797,12 @@ SELECT
     round(sum(iif(class = 'compute', exposed_us, 0)) / 1e3, 3) AS compute_ms,
     round(sum(iif(class = 'communication', exposed_us, 0)) / 1e3, 3) AS exposed_communication_ms, -- without compute
     round(sum(iif(class = 'memory', exposed_us, 0)) / 1e3, 3) AS memory_ms, -- copies and fills alone
-    round(sum(idle_us) / 1e3, 3) AS idle_ms, -- the three causes below
+    round(sum(idle_us) / 1e3, 3) AS idle_ms, -- the four causes below
     round(sum(late_us) / 1e3, 3) AS idle_host_ms, -- before the launch of what ends it: the host was late
-    round(sum(idle_us - late_us) / 1e3, 3) AS idle_waiting_ms, -- launched, but waiting (events, other streams, latency)
+    round(sum(iif(ended_stream <> stream, idle_us - late_us, 0)) / 1e3, 3)
+        AS idle_other_stream_ms, -- launched; another stream ran last: it waited for that one
+    round(sum(iif(ended_stream <> stream, 0, idle_us - late_us)) / 1e3, 3)
+        AS idle_dependency_ms, -- launched; its own stream ran last: an event, another rank, or the launch's latency
     round(sum(iif(late_us IS NULL, idle_us, 0)) / 1e3, 3) AS idle_unknown_ms, -- its launch was not recorded
     round(sum(iif(class = 'communication', duration_us, 0)) / 1e3, 3) AS communication_ms, -- exposed or not
     round(
@@ -809,7 +813,15 @@ SELECT
     step_index,
     trace_id,
     run_id
-FROM trace_event
+FROM (
+    SELECT
+        *,
+        -- The latest end of all before it, with the stream that it was on in its lowest 20 bits.
+        max(CAST((start_us + duration_us) * 1e3 AS INTEGER) * 1048576 + (stream & 1048575)) OVER (
+            PARTITION BY trace_id, device ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) & 1048575 AS ended_stream
+    FROM trace_event
+)
 GROUP BY trace_id, step_index;
 
 CREATE VIEW kernel_time AS -- Which kernels take the time? Per trace and kernel, every instant once.

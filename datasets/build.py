@@ -103,7 +103,11 @@ REFINED = {
     "b200-sxm": Tables(
         paths=("simumax/b200_bf16_ceperm.json",),
         dtype="bfloat16",
-        variants={"flash_attention": "contiguous QKV", ("gemm", "weight_gradient"): "fp32 gradients"},
+        variants={
+            "flash_attention": "contiguous QKV",
+            ("gemm", "weight_gradient"): "fp32 gradients",
+            ("grouped_gemm", "weight_gradient"): "fp32 gradients",
+        },
         data="B200, bf16, published 2026: matrix products in three layouts and attention with its backward, measured "
         "in a training stack (TransformerEngine 2.11), few shapes: MooreThreads/SimuMax, Apache-2.0",
     ),

@@ -37,6 +37,11 @@ def collective(arguments: Arguments, gpus_per_node: int) -> Point | Unclear:
     return _point(kind, elements, DTYPES.get(str(arguments.dtype), ""), ranks, gpus_per_node)
 
 
+def kind_of(name: str) -> str:
+    """The collective of the table that a trace calls `name`; empty where it has none."""
+    return _NAMES.get(name, "")
+
+
 def gloo_collective(
     name: str, arguments: Arguments, only_group: Sequence[int], processes_per_node: int
 ) -> Point | Unclear:
@@ -46,13 +51,36 @@ def gloo_collective(
         return Unclear(f"no operator for {name[:40]}")
     if kind == "all_to_all":  # by the same name with and without splits, which it does not write
         return _UNEVEN
-    sizes = [shape for shape in shapes(arguments.dims) if shape]
-    if len(sizes) != 1 or len(sizes[0]) != 1 or sizes[0][0] < 1:
+    elements = _gloo_elements(arguments)
+    if elements is None:
         return _NOT_RECORDED
     if not only_group:
         return Unclear("a collective whose group was not recorded")
     dtype = DTYPES.get(next(iter(texts(arguments.types)), ""), "")
-    return _point(kind, sizes[0][0], dtype, only_group, processes_per_node)
+    return _point(kind, elements, dtype, only_group, processes_per_node)
+
+
+def gloo_message(name: str, arguments: Arguments, only_group: Sequence[int]) -> Arguments | None:
+    """What an annotation of gloo says in the form of NCCL's; None where it does not say what it carries."""
+    elements = _gloo_elements(arguments)
+    if elements is None:
+        return None
+    collective_name = name.partition(":")[2]
+    shards = len(only_group) if _NAMES.get(collective_name) == "all_gather" else 1
+    return Arguments(
+        collective=collective_name,
+        elements_in=elements,
+        elements_out=elements * max(shards, 1),
+        dtype=next(iter(texts(arguments.types)), ""),
+        group_size=len(only_group) or None,
+        group_ranks=json.dumps(list(only_group)) if only_group else None,
+    )
+
+
+def _gloo_elements(arguments: Arguments) -> int | None:
+    """Elements of the one flat input; None where it has another."""
+    sizes = [shape for shape in shapes(arguments.dims) if shape]
+    return sizes[0][0] if len(sizes) == 1 and len(sizes[0]) == 1 and sizes[0][0] > 0 else None
 
 
 def _is_even(arguments: Arguments, elements: int, size: int) -> bool:

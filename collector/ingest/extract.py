@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kernelcast.collector.ingest.collectives import collective, gloo_collective
+from kernelcast.collector.ingest.collectives import collective, gloo_collective, gloo_message
 from kernelcast.collector.ingest.points import NO_OPERATOR, Point, Unclear
 from kernelcast.collector.ingest.recognise import RECOGNISED, Surroundings, recognised
 from kernelcast.collector.traces.arguments import Arguments, arguments_of, whole
@@ -168,9 +168,11 @@ def _cpu_pieces(tree: CallTree, trace: Trace, gpus_per_node: int) -> Iterator[Pl
     for number, event in enumerate(trace.of_category(ANNOTATION_CATEGORY)):
         if event.name.startswith("gloo:"):
             stream = threads.setdefault(event.thread, len(threads))
-            found = gloo_collective(event.name, arguments_of(event), only, gpus_per_node)
+            arguments = arguments_of(event)
+            found = gloo_collective(event.name, arguments, only, gpus_per_node)
             piece = _piece_of(event, max(event.duration_us, 0.0), stream, None)
-            yield Placed(piece, found, -1 - number, Direction.ONCE)
+            message = gloo_message(event.name, arguments, only)
+            yield Placed(piece, found, -1 - number, Direction.ONCE, message)
 
 
 def _piece_of(event: Event, own_us: float, stream: int, call: int | None) -> Piece:

@@ -15,7 +15,6 @@ from kernelcast.collector.ingest.products import product_shape
 from kernelcast.collector.ingest.scopes import Steps, scopes_of, steps_of
 from kernelcast.collector.traces.arguments import Arguments, shapes, texts, whole
 from kernelcast.collector.traces.kineto import Trace
-from kernelcast.runtime.operators import OPERATORS
 from kernelcast.store import EventKind, TracedEvent, TracedStep
 
 _RANKS = {"compute": 0, "communication": 1, "memory": 2}
@@ -125,7 +124,7 @@ class TraceEvents:
         is_part = (
             isinstance(found, Point) and piece.occurrence is not None and piece.occurrence.kind is not None
         )
-        message = _message(described) if described is not None else _message_of(found)
+        message = {} if described is None else _message(described)
         key = (
             piece.name,
             piece.category,
@@ -199,19 +198,4 @@ def _message(arguments: Arguments) -> dict[str, Any]:
         "group_size": whole(arguments.group_size) or (len(ranks) if ranks else None),
         "message_bytes": max(elements) * size if elements and size else None,
         "dtype": DTYPES.get(dtype, dtype.lower()),
-    }
-
-
-def _message_of(found: Point | Unclear) -> dict[str, Any]:
-    """What a collective carries whose point is all that is recorded, as gloo's."""
-    if not isinstance(found, Point) or not OPERATORS[found.operator].is_collective:
-        return {}
-    elements, nodes, per_node = found.vector
-    shards = nodes * per_node if found.operator == "all_gather" else 1
-    return {
-        "collective": found.operator,
-        "group_ranks": "",
-        "group_size": nodes * per_node,
-        "message_bytes": elements * shards * _BYTES[found.dtype],
-        "dtype": found.dtype,
     }

@@ -6,6 +6,8 @@ that hold their experts, whose products run as one grouped one, and sent back (M
 
 from functools import partial
 
+from collections import Counter
+
 from kernelcast.runtime.request.fields import LinearKind
 from kernelcast.runtime.step.calls import Calls, call
 from kernelcast.runtime.step.layers.linear import Matrix
@@ -16,6 +18,9 @@ _KINDS: tuple[LinearKind, LinearKind] = ("experts", "mlp")
 """Kinds of linears of routed and shared experts."""
 _SCORE_BYTES = 4
 """Scores of experts are in fp32."""
+_PROBABILITY_ENTRIES = 2
+"""Entries of 16 bits of a row's probability, in fp32: it is sent along, as the experts' activation multiplies by it
+(Megatron-core from 0.13 on)."""
 
 
 class Experts(Mlp):
@@ -68,7 +73,7 @@ class Experts(Mlp):
         of_each = max(1, round(rows / self.groups))
         sorts = int(s.ep > 1 and self.groups > 1)  # what comes in is in the order of the senders
         permute = call("permute", s.local_tokens, model.experts_per_token, s.hidden)
-        resort = call("permute", rows, 1, s.hidden, count=sorts)
+        resort = call("copy", rows, s.hidden, count=sorts)
         linear = partial(s.linears.calls, "experts")
         up, down = f"experts_{'gate_' if self.is_gated else ''}up", "experts_down"
         return (
@@ -101,10 +106,12 @@ class Experts(Mlp):
 
     @property
     def exchanges(self) -> Calls:
-        """What is sent to the experts, in 8 bit half as much, and what comes back; in either pass."""
+        """What is sent to the experts, in 8 bit half as much, with its probabilities, and what comes back; in either pass."""
         s, entries = self.sizes, self._sent_entries
         layout = s.expert_group.nodes, s.expert_group.gpus_per_node
-        sent = {entries: 2} if not s.dispatches_float8 else {-(-entries // 2): 1, entries: 1}
+        probabilities = max(1, round(_PROBABILITY_ENTRIES * s.imbalance * self.sent_rows))
+        there = -(-entries // 2) if s.dispatches_float8 else entries
+        sent = Counter([there, entries, probabilities])
         return tuple(
             call("all_to_all", size, *layout, role="expert", count=count * int(s.ep > 1))
             for size, count in sent.items()
