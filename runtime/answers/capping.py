@@ -13,6 +13,7 @@ from kernelcast.runtime.hardware.device_links import node_of
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.hardware.limits import limits
+from kernelcast.runtime.hardware.roofline import LAUNCH_FLOOR_US
 from kernelcast.runtime.hardware.sustained import sustained_flops_per_s
 from kernelcast.runtime.operators import OPERATORS
 
@@ -22,21 +23,27 @@ _US_PER_S = 1e6
 def cap_by_device(bundle: Bundle, found: OperatorTimes) -> None:
     """Raise answers to what the bundle's device allows, where it is known: its peaks, and its sustained FLOP/s.
 
-    The latter is others' measurement: times that this device itself took under sustained load stay as they are.
+    The latter is others' measurement: times that this device itself took under sustained load stay as they are. What
+    another operator answers takes as long as the launches of its own kernels.
     """
     device = device_named(name) if (name := _device_name(bundle)) else None
-    dtype = bundle.manifest.dtype
-    if device is None or dtype not in ELEMENT_BYTES:
+    trained_in = bundle.manifest.dtype
+    if device is None or trained_in not in ELEMENT_BYTES:
         return
-    held = sustained_flops_per_s(device, dtype)
+    held_in = {one: sustained_flops_per_s(device, one) for one in ELEMENT_BYTES}
     for one, answer in found.answers.items():
         (operator, direction), vector, _ = one
         row = OPERATORS[operator]
         if row.is_collective or math.isnan(answer[0]):
             continue
+        dtype = row.dtype_in(trained_in)
+        held = held_in[dtype]
         known = limits(row, direction, vector, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype], device=device)
         least_us = max((limit.least_us for limit in known), default=0.0)
-        entry = bundle.entries.get(found.sources.get(one, (operator, direction)))
+        source = found.sources.get(one, (operator, direction))
+        if source[0] != operator:
+            least_us = max(least_us, row.kernels.get(direction, 1) * LAUNCH_FLOOR_US)
+        entry = bundle.entries.get(source)
         if held is not None and not (entry is not None and entry.load.is_sustained):
             least_us = max(least_us, row.flops(direction, vector) / held * _US_PER_S)
         found.answers[one] = at_least(answer, least_us)

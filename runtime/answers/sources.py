@@ -19,6 +19,8 @@ ALIKE_LOG_HALF_WIDTH = math.log(2.0)
 EQUAL_WORK_LOG_HALF_WIDTH = math.log(1.3)
 COLLECTIVE_LOG_HALF_WIDTH = math.log(1.3)
 
+# What runs once per update has no passes: streaming gradients is a forward pass of a substitute.
+_ASKED_DIRECTION = {Direction.ONCE: Direction.FORWARD}
 _OTHER_PASS = {Direction.FORWARD: Direction.BACKWARD, Direction.BACKWARD: Direction.FORWARD}
 
 
@@ -102,11 +104,12 @@ class Source:
 
     def _moving_alike(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:
         """A workload inside the trained range that moves about as much, and the factor for the rest."""
-        (name, direction), row = self.key, OPERATORS[self.answered_by[0]]
+        (name, direction), (by, asked) = self.key, self.answered_by
+        row = OPERATORS[by]
         moved = OPERATORS[name].moved_bytes(direction, vector, 1)
-        per_element = row.moved_bytes(direction, (1,) * len(row.features), 1)
+        per_element = row.moved_bytes(asked, (1,) * len(row.features), 1)
         alike = _within(entry.training_range, moved / per_element)
-        return alike, self.factor * moved / row.moved_bytes(direction, alike, 1)
+        return alike, self.factor * moved / row.moved_bytes(asked, alike, 1)
 
 
 def source_of(key: Key, entries: Collection[Key]) -> Source | None:
@@ -127,10 +130,13 @@ def source_of(key: Key, entries: Collection[Key]) -> Source | None:
     if found is not None and found.asks is not None:
         inner = source_of((found.operator, direction), entries)
         return None if inner is None else replace(inner, key=key, asks=found.asks)
-    if found is not None and (found.operator, direction) in entries:
+    asked = direction
+    if found is not None and direction not in OPERATORS[found.operator].costs:
+        asked = _ASKED_DIRECTION.get(direction, direction)
+    if found is not None and (found.operator, asked) in entries:
         return Source(
             key=key,
-            answered_by=(found.operator, direction),
+            answered_by=(found.operator, asked),
             factor=found.factor,
             gathered=found.gathered,
             alike=found.alike,

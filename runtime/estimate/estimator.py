@@ -36,7 +36,7 @@ from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.exposed_draws import exposed_draws
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.estimate.provenance import provenance_of
-from kernelcast.runtime.estimate.utilisation import peak_of
+from kernelcast.runtime.estimate.utilisation import peak_of, peak_of_step
 from kernelcast.runtime.memory import on_cpu, precision_of
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.request.fields import (
@@ -241,8 +241,11 @@ class Estimator:
         engine = Engine(model, used, bucket_entries, answers, draws=draws, element_bytes=element_bytes)
         found = list(engine.configurations(Layouts.of(parallelism)))
         if answers.problems:
-            problem = next(iter(answers.problems.values()))
-            raise DataError(f"{problem} (needed by model {model.name})")
+            (operator, _), problem = next(iter(answers.problems.items()))
+            needed_by = f"model {model.name}"
+            if OPERATORS[operator].dtype:
+                needed_by += f" with fp8_recipe {parallelism.fp8_recipe}; none needs no products in 8 bit"
+            raise DataError(f"{problem} (needed by {needed_by})")
         [step] = found
         found_us = step.times(timeline)
         steps_s = found_us.step_us / _US_PER_S
@@ -272,7 +275,7 @@ class Estimator:
             processes_per_node=processes,
             answered_with=self._answered_with(processes, answers.asked.sources.values()),
             bucket_entries=bucket_entries,
-            peak=self._peak,
+            peak=peak_of_step(self._peak, parts),
             provenance=replace(
                 self._provenance[timeline],
                 collectives=None if over is None else over.use,

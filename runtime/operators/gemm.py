@@ -48,6 +48,8 @@ GEMM = Operator(
             "",
             "hidden state and embedding of the next token projected to one (multi-token prediction)",
         ),
+        ("adapter_down", "", "projection to the low rank of an adapter (LoRA)"),
+        ("adapter_up", "", "projection from the low rank of an adapter"),
     ),
 )
 

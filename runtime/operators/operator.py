@@ -134,10 +134,14 @@ class Operator:
     - `is_elementwise`: its time depends on its number of elements, whatever their shape.
     - `is_reduced`: a collective whose sum ends on every process, which switches can make; `is_pairwise`: one in which
       every process sends to every other directly; `is_sharded`: one whose entries are one process's shard of the whole.
-    - `is_on_request`: no step calls it yet; measured where it is asked for by name, if it has a bench.
+    - `is_on_request`: few steps call it, or none; measured where it is asked for by name, if it has a bench.
     - `same_product`: directions that are the forward product of other features, named in its order.
     - `backward_slowdown`: how much longer a FLOP of the backward pass takes, where only the other pass was measured.
+    - `dtype`: the element type that it computes in, whatever the training's; empty for the training's.
     - `variant_flops`: multiples of the FLOPs by the variant that was measured, such as attention without a mask.
+    - `kernels`: those that frameworks run for one call by direction, where they are many: each takes as long as a launch
+      at least, which an operator that answers in its place does not know.
+    - `fewest_entry_bytes`: an entry that any kernel moves has no fewer, whatever the training's type.
     """
 
     name: str
@@ -162,7 +166,10 @@ class Operator:
     wire: Wire | None = field(default=None, repr=False)
     same_product: Mapping[Direction, tuple[str, ...]] = field(default_factory=dict, repr=False)
     variant_flops: Mapping[str, float] = field(default_factory=dict, repr=False)
+    kernels: Mapping[Direction, int] = field(default_factory=dict, repr=False)
+    fewest_entry_bytes: int = 1
     backward_slowdown: float = 1.0
+    dtype: str = ""
     directions: tuple[Direction, ...] = field(init=False, repr=False)
     forward: tuple[Direction, ...] = field(init=False, repr=False)
     backward: tuple[Direction, ...] = field(init=False, repr=False)
@@ -178,6 +185,10 @@ class Operator:
         """Whether processes exchange data in it; its last two features are nodes and GPUs per node."""
         return self.operator_class is OperatorClass.COMMUNICATION
 
+    def dtype_in(self, training: str) -> str:
+        """The element type that it computes in where `training` is the training's."""
+        return self.dtype or training
+
     def flops(self, direction: Direction, vector: Sequence[float], variant: str = "") -> float:
         """Floating-point operations of one call at a workload vector, called in the way that `variant` says."""
         return self.variant_flops.get(variant, 1.0) * evaluate(
@@ -190,7 +201,8 @@ class Operator:
 
     def least_bytes(self, direction: Direction, vector: Sequence[float], element_bytes: int) -> float:
         """Bytes that any kernel has to read or write at a workload vector."""
-        return element_bytes * evaluate(self.costs[direction].least_elements, self.named(vector))
+        entry_bytes = max(element_bytes, self.fewest_entry_bytes)
+        return entry_bytes * evaluate(self.costs[direction].least_elements, self.named(vector))
 
     def elements(self, vector: Sequence[float]) -> float:
         """Elements of one tensor of an elementwise operator: what it moves in either direction are multiples of it."""

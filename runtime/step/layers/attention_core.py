@@ -12,7 +12,13 @@ from kernelcast.runtime.step.layers.sizes import Beside, Number, Sizes
 def visible_keys(sizes: Sizes) -> float:
     """Keys that a query sees in the mean: through the causal mask, the layer's window, and among its document."""
     length, window = sizes.model.sequence_length, sizes.kind.window
-    causal = window - window * (window - 1) / (2 * length) if window else (length + 1) / 2
+    if not window:
+        causal = (length + 1) / 2
+    elif sizes.model.window_chunks:
+        chunks, rest = divmod(length, window)
+        causal = (chunks * window * (window + 1) + rest * (rest + 1)) / (2 * length)
+    else:
+        causal = window - window * (window - 1) / (2 * length)
     return sizes.model.visible_share * causal
 
 
@@ -26,7 +32,10 @@ def fused_core(sizes: Sizes) -> Calls:
     """
     length, parts = sizes.model.sequence_length, sizes.cp
     if sizes.context_exchange == "all_to_all":
-        return (_attention(sizes, length, length, parts),)
+        # Before and after an exchange, tensors are put into the order of devices, or of tokens.
+        width = 2 * (sizes.qkv_width + sizes.attention_width)
+        copies = (call("copy", sizes.tokens, width),) if parts > 1 else ()
+        return (_attention(sizes, length, length, parts), *copies)
     if sizes.context_exchange == "all_gather":
         return (_attention(sizes, sizes.length, length, 1),)
     return (_attention(sizes, sizes.length, sizes.length, 1), *_others(sizes))

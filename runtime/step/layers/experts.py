@@ -4,12 +4,23 @@ Every device routes its own tokens (with tensor parallelism, its part of the seq
 that hold their experts, whose products run as one grouped one, and sent back (Megatron-core's all-to-all dispatcher).
 """
 
+from functools import partial
+
+from collections import Counter
+
+from kernelcast.runtime.request.fields import LinearKind
 from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.mlp import Mlp
 from kernelcast.runtime.step.layers.sizes import Kept, Number
 
+_KINDS: tuple[LinearKind, LinearKind] = ("experts", "mlp")
+"""Kinds of linears of routed and shared experts."""
 _SCORE_BYTES = 4
 """Scores of experts are in fp32."""
+_PROBABILITY_ENTRIES = 2
+"""Entries of 16 bits of a row's probability, in fp32: it is sent along, as the experts' activation multiplies by it
+(Megatron-core from 0.13 on)."""
 
 
 class Experts(Mlp):
@@ -62,18 +73,19 @@ class Experts(Mlp):
         of_each = max(1, round(rows / self.groups))
         sorts = int(s.ep > 1 and self.groups > 1)  # what comes in is in the order of the senders
         permute = call("permute", s.local_tokens, model.experts_per_token, s.hidden)
-        resort = call("permute", rows, 1, s.hidden, count=sorts)
+        resort = call("copy", rows, s.hidden, count=sorts)
+        linear = partial(s.linears.calls, "experts")
         up, down = f"experts_{'gate_' if self.is_gated else ''}up", "experts_down"
         return (
-            call("gemm", s.local_tokens, s.hidden, model.experts, role="router"),
+            *s.linears.plain(s.local_tokens, s.hidden, model.experts, role="router"),
             call("router", s.local_tokens, model.experts),
             permute,
             resort,
-            call("grouped_gemm", self.groups, of_each, s.hidden, branches * self.width, role=up),
+            *linear(self.groups, of_each, s.hidden, branches * self.width, role=up),
             call(self.activation_operator, 1, rows, self.width),
-            call("grouped_gemm", self.groups, of_each, self.width, s.hidden, role=down),
+            *linear(self.groups, of_each, self.width, s.hidden, role=down),
             resort,
-            permute,
+            call("unpermute", s.local_tokens, model.experts_per_token, s.hidden),
         )
 
     @property
@@ -82,27 +94,36 @@ class Experts(Mlp):
         if not width:
             return ()
         return (
-            call("gemm", s.tokens, s.hidden, self.branches * width, role="shared_gate_up"),
+            *s.linears.calls("mlp", s.tokens, s.hidden, self.branches * width, role="shared_gate_up"),
             call(self.activation_operator, s.micro_batch, s.length, width),
-            call("gemm", s.tokens, width, s.hidden, role="shared_down"),
+            *s.linears.calls("mlp", s.tokens, width, s.hidden, role="shared_down"),
             call("residual_add", s.micro_batch, s.local_length, s.hidden),
+        )
+
+    @property
+    def _sent_entries(self) -> int:
+        return max(1, round(self.sizes.imbalance * self.sent_rows * self.sizes.hidden))
+
+    @property
+    def exchanges(self) -> Calls:
+        """What is sent to the experts, in 8 bit half as much, with its probabilities, and what comes back; in either pass."""
+        s, entries = self.sizes, self._sent_entries
+        layout = s.expert_group.nodes, s.expert_group.gpus_per_node
+        probabilities = max(1, round(_PROBABILITY_ENTRIES * s.imbalance * self.sent_rows))
+        there = -(-entries // 2) if s.dispatches_float8 else entries
+        sent = Counter([there, entries, probabilities])
+        return tuple(
+            call("all_to_all", size, *layout, role="expert", count=count * int(s.ep > 1))
+            for size, count in sent.items()
         )
 
     @property
     def forward_collectives(self) -> Calls:
         """Rows are sent to their experts and back; of experts that are cut, gathered and their results summed."""
         s = self.sizes
-        entries = max(1, round(s.imbalance * self.sent_rows * s.hidden))
-        experts, cut = s.expert_group, s.expert_tensor_group
+        entries, cut = self._sent_entries, s.expert_tensor_group
         return (
-            call(
-                "all_to_all",
-                entries,
-                experts.nodes,
-                experts.gpus_per_node,
-                role="expert",
-                count=2 * int(s.ep > 1),
-            ),
+            *(() if s.overlaps_experts else self.exchanges),
             *(
                 call(
                     name, size, cut.nodes, cut.gpus_per_node, role="expert_tensor", count=int(s.expert_tp > 1)
@@ -143,11 +164,15 @@ class Experts(Mlp):
         """Scores and probabilities in fp32, rows as they are computed on, and what the MLPs of all experts keep."""
         s = self.sizes
         after_silu = self.is_gated and not kept.modules.fuses_gate
-        activated = self.branches + after_silu + 1
+        activated = kept.element * (self.branches + after_silu)
         scores = 2 * _SCORE_BYTES * s.local_tokens * s.model.experts
-        routed = self.rows * (s.hidden + activated * self.width)
-        shared = s.tokens * activated * self.shared_width
-        return scores + kept.element * (routed + shared)
+        read, by_shared = (s.linears.input_bytes(kind, kept.element) for kind in _KINDS)
+        routed = self.rows * (read * s.hidden + (activated + read) * self.width)
+        shared = s.tokens * (activated + by_shared) * self.shared_width
+        if s.model.shared_expert_size:
+            # The router keeps what shared experts read.
+            shared = shared + s.linears.copy_bytes("mlp") * s.local_tokens * s.hidden
+        return scores + routed + shared
 
     def weight_gradient_bytes(self, kept: Kept) -> Number:
         s, widths = self.sizes, self.branches + 1
@@ -155,15 +180,25 @@ class Experts(Mlp):
         return kept.element * (2 * s.local_tokens * s.hidden + routed + s.tokens * widths * self.shared_width)
 
     @property
-    def matrices(self) -> Number:
+    def weights(self) -> tuple[Matrix, ...]:
         s = self.sizes
-        return (self.branches + 1) * s.hidden * (self.groups * self.width + self.shared_width)
+        experts, shared = (
+            (Matrix(kind, s.hidden, self.branches * width, count), Matrix(kind, width, s.hidden, count))
+            for kind, width, count in zip(
+                _KINDS, (self.width, self.shared_width), (self.groups, 1), strict=True
+            )
+        )
+        return (*experts, *(shared if s.model.shared_expert_size else ()))
+
+    @property
+    def input_kind(self) -> LinearKind | None:
+        """None: the router reads its norm's output in the training's type."""
+        return None
 
     def gradient_bytes(self, kept: Kept) -> tuple[Number, Number]:
         s = self.sizes
         of_rows = kept.element * self.rows * s.hidden
-        of_weights = (
-            0 if kept.modules.accumulates_in_products else kept.element * self.groups * self.width * s.hidden
-        )
+        no_gradient = kept.modules.accumulates_in_products or s.linears.is_frozen
+        of_weights = 0 if no_gradient else kept.element * self.groups * self.width * s.hidden
         width = kept.element * self.rows * self.width
         return of_rows + width + of_weights, of_rows + self.branches * width

@@ -1,10 +1,12 @@
 """One transformer layer: two norms, attention, MLP, two residual additions."""
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.step.calls import Calls, Component, call, forward
+from kernelcast.runtime.request.fields import LinearKind
+from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
 from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.layers.experts import Experts
 from kernelcast.runtime.step.layers.latent_attention import LatentAttention
+from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.mlp import Mlp
 from kernelcast.runtime.step.layers.norm import Norm
 from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
@@ -79,7 +81,7 @@ class TransformerLayer(Layer):
     @property
     def beside_forward(self) -> tuple[Beside, ...]:
         """Inputs of column-parallel products are gathered, outputs of row-parallel ones summed, a piece at a time."""
-        own = self.attention.beside_forward
+        own = (*self.attention.beside_forward, *self._beside_other(Direction.FORWARD))
         if self.sizes.overlap != "products":
             return own
         s, none = self.sizes, Beside(component=Component.BESIDE_FORWARD, in_pieces=True)
@@ -102,7 +104,7 @@ class TransformerLayer(Layer):
         row-parallel product's output gathered beside that of its input.
         """
         again = _two([self.gathered_again(*roles) for roles in self._columns], self.gathered_again())
-        again = (*again, *self.attention.beside_backward)
+        again = (*again, *self.attention.beside_backward, *self._beside_other(Direction.BACKWARD))
         if self.sizes.overlap == "none":
             return again
         summed = [self.summed_beside_weights(*roles) for roles in self._summed]
@@ -116,6 +118,15 @@ class TransformerLayer(Layer):
             if self._in_pieces
         ]
         return (*pairs, *_two(gathered, Beside(in_pieces=True)))
+
+    def _beside_other(self, direction: Direction) -> tuple[Beside, ...]:
+        """The exchange with experts, while a layer computes as much for another micro-batch."""
+        if not self.sizes.overlaps_experts:
+            return ()
+        is_forward, exchanges = direction is Direction.FORWARD, self.mlp.exchanges
+        compute = forward(self.calls) if is_forward else backward(self.calls)
+        component = Component.BESIDE_FORWARD if is_forward else Component.BESIDE_BACKWARD
+        return (Beside(forward(exchanges), compute if exchanges else (), component),)
 
     @property
     def _in_pieces(self) -> bool:
@@ -190,14 +201,17 @@ class TransformerLayer(Layer):
         return self.sizes.synced(count, scatter=False) if self.sizes.sequence_parallel else ()
 
     @property
+    def expert_parameters(self) -> Number:
+        return self.mlp.expert_parameters
+
+    @property
     def parameters(self) -> Number:
         """For LayerNorm, GeLU, multi-head attention and an MLP of 4d: `4d + 8d(d+1)/tp + d(4d+1)/tp` (Table III)."""
         return self.norms * self.norm.parameters + self.attention.parameters + self.mlp.parameters
 
     @property
-    def matrices(self) -> Number:
-        """Entries of its weight matrices, without biases and norms."""
-        return self.attention.matrices + self.mlp.matrices
+    def weights(self) -> tuple[Matrix, ...]:
+        return (*self.attention.weights, *self.mlp.weights)
 
     def input_bytes(self, kept: Kept) -> Number:
         """Its input, which is the first norm's: all that full recomputation keeps."""
@@ -206,7 +220,13 @@ class TransformerLayer(Layer):
     def mlp_bytes(self, kept: Kept) -> Number:
         """What its MLP's half keeps; with a parallel residual the second norm's input is the first's."""
         second_input = 0 if self.sizes.model.parallel_residual else self.input_bytes(kept)
-        return self.norm.kept_bytes(kept) + second_input + self.mlp.kept_bytes(kept)
+        return self.norm_bytes(kept, self.mlp.input_kind) + second_input + self.mlp.kept_bytes(kept)
+
+    def norm_bytes(self, kept: Kept, read_by: LinearKind | None) -> Number:
+        """What a norm keeps whose output linears alone read."""
+        element = kept.element
+        own = 0 if read_by is None else self.sizes.linears.input_bytes(read_by, element) - element
+        return self.norm.kept_bytes(kept) + own * self.sizes.local_tokens * self.sizes.hidden
 
     def kept_bytes(self, kept: Kept) -> Number:
         """Both halves with the core of attention, without its input.
@@ -214,8 +234,9 @@ class TransformerLayer(Layer):
         With GeLU, LayerNorm, dropout and a softmax of its own, this and the input are eq. 1–4 of arXiv 2205.05198,
         sbh(34 + 5as/h), except for the norms' statistics, which it leaves out.
         """
-        attention = self.norm.kept_bytes(kept) + self.attention.kept_bytes(kept)
-        return attention + self.attention.core_bytes(kept) + self.mlp_bytes(kept)
+        attention = self.norm_bytes(kept, "attention") + self.attention.kept_bytes(kept)
+        low_ranks = kept.element * self.sizes.tokens * self.sizes.linears.adapter_width(self.weights)
+        return attention + self.attention.core_bytes(kept) + self.mlp_bytes(kept) + low_ranks
 
     def weight_gradient_bytes(self, kept: Kept) -> Number:
         """What a backward pass without weight gradients leaves for those (zero-bubble)."""

@@ -78,7 +78,7 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
         ("most_gflop = 1.0", "most_gflop = inf", "most_gflop is inf, expected a number above 0"),
         ("most_gflop = 1.0", 'most_gflop = "1"', "most_gflop is '1', expected a number above 0"),
         ("[ranges]", "[ranks]", "ranks is unknown; known are"),
-        ("[ranges]", "[ranges.inner]", "ranges.inner is unknown; known are attention_heads, head_size"),
+        ("[ranges]", "[ranges.inner]", "ranges.inner is unknown; known are attention_heads, context_"),
         (
             "head_size = [8, 16]",
             "",
