@@ -14,7 +14,8 @@ from typing import Any, NamedTuple
 
 from kernelcast.collector.ingest.collectives import collective, gloo_collective, gloo_message
 from kernelcast.collector.ingest.points import NO_OPERATOR, Point, Unclear
-from kernelcast.collector.ingest.recognise import RECOGNISED, Surroundings, recognised
+from kernelcast.collector.ingest.recognise import Surroundings, may_be_operator, recognised
+from kernelcast.collector.ingest.sequences import sequences_of
 from kernelcast.collector.traces.arguments import Arguments, arguments_of, whole
 from kernelcast.collector.traces.call_tree import NODE_PREFIX, CallTree
 from kernelcast.collector.traces.kineto import (
@@ -192,15 +193,18 @@ class _Operators:
 
     def __init__(self, tree: CallTree) -> None:
         self._tree = tree
-        self._around = Surroundings.of(tree)
-        self._found: dict[int, Point | Unclear] = {}
+        sequences = sequences_of(tree)
+        self._found: dict[int, Point | Unclear] = dict(sequences.values())
+        self._around = Surroundings.of(tree, self._found.values())
         # The outermost recognised call around every forward call.
         self._outermost: list[int | None] = []
         for index, (event, parent) in enumerate(zip(tree.calls, tree.parents, strict=True)):
             outermost = None if parent is None else self._outermost[parent]
             if event.name.startswith(NODE_PREFIX) or tree.backward_nodes[index] is not None:
                 outermost = None
-            elif outermost is None and event.name in RECOGNISED:
+            elif index in sequences:
+                outermost = sequences[index][0]
+            elif outermost is None and may_be_operator(event.name):
                 outermost = index
             self._outermost.append(outermost)
 

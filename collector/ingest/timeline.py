@@ -10,7 +10,7 @@ from typing import Any
 from kernelcast.collector.ingest.collectives import group_ranks
 from kernelcast.collector.ingest.exposure import Span, expose
 from kernelcast.collector.ingest.extract import Extracted, Kind, Piece, Placed
-from kernelcast.collector.ingest.points import DTYPES, Point, Unclear
+from kernelcast.collector.ingest.points import DTYPES, Point
 from kernelcast.collector.ingest.products import product_shape
 from kernelcast.collector.ingest.scopes import Steps, scopes_of, steps_of
 from kernelcast.collector.traces.arguments import Arguments, shapes, texts, whole
