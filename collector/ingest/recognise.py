@@ -157,7 +157,7 @@ def _softmax(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundi
 def _add(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
     """Two activations as wide as a norm are a residual's; a row added to the result of a product is its bias."""
     one, other = (*dims, (), ())[:2]
-    if one == other and len(one) in (2, 3) and one[-1] in around.widths:
+    if one == other and len(one) == 3 and one[-1] in around.widths:
         return _rows("residual_add", one)
     rows = prod(one[:-1])
     if len(other) == 1 and len(one) in (2, 3) and one[-1] == other[0] and (rows, one[-1]) in around.products:

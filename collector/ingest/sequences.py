@@ -1,4 +1,4 @@
-"""Operators that a program writes as several calls one after another: norms, rotary embedding and gates without a kernel.
+"""Operators that a program writes as several calls: norms, rotary embedding and gates without a kernel of their own.
 
 Rows of data: the calls in their order, without what only changes layouts and types, which is part of the operator where
 it stands inside. A product between a gate's activation and its multiplication stays a product.
