@@ -89,8 +89,8 @@ class Parallelism:
       gradients beside weight gradients ("weight_gradients"), or those of all products too ("products").
     - `fp8_recipe`: products of `fp8_linears` in 8 bit, scaled per tensor ("tensorwise") or per block of 128
       ("blockwise"); routers, logits and what lies between queries and attention output stay in 16 bit.
-    - `fp8_dispatch`: of an exchange with the experts, what is sent to them has 8 bits, what comes back 16, in either pass
-      (DeepSeek-V3, arXiv 2412.19437, section 3.3.3); with `fp8_recipe`, as they then read 8 bits anyway.
+    - `fp8_dispatch`: of an exchange with the experts, what is sent to them has 8 bits, what comes back 16, in either
+      pass (DeepSeek-V3, arXiv 2412.19437, section 3.3.3); with `fp8_recipe`, as they then read 8 bits anyway.
     - `expert_overlap`: that exchange runs beside what a layer computes for another micro-batch (its section 3.2.1;
       Megatron-LM's --overlap-moe-expert-parallel-comm).
     - `lora_rank`: weights are frozen, and `lora_linears` have adapters of this rank beside them (arXiv 2106.09685).

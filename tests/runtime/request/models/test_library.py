@@ -239,7 +239,7 @@ def test_unknown_names_have_nearest_ones(name: str, near: str) -> None:
     with pytest.raises(UsageError) as caught:
         load_model(name)
     assert str(caught.value).startswith(f"model '{name}' is unknown, nearest are {near}")
-    assert len(str(caught.value)) < 160
+    assert len(str(caught.value)) < 240
 
 
 def test_our_own_files(tmp_path: Path) -> None:
