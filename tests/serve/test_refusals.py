@@ -58,7 +58,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("/walltime", {**ASKED, "steps": 0}, "request: steps is 0, expected a whole number from 1 to"),
     ("/walltime", {**ASKED, "steps": 1, "tokens": 1}, "request: steps and tokens are both given"),
     ("/walltime", {**ASKED, "steps": 1, "tp": 5}, "request: tp is 5, expected a divisor"),
-    ("/walltime", {**ASKED, "steps": 1, "model": "models/x.toml"}, "request: model 'models/x.toml' is unknown, "),
+    ("/walltime", {**ASKED, "steps": 1, "model": "models/x.toml"}, "request: model is 'models/x.toml', expected"),
     ("/walltime", {**ASKED, "steps": 1, "bundle": "x"}, "field 'bundle' is unknown"),
     ("/walltime", {**ASKED, "steps": 1, "hardware": "gh200"}, "field 'hardware' is unknown"),
     ("/walltime", {**ASKED, "steps": 1, "models": "/etc"}, "field 'models' is unknown"),
