@@ -126,11 +126,14 @@ class Parallelism:
     expert_imbalance: float = LAYOUT["expert_imbalance"].default
 
     def __post_init__(self) -> None:
+        # A search makes hundreds of thousands of layouts, most fields of which have their defaults.
         for field in _CHECKED:
-            field.check(getattr(self, field.name))
-        # In one order, and hashable.
-        modules = LAYOUT["recompute_modules"].kind.read(self.recompute_modules)
-        object.__setattr__(self, "recompute_modules", modules)
+            if (value := getattr(self, field.name)) is not field.default:
+                field.check(value)
+        modules = LAYOUT["recompute_modules"]
+        if self.recompute_modules is not modules.default:
+            # In one order, and hashable.
+            object.__setattr__(self, "recompute_modules", modules.kind.read(self.recompute_modules))
         self._check_virtual_stages()
         self._check_layer_counts()
         if self.shard_group and self.replicas % self.shard_group and self.replicas > 1:
