@@ -8,12 +8,14 @@ from typing import Any
 from kernelcast.runtime import ModelConfig, UsageError
 from kernelcast.runtime.errors import shown
 from kernelcast.runtime.estimate.estimate import Components
-from kernelcast.runtime.request.fields import DEGREES, LAYOUT, Field, renamed, unknown_field
+from kernelcast.runtime.request.fields import LAYOUT, Field, renamed, unknown_field
 from kernelcast.runtime.request.kinds import Kind, number
 from kernelcast.runtime.request.kinds import text as text_kind
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.step.partition import layers_of_chunks
 
+_NEEDED = ("pp", "tp", "dp", "micro_batch", "micro_batches")
+"""What a run cannot leave to defaults."""
 DEFAULT_FIELDS = ("model", "sequence_length", *LAYOUT, "gpus_per_node", "bucket_entries")
 """Fields of `[defaults]`: those that several runs can share."""
 RUN_FIELDS = (
@@ -110,7 +112,7 @@ def request_of(table: Mapping[str, Any], model: ModelConfig) -> dict[str, Any]:
     Raises:
         UsageError: a field is missing or wrong, or `model` cannot be cut so.
     """
-    for name in (*DEGREES, "micro_batch", "micro_batches"):
+    for name in _NEEDED:
         _require(table, name, LAYOUT[name].kind.expected)
     asked = read_request(table)
     asked["parallelism"].check(model)

@@ -107,7 +107,7 @@ def read_layout_text(text: str, where: str) -> LayoutFile:
 def _completed(facts: Facts, asked: Mapping[str, Any]) -> Facts:
     """The degree dp from the devices, ZeRO's group from its copies, and one of global batch and micro-batches."""
     facts = dict(facts)
-    others = prod(facts[name] for name in DEGREES if name != "dp")
+    others = prod(facts.get(name, 1) for name in DEGREES if name != "dp")
     devices = facts.pop("devices", None)
     is_free = "dp" not in asked
     if is_free and ("dp" not in facts or "devices" in asked):

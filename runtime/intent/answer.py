@@ -17,7 +17,7 @@ from kernelcast.runtime.intent.largest import Largest, largest_global_batch, lar
 from kernelcast.runtime.intent.network import RateSensitivity, rate_sensitivity
 from kernelcast.runtime.intent.open_request import OpenRequest, read_open_request
 from kernelcast.runtime.intent.wish import Wish
-from kernelcast.runtime.request.fields import DEGREES, REPLICATING
+from kernelcast.runtime.request.fields import DEGREES, SAMPLES
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.reading import read_request
 
@@ -74,9 +74,7 @@ def answer(
         # What is looked for is not known yet; any number that goes with the given ones will do.
         request = read_open_request(
             {
-                "global_batch": prod(
-                    values.get(name, 1) for name in (*REPLICATING, "micro_batch", "micro_batches")
-                ),
+                "global_batch": prod(values.get(name, 1) for name in SAMPLES),
                 "gpus": wish.gpus or prod(values.get(name, 1) for name in DEGREES),
                 **values,
             },

@@ -9,7 +9,7 @@ from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.estimator import Estimator
-from kernelcast.runtime.request.fields import DEGREES, MEMORY, REPLICATING, STACK
+from kernelcast.runtime.request.fields import DEGREES, MEMORY, SAMPLES, STACK
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.search.question import Question
@@ -87,13 +87,13 @@ def check_open_request(values: Mapping[str, Any]) -> None:
         raise UsageError(
             "layer_counts is given with a search, expected not: it spreads the layers (layer_split)"
         )
-    sizes = (*REPLICATING, "micro_batch", "micro_batches")
-    for whole, parts in (("gpus", DEGREES), ("global_batch", sizes)):
+    for whole, parts in (("gpus", DEGREES), ("global_batch", SAMPLES)):
         given = [name for name in parts if name in values]
         if whole not in values or not given:
             continue
         product = prod(values[name] for name in given)
-        must_equal = len(given) == len(parts)
+        # Degrees beyond pp, tp and dp are 1 where they are not given.
+        must_equal = set(given) >= set(parts) & {"pp", "tp", *SAMPLES}
         if (values[whole] != product) if must_equal else (values[whole] % product):
             terms = " · ".join(given)
             numbers = " · ".join(str(values[name]) for name in given)

@@ -222,6 +222,8 @@ DEGREES = tuple(row.name for row in LAYOUT.values() if row.degree)
 """Their product is the number of devices."""
 REPLICATING = tuple(row.name for row in LAYOUT.values() if row.replicates)
 """Their product is the number of devices that hold the same parameters."""
+SAMPLES = ("dp", "micro_batch", "micro_batches")
+"""Their product is the global batch."""
 STACK = tuple(row.name for row in LAYOUT.values() if row.of_stack)
 """What all layouts of a search have in common."""
 SHARED: Mapping[str, Field] = MappingProxyType({

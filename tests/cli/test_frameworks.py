@@ -104,7 +104,7 @@ def test_options_win_and_the_rest_is_named(asked: Callable[..., Result]) -> None
         (["--layout", "-", "--gpus", "3"], "standard input: 3 devices, expected a multiple of pp · tp (2)"),
         (
             ["--layout", "-", "--gpus", "8", "--dp", "2"],
-            "standard input: 8 devices, expected pp · tp · dp (4)",
+            "standard input: 8 devices, expected pp · tp · dp · cp (4)",
         ),
         (["--layout", "missing"], "layout file missing: no such file"),
         (["--gpus", "8"], "global_batch is not given, expected it with a search for a layout"),

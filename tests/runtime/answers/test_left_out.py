@@ -50,6 +50,7 @@ def called(found: Decomposition) -> dict[tuple[str, Direction, tuple[int, ...]],
 def test_which_are_optional() -> None:
     assert {
         "bias_add", "qkv_split", "embedding_mask", "dropout", "gradient_clip", "gradient_zero",
+        "router", "permute", "attention_block",
     } == OPTIONAL  # fmt: skip
 
 

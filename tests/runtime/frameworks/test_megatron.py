@@ -120,7 +120,10 @@ def test_flags(flags: str, expected: dict[str, Any] | None) -> None:
             "--tensor-model-parallel-size $TP",
             "--tensor-model-parallel-size is '$TP', expected a whole number",
         ),
-        ("WORLD_SIZE=8\n--tensor-model-parallel-size 3", "8 devices, expected a multiple of pp · tp (3)"),
+        (
+            "WORLD_SIZE=8\n--tensor-model-parallel-size 3",
+            "8 devices, expected a multiple of pp · tp · cp (3)",
+        ),
         (
             "--tensor-model-parallel-size --bf16",
             "--tensor-model-parallel-size is True, expected a whole number",

@@ -16,7 +16,19 @@ from kernelcast.runtime.request.models import load_model
 SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 MODEL = load_model("llama-2-7b")
-NUMBERS = ("pp", "tp", "dp", "micro_batch", "micro_batches", "virtual_stages", "sequence_parallel", "zero")
+NUMBERS = (
+    "pp",
+    "tp",
+    "dp",
+    "cp",
+    "ep",
+    "expert_tp",
+    "micro_batch",
+    "micro_batches",
+    "virtual_stages",
+    "sequence_parallel",
+    "zero",
+)
 
 
 @st.composite
@@ -49,7 +61,11 @@ common = st.fixed_dictionaries(
     {},
     optional={
         # One shard per replica, or all in one: a group that divides any number of replicas.
-        name: st.sampled_from((0, 1) if name == "shard_group" else LAYOUT[name].kind.values or (0.0, 0.1))
+        name: st.sampled_from(
+            (0, 1)
+            if name == "shard_group"
+            else LAYOUT[name].kind.values or (LAYOUT[name].default, LAYOUT[name].default + 0.1)
+        )
         for name in MEMORY_DEPENDS_ON
     },
 )

@@ -73,7 +73,11 @@ def layouts(draw: st.DrawFn, model: ModelConfig) -> Parallelism:
         sequence_parallel=draw(st.booleans()),
         **{
             name: draw(
-                st.sampled_from((0, 1) if name == "shard_group" else LAYOUT[name].kind.values or (0.0, 0.1))
+                st.sampled_from(
+                    (0, 1)
+                    if name == "shard_group"
+                    else LAYOUT[name].kind.values or (LAYOUT[name].default, LAYOUT[name].default + 0.1)
+                )
             )
             for name in MEMORY_DEPENDS_ON
         },

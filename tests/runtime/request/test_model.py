@@ -64,7 +64,7 @@ def test_toml_with_a_model_table_beside_others(tmp_path: Path) -> None:
         ({"kv_heads": 3}, "attention_heads is 4, expected a multiple of kv_heads (3)"),
         ({"norm": "batch"}, "norm is 'batch', expected layer_norm or rms_norm"),
         ({"norm": ["layer_norm"]}, "norm is ['layer_norm'], expected layer_norm or rms_norm"),
-        ({"activation": 1}, "activation is 1, expected gelu or swiglu"),
+        ({"activation": 1}, "activation is 1, expected gelu, swiglu or geglu"),
         ({"attention": ""}, "attention is '', expected flash, fused_softmax or unfused"),
         ({"rotary": 1}, "rotary is 1, expected true or false"),
         ({"tied_embeddings": 0}, "tied_embeddings is 0, expected true or false"),
@@ -74,10 +74,12 @@ def test_toml_with_a_model_table_beside_others(tmp_path: Path) -> None:
         ({"head_size": "a"}, "head_size is 'a', expected a whole number"),
         ({"learned_positions": -1}, "learned_positions is -1, expected a whole number from 0 to"),
         ({"learned_positions": 31}, "sequence_length is 32, expected at most learned_positions (31): it has"),
-        ({"sliding_window": 16}, "sequence_length is 32, expected at most sliding_window (16): attention"),
+        ({"query_rank": 8}, "query_rank is 8, expected 0 where kv_rank is 0"),
+        ({"experts_per_token": 2}, "experts_per_token is 2, expected 0 where experts is 0"),
+        ({"experts": 2, "experts_per_token": 3}, "experts_per_token is 3, expected from 1 to experts (2)"),
         (
             {"num_local_experts": 8},
-            "field 'num_local_experts' is unknown: mixtures of experts are not modelled",
+            "field 'num_local_experts' is unknown",
         ),
         ({"parallel_residual": "no"}, "parallel_residual is 'no', expected true or false"),
         ({"forward_syncs": -1}, "forward_syncs is -1, expected a whole number from 0 to 100"),
@@ -158,13 +160,11 @@ def test_heads_of_their_own_size_need_not_divide_the_hidden_size() -> None:
     assert (model.head_size, model.hidden_size) == (24, 64)
 
 
-def test_another_sequence_length_within_positions_and_window() -> None:
-    model = ModelConfig(name="x", learned_positions=40, sliding_window=36, **SIZES)
+def test_another_sequence_length_within_positions() -> None:
+    model = ModelConfig(name="x", learned_positions=40, **SIZES)
     assert model.with_sequence_length(36) == ModelConfig(
-        name="x", learned_positions=40, sliding_window=36, **SIZES | {"sequence_length": 36}
+        name="x", learned_positions=40, **SIZES | {"sequence_length": 36}
     )
-    with pytest.raises(UsageError, match=r"sequence_length is 37, expected at most sliding_window \(36\)"):
-        model.with_sequence_length(37)
     with pytest.raises(UsageError, match=r"sequence_length is 41, expected at most learned_positions \(40\)"):
         model.with_sequence_length(41)
     with pytest.raises(UsageError, match=r"sequence_length is 1\.5, expected a whole number"):

@@ -32,11 +32,8 @@ def test_a_slip_is_understood(slip: str, meant: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "--context-parallel",
-        "--expert-parallel",
+        "--pipeline-model",
         "--model-parallel",
-        "--cp",
-        "--ep",
         "--mp",
         "--sp",
         "--tpp",

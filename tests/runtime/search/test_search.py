@@ -48,7 +48,9 @@ spaces = st.builds(
             "exposed_share": st.sampled_from([0, 0.5, 1.0]),
             **{
                 name: st.sampled_from(
-                    (0, 2) if name == "shard_group" else LAYOUT[name].kind.values or (0.0, 0.1)
+                    (0, 2)
+                    if name == "shard_group"
+                    else LAYOUT[name].kind.values or (LAYOUT[name].default, LAYOUT[name].default + 0.1)
                 )
                 for name in (*MEMORY_DEPENDS_ON, "gradient_collective", "tensor_overlap")
             },
@@ -233,7 +235,7 @@ def test_no_valid_layout(estimator: Estimator) -> None:
     )
     assert search(estimator, Question(space=limited)).why_nothing() == (
         "model tiny has no valid layout on 4 device(s) with pp 3, tp (1, 2) "
-        "(pp · tp · dp is 4, dp · micro_batch · micro_batches 8)"
+        "(pp · tp · dp · cp is 4, dp · micro_batch · micro_batches 8)"
     )
 
 

@@ -41,7 +41,9 @@ def layer_parameters(model: ModelConfig, tp: int) -> int:
 
 
 def stage_parameters(model: ModelConfig, tp: Any, *, layers: Any, first: Any, last: Any) -> Any:
-    return parameters.stage_parameters(Sizes(model=model, tp=tp), layers=(layers,), first=first, last=last).total
+    return parameters.stage_parameters(
+        Sizes(model=model, tp=tp), layers=(layers,), first=first, last=last
+    ).total
 
 
 @pytest.mark.parametrize(
@@ -68,7 +70,10 @@ def test_another_padding() -> None:
     sizes = Sizes.of(GPT_20B, layout, Cluster(gpus_per_node=4))
     assert sizes.vocabulary == 12565
     assert Sizes.of_columns(
-        GPT_20B, {"tp": 4, "micro_batch": 1, "sequence_parallel": 0}, vocabulary_multiple=1
+        GPT_20B,
+        {"tp": 4, "cp": 1, "ep": 1, "expert_tp": 1, "micro_batch": 1, "sequence_parallel": 0},
+        vocabulary_multiple=1,
+        imbalance=1.0,
     ) == replace(sizes, group=Group())
 
 

@@ -87,8 +87,7 @@ def test_another_sequence_length() -> None:
         load_model("llama-2-7b", sequence_length=0)
     with pytest.raises(UsageError, match=r"expected at most learned_positions \(2048\): it has no more"):
         load_model("gpt3-175b", sequence_length=4096)
-    with pytest.raises(UsageError, match=r"expected at most sliding_window \(4096\): attention through a"):
-        load_model("mistral-7b", sequence_length=4097)
+    assert load_model("mistral-7b", sequence_length=32768).sliding_window == 4096
 
 
 @pytest.mark.parametrize("name", ["llama-4", "", "LLAMA-2-7B", "config", "gpt\n", "x" * 5000, "a\0b"])
@@ -141,7 +140,7 @@ def test_a_folder_is_its_config(tmp_path: Path) -> None:
         ("a.json", b"null", "holds a NoneType, expected an object of fields"),
         ("a.json", b'{"a\\nb": 1}', r"field 'a\nb' is unknown, known are name, "),
         ("a.json", b'{"model": {"model": 1}}', "field 'model' is unknown, known are name, "),
-        ("a.json", b'{"num_experts": 8}', "field 'num_experts' is unknown: mixtures of experts are not"),
+        ("a.json", b'{"num_experts": 8}', "field 'num_experts' is unknown, known are name, "),
         ("a.json", b'{"model_type": ' + b"[" * 5000 + b"]" * 5000 + b"}", "not valid JSON ("),
         ("a.json", b"[" * 100_000, "not valid JSON ("),
         ("a.json", b'{"hidden_size": ' + b"9" * 5000 + b"}", "not valid JSON ("),
@@ -156,7 +155,7 @@ def test_files_that_are_no_models(tmp_path: Path, name: str, content: bytes, mes
         load_model(path)
     assert str(caught.value).startswith(f"model file {path}: {message}")
     assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 600
+    assert len(str(caught.value)) < 900
 
 
 def test_numbers_that_python_does_not_print(tmp_path: Path) -> None:

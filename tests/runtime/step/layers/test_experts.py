@@ -1,0 +1,161 @@
+"""A mixture of experts by hand: what one of eight devices calls, holds and keeps, and how its experts are updated."""
+
+from dataclasses import replace
+
+import pytest
+
+from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.step.calls import Call
+from kernelcast.runtime.step.decomposition import decompose
+from kernelcast.runtime.step.layers.experts import Experts
+from kernelcast.runtime.step.layers.kinds import LayerKind
+from kernelcast.runtime.step.layers.modules import MODULES
+from kernelcast.runtime.step.layers.sizes import Kept, Sizes
+from kernelcast.runtime.step.parameters import active_parameters, total_parameters
+
+MIXTURE = ModelConfig(
+    name="mixture",
+    hidden_size=32,
+    sequence_length=16,
+    attention_heads=4,
+    layers=4,
+    vocabulary_size=256,
+    mlp_size=40,
+    norm="rms_norm",
+    activation="swiglu",
+    experts=8,
+    experts_per_token=2,
+    expert_size=20,
+    shared_expert_size=24,
+    dense_layers=1,
+)
+# Two stages of eight devices, tensor-parallel pairs; experts on four devices each, so that two hold the same.
+LAYOUT = Parallelism(
+    pp=2,
+    tp=2,
+    dp=4,
+    ep=4,
+    micro_batch=3,
+    micro_batches=2,
+    sequence_parallel=True,
+    zero=0,
+    layer_counts=(2, 2),
+)
+
+
+def sizes(**changes: object) -> Sizes:
+    layout = replace(LAYOUT, **changes)
+    return Sizes.of(MIXTURE, layout, Cluster(gpus_per_node=8)).of_kind(LayerKind(has_experts=True))
+
+
+def listed(calls: tuple[Call, ...]) -> list[tuple[str, tuple[int, ...], int]]:
+    return [
+        (f"{one.operator}/{one.role}" if one.role else one.operator, one.shape, one.count)
+        for one in calls
+        if one.count
+    ]
+
+
+def test_calls() -> None:
+    # 24 of 48 tokens on each of a pair; 24 · 2 rows come in for the device's 2 experts, 24 each.
+    assert listed(Experts(sizes()).calls) == [
+        ("gemm/router", (24, 32, 8), 1),
+        ("router", (24, 8), 1),
+        ("permute", (24, 2, 32), 1),
+        ("permute", (48, 1, 32), 1),
+        ("grouped_gemm/experts_gate_up", (2, 24, 32, 40), 1),
+        ("swiglu", (1, 48, 20), 1),
+        ("grouped_gemm/experts_down", (2, 24, 20, 32), 1),
+        ("permute", (48, 1, 32), 1),
+        ("permute", (24, 2, 32), 1),
+        ("gemm/shared_gate_up", (48, 32, 24), 1),
+        ("swiglu", (3, 16, 12), 1),
+        ("gemm/shared_down", (48, 12, 32), 1),
+        ("residual_add", (3, 8, 32), 1),
+    ]
+
+
+def test_rows_are_sent_and_come_back() -> None:
+    assert listed(Experts(sizes()).forward_collectives) == [("all_to_all/expert", (24 * 2 * 32, 1, 4), 2)]
+    assert listed(Experts(sizes(ep=1)).forward_collectives) == []
+    cut = listed(Experts(sizes(ep=2, expert_tp=2)).forward_collectives)
+    assert cut == [
+        ("all_to_all/expert", (1536, 1, 2), 2),
+        ("all_gather/expert_tensor", (1536, 1, 2), 1),
+        ("reduce_scatter/expert_tensor", (3072, 1, 2), 1),
+    ]
+
+
+def test_the_fullest_device_decides() -> None:
+    found = {name: shape for name, shape, _ in listed(Experts(sizes(expert_imbalance=1.5)).calls)}
+    assert found["grouped_gemm/experts_gate_up"] == (2, 36, 32, 40)
+    assert found["gemm/router"] == (24, 32, 8)
+
+
+def test_parameters() -> None:
+    layer = Experts(sizes())
+    assert layer.expert_parameters == 2 * 3 * 32 * 20
+    assert layer.dense_parameters == 8 * 32 + 3 * 32 * 12
+    attention, mlp, norms = 4 * 32 * 32, 3 * 32 * 40, 2 * 32
+    experts = 8 * 3 * 32 * 20 + 8 * 32 + 3 * 32 * 24
+    ends = 2 * 256 * 32 + 32
+    assert total_parameters(MIXTURE) == 4 * (attention + norms) + mlp + 3 * experts + ends
+    assert total_parameters(MIXTURE) - active_parameters(MIXTURE) == 3 * 6 * 3 * 32 * 20
+
+
+def test_kept_bytes() -> None:
+    # Scores and probabilities in fp32; rows before and within the experts; the shared ones' gate, up and product.
+    fused = Kept(element=2, modules=MODULES["megatron"])
+    assert Experts(sizes()).kept_bytes(fused) == 2 * 4 * 24 * 8 + 2 * (48 * (32 + 3 * 20) + 48 * 3 * 12)
+
+
+def test_experts_are_combined_across_the_devices_that_hold_them() -> None:
+    parts = decompose(
+        model=MIXTURE, parallelism=LAYOUT, cluster=Cluster(gpus_per_node=8), bucket_entries=10**9
+    )
+    first, second = parts.stages
+    assert (first.counts, second.counts) == ((1, 1), (2, 0))
+    experts = 2 * 3 * 32 * 20
+    assert [(one.role, one.shape) for one in parts.update(second).gradients] == [
+        ("data", (parts.parameters(second) - 2 * experts, 1, 4)),
+        ("expert_data", (2 * experts, 1, 2)),
+    ]
+    sharded = decompose(
+        model=MIXTURE,
+        parallelism=replace(LAYOUT, zero=2),
+        cluster=Cluster(gpus_per_node=8),
+        bucket_entries=10**9,
+    )
+    adam = next(one for one in sharded.update(second).optimizer if one.operator == "adam")
+    assert adam.shape[0] == -(-(parts.parameters(second) - 2 * experts) // 4) + experts
+
+
+def test_layers_without_experts_have_an_mlp() -> None:
+    parts = decompose(
+        model=MIXTURE, parallelism=LAYOUT, cluster=Cluster(gpus_per_node=8), bucket_entries=10**9
+    )
+    with_experts, dense = parts.layers
+    assert any(one.role == "mlp_gate_up" for one in dense.forward)
+    assert not any(one.operator == "grouped_gemm" for one in dense.forward)
+    assert any(one.operator == "grouped_gemm" for one in with_experts.forward)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"ep": 3}, "ep is 3, expected a divisor of tp · dp · cp (8)"),
+        ({"ep": 4, "expert_tp": 4}, "ep · expert_tp is 4 · 4 = 16, expected a divisor of tp · dp · cp (8)"),
+        ({"dp": 8, "ep": 16}, "ep is 16, expected a divisor of experts (8) of model mixture"),
+        ({"sequence_parallel": False}, "sequence_parallel is false, expected true with tp 2"),
+    ],
+)
+def test_what_is_refused(change: dict[str, int], message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        replace(LAYOUT, **change).check(MIXTURE)  # type: ignore[arg-type]
+    assert message in str(caught.value)
+
+
+def test_a_model_without_experts_has_none_to_spread() -> None:
+    dense = replace(MIXTURE, experts=0, experts_per_token=0, shared_expert_size=0, dense_layers=0)
+    with pytest.raises(UsageError, match=r"^ep is 4, expected 1: model mixture has no experts"):
+        LAYOUT.check(dense)
