@@ -41,7 +41,7 @@ from kernelcast.runtime.estimate.pieces import (
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.overlap import Overlap
-from kernelcast.runtime.request.fields import DEGREES
+from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.balance import AS_SPLIT
@@ -258,7 +258,7 @@ class Engine:
         if not (combines or gathers):
             return None
         distinct, whose = layouts.distinct(
-            *DEGREES, "ep", "expert_tp", "virtual_stages", "first_layers", "last_layers"
+            *DEGREES, *EXPERT_DEGREES, "virtual_stages", "first_layers", "last_layers"
         )
         counts = np.zeros((len(distinct), structure.pp))
         for row in np.unique(whose[rows]).tolist():

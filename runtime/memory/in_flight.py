@@ -81,9 +81,7 @@ def _load(
         runs = _Passes(pp, virtual_stages, micro_batches, ahead)
         of_first = tuple(int(chunk == 0) for chunk in range(virtual_stages))
         live = tuple(runs.most_alive(kind) for kind in by_kind)
-        # Stages between the ends hold none of them.
-        live_first = runs.most_alive(of_first) if stage == 0 else 0
-        live_last = runs.most_alive(of_first[::-1]) if stage == pp - 1 else 0
+        live_first, live_last = runs.most_alive(of_first), runs.most_alive(of_first[::-1])
     else:
         live_first = live_last = micro_batches if schedule == "gpipe" else min(pp - stage, micro_batches)
         live = tuple(live_first * layers for layers in held)

@@ -7,6 +7,7 @@ from typing import Any, Self
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import (
     DEGREES,
+    EXPERT_DEGREES,
     LAYOUT,
     MAX_DEGREE,
     REPLICATING,
@@ -209,7 +210,7 @@ class Parallelism:
             f"{name} {getattr(self, name)}" for name in DEGREES if name in always or getattr(self, name) > 1
         )
         experts = "".join(
-            f", {name} {getattr(self, name)}" for name in ("ep", "expert_tp") if getattr(self, name) > 1
+            f", {name} {getattr(self, name)}" for name in EXPERT_DEGREES if getattr(self, name) > 1
         )
         return degrees + experts
 
@@ -269,7 +270,7 @@ class Parallelism:
                 f"sequence_parallel is false, expected true with tp {self.tp}: each device routes its own tokens "
                 f"to the experts of model {model.name}"
             )
-        for name in ("ep", "expert_tp"):
+        for name in EXPERT_DEGREES:
             if getattr(self, name) > 1 and not model.experts:
                 raise UsageError(
                     f"{name} is {getattr(self, name)}, expected 1: model {model.name} has no experts"

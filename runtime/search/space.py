@@ -16,6 +16,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
 from kernelcast.runtime.request.fields import (
     DEGREES,
+    EXPERT_DEGREES,
     LAYOUT,
     MAX_DEGREE,
     OPTIONS,
@@ -42,7 +43,7 @@ _DP = DEGREES.index("dp")
 
 Unit = tuple[int, ...]
 """Layouts that share their degrees, ep, expert_tp, micro_batch and micro_batches, in this order."""
-_OF_UNIT = (*DEGREES, "ep", "expert_tp", "micro_batch", "micro_batches")
+_OF_UNIT = (*DEGREES, *EXPERT_DEGREES, "micro_batch", "micro_batches")
 _LEAST_PART = 4096
 """Tokens of a sequence's part below which context parallelism is not looked at unless it is asked for."""
 
@@ -62,9 +63,9 @@ class Refusals:
     by_field: dict[str, Refusal] = field(default_factory=dict)
 
     def add(self, error: UsageError) -> None:
-        """Count a refusal; its message begins with the field."""
+        """Count a refusal; its message begins with the field, perhaps a product with others (`2 · cp is 8, …`)."""
         message = str(error)
-        name = message.split(" ", 1)[0]
+        name = next(filter(str.isidentifier, message.split()), "")
         self._add(name, Refusal(1, message))
 
     def merge(self, other: "Refusals") -> None:
@@ -292,7 +293,7 @@ class _Parts:
         self, unit: dict[str, Any], schedule: Schedule, virtual_stages: int, sequence_parallel: bool
     ) -> bool:
         # All that validity depends on; units differ in their micro-batches most of all.
-        degrees = (unit[name] for name in (*DEGREES, "ep", "expert_tp"))
+        degrees = (unit[name] for name in (*DEGREES, *EXPERT_DEGREES))
         passes = unit["micro_batches"] * unit["pp"] * virtual_stages
         key = (
             *degrees,
