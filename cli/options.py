@@ -15,7 +15,7 @@ from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, Field, option_name
 from kernelcast.runtime.request.kinds import FLAG, Kind
-from kernelcast.runtime.request.models import BUILT_IN
+from kernelcast.runtime.request.models import FoundModel, built_in_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -166,8 +166,20 @@ model_option = click.option(
     "model_name",
     required=True,
     metavar="NAME|FILE",
-    help=f"Model: a name ({', '.join(BUILT_IN)}), a .toml or .json file, or a Hugging Face config.json.",
+    shell_complete=lambda context, option, begun: [
+        name for name in built_in_names() if name.startswith(begun.lower())
+    ],
+    help="Model: a built-in name such as llama-3.1-8b or meta-llama/Llama-3.1-8B (docs/models.md lists them), a .toml "
+    "or .json file, or a Hugging Face config.json.",
 )
+
+
+def print_notes(found: FoundModel) -> None:
+    """What there is to say about how a model's file was read."""
+    for note in found.all_notes:
+        click.echo(f"warning: {note}", err=True)
+
+
 no_calibration_option = click.option(
     "--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps."
 )

@@ -26,9 +26,10 @@ from kernelcast.cli.options import (
     memory_options,
     model_option,
     no_calibration_option,
+    print_notes,
     take_memory,
 )
-from kernelcast.runtime import Estimator, UsageError, load_model
+from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
 from kernelcast.runtime.estimate.stated_software import other_software, software_warning
@@ -37,6 +38,7 @@ from kernelcast.runtime.intent.comparison import compare
 from kernelcast.runtime.intent.open_request import read_open_request
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import REQUEST
+from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.stack import find_stack
 
 
@@ -100,7 +102,9 @@ def predict(
     if layout is not None:
         file = open_layout(layout)
         sequence_length = sequence_length or file.sequence_length()
-    model = load_model(model_name, sequence_length=sequence_length)
+    found_model = find_model(model_name, sequence_length=sequence_length)
+    model = found_model.model
+    print_notes(found_model)
     if layout is not None:
         if wish.days is not None or wish.largest is not None:
             raise UsageError(
@@ -142,7 +146,7 @@ def predict(
     if framework is not None:
         print_layout(framework, estimate)
     elif as_json:
-        values = found.to_dict()
+        values = found_model.with_notes(found.to_dict())
         if software is not None:
             values["other_software"] = list(others)
         if explained is not None:

@@ -16,6 +16,7 @@ from kernelcast.cli.options import (
     memory_options,
     model_option,
     no_calibration_option,
+    print_notes,
     take_memory,
 )
 from kernelcast.cli.sizes import in_days, in_gib
@@ -35,7 +36,7 @@ from kernelcast.runtime.request.fields import (
     option_name,
 )
 from kernelcast.runtime.request.kinds import with_unit
-from kernelcast.runtime.request.models import load_model
+from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.search import Answer, Question, SearchResult, search
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, read_question
 from kernelcast.runtime.search.result import SEARCH_FORMAT
@@ -115,9 +116,10 @@ def search_(
     fabric = find_fabric(given.pop("fabric")) if "fabric" in given else None
     software = find_stack(given.pop("stack")) if "stack" in given else None
     given = given if software is None else software.fill(given)
-    model = load_model(model_name, sequence_length=sequence_length)
+    found = find_model(model_name, sequence_length=sequence_length).require_length()
+    print_notes(found)
     estimator = Estimator.load(path, calibrated=not no_calibration, stack=software)
-    question = read_question(given, model=model, bundle=estimator.bundle, fabric=fabric)
+    question = read_question(given, model=found.model, bundle=estimator.bundle, fabric=fabric)
     with ExitStack() as stack:
         report = _late_progress(stack)
         if scheduler is None:
@@ -125,7 +127,7 @@ def search_(
         else:
             result = _on_dask(scheduler, estimator, question, report)
     if as_json:
-        click.echo(json_text(result.to_dict(tokens=tokens), indent=2))
+        click.echo(json_text(found.with_notes(result.to_dict(tokens=tokens)), indent=2))
     if result.best is None:
         raise DataError(result.why_nothing())
     if framework is not None:

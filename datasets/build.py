@@ -2,6 +2,7 @@
 
     python datasets/build.py [NAME...]            # bundles of the named hardware, or of all, for runtime/shipped
     python datasets/build.py --check NAME...      # makes them in a temporary folder, and compares
+    python datasets/build.py --float8 NAME...     # makes only their operators in 8 bit anew
     python datasets/build.py --digests            # writes SHA256SUMS of the source tables
 
 Needs no network and no GPU; up to ten minutes for each bundle. The same tables, code and libraries give the same bytes.
@@ -135,12 +136,43 @@ def build(name: str, output: Path, *, fabrics: Path | None = None) -> Path:
             earlier, trained = read_bundle(trained), Path(folder) / "refined.kcast"
             with database_of(REFINED[name], Path(folder) / "few.db") as database:
                 train_bundle(database, trained, prior=earlier, jobs=0, on_progress=_progress(name))
-            return pack(_stated(read_bundle(trained), earlier, REFINED[name].data), output)
+            return with_float8(name, pack(_stated(read_bundle(trained), earlier, REFINED[name].data), output))
         found = read_bundle(trained)
         if name in MEASURED_FABRICS:
             pack_fabric(found, (fabrics or output.parent) / f"{MEASURED_FABRICS[name]}.kcast")
             pack_unfused(found, output.with_name(f"{name}-gpt-neox.kcast"))
-        return pack(found, output)
+        return with_float8(name, pack(found, output))
+
+
+def with_float8(name: str, path: Path) -> Path:
+    """Train the operators in 8 bit of some hardware, if it has any, and write them into its bundle at `path`."""
+    if name not in FLOAT8:
+        return path
+    tables, bundle = FLOAT8[name], read_bundle(path)
+    with tempfile.TemporaryDirectory(prefix="kernelcast-") as folder:
+        trained = Path(folder) / "float8.kcast"
+        with database_of(tables, Path(folder) / "float8.db") as database:
+            train_bundle(
+                database,
+                trained,
+                statistic=bundle.manifest.statistic,
+                jobs=0,
+                on_progress=_progress(f"{name} in 8 bit"),
+            )
+        added = read_bundle(trained)
+    manifest = bundle.manifest
+    kept = tuple(entry for entry in manifest.regressors if not OPERATORS[entry.operator].dtype)
+    own = tuple(replace(entry, data=tables.data) for entry in added.manifest.regressors)
+    digests = "".join(one.dataset_digest for one in (manifest, added.manifest))
+    manifest = replace(
+        manifest,
+        software=tuple(dict.fromkeys((*manifest.software, *added.manifest.software))),
+        dataset_digest=sha256(digests.encode()).hexdigest()[: len(manifest.dataset_digest)],
+        regressors=(*kept, *own),
+    )
+    files = {entry.file: bundle.files[entry.file] for entry in kept}
+    write_bundle(path, manifest, files | {entry.file: added.files[entry.file] for entry in own})
+    return path
 
 
 def _stated(refined: Bundle, earlier: Bundle, data: str | None) -> Bundle:
@@ -158,6 +190,21 @@ UNFUSED = frozenset({"rms_norm", "rope"})
 """Measured in GPT-NeoX as several kernels each: 3 to 10 times as long as the fused ones that frameworks run today (see
 `make datasets`, rows of Liger-Kernel). What moves as much memory answers instead."""
 
+
+def _float8(device: str, title: str) -> Tables:
+    return Tables(
+        paths=(f"{_A}/{device}/gemm/sglang/0.5.14/gemm_perf.parquet",),
+        dtype="float8_e4m3fn",
+        data=f"{title}, fp8, published 2026: matrix products with the casts of their inputs (SGLang 0.5.14), forward, "
+        "in bursts: ai-dynamo/aiconfigurator, Apache-2.0",
+    )
+
+
+FLOAT8 = {
+    "h100-sxm": _float8("h100_sxm", "H100 SXM"),
+    "h200-sxm": _float8("h200_sxm", "H200 SXM"),
+}
+"""What operators in 8 bit are trained on; they join the others' bundle."""
 
 MEASURED_FABRICS = {"a100-sxm": "perlmutter-measured", "gh200": "vista-measured"}
 """Fabrics whose collectives were measured together with a device's operators."""
@@ -233,6 +280,10 @@ def main(arguments: Sequence[str]) -> None:
     """See the module's docstring."""
     if arguments == ["--digests"]:
         SUMS.write_text(digests(), encoding="utf-8")
+        return
+    if list(arguments[:1]) == ["--float8"]:
+        for name in arguments[1:]:
+            print(with_float8(name, bundle_file(hardware_named(name))))
         return
     check = list(arguments[:1]) == ["--check"]
     for name in arguments[check:] or list(TABLES):

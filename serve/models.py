@@ -2,38 +2,37 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from kernelcast.runtime import ModelConfig, UsageError
 from kernelcast.runtime.errors import shown
+from kernelcast.runtime.request.models import FoundModel, built_in_name, unknown_model
 from kernelcast.runtime.request.models.huggingface import from_huggingface
 
 _INLINE = "model"
 
 
-def find_model(asked: object, known: Mapping[str, ModelConfig]) -> ModelConfig:
-    """The model that a request asks for.
+def find_model(
+    asked: object, known: Mapping[str, ModelConfig], *, sequence_length: int | None = None
+) -> FoundModel:
+    """The model that a request asks for, on sequences of another length where one is given.
 
-    A text is the name of one of `known`. An object holds the fields of a model file:
+    A text is the name of one of `known`, as `built_in_name` reads it. An object holds the fields of a model file:
     ours, or those of a Hugging Face `config.json` (known by `model_type`).
 
     Raises:
-        UsageError: no such model, or wrong fields.
+        UsageError: no such model, wrong fields, or a length that it cannot have.
     """
+    return _find(asked, known).with_length(sequence_length)
+
+
+def _find(asked: object, known: Mapping[str, ModelConfig]) -> FoundModel:
     if isinstance(asked, dict):
         if "model_type" in asked:
             return from_huggingface(asked, Path(_INLINE))
-        return ModelConfig.from_document(asked, where=_INLINE, name=_INLINE)
-    if isinstance(asked, str) and asked in known:
-        return known[asked]
-    names = ", ".join(known)
-    raise UsageError(f"model is {shown(asked)}, expected the fields of a model file, or one of {names}")
-
-
-def with_length(model: ModelConfig, sequence_length: Any) -> ModelConfig:
-    """The model, on sequences of another length where one is given.
-
-    Raises:
-        UsageError: a length that it cannot have.
-    """
-    return model if sequence_length is None else model.with_sequence_length(sequence_length)
+        return FoundModel(model=ModelConfig.from_document(asked, where=_INLINE, name=_INLINE))
+    if isinstance(asked, str):
+        name = asked if asked in known else built_in_name(asked, known)
+        if name is None:
+            raise unknown_model(asked, known, "the fields of a model file work too")
+        return FoundModel(model=known[name])
+    raise UsageError(f"model is {shown(asked)}, expected a name or the fields of a model file")

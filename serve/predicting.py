@@ -5,7 +5,7 @@ from typing import Any
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.serve.bodies import known_fields, require_field
 from kernelcast.serve.fabrics import find_fabric
-from kernelcast.serve.models import find_model, with_length
+from kernelcast.serve.models import find_model
 from kernelcast.serve.schemas import PREDICT
 from kernelcast.serve.stacks import of_stack
 from kernelcast.serve.warm import Warm
@@ -19,11 +19,13 @@ def predict(warm: Warm, values: dict[str, Any]) -> dict[str, Any]:
         DataError: the bundle lacks an operator that the model needs.
     """
     values = known_fields(values, PREDICT)
-    model = find_model(require_field(values, "model"), warm.models)
+    found = find_model(
+        require_field(values, "model"), warm.models, sequence_length=values.get("sequence_length")
+    )
     estimator, values = of_stack(warm.estimator, values)
     estimate = estimator.predict(
-        model=with_length(model, values.get("sequence_length")),
+        model=found.model,
         fabric=find_fabric(values.get("fabric"), warm.fabrics),
         **read_request(values),
     )
-    return estimate.to_dict()
+    return found.with_notes(estimate.to_dict())

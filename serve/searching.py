@@ -13,7 +13,7 @@ from kernelcast.runtime.search.space import divisors
 from kernelcast.serve.bodies import known_fields, require_field
 from kernelcast.serve.fabrics import find_fabric
 from kernelcast.serve.limits import Limits
-from kernelcast.serve.models import find_model, with_length
+from kernelcast.serve.models import find_model
 from kernelcast.serve.schemas import MAX_TOP, SEARCH_FIELDS
 from kernelcast.serve.stacks import of_stack
 from kernelcast.serve.warm import Warm
@@ -30,19 +30,21 @@ def search_layouts(warm: Warm, values: dict[str, Any], limits: Limits) -> dict[s
         DataError: a regressor answers nonsense.
     """
     values = known_fields(values, SEARCH_FIELDS, may_be_null=("gpu_memory_bytes",))
-    model = find_model(require_field(values, "model"), warm.models)
+    found = find_model(
+        require_field(values, "model"), warm.models, sequence_length=values.get("sequence_length")
+    ).require_length()
     require_integer("top", values.get("top", 1), low=1, high=MAX_TOP)
     estimator, values = of_stack(warm.estimator, values)
     question = read_question(
         values,
-        model=with_length(model, values.get("sequence_length")),
+        model=found.model,
         bundle=estimator.bundle,
         fabric=find_fabric(values.get("fabric"), warm.fabrics),
     )
     in_time = _clock(limits.time_s)
     _check_size(question.space, limits.max_search_layouts, in_time)
     result = search(estimator, question, report=lambda done, total, what: in_time())
-    return result.to_dict()
+    return found.with_notes(result.to_dict())
 
 
 def _clock(time_s: float) -> Callable[[], None]:

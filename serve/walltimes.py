@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime import ModelConfig, UsageError
+from kernelcast.runtime import UsageError
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.errors import one_line, shown
+from kernelcast.runtime.request.models import FoundModel
 from kernelcast.serve.bodies import known_fields
 from kernelcast.serve.fabrics import find_fabric
-from kernelcast.serve.models import find_model, with_length
+from kernelcast.serve.models import find_model
 from kernelcast.serve.schemas import WALLTIME
 from kernelcast.serve.warm import Warm
 from kernelcast.walltime import (
@@ -48,9 +49,9 @@ def walltime(warm: Warm, values: dict[str, Any]) -> Answer:
     described = values.get("fabric") if isinstance(values.get("fabric"), dict) else None
     settings = merge(by_request, in_script.settings.given if in_script else {}, _site(warm))
 
-    def model_of(settings: Settings) -> ModelConfig:
+    def model_of(settings: Settings) -> FoundModel:
         asked = inline if inline is not None else settings.text("model")
-        return with_length(find_model(asked, warm.models), settings.whole("sequence_length"))
+        return find_model(asked, warm.models, sequence_length=settings.whole("sequence_length"))
 
     def fabric_of(settings: Settings) -> FabricChoice | None:
         return find_fabric(described if described is not None else settings.text("fabric"), warm.fabrics)

@@ -12,7 +12,7 @@ from kernelcast.runtime import Estimator, KernelcastError, ModelConfig
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.catalogue.composition import load_bundle
 from kernelcast.runtime.hardware.fabric import Fabric
-from kernelcast.runtime.request.models import BUILT_IN, load_model
+from kernelcast.runtime.request.models import built_in_names, load_model
 from kernelcast.walltime.job import read_site
 from kernelcast.walltime.settings import Given, is_path
 
@@ -98,7 +98,7 @@ def _models(given: Mapping[str, Given]) -> tuple[dict[str, ModelConfig], list[st
 
     One that cannot be read must not keep the others from being answered.
     """
-    models = {name: load_model(name) for name in BUILT_IN}
+    models = {name: load_model(name) for name in built_in_names()}
     problems: list[str] = []
     if "models" not in given:
         return models, problems

@@ -49,7 +49,7 @@ class FitTask:
         """
         return content_digest(
             {
-                "dtype": self.scope.dtype,
+                "dtype": self.table.law.dtype_in(self.scope.dtype),
                 "statistic": self.statistic,
                 "seed": self.seed,
                 "base": table_digest(self.base) if self.base is not None else "",
@@ -88,7 +88,7 @@ def fit_table(task: FitTask) -> Fitted:
         model,
         operator=table.operator,
         direction=table.direction,
-        dtype=task.scope.dtype,
+        dtype=table.law.dtype_in(task.scope.dtype),
         training_range=measured.training_range,
         algorithm=candidate.algorithm,
         form=candidate.form,
@@ -143,7 +143,7 @@ def _properties(
         "features": " ".join(table.law.features),
         "feature_units": canonical_json(dict(table.law.features)),
         "unit": "microseconds",
-        "dtype": scope.dtype,
+        "dtype": table.law.dtype_in(scope.dtype),
         "statistic": task.statistic,
         "hardware": hardware.description,
         "software": software.description,

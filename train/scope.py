@@ -92,7 +92,7 @@ class Scope:
                 *(row.fingerprint for row in database.software_list() if row.id in measured_with),
             ),
             samples=(
-                *(s for s in samples if not _is_collective(s) and s.dtype == element_type),
+                *(s for s in samples if not _is_collective(s) and _belongs(s, element_type)),
                 *collectives,
             ),
         )
@@ -127,8 +127,19 @@ def _is_collective(sample: SampleRow) -> bool:
     return op is not None and op.is_collective
 
 
+def _own_dtype(sample: SampleRow) -> str:
+    op = OPERATORS.get(sample.operator)
+    return op.dtype if op is not None else ""
+
+
+def _belongs(sample: SampleRow, dtype: str) -> bool:
+    return sample.dtype == (_own_dtype(sample) or dtype)
+
+
 def _dtype(where: str, samples: Sequence[SampleRow], wanted: str) -> str:
-    found = sorted({sample.dtype for sample in samples})
+    # Those that compute in a type of their own follow the others.
+    trained = [sample for sample in samples if not _own_dtype(sample)] or samples
+    found = sorted({sample.dtype for sample in trained})
     if wanted and wanted not in found:
         raise UsageError(f"{where}: dtype {wanted!r} was not measured, found {', '.join(found)}")
     if not wanted and len(found) > 1:

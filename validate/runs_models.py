@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from kernelcast.runtime import ModelConfig, UsageError, load_model
 from kernelcast.runtime.errors import shown
-from kernelcast.runtime.request.models.library import BUILT_IN
+from kernelcast.runtime.request.models import built_in_name, built_in_names, unknown_model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class RunModels:
         models = {}
         for name, fields in tables.items():
             where = f"models.{name}" if name.isidentifier() else f"models.{shown(name)}"
-            if name in BUILT_IN:
+            if name in built_in_names():
                 raise UsageError(f"{where}: a built-in model has this name, expected another")
             if not isinstance(fields, dict):
                 raise UsageError(f"{where} is {shown(fields)}, expected a table of fields")
@@ -54,22 +54,24 @@ class RunModels:
 
     def files(self, names: Iterable[object]) -> tuple[str, ...]:
         """Which of the models' names are files."""
-        known = {*self.tables, *BUILT_IN}
-        return tuple(dict.fromkeys(name for name in names if isinstance(name, str) and name not in known))
+        return tuple(
+            dict.fromkeys(
+                name
+                for name in names
+                if isinstance(name, str) and name not in self.tables and not built_in_name(name)
+            )
+        )
 
     def _named(self, name: str) -> ModelConfig:
         if name in self.tables:
             return self.tables[name]
-        if name in BUILT_IN:
+        if built_in_name(name):
             return load_model(name)
         path = self.folder / name
         if path.suffix in (".toml", ".json") or _exists(path):
             return load_model(path)
-        of_file = f"; of this file: {', '.join(self.tables)}" if self.tables else ""
-        raise UsageError(
-            f"model {shown(name)} is unknown; built in are {', '.join(BUILT_IN)}{of_file}; "
-            "the path of a .toml or .json file, from the file's folder, works too"
-        )
+        more = "the path of a .toml or .json file, from the file's folder, works too"
+        raise unknown_model(name, [*self.tables, *built_in_names()], more)
 
 
 def _exists(path: Path) -> bool:

@@ -13,9 +13,14 @@ from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.answers.fabric_choice import find_fabric as fabric_of
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import hardware_named
-from kernelcast.runtime.errors import shown
 from kernelcast.runtime.request.fields import TimelineKind
-from kernelcast.runtime.request.models import BUILT_IN, load_model
+from kernelcast.runtime.request.models import (
+    FoundModel,
+    built_in_name,
+    built_in_names,
+    library,
+    unknown_model,
+)
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.stack import Stack
 from kernelcast.runtime.stack import find_stack as stack_of
@@ -132,7 +137,7 @@ def answer(
     allocation: Allocation | None = None,
     asked_s: float | None = None,
     load: Callable[[str], Predicts] = Estimator.load,
-    find_model: Callable[[Settings], ModelConfig] | None = None,
+    find_model: Callable[[Settings], FoundModel] | None = None,
     find_fabric: Callable[[Settings], FabricChoice | None] | None = None,
     find_stack: Callable[[Settings], Stack | None] | None = None,
 ) -> Answer:
@@ -155,7 +160,8 @@ def answer(
         asked = read_request(values if stack is None else stack.fill(values))
         layout: Parallelism = asked["parallelism"]
         given.check(layout)
-        model = (find_model or _model)(settings)
+        found_model = (find_model or _model)(settings)
+        model = found_model.model
         layout.check(model)
         fabric = (find_fabric or _fabric)(settings)
         overheads = _overheads(settings)
@@ -183,7 +189,7 @@ def answer(
         asked_s=asked_s,
         estimate=estimate,
         settings=settings,
-        warnings=(*job.warnings, *_warnings(found, estimate, asked_s)),
+        warnings=(*job.warnings, *found_model.all_notes, *_warnings(found, estimate, asked_s)),
     )
 
 
@@ -207,7 +213,7 @@ def _places(name: str) -> str:
     )
 
 
-def _model(settings: Settings) -> ModelConfig:
+def _model(settings: Settings) -> FoundModel:
     """The model by path, by name in the site's folder, or by built-in name, in this order."""
     name, models = settings.text("model") or "", settings.text("models")
     wanted: str | Path = name
@@ -216,13 +222,11 @@ def _model(settings: Settings) -> ModelConfig:
             path for path in (Path(models, name + suffix) for suffix in (".toml", ".json")) if path.is_file()
         ]
         wanted = found[0] if found else name
-    if wanted == name and not is_path(name) and name not in BUILT_IN:
+    if wanted == name and not is_path(name) and built_in_name(name) is None:
         # A file or folder that happens to be called so in the current folder is not meant: names name models.
-        known = ", ".join([*BUILT_IN, *_names_in(models)])
-        raise UsageError(
-            f"model is {shown(name)}, expected the path of a .toml or .json file, or one of {known}"
-        )
-    return load_model(wanted, sequence_length=settings.whole("sequence_length"))
+        known = [*built_in_names(), *_names_in(models)]
+        raise unknown_model(name, known, "the path of a .toml or .json file works too")
+    return library.find_model(wanted, sequence_length=settings.whole("sequence_length"))
 
 
 def _bundle(settings: Settings) -> str:

@@ -6,7 +6,14 @@ import torch
 from torch import Tensor
 
 from kernelcast.collector.benches.bench import Bench, Place, Point, UnsupportedError
-from kernelcast.collector.functions.transformer import causal_attention, rotary_tables, rotate, split_qkv
+from kernelcast.collector.functions.transformer import (
+    causal_attention,
+    masked_attention,
+    rotary_tables,
+    rotate,
+    split_qkv,
+    windowed_mask,
+)
 
 _SCALE = 0.125  # of the scores; its value changes no time
 
@@ -32,6 +39,28 @@ def flash_attention(point: Point, place: Place) -> Bench:
         raise UnsupportedError("flash attention on CUDA needs fp16 or bf16, found fp32")
     query, key, value = _split(point, place)
     return Bench(lambda: causal_attention(query, key, value), [query, key, value])
+
+
+def attention_block(point: Point, place: Place) -> Bench:
+    """Fused attention of queries to other keys: all of them, or the window that leaves as many in the mean."""
+    b, queries, keys, visible, heads, kv_heads, head_size = point.vector
+    if place.device.type == "cuda" and place.dtype == torch.float32:
+        raise UnsupportedError("flash attention on CUDA needs fp16 or bf16, found fp32")
+    query = place.activation(b, queries, heads, head_size)
+    key, value = (place.activation(b, keys, kv_heads, head_size) for _ in range(2))
+    mask = _visible_mask(queries, keys, visible, place)
+    return Bench(lambda: masked_attention(query, key, value, mask), [query, key, value])
+
+
+def _visible_mask(queries: int, keys: int, visible: int, place: Place) -> Tensor | None:
+    """A mask through which a query sees nearly `visible` keys in the mean; None where it sees all."""
+    if visible >= keys:
+        return None
+    if visible > (keys + 1) / 2:  # more than a causal mask leaves
+        return (torch.arange(keys, device=place.device) < visible).expand(queries, keys).contiguous()
+    # Of queries spread evenly over the keys, those at the start see fewer than the window w: w - w(w - 1) / (2 keys).
+    window = min(range(1, keys + 1), key=lambda w: abs(w - w * (w - 1) / (2 * keys) - visible))
+    return windowed_mask(queries, keys, window, device=place.device)
 
 
 def _split(point: Point, place: Place) -> list[Tensor]:

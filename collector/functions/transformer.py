@@ -74,6 +74,31 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
     return out.transpose(1, 2).flatten(2)
 
 
+def windowed_mask(queries: int, keys: int, window: int, *, device: torch.device) -> Tensor:
+    """Which keys each query sees, bool [queries, keys]: the last `window` up to its own position, queries spread evenly.
+
+    With as many queries as keys it is the mask of a sliding window.
+    """
+    last = (torch.arange(1, queries + 1, device=device) * keys) // queries
+    positions = torch.arange(keys, device=device)
+    return (positions < last[:, None]) & (positions >= last[:, None] - window)
+
+
+def masked_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+    """Fused attention of query [b, l, heads, s] to keys and values [b, l_key, kv_heads, s] → [b, l, heads · s].
+
+    `mask` is bool [l, l_key], None where every query sees every key: on CUDA torch has no flash kernel with a mask.
+    """
+    grouped = key.shape[2] != query.shape[2]
+    inputs = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+    if mask is None and query.device.type == "cuda":
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            out = F.scaled_dot_product_attention(*inputs, enable_gqa=grouped)
+    else:
+        out = F.scaled_dot_product_attention(*inputs, attn_mask=mask, enable_gqa=grouped)
+    return out.transpose(1, 2).flatten(2)
+
+
 def swiglu(gate_and_up: Tensor) -> Tensor:
     """SiLU-gated linear unit of [b, l, 2 · width], gate first → [b, l, width] (arXiv 2002.05202)."""
     gate, up = gate_and_up.chunk(2, dim=-1)

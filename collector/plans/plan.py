@@ -50,7 +50,7 @@ def compute_points(plan: Plan, operators: tuple[str, ...] = ()) -> list[Point]:
     Raises:
         UsageError: a named operator is unknown or a collective, or the plan has no shape for an operator.
     """
-    columns = [column for op in planned_operators(plan, operators) for column in columns_of(op.name)]
+    columns = [column for op in planned_operators(plan, operators) for column in columns_of(op.name, plan)]
     if not plan.shapes_per_operator:
         return _in_turns(plan, every_workload(plan, columns))
     return _in_turns(plan, {column: _drawn_workloads(plan, column) for column in columns})
@@ -62,7 +62,7 @@ def distinct_points(plan: Plan, operators: Sequence[Operator]) -> dict[str, list
     Raises:
         UsageError: an operator has none within the plan's limits.
     """
-    columns = {op.name: columns_of(op.name) for op in operators}
+    columns = {op.name: columns_of(op.name, plan) for op in operators}
     found = every_workload(plan, [column for own in columns.values() for column in own])
     return {name: _in_turns(plan, {column: found[column] for column in own}) for name, own in columns.items()}
 
@@ -89,7 +89,13 @@ def planned_operators(
     if not chosen:
         named = {*operators, *plan.collectives}
         chosen = [op for op in kind if not op.is_on_request or op.name in named]
+    if not collectives:
+        chosen = [op for op in chosen if columns_of(op.name, plan)]
     if missing := sorted(set(operators) - {op.name for op in chosen}):
+        if not collectives and not columns_of(missing[0], plan):
+            raise UsageError(
+                f"plan {plan.name}: its ranges have no models that call {missing[0]} (docs/plans.md, Today's models)"
+            )
         known = ", ".join(op.name for op in chosen)
         raise UsageError(
             f"plan {plan.name}: its operators lack {', '.join(missing)}; expected some of {known}"

@@ -23,7 +23,10 @@ _OPTIONAL = {
         "shapes_per_operator", "messages", "collectives", "operators",
         "most_gflop", "most_tokens", "most_elements", "most_parameters", "load",
     },
-    Ranges: {"head_size", "attention_heads", "queries_per_kv_head"},
+    Ranges: {
+        "head_size", "attention_heads", "queries_per_kv_head", "experts", "experts_per_token", "expert_ratio",
+        "expert_parallel", "context_parallel", "kv_rank", "sliding_window",
+    },
     Messages: set(),
     CollectiveRange: set(),
 }  # fmt: skip
@@ -158,7 +161,7 @@ def _values(key: str, value: Any) -> tuple[Any, ...]:
     """A list of numbers, or `{ from, to, step }` or `{ from, to, times }` written out."""
     if isinstance(value, dict):
         return _spelled_out(key, value)
-    fractions = key == "ranges.mlp_ratio"
+    fractions = key in ("ranges.mlp_ratio", "ranges.expert_ratio")
     if (
         not isinstance(value, list)
         or not value

@@ -13,7 +13,8 @@ class Ranges:
     """Values that shapes are drawn from, a tuple each; see docs/plans.md.
 
     Heads are given by `head_size` or by `attention_heads`, the other one is empty. `mlp_ratio` times the hidden size
-    is the MLP's width; `queries_per_kv_head` above 1 is grouped-query attention.
+    is the MLP's width; `queries_per_kv_head` above 1 is grouped-query attention. `expert_ratio` is that of an expert,
+    `kv_rank` the low rank of keys and values in latent attention. What a plan leaves out, its models do not have.
     """
 
     tensor_parallel: tuple[int, ...]
@@ -26,11 +27,20 @@ class Ranges:
     vocabulary_size: tuple[int, ...]
     layers: tuple[int, ...]
     queries_per_kv_head: tuple[int, ...] = ()
+    experts: tuple[int, ...] = ()
+    experts_per_token: tuple[int, ...] = ()
+    expert_ratio: tuple[float, ...] = ()
+    expert_parallel: tuple[int, ...] = ()
+    context_parallel: tuple[int, ...] = ()
+    kv_rank: tuple[int, ...] = ()
+    sliding_window: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if bool(self.head_size) == bool(self.attention_heads):
             found = "both" if self.head_size else "neither"
             raise UsageError(f"ranges has {found} of head_size and attention_heads, expected one of them")
+        if 0 < sum(map(bool, of_experts := (self.experts, self.experts_per_token, self.expert_ratio))) < len(of_experts):
+            raise UsageError("ranges has only some of experts, experts_per_token and expert_ratio, expected all or none")
 
     def axes(self) -> dict[str, tuple[float, ...]]:
         """The ranges that are there, by name."""

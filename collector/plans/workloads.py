@@ -9,12 +9,13 @@ from typing import Any, NamedTuple, TypeAlias, get_args
 
 from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.runtime.operators import OPERATORS, Vector
-from kernelcast.runtime.request.fields import Activation, Attention, Norm
+from kernelcast.runtime.request.fields import Activation, Attention, ContextExchange, Norm
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.decomposition import StageKind
 from kernelcast.runtime.step.groups import Group
 from kernelcast.runtime.step.layers.embedding import Embedding
+from kernelcast.runtime.step.layers.kinds import LayerKind
 from kernelcast.runtime.step.layers.loss import Loss
 from kernelcast.runtime.step.layers.sizes import Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
@@ -26,16 +27,99 @@ Column: TypeAlias = tuple[str, str]
 Picked: TypeAlias = Mapping[str, float]
 """One value of every range of a plan."""
 
+class _Variant(NamedTuple):
+    """Models that call something of their own: fields of the model, those of its sizes, and what must divide what.
+
+    A plan has it where its ranges have the axes `needs`.
+    """
+
+    needs: tuple[str, ...] = ()
+    model: Callable[[Picked], dict[str, Any]] = lambda picked: {}
+    sizes: Callable[[Picked], dict[str, Any]] = lambda picked: {}
+    is_possible: Callable[[Picked], bool] = lambda picked: True
+
+
 # As few models as have every choice. Rotary embedding and biases need none: layers list these calls always, with a
 # count of 0 where a model has none.
 _CHOICES = {"norm": get_args(Norm), "activation": get_args(Activation), "attention": get_args(Attention)}
-_VARIANTS: tuple[dict[str, Any], ...] = tuple(
-    {name: choices[number % len(choices)] for name, choices in _CHOICES.items()}
-    for number in range(max(map(len, _CHOICES.values())))
+
+
+def _chosen(number: int) -> _Variant:
+    fields = {name: choices[number % len(choices)] for name, choices in _CHOICES.items()}
+    return _Variant(model=lambda picked: fields)
+
+
+_TODAY = {"norm": "rms_norm", "activation": "swiglu", "biases": "none"}
+
+
+def _latent(picked: Picked) -> dict[str, Any]:
+    """DeepSeek-V2's proportions: queries of three times the rank, a third of a head is rotated, values have the rest."""
+    head_size = int(picked["hidden_size"] // _heads(picked))
+    rotated = max(2, head_size // 6 * 2)
+    ranks = {"kv_rank": int(picked["kv_rank"]), "query_rank": 3 * int(picked["kv_rank"])}
+    sizes = {"kv_heads": _heads(picked), "rotary_size": rotated, "value_head_size": head_size - rotated}
+    return _TODAY | ranks | sizes
+
+
+def _experts(picked: Picked) -> dict[str, Any]:
+    width = int(picked["expert_ratio"] * picked["hidden_size"])
+    names = ("experts", "experts_per_token")
+    sizes = {"expert_size": width, "shared_expert_size": width, "qk_norm": True}
+    return _TODAY | sizes | {name: int(picked[name]) for name in names}
+
+
+def _expert_sizes(picked: Picked) -> dict[str, Any]:
+    cut = int(picked["tensor_parallel"] > 1)
+    kind = LayerKind(has_experts=True)
+    return {"kind": kind, "ep": int(picked.get("expert_parallel", 1)), "sequence_parallel": cut}
+
+
+def _experts_divide(picked: Picked) -> bool:
+    tp, width = int(picked["tensor_parallel"]), picked["expert_ratio"] * picked["hidden_size"]
+    return (
+        picked["experts"] % picked.get("expert_parallel", 1) == 0
+        and picked["experts_per_token"] <= picked["experts"]
+        and width % tp == 0 < width
+        and picked["sequence_length"] % tp == 0
+    )
+
+
+def _of_context(exchange: ContextExchange) -> _Variant:
+    def is_possible(picked: Picked) -> bool:
+        parts, tp = int(picked["context_parallel"]), int(picked["tensor_parallel"])
+        kv_heads = _heads(picked) // int(picked.get("queries_per_kv_head", 1))
+        return (
+            parts > 1
+            and picked["sequence_length"] % (2 * parts) == 0
+            and (exchange != "all_to_all" or kv_heads % (parts * tp) == 0)
+        )
+
+    return _Variant(
+        ("context_parallel",),
+        lambda picked: _TODAY,
+        lambda picked: {"cp": int(picked["context_parallel"]), "context_exchange": exchange},
+        is_possible,
+    )
+
+
+_VARIANTS: tuple[_Variant, ...] = (
+    *(_chosen(number) for number in range(max(map(len, _CHOICES.values())))),
+    _Variant(("experts", "experts_per_token", "expert_ratio"), _experts, _expert_sizes, _experts_divide),
+    _Variant(("kv_rank",), _latent),
+    _Variant(
+        ("sliding_window",),
+        lambda picked: _TODAY,
+        lambda picked: {"kind": LayerKind(window=int(picked["sliding_window"]))},
+        lambda picked: picked["sliding_window"] < picked["sequence_length"],
+    ),
+    *map(_of_context, get_args(ContextExchange)),
 )
 
 # Axes that a stage's parameters do not depend on, and the one that nothing else depends on.
-_NOT_OF_A_STAGE = ("micro_batch", "sequence_length")
+_NOT_OF_A_STAGE = (
+    "micro_batch", "sequence_length", "experts", "experts_per_token", "expert_ratio", "expert_parallel",
+    "context_parallel", "kv_rank", "sliding_window",
+)  # fmt: skip
 _OF_A_STAGE = ("layers",)
 
 
@@ -70,24 +154,26 @@ class _Source(NamedTuple):
 
 # Sizes that are all different, so that calls with the same workload are the same call.
 _EXAMPLE: Picked = {
-    "tensor_parallel": 2, "micro_batch": 3, "sequence_length": 11, "hidden_size": 104, "head_size": 13,
-    "queries_per_kv_head": 4, "mlp_ratio": 3.5, "vocabulary_size": 1000, "layers": 5,
+    "tensor_parallel": 2, "micro_batch": 3, "sequence_length": 88, "hidden_size": 416, "head_size": 13,
+    "queries_per_kv_head": 4, "mlp_ratio": 3.5, "vocabulary_size": 1000, "layers": 5, "experts": 15,
+    "experts_per_token": 7, "expert_ratio": 1.25, "expert_parallel": 3, "context_parallel": 4, "kv_rank": 19,
+    "sliding_window": 17,
 }  # fmt: skip
 
 
 @cache
-def _sources() -> Mapping[Column, Sequence[_Source]]:
-    """The sources of every column, without those that bring no workload of their own.
+def _sources(axes: frozenset[str]) -> Mapping[Column, Sequence[_Source]]:
+    """The sources of every column in ranges with these axes, without those that bring no workload of their own.
 
     An operator that no layer calls yet is measured at the workloads of those with the same features.
     """
     parts = _part_calls(_EXAMPLE)
     found: dict[Column, dict[Vector, _Source]] = {}
-    for variant in range(len(_VARIANTS)):
-        for part in range(len(_LAYERS if variant else _PARTS)):
-            for one in parts(variant, part):
+    for number, variant in enumerate(_VARIANTS):
+        for part in range(len(_LAYERS if number else _PARTS)) if axes.issuperset(variant.needs) else ():
+            for one in parts(number, part):
                 column = one.operator, one.role
-                found.setdefault(column, {}).setdefault(one.shape, _Source(variant, part, column))
+                found.setdefault(column, {}).setdefault(one.shape, _Source(number, part, column))
     called = {operator for operator, _ in found}
     for op in OPERATORS.values():
         if op.name not in called:
@@ -97,9 +183,12 @@ def _sources() -> Mapping[Column, Sequence[_Source]]:
     return {column: tuple(dict.fromkeys(own.values())) for column, own in found.items()}
 
 
-def columns_of(operator: str) -> list[Column]:
-    """The operator in every role in which models call it; none of one that is only imported yet."""
-    return [column for column in _sources() if column[0] == operator]
+def columns_of(operator: str, plan: Plan | None = None) -> list[Column]:
+    """The operator in every role in which models of the plan's ranges call it (None: of any); none of one that is
+    only imported.
+    """
+    axes = _EXAMPLE if plan is None else plan.ranges.axes()
+    return [column for column in _sources(frozenset(axes)) if column[0] == operator]
 
 
 def drawn_seed(plan: Plan, column: Column) -> int:
@@ -112,7 +201,7 @@ def axes_of(plan: Plan, column: Column) -> dict[str, tuple[float, ...]]:
     """The plan's ranges, one value of those that the column does not depend on."""
     axes = plan.ranges.axes()
     unused = _NOT_OF_A_STAGE if OPERATORS[column[0]].per_update else _OF_A_STAGE
-    return axes | {name: axes[name][:1] for name in unused}
+    return axes | {name: axes[name][:1] for name in unused if name in axes}
 
 
 def every_workload(plan: Plan, columns: Sequence[Column]) -> dict[Column, list[Vector]]:
@@ -141,13 +230,13 @@ def workloads(plan: Plan, picked: Picked, columns: Sequence[Column]) -> dict[Col
     """
     if not _go_together(picked):
         return {}
-    parts = _part_calls(picked)
+    parts, sources = _part_calls(picked), _sources(frozenset(plan.ranges.axes()))
     tokens = picked["micro_batch"] * picked["sequence_length"]
     return {
         column: list(
             dict.fromkeys(
                 one.shape
-                for source in _sources()[column]
+                for source in sources[column]
                 for one in parts(source.variant, source.part)
                 if (one.operator, one.role) == source.listed and _fits(plan, column[0], one.shape, tokens)
             )
@@ -162,21 +251,28 @@ def _part_calls(picked: Picked) -> Callable[[int, int], Calls]:
     heads = _heads(picked)
 
     @cache
-    def sizes(variant: int) -> Sizes:
-        model = ModelConfig(
-            name="planned",
-            hidden_size=whole["hidden_size"],
-            sequence_length=whole["sequence_length"],
-            attention_heads=heads,
-            kv_heads=heads // whole.get("queries_per_kv_head", 1),
-            layers=whole["layers"],
-            vocabulary_size=whole["vocabulary_size"],
-            mlp_size=int(picked["mlp_ratio"] * picked["hidden_size"]),
-            **_VARIANTS[variant],
-        )
-        return Sizes(model=model, tp=whole["tensor_parallel"], micro_batch=whole["micro_batch"])
+    def sizes(variant: int) -> Sizes | None:
+        own = _VARIANTS[variant]
+        if not own.is_possible(picked):
+            return None
+        fields = {
+            "hidden_size": whole["hidden_size"],
+            "sequence_length": whole["sequence_length"],
+            "attention_heads": heads,
+            "kv_heads": heads // whole.get("queries_per_kv_head", 1),
+            "layers": whole["layers"],
+            "vocabulary_size": whole["vocabulary_size"],
+            "mlp_size": int(picked["mlp_ratio"] * picked["hidden_size"]),
+        }
+        model = ModelConfig(name="planned", **fields | own.model(picked))
+        tp, micro_batch = whole["tensor_parallel"], whole["micro_batch"]
+        return Sizes(model=model, tp=tp, micro_batch=micro_batch, **own.sizes(picked))
 
-    return cache(lambda variant, part: _PARTS[part](sizes(variant)))
+    def calls(variant: int, part: int) -> Calls:
+        found = sizes(variant)
+        return () if found is None else _PARTS[part](found)
+
+    return cache(calls)
 
 
 def _heads(picked: Picked) -> int:

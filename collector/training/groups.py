@@ -34,7 +34,8 @@ class GroupCache:
 class Groups:
     """One rank's place in a layout and its groups; a degree of 1 has no group (None).
 
-    `world` holds the layout's processes, which may be fewer than were started.
+    `world` holds the layout's processes, which may be fewer than were started. `data` are those with the same
+    parameters (dp · cp), `expert_data` those with the same experts.
     """
 
     stage: int
@@ -44,33 +45,62 @@ class Groups:
     pipeline: _Group | None
     data: _Group | None
     tensor: _Group | None
+    context_index: int = 0
+    context: _Group | None = None
+    expert_index: int = 0
+    experts: _Group | None = None
+    expert_data: _Group | None = None
 
     @classmethod
     def of(cls, layout: Parallelism, rank: int, cache: GroupCache) -> Self | None:
-        """The groups of `rank`; None where the layout does not need it. To be called by every process.
-
-        rank = (stage · dp + data index) · tp + tensor index.
-        """
-        tp, dp, pp = layout.tp, layout.dp, layout.pp
+        """The groups of `rank`; None where the layout does not need it. To be called by every process."""
         world = cache.of(tuple(range(layout.world_size)))
-        places = [(p, d, t) for p in range(pp) for d in range(dp) for t in range(tp)]
-        tensor = {(p, d): tuple((p * dp + d) * tp + t for t in range(tp)) for p, d, _ in places}
-        data = {(p, t): tuple((p * dp + d) * tp + t for d in range(dp)) for p, _, t in places}
-        pipeline = {(d, t): tuple((p * dp + d) * tp + t for p in range(pp)) for _, d, t in places}
-        made = [
-            {key: cache.of(ranks) if len(ranks) > 1 else None for key, ranks in kind.items()}
-            for kind in (pipeline, data, tensor)
-        ]
+        made = {}
+        for kind in KINDS:
+            every = dict.fromkeys(members(layout, one, kind) for one in range(layout.world_size))
+            made[kind] = {ranks: cache.of(ranks) for ranks in every if len(ranks) > 1}
         if rank >= layout.world_size:
             return None
-        stage, rest = divmod(rank, dp * tp)
-        data_index, tensor_index = divmod(rest, tp)
+        stage, data_index, context_index, tensor_index = place(layout, rank)
+        own = {kind: groups.get(members(layout, rank, kind)) for kind, groups in made.items()}
         return cls(
             stage=stage,
             data_index=data_index,
+            context_index=context_index,
             tensor_index=tensor_index,
+            expert_index=members(layout, rank, "experts").index(rank),
             world=world,
-            pipeline=made[0][data_index, tensor_index],
-            data=made[1][stage, tensor_index],
-            tensor=made[2][stage, data_index],
+            **own,
         )
+
+
+KINDS = ("pipeline", "data", "tensor", "context", "experts", "expert_data")
+
+
+def place(layout: Parallelism, rank: int) -> tuple[int, int, int, int]:
+    """Stage, data, context and tensor index: rank = ((stage · dp + data) · cp + context) · tp + tensor index."""
+    rest, tensor = divmod(rank, layout.tp)
+    rest, context = divmod(rest, layout.cp)
+    stage, data = divmod(rest, layout.dp)
+    return stage, data, context, tensor
+
+
+def members(layout: Parallelism, rank: int, kind: str) -> tuple[int, ...]:
+    """The ranks of this rank's group of a kind, itself among them.
+
+    Experts are spread over neighbours among the ranks of a stage.
+    """
+    per_stage = layout.tp * layout.cp * layout.dp
+
+    def key(one: int) -> tuple[int, ...]:
+        stage, data, context, tensor = place(layout, one)
+        return {
+            "pipeline": (data, context, tensor),
+            "data": (stage, tensor),
+            "tensor": (stage, data, context),
+            "context": (stage, data, tensor),
+            "experts": (stage, one % per_stage // layout.ep),
+            "expert_data": (stage, one % per_stage % layout.ep),
+        }[kind]
+
+    return tuple(one for one in range(layout.world_size) if key(one) == key(rank))

@@ -26,14 +26,16 @@ class TrainingJob:
     def __post_init__(self) -> None:
         require_trainable(self.model)
         self.parallelism.check(self.model)
+        _require_experts(self.model, self.parallelism)
         layers_of_chunks(self.model.layers, self.parallelism)
         _require_layout(self.parallelism)
 
     @property
     def label(self) -> str:
-        """`pp-tp-dp`."""
+        """`pp-tp-dp`, with further degrees where they are not 1: `1-1-2-ep2`."""
         layout = self.parallelism
-        return f"{layout.pp}-{layout.tp}-{layout.dp}"
+        further = (f"-{name}{getattr(layout, name)}" for name in ("cp", "ep") if getattr(layout, name) > 1)
+        return f"{layout.pp}-{layout.tp}-{layout.dp}{''.join(further)}"
 
     @property
     def chunk_layers(self) -> tuple[int, ...]:
@@ -67,6 +69,20 @@ class TrainingJob:
         )
 
 
+# What the model definition has not, and the values with which a model does without.
+_WITHOUT: dict[str, Any] = {
+    "learned_positions": 0,
+    "tied_embeddings": False,
+    "kv_rank": 0,
+    "rotary_size": 0,
+    "qk_norm": False,
+    "post_norms": False,
+    "visible_share": 1.0,
+    "extra_predictions": 0,
+}
+_WITHOUT_OF_EXPERTS: dict[str, Any] = {"router": "softmax", "parallel_residual": False, "biases": "none"}
+
+
 def require_trainable(model: ModelConfig) -> None:
     """Refuse what the model definition does not cover.
 
@@ -81,12 +97,40 @@ def require_trainable(model: ModelConfig) -> None:
         raise UsageError(
             f"model {model.name}: head_size is {model.head_size}, rotary position embedding needs an even number"
         )
-    if model.learned_positions:
+    if model.activation == "geglu":
+        raise UsageError(f"model {model.name}: activation is 'geglu', real steps train gelu or swiglu only")
+    if model.sliding_window and model.attention != "flash":
         raise UsageError(
-            f"model {model.name}: learned_positions is {model.learned_positions}, real steps train 0 only"
+            f"model {model.name}: sliding_window is {model.sliding_window} with attention {model.attention}, "
+            "real steps train windows with flash only"
         )
-    if model.tied_embeddings:
-        raise UsageError(f"model {model.name}: tied_embeddings is true, real steps train false only")
+    without = _WITHOUT | (_WITHOUT_OF_EXPERTS if model.experts else {})
+    for name, value in without.items():
+        if (found := getattr(model, name)) != value:
+            with_experts = " with experts" if name not in _WITHOUT else ""
+            raise UsageError(
+                f"model {model.name}: {name} is {_plain(found)}, real steps train {_plain(value)} only{with_experts}"
+            )
+
+
+def _plain(value: Any) -> str:
+    """A value as files write it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _require_experts(model: ModelConfig, layout: Parallelism) -> None:
+    """Experts train with data parallelism around them; each of their devices then has tokens of its own."""
+    if not model.experts:
+        return
+    for name in ("cp", "expert_tp"):
+        if getattr(layout, name) > 1:
+            raise UsageError(
+                f"{name} is {getattr(layout, name)}, real steps train 1 only with the experts of model {model.name}"
+            )
+    if layout.zero and layout.ep > 1:
+        raise UsageError(
+            f"zero is {layout.zero}, real steps train 0 only with ep {layout.ep}: devices hold different experts"
+        )
 
 
 def _require_layout(layout: Parallelism) -> None:
@@ -94,6 +138,10 @@ def _require_layout(layout: Parallelism) -> None:
         raise UsageError("schedule is zero_bubble, real steps train gpipe, 1f1b or interleaved only")
     if layout.zero > 1:
         raise UsageError(f"zero is {layout.zero}, real steps train 0 or 1 only")
+    if layout.cp > 1 and layout.context_exchange != "all_to_all":
+        raise UsageError(
+            f"context_exchange is {layout.context_exchange}, real steps train all_to_all only (cp {layout.cp})"
+        )
     if layout.sequence_parallel:
         raise UsageError("sequence_parallel is true, real steps train false only")
     if layout.schedule == "1f1b" and layout.micro_batches < layout.pp:

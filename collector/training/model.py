@@ -6,10 +6,8 @@ follow from their name and the seed alone: the model is the same in every layout
 
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
-import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
@@ -17,10 +15,12 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 from kernelcast.collector.functions.transformer import (
     add_bias,
     causal_attention,
+    masked_attention,
     rotary_tables,
     rotate,
     split_qkv,
     swiglu,
+    windowed_mask,
 )
 from kernelcast.collector.functions.vocabulary_parallel import (
     local_rows,
@@ -28,29 +28,20 @@ from kernelcast.collector.functions.vocabulary_parallel import (
     vocabulary_parallel_cross_entropy,
     vocabulary_parallel_embedding,
 )
+from kernelcast.collector.training.exchanges import heads_for_tokens, tokens_for_heads
+from kernelcast.collector.training.experts import Experts
 from kernelcast.collector.training.marks import LAYER, marked, operator_mark
+from kernelcast.collector.training.shard import Shard
 from kernelcast.collector.training.tensor_parallel import enter, leave
 from kernelcast.runtime import ModelConfig
 from kernelcast.runtime.request.fields import Recompute
+from kernelcast.runtime.step.layers.experts import Experts as ExpertsDescription
+from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.layers.norm import Norm
 from kernelcast.runtime.step.layers.sizes import Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 
 _SCALE = 0.02  # of random weights, as GPT-2 has it
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shard:
-    """What one device holds of a layer: part `index` of `parts`, and the group that holds all (None: a whole)."""
-
-    index: int = 0
-    parts: int = 1
-    group: dist.ProcessGroup | None = None
-
-    def of(self, size: int) -> slice:
-        """This device's part of `size` rows or columns."""
-        local = size // self.parts
-        return slice(self.index * local, (self.index + 1) * local)
 
 
 class _Weights:
@@ -142,22 +133,34 @@ class _RowParallel(nn.Module):
 class Block(nn.Module):
     """One transformer layer on activations [b, l, d], made of what its description says (runtime/step/layers)."""
 
+    mask: Tensor
+
     def __init__(
-        self, layer: TransformerLayer, shard: Shard, recompute: Recompute, weights: Callable[..., Tensor]
+        self,
+        layer: TransformerLayer,
+        shard: Shard,
+        recompute: Recompute,
+        weights: Callable[..., Tensor],
+        *,
+        loss_scale: float = 1.0,
     ) -> None:
         super().__init__()
         model, sizes = layer.sizes.model, layer.sizes
-        d, width, mlp_size = model.hidden_size, model.attention_heads * model.head_size, model.mlp_size
+        d, width = model.hidden_size, model.attention_heads * model.head_size
         self.layer, self.group, self.recompute = layer, shard.group, recompute
+        self.context = shard.context
         self.attention_norm, self.mlp_norm = _Norm(layer.norm), _Norm(layer.norm)
-        attention, mlp = layer.attention, layer.mlp
+        attention = layer.attention
         kv_width = sizes.kv_width * sizes.tp
         qkv_rows = {"query": width, "key": kv_width, "value": kv_width}
-        up_rows = dict.fromkeys(("gate", "up")[-mlp.branches :], mlp_size)
 
         def rows(sizes: dict[str, int], *columns: int, suffix: str) -> Tensor:
             return torch.cat([weights(name + suffix, n, *columns)[shard.of(n)] for name, n in sizes.items()])
 
+        if sizes.kind.window:
+            length = model.sequence_length
+            mask = windowed_mask(length, length, sizes.kind.window, device=torch.device("cpu"))
+            self.register_buffer("mask", mask, persistent=False)
         self.qkv = _ColumnParallel(
             "qkv",
             rows(qkv_rows, d, suffix=".weight"),
@@ -169,6 +172,12 @@ class Block(nn.Module):
             weights("attention_output.bias", d) if attention.has_output_bias else None,
             shard,
         )
+        mlp, mlp_size = layer.mlp, model.mlp_size
+        self.experts: Experts | None = None
+        if isinstance(mlp, ExpertsDescription):
+            self.experts = Experts(mlp, shard.experts, weights, loss_scale=loss_scale)
+            return
+        up_rows = dict.fromkeys(("gate", "up")[-mlp.branches :], mlp_size)
         self.mlp_up = _ColumnParallel(
             mlp.up_role,
             rows(up_rows, d, suffix=".weight"),
@@ -187,6 +196,8 @@ class Block(nn.Module):
             if self.layer.sizes.model.parallel_residual:
                 return self._parallel(x, cosine, sine)
             x = _residual(x, self.attention_output(self._attention(x, cosine, sine)))
+            if self.experts is not None:
+                return _residual(x, self.experts(self.mlp_norm(x)))
             return _residual(x, self.mlp_down(self._mlp(x)))
 
     def _parallel(self, x: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
@@ -206,9 +217,16 @@ class Block(nn.Module):
         if sizes.model.rotary:
             with operator_mark("rope"):
                 query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
-        return checkpointed(self._attended, query, key, value, when=self.recompute == "selective")
+        parts, group = self.context.parts, self.context.group
+        if group is not None:
+            query, key, value = heads_for_tokens(query, key, value, parts, group)
+        out = checkpointed(self._attended, query, key, value, when=self.recompute == "selective")
+        return out if group is None else tokens_for_heads(out, parts, group)
 
     def _attended(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        if self.layer.sizes.kind.window:
+            with operator_mark("attention_block"):
+                return masked_attention(query, key, value, self.mask)
         if self.layer.attention.is_fused:
             with operator_mark("flash_attention"):
                 return causal_attention(query, key, value)
@@ -266,25 +284,38 @@ class Chunk(nn.Module):
         is_last: bool,
         shard: Shard,
         recompute: Recompute = "none",
+        loss_scale: float = 1.0,
         seed: int = 0,
     ) -> None:
         super().__init__()
         self.shard, self.recompute = shard, recompute
         weights, rows = _Weights(seed, ""), shard.of(vocabulary_size)
         size = (vocabulary_size, model.hidden_size)
-        layer = TransformerLayer(Sizes(model=model, tp=shard.parts))
+        kinds = kinds_of(model)
+        sizes = Sizes(
+            model=model, tp=shard.parts, cp=shard.context.parts, ep=shard.experts.parts,
+            context_exchange="all_to_all",
+        )  # fmt: skip
+        kind_of = [TransformerLayer(sizes.of_kind(kind)) for kind in kinds.distinct]
         self.embedding = _parameter(weights("embedding", *size)[rows]) if is_first else None
         self.layers = nn.ModuleList(
-            Block(layer, shard, recompute, _Weights(seed, f"layer {number}."))
+            Block(
+                kind_of[kinds.of_layer[number]],
+                shard,
+                recompute,
+                _Weights(seed, f"layer {number}."),
+                loss_scale=loss_scale,
+            )
             for number in range(first_layer, first_layer + layers)
         )
-        self.norm = _Norm(layer.norm) if is_last else None
+        self.norm = _Norm(kind_of[0].norm) if is_last else None
         self.logits = _ColumnParallel("logits", weights("logits", *size)[rows], None) if is_last else None
         cosine, sine = rotary_tables(
             model.sequence_length, model.head_size, device=torch.device("cpu"), dtype=torch.float32
         )
-        self.register_buffer("cosine", cosine, persistent=False)
-        self.register_buffer("sine", sine, persistent=False)
+        own = shard.context.of(model.sequence_length)
+        self.register_buffer("cosine", cosine[:, own], persistent=False)
+        self.register_buffer("sine", sine[:, own], persistent=False)
         self.first_row = rows.start
 
     @property
@@ -296,6 +327,11 @@ class Chunk(nn.Module):
             for module in self.modules()
             if isinstance(module, _RowParallel) and module.bias is not None
         ]
+
+    @property
+    def experts(self) -> list[nn.Parameter]:
+        """Parameters of this device's experts."""
+        return [p for module in self.modules() if isinstance(module, Experts) for p in module.own]
 
     def forward(self, x: Tensor) -> Tensor:
         """Token ids [b, l] in the first chunk, else activations [b, l, d] → activations, or logits [b, l, v / tp]."""

@@ -63,7 +63,7 @@ def pipeline(
 ) -> Passes:
     """The job's schedule over its stages; `chunks` are those of this rank, in the order of the model."""
     layout, model = job.parallelism, job.model
-    b, length = layout.micro_batch, model.sequence_length
+    b, length = layout.micro_batch, model.sequence_length // layout.cp
     hidden = torch.empty(b, length, model.hidden_size, device="meta", dtype=dtype, requires_grad=True)
     ids = torch.empty(b, length, dtype=torch.int64, device="meta")
     logits_size = (b, length, job.vocabulary_size // layout.tp)

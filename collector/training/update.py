@@ -19,15 +19,22 @@ from kernelcast.collector.training.marks import operator_mark
 
 
 class Gradients:
-    """The flat buffer of all gradients, in the parameters' dtype; last in it those of `replicated` parameters."""
+    """The flat buffer of all gradients, in the parameters' dtype.
 
-    def __init__(self, parameters: Iterable[nn.Parameter], replicated: Iterable[nn.Parameter] = ()) -> None:
-        last = {id(p) for p in replicated}
-        chosen = sorted(parameters, key=lambda p: id(p) in last)
-        self._sharded_entries = sum(p.numel() for p in chosen if id(p) not in last)
-        self.buffer = torch.zeros(
-            sum(p.numel() for p in chosen), dtype=chosen[0].dtype, device=chosen[0].device
-        )
+    First in it are those of `experts`, which other processes hold than the rest; last those of `replicated` parameters.
+    """
+
+    def __init__(
+        self,
+        parameters: Iterable[nn.Parameter],
+        replicated: Iterable[nn.Parameter] = (),
+        experts: Iterable[nn.Parameter] = (),
+    ) -> None:
+        places = {id(p): 2 for p in replicated} | {id(p): 0 for p in experts}
+        chosen = sorted(parameters, key=lambda p: places.get(id(p), 1))
+        entries = [sum(p.numel() for p in chosen if places.get(id(p), 1) == place) for place in range(3)]
+        self._expert_entries, self._sharded_entries = entries[0], entries[0] + entries[1]
+        self.buffer = torch.zeros(sum(entries), dtype=chosen[0].dtype, device=chosen[0].device)
         start = 0
         for parameter in chosen:
             end = start + parameter.numel()
@@ -39,13 +46,19 @@ class Gradients:
         with operator_mark("gradient_zero"):
             self.buffer.zero_()
 
-    def all_reduce(self, group: dist.ProcessGroup | None, bucket_entries: int) -> None:
+    def all_reduce(
+        self,
+        group: dist.ProcessGroup | None,
+        bucket_entries: int,
+        *,
+        expert_group: dist.ProcessGroup | None = None,
+    ) -> None:
         """Sum over the group, bucket by bucket. (The losses are scaled so that the sum is the mean.)"""
-        if group is None:
-            return
-        for bucket in torch.split(self.buffer, bucket_entries):
-            with operator_mark("all_reduce", "data"):
-                dist.all_reduce(bucket, group=group)
+        experts, rest = self.buffer[: self._expert_entries], self.buffer[self._expert_entries :]
+        for part, own, role in ((rest, group, "data"), (experts, expert_group, "expert_data")):
+            for bucket in torch.split(part, bucket_entries) if own is not None and part.numel() else ():
+                with operator_mark("all_reduce", role):
+                    dist.all_reduce(bucket, group=own)
 
     def clip(
         self,
@@ -53,19 +66,23 @@ class Gradients:
         *,
         copies: int,
         counts_replicated: bool,
+        expert_copies: int = 1,
         most_norm: float = MOST_NORM,
     ) -> None:
         """Scale the gradients so that their L2 norm over the whole model is at most `most_norm`.
 
-        `group` are all processes of the layout (None: this one alone), of which `copies` hold the same gradients. Of
-        those that share a layer, one counts the parameters that all of them have.
+        `group` are all processes of the layout (None: this one alone), of which `copies` hold the same gradients, and
+        `expert_copies` those of the same experts. Of those that share a layer, one counts the parameters that all of
+        them have.
         """
         with operator_mark("gradient_clip"):
-            own = self.buffer if counts_replicated else self.buffer[: self._sharded_entries]
-            squared = squared_norm(own)
+            end = len(self.buffer) if counts_replicated else self._sharded_entries
+            squared = squared_norm(self.buffer[self._expert_entries : end]) / copies
+            if self._expert_entries:
+                squared += squared_norm(self.buffer[: self._expert_entries]) / expert_copies
             if group is not None:
                 dist.all_reduce(squared, group=group)
-            clip_to_norm(self.buffer, squared / copies, most_norm=most_norm)
+            clip_to_norm(self.buffer, squared, most_norm=most_norm)
 
 
 class _Zero1(ZeroRedundancyOptimizer):

@@ -29,9 +29,10 @@ from kernelcast.collector.measuring.reference import Reference
 from kernelcast.collector.training.groups import GroupCache, Groups
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.marks import STEP, marked, marks_shown
-from kernelcast.collector.training.model import Chunk, Shard
+from kernelcast.collector.training.model import Chunk
 from kernelcast.collector.training.passes import Passes, pipeline, single_stage
 from kernelcast.collector.training.rank_trace import rank_trace
+from kernelcast.collector.training.shard import Part, Shard
 from kernelcast.collector.training.update import Gradients, Optimizer
 from kernelcast.runtime.step.decomposition import chunks_of, stage_kinds
 
@@ -48,7 +49,16 @@ class Trainer:
         layout, model = job.parallelism, job.model
         dtype: torch.dtype = getattr(torch, job.dtype)
         self._job, self._groups, self._device = job, groups, device
-        shard = Shard(index=groups.tensor_index, parts=layout.tp, group=groups.tensor)
+        shard = Shard(
+            index=groups.tensor_index,
+            parts=layout.tp,
+            group=groups.tensor,
+            context=Part(index=groups.context_index, parts=layout.cp, group=groups.context),
+            experts=Part(index=groups.expert_index, parts=layout.ep, group=groups.experts),
+        )
+        self._loss_scale = scale = _FLOAT16_LOSS_SCALE if dtype == torch.float16 else 1.0
+        # The sum over micro-batches and replicas is then the mean.
+        factor = scale / (layout.micro_batches * layout.replicas)
         counts = job.chunk_layers
         self.chunks = [
             Chunk(
@@ -60,13 +70,17 @@ class Trainer:
                 is_last=index == len(counts) - 1,
                 shard=shard,
                 recompute=layout.recompute,
+                loss_scale=factor,
                 seed=seed,
             ).to(device, dtype)
             for index in range(groups.stage, layout.chunks, layout.pp)
         ]
         parameters = [p for chunk in self.chunks for p in chunk.parameters()]
-        self.gradients = Gradients(parameters, [p for chunk in self.chunks for p in chunk.replicated])
-        self._loss_scale = scale = _FLOAT16_LOSS_SCALE if dtype == torch.float16 else 1.0
+        self.gradients = Gradients(
+            parameters,
+            [p for chunk in self.chunks for p in chunk.replicated],
+            [p for chunk in self.chunks for p in chunk.experts],
+        )
         kind = stage_kinds(chunks_of(job.model, layout), layout.pp)[groups.stage]
         self._optimizer = Optimizer(
             parameters,
@@ -74,8 +88,6 @@ class Trainer:
             shards_over=groups.data if layout.zero else None,
             loss_scale=scale,
         )
-        # The sum over micro-batches and data-parallel ranks is then the mean.
-        factor = scale / (layout.micro_batches * layout.dp)
         self._passes: Passes
         if groups.pipeline is None:
             self._passes = single_stage(self.chunks[0], layout.micro_batches, factor)
@@ -98,13 +110,17 @@ class Trainer:
         generator.manual_seed(seed)
         size = (2, layout.dp, layout.micro_batch * layout.micro_batches, model.sequence_length)
         whole = torch.randint(model.vocabulary_size, size, generator=generator)[:, self._groups.data_index]
-        return whole[0].to(self._device), whole[1].to(self._device)
+        length = model.sequence_length // layout.cp
+        whole = whole.narrow(-1, self._groups.context_index * length, length)
+        return whole[0].contiguous().to(self._device), whole[1].contiguous().to(self._device)
 
     def passes(self) -> float:
         """Gradients of one batch, summed over the data-parallel group; answers this rank's part of the loss."""
         self.gradients.zero()
         loss = self._passes(self._tokens, self._targets)
-        self.gradients.all_reduce(self._groups.data, self._job.bucket_entries)
+        self.gradients.all_reduce(
+            self._groups.data, self._job.bucket_entries, expert_group=self._groups.expert_data
+        )
         return loss
 
     def clip(self, most_norm: float = MOST_NORM) -> None:
@@ -112,7 +128,8 @@ class Trainer:
         layout = self._job.parallelism
         self.gradients.clip(
             self._groups.world if layout.world_size > 1 else None,
-            copies=layout.dp,
+            copies=layout.replicas,
+            expert_copies=layout.expert_replicas,
             counts_replicated=self._groups.tensor_index == 0,
             most_norm=most_norm * self._loss_scale,
         )

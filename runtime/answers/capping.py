@@ -25,15 +25,17 @@ def cap_by_device(bundle: Bundle, found: OperatorTimes) -> None:
     The latter is others' measurement: times that this device itself took under sustained load stay as they are.
     """
     device = device_named(name) if (name := _device_name(bundle)) else None
-    dtype = bundle.manifest.dtype
-    if device is None or dtype not in ELEMENT_BYTES:
+    trained_in = bundle.manifest.dtype
+    if device is None or trained_in not in ELEMENT_BYTES:
         return
-    held = sustained_flops_per_s(device, dtype)
+    held_in = {one: sustained_flops_per_s(device, one) for one in ELEMENT_BYTES}
     for one, answer in found.answers.items():
         (operator, direction), vector, _ = one
         row = OPERATORS[operator]
         if row.is_collective or math.isnan(answer[0]):
             continue
+        dtype = row.dtype_in(trained_in)
+        held = held_in[dtype]
         known = limits(row, direction, vector, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype], device=device)
         least_us = max((limit.least_us for limit in known), default=0.0)
         entry = bundle.entries.get(found.sources.get(one, (operator, direction)))

@@ -62,7 +62,7 @@ def energy_of(
     `times_s` [s] are those of all calls of one device per pipeline stage, over the stages; `answers` those of one call.
     `replicas` devices do the same as each of them; of all `devices` the rest of `step_time_s` is idle.
     """
-    peak, element_bytes = of.peak_flops_per_s(dtype) or of.flops_per_s["float16"], ELEMENT_BYTES.get(dtype, 2)
+    usual = of.peak_flops_per_s(dtype) or of.flops_per_s["float16"]
     operators_j: dict[str, float] = {}
     busy_s = 0.0
     for one, time_s in times_s.items():
@@ -70,7 +70,8 @@ def energy_of(
         row = OPERATORS[name]
         if row.is_collective or time_s <= 0:
             continue
-        call_s = answers[one][0] / 1e6
+        call_s, computed_in = answers[one][0] / 1e6, row.dtype_in(dtype)
+        peak, element_bytes = of.peak_flops_per_s(computed_in) or usual, ELEMENT_BYTES.get(computed_in, 2)
         flops_per_s = row.flops(direction, vector) / call_s
         bytes_per_s = row.moved_bytes(direction, vector, element_bytes) / call_s
         power_w = law.power_w(flops_per_s / peak, bytes_per_s / of.memory_bytes_per_s)

@@ -36,7 +36,7 @@ from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.exposed_draws import exposed_draws
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.estimate.provenance import provenance_of
-from kernelcast.runtime.estimate.utilisation import peak_of
+from kernelcast.runtime.estimate.utilisation import peak_of, peak_of_step
 from kernelcast.runtime.memory import on_cpu, precision_of
 from kernelcast.runtime.operators import OPERATORS, Key
 from kernelcast.runtime.request.fields import (
@@ -272,7 +272,7 @@ class Estimator:
             processes_per_node=processes,
             answered_with=self._answered_with(processes, answers.asked.sources.values()),
             bucket_entries=bucket_entries,
-            peak=self._peak,
+            peak=peak_of_step(self._peak, parts),
             provenance=replace(
                 self._provenance[timeline],
                 collectives=None if over is None else over.use,

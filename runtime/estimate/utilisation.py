@@ -6,7 +6,9 @@ The convention is that of arXiv 2204.02311, appendix B, on what the step compute
 - the forward pass is counted by the operator table: flash attention with the causal half of the scores, unfused
   attention with all of them, the vocabulary as it is padded, keys and values as often as they are computed;
 - the backward pass is twice the forward pass. Activations and scores that are computed again count as hardware's, not
-  as the model's.
+  as the model's;
+- with frozen weights (LoRA) it is what the backward pass computes;
+- where linears run in 8 bit, the peak is that of a device that computes every FLOP at the peak of its type.
 """
 
 from collections.abc import Callable, Iterable
@@ -17,6 +19,7 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
+from kernelcast.runtime.operators.float8 import FLOAT8
 from kernelcast.runtime.step.calls import Call
 from kernelcast.runtime.step.decomposition import Block, Decomposition
 
@@ -25,6 +28,8 @@ _FORWARD_AND_BACKWARD = 3
 
 def model_flops(parts: Decomposition) -> float:
     """FLOPs of the model in one step of the whole job, forward and backward, without recomputation."""
+    if parts.sizes.linears.is_frozen:
+        return hardware_flops(parts.without_recomputation)
     return _FORWARD_AND_BACKWARD * _of_job(parts, lambda block: block.forward)
 
 
@@ -45,6 +50,24 @@ def peak_of(bundle: Bundle) -> Peak | None:
         _published(device, manifest.dtype) or measured.get(device.description) for device in manifest.compute
     }
     return found.pop() if len(found) == 1 else None
+
+
+def peak_of_step(peak: Peak | None, parts: Decomposition) -> Peak | None:
+    """The peak that a step's utilisation refers to: with linears in 8 bit, of both types by their shares of the FLOPs.
+
+    That of the training's type where the device is unknown, or has none in 8 bit.
+    """
+    share = _of_job(parts, lambda block: (one for one in block.forward if OPERATORS[one.operator].dtype))
+    share /= _of_job(parts, lambda block: block.forward)
+    of = None if peak is None else device_named(peak.device)
+    faster = None if of is None else of.peak_flops_per_s(FLOAT8)
+    if peak is None or faster is None or not share:
+        return peak
+    return replace(
+        peak,
+        dtype=f"{share:.0%} of FLOPs in {FLOAT8}, else {peak.dtype}",
+        flops_per_s=1 / (share / faster + (1 - share) / peak.flops_per_s),
+    )
 
 
 def _published(fingerprint: ComputeFingerprint, dtype: str) -> Peak | None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, LAYOUT, REPLICATING
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.layers.linear import Linears
 from kernelcast.runtime.step.layers.sizes import Sizes
 
 Floats: TypeAlias = NDArray[np.float64]
@@ -96,7 +97,13 @@ class Rows:
         """What the devices of every row hold of a model's sizes."""
         multiple = self.of_all("vocabulary_multiple")
         imbalance = self.of_all("expert_imbalance")
-        return Sizes.of_columns(model, self.layout, vocabulary_multiple=multiple, imbalance=imbalance)
+        return Sizes.of_columns(
+            model,
+            self.layout,
+            vocabulary_multiple=multiple,
+            imbalance=imbalance,
+            linears=Linears.of(self.of_all),
+        )
 
 
 COMMON = (
@@ -107,6 +114,10 @@ COMMON = (
     "optimizer",
     "optimizer_states",
     "expert_imbalance",
+    "fp8_recipe",
+    "fp8_linears",
+    "lora_rank",
+    "lora_linears",
 )
 """The fields of a layout in `Rows.common`."""
 

@@ -9,7 +9,7 @@ import numpy as np
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.memory.rows import COMMON, FULL, NONE, OF_LAYOUT, SELECTIVE, Floats, Rows
-from kernelcast.runtime.memory.states import Precision, model_states, precision_of, with_optimizer
+from kernelcast.runtime.memory.states import Precision, frozen_bytes, model_states, precision_of, with_optimizer
 from kernelcast.runtime.memory.working import dropped_bytes, largest_of, working_bytes
 from kernelcast.runtime.request.fields import LossKind, ModuleKind, Recompute
 from kernelcast.runtime.request.layout import Parallelism
@@ -17,6 +17,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.decomposition import chunks_of
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import kinds_of
+from kernelcast.runtime.step.layers.linear import FLOAT8_COPIES_BYTES
 from kernelcast.runtime.step.layers.loss import Loss
 from kernelcast.runtime.step.layers.modules import MODULES
 from kernelcast.runtime.step.layers.sizes import Kept
@@ -153,6 +154,13 @@ def memory_of(
     states = model_states(held.dense, rows.shards, rows.zero, own)
     if model.experts:
         states = states + model_states(held.experts, rows.expert_shards, rows.zero, own)
+    weights = states.weights + frozen_bytes(held.frozen, rows.shards, rows.zero, precision)
+    if model.experts:
+        weights = weights + frozen_bytes(held.frozen_experts, rows.expert_shards, rows.zero, precision)
+    # Copies in 8 bit stay from update to update; with ZeRO-3 only those of the blocks that are gathered.
+    copies = [FLOAT8_COPIES_BYTES * sizes.linears.cast_entries(one.weights) for one in layers]
+    of_stage = sum(count * entries for count, entries in zip(rows.layers, copies, strict=True))
+    weights = weights + np.where(rows.zero >= 3, 2.0 * largest_of(rows, copies), of_stage)
     activations = (
         sum(
             live * _kept_in_flight(rows, one, kept)
@@ -165,17 +173,22 @@ def memory_of(
         + rows.first * rows.live_first * embedding.kept_bytes(kept)
         + rows.last * (rows.live_last + rows.late) * loss.kept_bytes(kept)
     )
+    if model.extra_predictions:
+        further = loss.further.layer
+        in_flight = rows.live_last * _kept_in_flight(rows, further, kept)
+        late = rows.late * further.weight_gradient_bytes(kept)
+        activations = activations + rows.last * model.extra_predictions * (in_flight + late)
     # Late weight gradients wait with the gradients of the logits.
     logits = rows.live_last * loss.logit_bytes(kept) + element * rows.late * loss.logits
     log_probabilities = rows.live_last * loss.log_probability_bytes(kept)
     working = working_bytes(rows, layers, loss, kept) + _whole_blocks(rows, layers, loss, precision)
     return Bytes(
         parameters=held.total,
-        weights=states.weights,
+        weights=weights,
         gradients=states.gradients,
         optimizer=states.optimizer,
         activations=activations,
-        logits=rows.last * (logits + log_probabilities),
+        logits=rows.last * loss.predictions * (logits + log_probabilities),
         working=working,
     )
 
@@ -202,7 +215,9 @@ def _whole_blocks(rows: Rows, layers: Sequence[TransformerLayer], loss: Loss, pr
     end = np.maximum(rows.first, rows.last) * loss.matrix
     largest = np.maximum(own, end)
     sharded = rows.shards > 1
-    gradients = np.where(sharded & (rows.zero >= 2), precision.gradient * largest, 0.0)
+    is_frozen = loss.sizes.linears.is_frozen
+    trained = largest_of(rows, [layer.adapter_parameters for layer in layers]) if is_frozen else largest
+    gradients = np.where(sharded & (rows.zero >= 2), precision.gradient * trained, 0.0)
     two = np.where(rows.has_layers, own + largest, largest)
     return gradients + np.where(sharded & (rows.zero >= 3), precision.weight * two, 0.0)
 

@@ -71,6 +71,12 @@ def with_optimizer(precision: Precision, kind: OptimizerKind, states: StateType)
     return replace(precision, optimizer=masters + state_bytes(kind, states, moment))
 
 
+def frozen_bytes(parameters: Floats, shards: Floats, zero: Floats, precision: Precision) -> Floats:
+    """Weights that are not trained, float64 [rows]: nothing else belongs to them."""
+    found: Floats = precision.weight * np.where(zero >= 3, np.ceil(parameters / shards), parameters)
+    return found
+
+
 def model_states(parameters: Floats, shards: Floats, zero: Floats, precision: Precision) -> States:
     """Model states of devices that hold `parameters` each, all arguments [rows].
 

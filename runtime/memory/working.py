@@ -17,8 +17,12 @@ def dropped_bytes(rows: Rows, layer: TransformerLayer, kept: Kept) -> tuple[Numb
     """What selective recomputation does not keep of a layer's attention and MLP halves, by `recompute_modules`."""
     modules = rows.of_all("recompute_modules")
     core = layer.attention.core_bytes(kept) if "core_attn" in modules else 0.0
-    norm = layer.norm.kept_bytes(kept) if "layernorm" in modules else 0.0
-    return core + norm, norm + (layer.mlp.kept_bytes(kept) if "mlp" in modules else 0.0)
+    norms = (
+        layer.norm_bytes(kept, read_by) if "layernorm" in modules else 0.0
+        for read_by in ("attention", layer.mlp.input_kind)
+    )
+    of_attention, of_mlp = norms
+    return core + of_attention, of_mlp + (layer.mlp.kept_bytes(kept) if "mlp" in modules else 0.0)
 
 
 def working_bytes(rows: Rows, layers: Sequence[TransformerLayer], loss: Loss, kept: Kept) -> Floats:
@@ -42,6 +46,7 @@ def working_bytes(rows: Rows, layers: Sequence[TransformerLayer], loss: Loss, ke
     Other buffers: rotary tables, the unfused softmax's mask, token ids.
     """
     sizes, element = loss.sizes, kept.element
+    is_trained = not sizes.linears.is_frozen
     gathered = sizes.sequence_parallel * element * sizes.tokens * sizes.hidden
     log_probabilities = rows.last * loss.log_probability_bytes(kept)
     moments = [_Moments.of(rows, layer, kept, gathered) for layer in layers]
@@ -49,18 +54,19 @@ def working_bytes(rows: Rows, layers: Sequence[TransformerLayer], loss: Loss, ke
     at_loss, of_logits = loss.gradient_bytes(kept)
     loss_moment = 1.0 * rows.last * at_loss
     block_input = layers[0].input_bytes(kept)
-    product = of_logits + element * loss.matrix + block_input + 2 * gathered
+    of_matrix = is_trained * element * loss.matrix
+    product = of_logits + of_matrix + block_input + 2 * gathered
     output = rows.last * product - log_probabilities
     of_layer = largest_of(rows, [np.maximum(one.mlp, one.attention) for one in moments]) - log_probabilities
     freed = sum(count * one.kept for count, one in zip(rows.layers, moments, strict=True))
     in_chunk = rows.chunk_layers / np.maximum(1.0, sum(rows.layers))
-    embedding = rows.first * element * loss.matrix + block_input - in_chunk * freed
+    embedding = rows.first * of_matrix + block_input - in_chunk * freed
 
     has_layers = rows.has_layers
     peak = np.maximum(loss_moment, output)
     peak = np.maximum(peak, np.where(has_layers, of_layer, 0.0))
     ids = _TOKEN_ID_BYTES * sizes.tokens * (rows.first * rows.live_first + rows.last * rows.live_last)
-    accumulates = int(kept.modules.accumulates_in_products)
+    accumulates = int(kept.modules.accumulates_in_products and is_trained)
     unused = accumulates * element * largest_of(rows, [1.0 * layer.matrices for layer in layers])
     buffers = np.where(has_layers, layers[0].attention.buffer_bytes + unused, 0.0) + ids
     fullest: Floats = np.maximum(peak, embedding) + buffers

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.operators import attention, collective, elementwise, gemm, optimizer
+from kernelcast.runtime.operators import attention, collective, elementwise, float8, gemm, optimizer
 from kernelcast.runtime.operators.operator import (
     Cost,
     Direction,
@@ -40,7 +40,7 @@ __all__ = [
 OPERATORS: Mapping[str, Operator] = MappingProxyType(
     {
         value.name: value
-        for module in (elementwise, gemm, attention, collective, optimizer)
+        for module in (elementwise, gemm, float8, attention, collective, optimizer)
         for value in vars(module).values()
         if isinstance(value, Operator)
     }

@@ -23,7 +23,7 @@ def elementwise(
     features: Mapping[str, str],
     *,
     forward: tuple[float, float] | None,
-    backward: tuple[float, float],
+    backward: tuple[float, float] | None,
     least: tuple[float | None, float | None] = (None, None),
     is_optional: bool = False,
     alike: str = "residual_add",
@@ -32,7 +32,7 @@ def elementwise(
 
     `least` are the multiples of the elements that no kernel can do without, forward and backward, where they are fewer.
 
-    With `forward` None, the forward pass runs no kernel. An optional one that a bundle lacks is answered by `alike`
+    With `forward` or `backward` None, that pass runs no kernel. An optional one that a bundle lacks is answered by `alike`
     that moves as much: both wait for memory, and imported data rarely has the one and always the other.
     """
     product = " ".join(features)
@@ -166,7 +166,7 @@ CROSS_ENTROPY = elementwise(
 ROUTER = elementwise(
     "router",
     "",
-    "scores of a token's experts, the best of them, and the loss that balances them",
+    "scores of a token's experts, the best of them, the loss that balances them, and the order of the rows",
     {"tokens": "tokens", "experts": "experts"},
     forward=(10, 6),
     backward=(10, 6),
@@ -174,16 +174,33 @@ ROUTER = elementwise(
     is_optional=True,
 )
 
+_BY_EXPERT = {"tokens": "tokens", "experts_per_token": "experts", "d": "elements"}
+_ROWS_BY_EXPERT = "1 tokens d + 1 tokens experts_per_token d"
+
 PERMUTE = Operator(
     name="permute",
     title="tokens copied into a row for each of their experts, in the order of the experts; backward sums the rows",
     operator_class=OperatorClass.MEMORY,
-    features={"tokens": "tokens", "experts_per_token": "experts", "d": "elements"},
+    features=_BY_EXPERT,
     costs=dict.fromkeys(
         (Direction.FORWARD, Direction.BACKWARD),
-        cost(flops="1 tokens experts_per_token d", elements="1 tokens d + 1 tokens experts_per_token d"),
+        cost(flops="1 tokens experts_per_token d", elements=_ROWS_BY_EXPERT),
     ),
-    roles=only_role("", "tokens sorted by expert, or their results put back and summed"),
+    roles=only_role("", "tokens sorted by expert"),
+    is_optional=True,
+    substitute=Substitute(operator="residual_add", alike=True),
+)
+
+UNPERMUTE = Operator(
+    name="unpermute",
+    title="results of a token's experts weighted and summed; backward copies the gradient into their rows",
+    operator_class=OperatorClass.MEMORY,
+    features=_BY_EXPERT,
+    costs=dict.fromkeys(
+        (Direction.FORWARD, Direction.BACKWARD),
+        cost(flops="2 tokens experts_per_token d", elements=_ROWS_BY_EXPERT),
+    ),
+    roles=only_role("", "results of experts put back in the order of the tokens and summed"),
     is_optional=True,
     substitute=Substitute(operator="residual_add", alike=True),
 )

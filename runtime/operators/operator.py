@@ -134,9 +134,10 @@ class Operator:
     - `is_elementwise`: its time depends on its number of elements, whatever their shape.
     - `is_reduced`: a collective whose sum ends on every process, which switches can make; `is_pairwise`: one in which
       every process sends to every other directly; `is_sharded`: one whose entries are one process's shard of the whole.
-    - `is_on_request`: no step calls it yet; measured where it is asked for by name, if it has a bench.
+    - `is_on_request`: few steps call it, or none; measured where it is asked for by name, if it has a bench.
     - `same_product`: directions that are the forward product of other features, named in its order.
     - `backward_slowdown`: how much longer a FLOP of the backward pass takes, where only the other pass was measured.
+    - `dtype`: the element type that it computes in, whatever the training's; empty for the training's.
     - `variant_flops`: multiples of the FLOPs by the variant that was measured, such as attention without a mask.
     """
 
@@ -163,6 +164,7 @@ class Operator:
     same_product: Mapping[Direction, tuple[str, ...]] = field(default_factory=dict, repr=False)
     variant_flops: Mapping[str, float] = field(default_factory=dict, repr=False)
     backward_slowdown: float = 1.0
+    dtype: str = ""
     directions: tuple[Direction, ...] = field(init=False, repr=False)
     forward: tuple[Direction, ...] = field(init=False, repr=False)
     backward: tuple[Direction, ...] = field(init=False, repr=False)
@@ -177,6 +179,10 @@ class Operator:
     def is_collective(self) -> bool:
         """Whether processes exchange data in it; its last two features are nodes and GPUs per node."""
         return self.operator_class is OperatorClass.COMMUNICATION
+
+    def dtype_in(self, training: str) -> str:
+        """The element type that it computes in where `training` is the training's."""
+        return self.dtype or training
 
     def flops(self, direction: Direction, vector: Sequence[float], variant: str = "") -> float:
         """Floating-point operations of one call at a workload vector, called in the way that `variant` says."""

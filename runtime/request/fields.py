@@ -29,6 +29,9 @@ StateType = Literal["float32", "bfloat16", "8bit"]
 LossKind = Literal["plain", "fused", "in_place"]
 GradientCollective = Literal["all_reduce", "reduce_scatter"]
 TensorOverlap = Literal["none", "weight_gradients", "products"]
+Float8Recipe = Literal["none", "tensorwise", "blockwise"]
+LinearKind = Literal["attention", "mlp", "experts"]
+AdaptedKind = Literal["attention", "mlp"]
 ModuleKind = Literal["torch", "megatron"]
 TimelineKind = Literal["simulate", "closed-form"]
 RankBy = Literal["step-time", "tokens-per-gpu"]
@@ -135,6 +138,7 @@ MODEL = table(
     Field("tied_embeddings", FLAG, "The output projection is the embedding's matrix.", False),
     Field("learned_positions", _SIZE_OR_NONE, "Rows of a learned position table.", 0),
     Field("sliding_window", _SIZE_OR_NONE, "Tokens that attention looks back, 0 for all.", 0, unit="tokens"),
+    Field("window_chunks", FLAG, "The window is a chunk: tokens see their own one's (Llama 4).", False),
     Field("global_interval", whole(0, MAX_LAYERS), "Every so many-th layer has no window, 0 for none.", 0),
     Field("qk_norm", FLAG, "Queries and keys are normalized.", False),
     Field("post_norms", FLAG, "Attention and MLP are followed by a norm each, beside the two before them.", False),
@@ -215,6 +219,15 @@ LAYOUT = table(
     Field("tensor_overlap", choice(get_args(TensorOverlap)),
           "Tensor-parallel collectives beside computing: none, backward beside weight gradients, or all products.",
           "none", of_stack=True),
+    Field("fp8_recipe", choice(get_args(Float8Recipe)),
+          "Linears of layers in 8 bit, scaled per tensor or per block; none for the training's type.", "none",
+          of_stack=True),
+    Field("fp8_linears", names(get_args(LinearKind), "one or more of attention, mlp, experts"),
+          "Linears that fp8_recipe is for; router and logits never are.", get_args(LinearKind), of_stack=True),
+    Field("lora_rank", _SIZE_OR_NONE, "Rank of adapters beside frozen weights (LoRA), 0 to train all weights.", 0,
+          of_stack=True),
+    Field("lora_linears", names(get_args(AdaptedKind), "one or more of attention, mlp"),
+          "Linears that have adapters; routed experts have none.", get_args(AdaptedKind), of_stack=True),
 )
 """Fields of a layout, those of `Parallelism`; the columns of a search in this order."""
 

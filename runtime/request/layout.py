@@ -12,9 +12,12 @@ from kernelcast.runtime.request.fields import (
     MAX_DEGREE,
     REPLICATING,
     REQUEST,
+    AdaptedKind,
     ContextExchange,
+    Float8Recipe,
     GradientCollective,
     LayerSplit,
+    LinearKind,
     LossKind,
     ModuleKind,
     OptimizerKind,
@@ -85,6 +88,9 @@ class Parallelism:
       backward pass, and gathered beside the next step's first forward pass (0: as many as Megatron-LM takes).
     - `tensor_overlap`: tensor-parallel collectives beside the products that they belong to: "none", those of input
       gradients beside weight gradients ("weight_gradients"), or those of all products too ("products").
+    - `fp8_recipe`: products of `fp8_linears` in 8 bit, scaled per tensor ("tensorwise") or per block of 128
+      ("blockwise"); routers, logits and what lies between queries and attention output stay in 16 bit.
+    - `lora_rank`: weights are frozen, and `lora_linears` have adapters of this rank beside them (arXiv 2106.09685).
 
     Raises:
         UsageError: a field has a wrong type or value, or fields do not go together.
@@ -125,16 +131,20 @@ class Parallelism:
     tensor_overlap: TensorOverlap = LAYOUT["tensor_overlap"].default
     context_exchange: ContextExchange = LAYOUT["context_exchange"].default
     expert_imbalance: float = LAYOUT["expert_imbalance"].default
+    fp8_recipe: Float8Recipe = LAYOUT["fp8_recipe"].default
+    fp8_linears: tuple[LinearKind, ...] = LAYOUT["fp8_linears"].default
+    lora_rank: int = LAYOUT["lora_rank"].default
+    lora_linears: tuple[AdaptedKind, ...] = LAYOUT["lora_linears"].default
 
     def __post_init__(self) -> None:
         # A search makes hundreds of thousands of layouts, most fields of which have their defaults.
         for field in _CHECKED:
             if (value := getattr(self, field.name)) is not field.default:
                 field.check(value)
-        modules = LAYOUT["recompute_modules"]
-        if self.recompute_modules is not modules.default:
-            # In one order, and hashable.
-            object.__setattr__(self, "recompute_modules", modules.kind.read(self.recompute_modules))
+        # In one order, and hashable.
+        for name in ("recompute_modules", "fp8_linears", "lora_linears"):
+            if (value := getattr(self, name)) is not LAYOUT[name].default:
+                object.__setattr__(self, name, LAYOUT[name].kind.read(value))
         self._check_virtual_stages()
         self._check_layer_counts()
         if self.shard_group and self.replicas % self.shard_group and self.replicas > 1:

@@ -37,7 +37,8 @@ class ModelConfig:
     - `tied_embeddings`: the output projection is the embedding's matrix.
     - `learned_positions`: rows of the learned position table, 0 without one.
     - `sliding_window`: tokens that attention looks back, 0 for all; every `global_interval`-th layer looks back to the
-      first token (0: none does).
+      first token (0: none does). With `window_chunks` sequences are cut into chunks of so many tokens, and attention
+      looks back to the first token of its own.
     - `query_rank`, `kv_rank`: latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): queries, and keys with
       values, come from vectors of these sizes. `rotary_size` entries of a head are then rotated, of keys the same for
       all heads; `value_head_size` are those of a value head.
@@ -81,6 +82,7 @@ class ModelConfig:
     tied_embeddings: bool = MODEL["tied_embeddings"].default
     learned_positions: int = MODEL["learned_positions"].default
     sliding_window: int = MODEL["sliding_window"].default
+    window_chunks: bool = MODEL["window_chunks"].default
     global_interval: int = MODEL["global_interval"].default
     qk_norm: bool = MODEL["qk_norm"].default
     post_norms: bool = MODEL["post_norms"].default

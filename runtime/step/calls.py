@@ -58,9 +58,14 @@ class Call:
 Calls = tuple[Call, ...]
 
 
-def call(operator: str, *shape: Any, role: str = "", count: Any = 1) -> Call:
-    """A call as layers list it. Sizes are numbers, or arrays where only parameters and bytes are asked."""
-    return Call(operator, role, shape, count)
+def call(
+    operator: str, *shape: Any, role: str = "", count: Any = 1, direction: Direction = Direction.ONCE
+) -> Call:
+    """A call as layers list it. Sizes are numbers, or arrays where only parameters and bytes are asked.
+
+    With a `direction`, it has no other one: weights that are not trained have no gradient.
+    """
+    return Call(operator, role, shape, count, direction)
 
 
 def forward(calls: Iterable[Call]) -> Calls:
@@ -70,6 +75,7 @@ def forward(calls: Iterable[Call]) -> Calls:
         for one in calls
         if one.count
         for direction in OPERATORS[one.operator].forward
+        if one.direction in (Direction.ONCE, direction)
     )
 
 
@@ -80,6 +86,7 @@ def backward(calls: Iterable[Call]) -> Calls:
         for one in calls
         if one.count
         for direction in OPERATORS[one.operator].backward
+        if one.direction in (Direction.ONCE, direction)
     )
 
 

@@ -108,20 +108,17 @@ def _passes(kind: type[Layer], sizes: Sizes, how: Recomputation) -> tuple[Calls,
     What recomputation runs again of a transformer layer stands last.
     """
     layer = kind(sizes)
-    again: Calls = ()
     # As many for every layout of a search: without recomputation they are empty.
     nothing = Beside()
     forward_again: Sequence[Beside] = [
         nothing._replace(in_pieces=one.in_pieces, of_weights=one.of_weights) for one in layer.beside_forward
     ]
-    if isinstance(layer, TransformerLayer):
-        again = layer.recomputed(how)
-        if how.kind == "full":
-            beside = layer.beside_again(how)
-            forward_again = [one._replace(component=Component.BESIDE_BACKWARD) for one in beside]
+    if how.kind == "full":
+        beside = layer.beside_again(how)
+        forward_again = [one._replace(component=Component.BESIDE_BACKWARD) for one in beside]
     return (
         forward((*layer.calls, *layer.forward_collectives)),
-        (*backward(layer.calls), *forward(layer.backward_collectives), *again),
+        (*backward(layer.calls), *forward(layer.backward_collectives), *layer.recomputed(how)),
         (*layer.beside_forward, *layer.beside_backward, *forward_again),
     )
 
@@ -239,8 +236,12 @@ class Decomposition:
         gather: Calls = ()
         scatter: Calls = ()
         if self.is_sharded:
-            for parameters, how in self._shares(HeldParameters(*_held(kind(sizes)))):
-                gather, scatter = gather + how.gather(parameters), scatter + how.scatter(parameters)
+            held = _held(kind(sizes))
+            gather = tuple(one for own, how in self._shares(held.whole) for one in how.gather(own))
+            scatter = tuple(one for own, how in self._shares(held) for one in how.scatter(own))
+            if self.parallelism.zero == 3:
+                # Of what is gathered: nothing stays of the copies in 8 bit.
+                gather += forward(sizes.linears.casts(kind(sizes).weights))
         return Block(
             forward=forward_calls,
             backward=backward_calls,
@@ -266,13 +267,31 @@ class Decomposition:
 
     def update(self, stage: StageKind) -> Update:
         """The update of a kind of stage."""
-        update = update_of(list(self._shares(self._held(stage))), stage.optimizer_role, stage.layers)
-        # Of tied embeddings in a pipeline both ends hold a copy, whose gradients are summed between them.
-        is_copy = self.model.tied_embeddings and stage.first != stage.last
+        layers = stage.layers + stage.last * self.model.extra_predictions
+        update = update_of(list(self._shares(self._held(stage))), stage.optimizer_role, layers)
+        update = replace(update, optimizer=(*update.optimizer, *self._casts(stage)))
+        if self.sizes.linears.is_frozen:
+            return update
+        # In a pipeline both ends hold a copy of tied embeddings, and of those that further predictions read; their
+        # gradients are summed between them.
+        has_copy = self.model.tied_embeddings or self.model.extra_predictions
+        is_copy = bool(has_copy) and stage.first != stage.last
         if is_copy and self.parallelism.overlap_gradients:
             # Not beside a pass: they wait for all replicas' gradients.
             return replace(update, optimizer=self._tied + update.optimizer)
         return replace(update, gradients=update.gradients + self._tied) if is_copy else update
+
+    def _casts(self, stage: StageKind) -> Calls:
+        """Weights cast to 8 bit for the next step; with ZeRO-3 every gather does that, and frozen ones stay."""
+        linears = self.sizes.linears
+        if linears.is_frozen or self.parallelism.zero == 3:
+            return ()
+        casts = (
+            one.times(count)
+            for kind, count in zip(self.kinds.distinct, stage.counts, strict=True)
+            for one in linears.casts(layer_of(self.sizes, kind).weights)
+        )
+        return forward(casts)
 
     @property
     def _tied(self) -> Calls:
@@ -286,6 +305,11 @@ class Decomposition:
 
     def _held(self, stage: StageKind) -> HeldParameters:
         return stage_parameters(self.sizes, layers=stage.counts, first=stage.first, last=stage.last)
+
+    @property
+    def without_recomputation(self) -> "Decomposition":
+        """The same where everything is kept."""
+        return replace(self, parallelism=replace(self.parallelism, recompute="none"))
 
     @property
     def is_sharded(self) -> bool:
@@ -342,10 +366,12 @@ def stage_kinds(chunks: tuple[Chunk, ...], pp: int) -> tuple[StageKind, ...]:
     )
 
 
-def _held(layer: Layer) -> tuple[int, int]:
-    """Parameters of a layer that all replicas hold, and of its experts."""
-    experts = layer.mlp.expert_parameters if isinstance(layer, TransformerLayer) else 0
-    return layer.parameters - experts, experts
+def _held(layer: Layer) -> HeldParameters:
+    """Parameters of a layer."""
+    held = HeldParameters(layer.parameters - layer.expert_parameters, layer.expert_parameters)
+    if not layer.sizes.linears.is_frozen:
+        return held
+    return held.with_adapters(layer.adapter_parameters if isinstance(layer, TransformerLayer) else 0)
 
 
 def _of_block(block: Block, forward: Component, backward: Component) -> Iterator[tuple[Component, Call]]:

@@ -1,6 +1,7 @@
 """The parameters of a stage (eq. 6, Table III) and of a whole model, added up from its layers."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from kernelcast.runtime.request.model import ModelConfig
@@ -12,15 +13,26 @@ from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 
 
 class HeldParameters(NamedTuple):
-    """Parameters on one device: those that all replicas hold, and those of its experts."""
+    """Trained parameters on one device: those that all replicas hold, and those of its experts; and frozen ones."""
 
     dense: Number
     experts: Number
+    frozen: Number = 0
+    frozen_experts: Number = 0
 
     @property
     def total(self) -> Number:
         """All of them."""
-        return self.dense + self.experts
+        return self.dense + self.experts + self.frozen + self.frozen_experts
+
+    @property
+    def whole(self) -> "HeldParameters":
+        """The same without the difference between trained and frozen ones."""
+        return HeldParameters(self.dense + self.frozen, self.experts + self.frozen_experts)
+
+    def with_adapters(self, adapters: Number) -> "HeldParameters":
+        """Adapters beside these, which are frozen."""
+        return HeldParameters(adapters, 0 * self.experts, self.dense, self.experts)
 
 
 def layer_of(sizes: Sizes, kind: LayerKind) -> TransformerLayer:
@@ -34,17 +46,23 @@ def stage_parameters(
     """Parameters of a stage on one device; `first` and `last` (0 or 1) are the ends of the model that it holds.
 
     `layers` are those of each kind. A single stage is both ends, and then holds tied embeddings once; else both ends
-    hold a copy, as pipelines do.
+    hold a copy, as pipelines do. Predictions of further tokens belong to the last end, and need a copy too.
     """
-    embedding, loss = Embedding(sizes), Loss(sizes)
-    shared = first * last * loss.matrix if sizes.model.tied_embeddings else 0
-    dense = first * embedding.parameters + last * loss.parameters - shared
-    experts = 0 * dense
-    for kind, count in zip(kinds_of(sizes.model).distinct, layers, strict=True):
+    embedding, loss, model = Embedding(sizes), Loss(sizes), sizes.model
+    shared = first * last * loss.matrix if model.tied_embeddings else 0
+    copied = (
+        (1 - first) * last * embedding.matrix if model.extra_predictions and not model.tied_embeddings else 0
+    )
+    experts = last * loss.expert_parameters
+    dense = first * embedding.parameters + last * loss.parameters - experts - shared + copied
+    adapters = 0 * dense
+    for kind, count in zip(kinds_of(model).distinct, layers, strict=True):
         layer = layer_of(sizes, kind)
-        dense = dense + count * (layer.parameters - layer.mlp.expert_parameters)
-        experts = experts + count * layer.mlp.expert_parameters
-    return HeldParameters(dense, experts)
+        dense = dense + count * (layer.parameters - layer.expert_parameters)
+        experts = experts + count * layer.expert_parameters
+        adapters = adapters + count * layer.adapter_parameters
+    held = HeldParameters(dense, experts)
+    return held.with_adapters(adapters) if sizes.linears.is_frozen else held
 
 
 def total_parameters(model: ModelConfig) -> int:
@@ -59,13 +77,14 @@ def active_parameters(model: ModelConfig) -> int:
     """Those that one token uses: of experts, the ones that it is sent to."""
 
     def of(layer: TransformerLayer) -> Number:
-        experts = layer.mlp.expert_parameters
+        experts = layer.expert_parameters
         return layer.parameters - experts + experts * model.experts_per_token // max(1, model.experts)
 
     return _total(model, of)
 
 
 def _total(model: ModelConfig, of_layer: Callable[[TransformerLayer], Number]) -> int:
+    model = replace(model, extra_predictions=0)
     sizes, kinds = Sizes(model=model), kinds_of(model)
     ends = stage_parameters(sizes, layers=(0,) * len(kinds.distinct), first=1, last=1).dense
     layers = sum(

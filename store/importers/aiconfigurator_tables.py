@@ -2,8 +2,8 @@
 
 Tables are told apart by `op_name`; `latency` is in ms. Source: ai-dynamo/aiconfigurator, collector/.
 
-- GEMM: [m, k] × [k, n] forward. `fp8` scales per tensor or row, `fp8_block` per block of 128 × 128; some frameworks'
-  times hold the quantization of the activations.
+- GEMM: [m, k] × [k, n] forward. `fp8` scales per tensor or row, `fp8_block` per block of 128 × 128: operators of their
+  own, whose times hold the cast of the activations.
 - Context attention: the prefill of a whole sequence (`step` 0), causal, with keys and values in a paged cache.
 - NCCL: nccl-tests with one process for all GPUs of a node, out of place. `message_size` is the elements of nccl-tests'
   `size`, the larger of a process's two buffers (collector/network/collect_nccl.py). The data agree: as one process's
@@ -70,14 +70,17 @@ def _variant(row: CsvRow, dtype: str, *more: str) -> str:
     return ", ".join((*scaled, row.text("kernel_source"), *more))
 
 
+_LINEARS = MappingProxyType({"fp8": "gemm_float8_tensor", "fp8_block": "gemm_float8_block"})
+
+
 def _gemm(row: CsvRow) -> Measured:
     dtype = row.text("gemm_dtype")
     return Measured(
-        operator="gemm",
+        operator=_LINEARS.get(dtype, "gemm"),
         direction=Direction.FORWARD,
         dtype=_dtype(dtype),
         vector=(row.whole("m"), row.whole("k"), row.whole("n")),
-        variant=_variant(row, dtype),
+        variant=row.text("kernel_source"),
         repetitions=6,
         burst=_BURST,
     )

@@ -3,6 +3,7 @@
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.calls import Call, Calls, call
 from kernelcast.runtime.step.layers.attention_core import exchanged, exchanged_back, fused_core, ring
+from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.norm import STATISTIC_BYTES
 from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
 
@@ -40,8 +41,8 @@ class Attention(Layer):
             *self._normed_heads,
             self._rotation,
             *self.core_calls,
-            call("gemm", s.tokens, s.attention_width, s.hidden, role="attention_output"),
-            call("bias_add", s.local_tokens, s.hidden, count=int(self.has_output_bias)),
+            *s.linears.calls("attention", s.tokens, s.attention_width, s.hidden, role="attention_output"),
+            s.linears.bias(s.local_tokens, s.hidden, count=int(self.has_output_bias)),
             call("dropout", s.local_tokens, s.hidden, count=s.drops),
         )
 
@@ -49,8 +50,8 @@ class Attention(Layer):
     def _projections(self) -> Calls:
         s = self.sizes
         return (
-            call("gemm", s.tokens, s.hidden, s.qkv_width, role="qkv"),
-            call("bias_add", s.tokens, s.qkv_width, count=int(self.has_qkv_bias)),
+            *s.linears.calls("attention", s.tokens, s.hidden, s.qkv_width, role="qkv"),
+            s.linears.bias(s.tokens, s.qkv_width, count=int(self.has_qkv_bias)),
             call("qkv_split", s.tokens, s.qkv_width),
         )
 
@@ -129,15 +130,15 @@ class Attention(Layer):
     def kept_bytes(self, kept: Kept) -> Number:
         """Everything but the core: what leads to the scores, the attention output, the mask of its dropout."""
         s = self.sizes
-        return kept.mask * s.local_tokens * s.hidden + kept.element * s.tokens * (
-            self._inputs_width(kept) + s.attention_width
-        )
+        own = kept.element * (self._inputs_width(kept) + s.attention_width)
+        # The attention output is a fused core's too.
+        own = own + s.linears.copy_bytes("attention") * s.attention_width
+        return kept.mask * s.local_tokens * s.hidden + s.tokens * own
 
     @property
-    def matrices(self) -> Number:
-        """Entries of its weight matrices."""
+    def weights(self) -> tuple[Matrix, ...]:
         s = self.sizes
-        return s.hidden * (s.qkv_width + s.attention_width)
+        return Matrix("attention", s.hidden, s.qkv_width), Matrix("attention", s.attention_width, s.hidden)
 
     def _inputs_width(self, kept: Kept) -> Number:
         """Entries per token of the tensors from the QKV product to the scores.

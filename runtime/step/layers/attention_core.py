@@ -12,7 +12,13 @@ from kernelcast.runtime.step.layers.sizes import Beside, Number, Sizes
 def visible_keys(sizes: Sizes) -> float:
     """Keys that a query sees in the mean: through the causal mask, the layer's window, and among its document."""
     length, window = sizes.model.sequence_length, sizes.kind.window
-    causal = window - window * (window - 1) / (2 * length) if window else (length + 1) / 2
+    if not window:
+        causal = (length + 1) / 2
+    elif sizes.model.window_chunks:
+        chunks, rest = divmod(length, window)
+        causal = (chunks * window * (window + 1) + rest * (rest + 1)) / (2 * length)
+    else:
+        causal = window - window * (window - 1) / (2 * length)
     return sizes.model.visible_share * causal
 
 

@@ -1,5 +1,6 @@
 """The first end of a model: token embedding, and learned positions."""
 
+from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.step.calls import Calls, call
 from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
 
@@ -13,8 +14,10 @@ class Embedding(Layer):
     def calls(self) -> Calls:
         """Rows of other devices' tokens are masked where the vocabulary is cut."""
         s = self.sizes
+        # A frozen embedding, the first layer of all, has no backward pass.
+        only = Direction.FORWARD if s.linears.is_frozen else Direction.ONCE
         return (
-            call("embedding", s.tokens, s.vocabulary, s.hidden),
+            call("embedding", s.tokens, s.vocabulary, s.hidden, direction=only),
             call("embedding_mask", s.tokens, s.hidden, count=int(s.tp > 1)),
             call("dropout", s.local_tokens, s.hidden, count=s.drops),
         )

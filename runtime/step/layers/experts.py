@@ -4,10 +4,16 @@ Every device routes its own tokens (with tensor parallelism, its part of the seq
 that hold their experts, whose products run as one grouped one, and sent back (Megatron-core's all-to-all dispatcher).
 """
 
+from functools import partial
+
+from kernelcast.runtime.request.fields import LinearKind
 from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.mlp import Mlp
 from kernelcast.runtime.step.layers.sizes import Kept, Number
 
+_KINDS: tuple[LinearKind, LinearKind] = ("experts", "mlp")
+"""Kinds of linears of routed and shared experts."""
 _SCORE_BYTES = 4
 """Scores of experts are in fp32."""
 
@@ -63,17 +69,18 @@ class Experts(Mlp):
         sorts = int(s.ep > 1 and self.groups > 1)  # what comes in is in the order of the senders
         permute = call("permute", s.local_tokens, model.experts_per_token, s.hidden)
         resort = call("permute", rows, 1, s.hidden, count=sorts)
+        linear = partial(s.linears.calls, "experts")
         up, down = f"experts_{'gate_' if self.is_gated else ''}up", "experts_down"
         return (
-            call("gemm", s.local_tokens, s.hidden, model.experts, role="router"),
+            *s.linears.plain(s.local_tokens, s.hidden, model.experts, role="router"),
             call("router", s.local_tokens, model.experts),
             permute,
             resort,
-            call("grouped_gemm", self.groups, of_each, s.hidden, branches * self.width, role=up),
+            *linear(self.groups, of_each, s.hidden, branches * self.width, role=up),
             call(self.activation_operator, 1, rows, self.width),
-            call("grouped_gemm", self.groups, of_each, self.width, s.hidden, role=down),
+            *linear(self.groups, of_each, self.width, s.hidden, role=down),
             resort,
-            permute,
+            call("unpermute", s.local_tokens, model.experts_per_token, s.hidden),
         )
 
     @property
@@ -82,9 +89,9 @@ class Experts(Mlp):
         if not width:
             return ()
         return (
-            call("gemm", s.tokens, s.hidden, self.branches * width, role="shared_gate_up"),
+            *s.linears.calls("mlp", s.tokens, s.hidden, self.branches * width, role="shared_gate_up"),
             call(self.activation_operator, s.micro_batch, s.length, width),
-            call("gemm", s.tokens, width, s.hidden, role="shared_down"),
+            *s.linears.calls("mlp", s.tokens, width, s.hidden, role="shared_down"),
             call("residual_add", s.micro_batch, s.local_length, s.hidden),
         )
 
@@ -143,11 +150,15 @@ class Experts(Mlp):
         """Scores and probabilities in fp32, rows as they are computed on, and what the MLPs of all experts keep."""
         s = self.sizes
         after_silu = self.is_gated and not kept.modules.fuses_gate
-        activated = self.branches + after_silu + 1
+        activated = kept.element * (self.branches + after_silu)
         scores = 2 * _SCORE_BYTES * s.local_tokens * s.model.experts
-        routed = self.rows * (s.hidden + activated * self.width)
-        shared = s.tokens * activated * self.shared_width
-        return scores + kept.element * (routed + shared)
+        read, by_shared = (s.linears.input_bytes(kind, kept.element) for kind in _KINDS)
+        routed = self.rows * (read * s.hidden + (activated + read) * self.width)
+        shared = s.tokens * (activated + by_shared) * self.shared_width
+        if s.model.shared_expert_size:
+            # The router keeps what shared experts read.
+            shared = shared + s.linears.copy_bytes("mlp") * s.local_tokens * s.hidden
+        return scores + routed + shared
 
     def weight_gradient_bytes(self, kept: Kept) -> Number:
         s, widths = self.sizes, self.branches + 1
@@ -155,15 +166,25 @@ class Experts(Mlp):
         return kept.element * (2 * s.local_tokens * s.hidden + routed + s.tokens * widths * self.shared_width)
 
     @property
-    def matrices(self) -> Number:
+    def weights(self) -> tuple[Matrix, ...]:
         s = self.sizes
-        return (self.branches + 1) * s.hidden * (self.groups * self.width + self.shared_width)
+        experts, shared = (
+            (Matrix(kind, s.hidden, self.branches * width, count), Matrix(kind, width, s.hidden, count))
+            for kind, width, count in zip(
+                _KINDS, (self.width, self.shared_width), (self.groups, 1), strict=True
+            )
+        )
+        return (*experts, *(shared if s.model.shared_expert_size else ()))
+
+    @property
+    def input_kind(self) -> LinearKind | None:
+        """None: the router reads its norm's output in the training's type."""
+        return None
 
     def gradient_bytes(self, kept: Kept) -> tuple[Number, Number]:
         s = self.sizes
         of_rows = kept.element * self.rows * s.hidden
-        of_weights = (
-            0 if kept.modules.accumulates_in_products else kept.element * self.groups * self.width * s.hidden
-        )
+        no_gradient = kept.modules.accumulates_in_products or s.linears.is_frozen
+        of_weights = 0 if no_gradient else kept.element * self.groups * self.width * s.hidden
         width = kept.element * self.rows * self.width
         return of_rows + width + of_weights, of_rows + self.branches * width

@@ -1,7 +1,10 @@
 """Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): low ranks instead of one QKV projection."""
 
+from functools import partial
+
 from kernelcast.runtime.step.calls import Call, Calls, call
 from kernelcast.runtime.step.layers.attention import Attention
+from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.sizes import Kept, Number
 
 
@@ -34,18 +37,19 @@ class LatentAttention(Attention):
         def normed(rank: int) -> Call:
             return call(model.norm, s.micro_batch, s.local_length, rank)
 
-        queries: Calls = (call("gemm", s.tokens, s.hidden, s.query_width, role="qkv"),)
+        linear = partial(s.linears.calls, "attention")
+        queries: Calls = linear(s.tokens, s.hidden, s.query_width, role="qkv")
         if model.query_rank:
             queries = (
-                call("gemm", s.local_tokens, s.hidden, model.query_rank, role="query_down"),
+                *linear(s.local_tokens, s.hidden, model.query_rank, role="query_down"),
                 normed(model.query_rank),
-                call("gemm", s.tokens, model.query_rank, s.query_width, role="query_up"),
+                *linear(s.tokens, model.query_rank, s.query_width, role="query_up"),
             )
         return (
             *queries,
-            call("gemm", s.local_tokens, s.hidden, self._down_width, role="kv_down"),
+            *linear(s.local_tokens, s.hidden, self._down_width, role="kv_down"),
             normed(model.kv_rank),
-            call("gemm", s.tokens, model.kv_rank, self._up_width, role="kv_up"),
+            *linear(s.tokens, model.kv_rank, self._up_width, role="kv_up"),
         )
 
     @property
@@ -71,17 +75,18 @@ class LatentAttention(Attention):
         return queries + keys + s.attention_width * s.hidden
 
     @property
-    def matrices(self) -> Number:
+    def weights(self) -> tuple[Matrix, ...]:
         s, model = self.sizes, self.sizes.model
-        queries = (
-            model.query_rank * (s.hidden + s.query_width) if model.query_rank else s.hidden * s.query_width
-        )
-        return (
-            queries
-            + s.hidden * self._down_width
-            + model.kv_rank * self._up_width
-            + s.attention_width * s.hidden
-        )
+        rank = model.query_rank
+        queries = [(s.hidden, rank), (rank, s.query_width)] if rank else [(s.hidden, s.query_width)]
+        keys = [(s.hidden, self._down_width), (model.kv_rank, self._up_width)]
+        return tuple(Matrix("attention", *one) for one in (*queries, *keys, (s.attention_width, s.hidden)))
+
+    def kept_bytes(self, kept: Kept) -> Number:
+        """The low ranks as their norms return them are read by a linear alone."""
+        s, model = self.sizes, self.sizes.model
+        own = s.linears.input_bytes("attention", kept.element) - kept.element
+        return Attention.kept_bytes(self, kept) + own * s.tokens * (model.query_rank + model.kv_rank)
 
     @property
     def _low_rank_width(self) -> int:

@@ -1,8 +1,10 @@
-"""The last end of a model: final norm, output projection to the vocabulary, and cross-entropy."""
+"""The last end of a model: final norm, output projection to the vocabulary, cross-entropy; further predictions."""
 
 from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.step.layers.further_prediction import FurtherPrediction
 from kernelcast.runtime.step.layers.norm import Norm
 from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
+from kernelcast.runtime.step.recomputation import Recomputation
 
 _LOSS_SYNCS = 3
 """Maxima, sums of exponentials and the targets' logits of the vocabulary's shards are combined, an entry per token."""
@@ -11,9 +13,28 @@ LOG_PROBABILITY_BYTES = 4
 
 
 class Loss(Layer):
-    """Final norm, vocabulary-parallel logits and loss."""
+    """Final norm, vocabulary-parallel logits and loss, and the same again behind every module that predicts further."""
 
     __slots__ = ()
+
+    @property
+    def further(self) -> FurtherPrediction:
+        """Any of the modules that predict further tokens."""
+        return FurtherPrediction(self.sizes)
+
+    @property
+    def _extra(self) -> int:
+        return self.sizes.model.extra_predictions
+
+    @property
+    def predictions(self) -> int:
+        """Losses of a step: the next token's, and those of further ones."""
+        return 1 + self._extra
+
+    def _with_further(self, own: Calls, further: Calls) -> Calls:
+        if not self._extra:
+            return own
+        return (*_times(own, self.predictions), *_times(further, self._extra))
 
     @property
     def norm(self) -> Norm:
@@ -23,18 +44,20 @@ class Loss(Layer):
     @property
     def calls(self) -> Calls:
         s = self.sizes
-        return (
+        own = (
             *self.norm.calls,
-            call("gemm", s.tokens, s.hidden, s.vocabulary, role="logits"),
+            *s.linears.plain(s.tokens, s.hidden, s.vocabulary, role="logits"),
             call("cross_entropy", s.micro_batch, s.length, s.vocabulary),
         )
+        return self._with_further(own, self.further.calls if self._extra else ())
 
     @property
     def forward_collectives(self) -> Calls:
         """With sequence parallelism what the logits read is gathered; the loss combines the vocabulary's shards."""
         s = self.sizes
         gather = s.synced(1, scatter=False) if s.sequence_parallel else ()
-        return (*gather, *s.synced(_LOSS_SYNCS, width=1))
+        further = self.further.forward_collectives if self._extra else ()
+        return self._with_further((*gather, *s.synced(_LOSS_SYNCS, width=1)), further)
 
     @property
     def backward_collectives(self) -> Calls:
@@ -42,13 +65,30 @@ class Loss(Layer):
 
         The paper's composition has no collective here.
         """
-        return self.sizes.synced(1, gather=False) if self.sizes.overlap == "none" else ()
+        own = self.sizes.synced(1, gather=False) if self.sizes.overlap == "none" else ()
+        return self._with_further(own, self.further.backward_collectives if self._extra else ())
+
+    @property
+    def beside_forward(self) -> tuple[Beside, ...]:
+        return tuple(one.times(self._extra) for one in self.further.beside_forward) if self._extra else ()
 
     @property
     def beside_backward(self) -> tuple[Beside, ...]:
         """What the logits read is gathered, and its gradient summed; its product is no layer's, and not in pieces."""
         again = self.gathered_again("logits")
-        return (again,) if self.sizes.overlap == "none" else (again, self.summed_beside_weights("logits"))
+        own = (again,) if self.sizes.overlap == "none" else (again, self.summed_beside_weights("logits"))
+        if not self._extra:
+            return own
+        # The products are listed with all predictions already.
+        every = (one._replace(collective=_times(one.collective, self.predictions)) for one in own)
+        return (*every, *(one.times(self._extra) for one in self.further.beside_backward))
+
+    def recomputed(self, how: Recomputation) -> Calls:
+        """The layers of further predictions."""
+        return _times(self.further.recomputed(how), self._extra) if self._extra else ()
+
+    def beside_again(self, how: Recomputation) -> tuple[Beside, ...]:
+        return tuple(one.times(self._extra) for one in self.further.beside_again(how)) if self._extra else ()
 
     @property
     def matrix(self) -> Number:
@@ -85,9 +125,25 @@ class Loss(Layer):
 
     @property
     def parameters(self) -> Number:
-        """Final norm and output projection, `2d + v·d/tp` with LayerNorm. A stage that also embeds shares tied ones."""
-        return self.norm.parameters + self.matrix
+        """Final norm and output projection, `2d + v·d/tp` with LayerNorm; further predictions share the projection.
+
+        A stage that also embeds shares tied ones.
+        """
+        own = self.norm.parameters + self.matrix
+        return own + self._extra * self.further.parameters if self._extra else own
+
+    @property
+    def expert_parameters(self) -> Number:
+        return self._extra * self.further.expert_parameters if self._extra else 0
 
     def kept_bytes(self, kept: Kept) -> Number:
-        """The final norm's input and output; the logits are counted apart."""
-        return 2.0 * kept.element * self.sizes.local_tokens * self.sizes.hidden
+        """The final norm's input and output, of every prediction, and what leads to the further ones' layers.
+
+        Logits and these layers are counted apart.
+        """
+        own = 2.0 * kept.element * self.sizes.local_tokens * self.sizes.hidden
+        return self.predictions * own + (self._extra * self.further.kept_bytes(kept) if self._extra else 0)
+
+
+def _times(calls: Calls, factor: int) -> Calls:
+    return tuple(one.times(factor) for one in calls)

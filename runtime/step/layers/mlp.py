@@ -2,7 +2,9 @@
 
 from itertools import takewhile
 
+from kernelcast.runtime.request.fields import LinearKind
 from kernelcast.runtime.step.calls import Calls, call
+from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.sizes import Kept, Layer, Number
 
 
@@ -49,11 +51,11 @@ class Mlp(Layer):
         s, up_width = self.sizes, self.branches * self.sizes.mlp_width
         biases = int(self.has_bias)
         return (
-            call("gemm", s.tokens, s.hidden, up_width, role=self.up_role),
-            call("bias_add", s.tokens, up_width, count=biases),
+            *s.linears.calls("mlp", s.tokens, s.hidden, up_width, role=self.up_role),
+            s.linears.bias(s.tokens, up_width, count=biases),
             call(self.activation_operator, s.micro_batch, s.length, s.mlp_width),
-            call("gemm", s.tokens, s.mlp_width, s.hidden, role="mlp_down"),
-            call("bias_add", s.local_tokens, s.hidden, count=biases),
+            *s.linears.calls("mlp", s.tokens, s.mlp_width, s.hidden, role="mlp_down"),
+            s.linears.bias(s.local_tokens, s.hidden, count=biases),
             call("dropout", s.local_tokens, s.hidden, count=s.drops),
         )
 
@@ -88,8 +90,8 @@ class Mlp(Layer):
         """
         s = self.sizes
         after_silu = self.is_gated and not kept.modules.fuses_gate
-        activated = (self.branches + after_silu + 1) * s.mlp_width
-        return kept.mask * s.local_tokens * s.hidden + kept.element * s.tokens * activated
+        activated = kept.element * (self.branches + after_silu) + s.linears.input_bytes("mlp", kept.element)
+        return kept.mask * s.local_tokens * s.hidden + s.tokens * activated * s.mlp_width
 
     def weight_gradient_bytes(self, kept: Kept) -> Number:
         """What a backward pass leaves for late weight gradients: every product's input and output gradient."""
@@ -98,9 +100,14 @@ class Mlp(Layer):
         return kept.element * (2 * s.local_tokens * s.hidden + s.tokens * widths)
 
     @property
-    def matrices(self) -> Number:
-        """Entries of its weight matrices."""
-        return (self.branches + 1) * self.sizes.mlp_width * self.sizes.hidden
+    def weights(self) -> tuple[Matrix, ...]:
+        s = self.sizes
+        return Matrix("mlp", s.hidden, self.branches * s.mlp_width), Matrix("mlp", s.mlp_width, s.hidden)
+
+    @property
+    def input_kind(self) -> LinearKind | None:
+        """The linears that alone read its norm's output; None where others do too."""
+        return "mlp"
 
     def gradient_bytes(self, kept: Kept) -> tuple[Number, Number]:
         """Gradients at the two moments of its backward pass that can be the fullest, without that of its output.
@@ -110,5 +117,6 @@ class Mlp(Layer):
         """
         s = self.sizes
         width = kept.element * s.tokens * s.mlp_width
-        of_weights = 0 if kept.modules.accumulates_in_products else kept.element * s.mlp_width * s.hidden
+        no_gradient = kept.modules.accumulates_in_products or s.linears.is_frozen
+        of_weights = 0 if no_gradient else kept.element * s.mlp_width * s.hidden
         return width + of_weights, self.branches * width

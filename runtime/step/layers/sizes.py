@@ -13,7 +13,9 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
 from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind
+from kernelcast.runtime.step.layers.linear import Linears, Matrix
 from kernelcast.runtime.step.layers.modules import TORCH, Modules
+from kernelcast.runtime.step.recomputation import Recomputation
 
 Number: TypeAlias = Any
 """A whole number, or float64 [rows]: one formula serves one device, and all stages of thousands of layouts."""
@@ -37,7 +39,8 @@ class Sizes:
     `kind` is that of the layer. With `sequence_parallel` (0 or 1), norms and residuals hold a tp-th of the tokens.
     `group` is the tensor-parallel group, which collectives run in; `overlap` says which of them run beside products.
     `cp`, `ep`, `expert_tp` and `context_exchange` are as in `Parallelism`, with the groups that their collectives run
-    in; `imbalance` is its `expert_imbalance`, `vocabulary_multiple` its own, and `drops` 1 where it has dropout.
+    in; `imbalance` is its `expert_imbalance`, `vocabulary_multiple` its own, and `drops` 1 where it has dropout. `linears`
+    says how linears compute.
     """
 
     model: ModelConfig
@@ -57,6 +60,7 @@ class Sizes:
     imbalance: float = LAYOUT["expert_imbalance"].default
     vocabulary_multiple: int = LAYOUT["vocabulary_multiple"].default
     drops: int = 0
+    linears: Linears = Linears()
 
     @classmethod
     def of(cls, model: ModelConfig, layout: Parallelism, cluster: Cluster) -> "Sizes":
@@ -79,15 +83,28 @@ class Sizes:
             overlap=layout.tensor_overlap,
             context_exchange=layout.context_exchange,
             imbalance=layout.expert_imbalance,
+            linears=Linears.of(lambda name: getattr(layout, name)),
         )
 
     @classmethod
     def of_columns(
-        cls, model: ModelConfig, columns: Mapping[str, Number], *, vocabulary_multiple: int, imbalance: float
+        cls,
+        model: ModelConfig,
+        columns: Mapping[str, Number],
+        *,
+        vocabulary_multiple: int,
+        imbalance: float,
+        linears: Linears = Linears(),
     ) -> "Sizes":
         """Without groups, of the fields of many layouts, float64 [rows] each."""
         of_rows = {name: columns[name] for name in _OF_ROWS}
-        return cls(model=model, vocabulary_multiple=vocabulary_multiple, imbalance=imbalance, **of_rows)
+        return cls(
+            model=model,
+            vocabulary_multiple=vocabulary_multiple,
+            imbalance=imbalance,
+            linears=linears,
+            **of_rows,
+        )
 
     def of_kind(self, kind: LayerKind) -> "Sizes":
         """The same for a layer of another kind."""
@@ -194,6 +211,13 @@ class Beside(NamedTuple):
     in_pieces: bool = False
     of_weights: bool = False
 
+    def times(self, factor: int) -> "Beside":
+        """The same, `factor` times as often."""
+        collective, compute = (
+            (one.times(factor) for one in calls) for calls in (self.collective, self.compute)
+        )
+        return self._replace(collective=tuple(collective), compute=tuple(compute))
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kept:
@@ -231,6 +255,16 @@ class Layer(ABC):
         """Bytes that autograd keeps from its forward to its backward pass, without its input."""
 
     @property
+    def weights(self) -> tuple[Matrix, ...]:
+        """Its weight matrices in linears that may run in 8 bit, or have adapters."""
+        return ()
+
+    @property
+    def matrices(self) -> Number:
+        """Entries of its weight matrices, without biases and norms."""
+        return sum(one.entries for one in self.weights)
+
+    @property
     def forward_collectives(self) -> Calls:
         """Collectives of its forward pass."""
         return ()
@@ -249,6 +283,19 @@ class Layer(ABC):
     def beside_backward(self) -> tuple[Beside, ...]:
         """Those of its backward pass."""
         return ()
+
+    @property
+    def expert_parameters(self) -> Number:
+        """Those of its parameters that expert parallelism spreads."""
+        return 0
+
+    def recomputed(self, how: Recomputation) -> Calls:
+        """What its backward pass runs again of its forward pass."""
+        return ()
+
+    def beside_again(self, how: Recomputation) -> tuple[Beside, ...]:
+        """Collectives beside products that full recomputation runs again, as many as in the forward pass."""
+        return tuple(one._replace(collective=(), compute=()) for one in self.beside_forward)
 
     def products(self, direction: Direction, *roles: str) -> Calls:
         """Products with these roles in one direction."""

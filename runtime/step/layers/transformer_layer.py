@@ -1,10 +1,12 @@
 """One transformer layer: two norms, attention, MLP, two residual additions."""
 
 from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.request.fields import LinearKind
 from kernelcast.runtime.step.calls import Calls, Component, call, forward
 from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.layers.experts import Experts
 from kernelcast.runtime.step.layers.latent_attention import LatentAttention
+from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.mlp import Mlp
 from kernelcast.runtime.step.layers.norm import Norm
 from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
@@ -190,14 +192,22 @@ class TransformerLayer(Layer):
         return self.sizes.synced(count, scatter=False) if self.sizes.sequence_parallel else ()
 
     @property
+    def expert_parameters(self) -> Number:
+        return self.mlp.expert_parameters
+
+    @property
     def parameters(self) -> Number:
         """For LayerNorm, GeLU, multi-head attention and an MLP of 4d: `4d + 8d(d+1)/tp + d(4d+1)/tp` (Table III)."""
         return self.norms * self.norm.parameters + self.attention.parameters + self.mlp.parameters
 
     @property
-    def matrices(self) -> Number:
-        """Entries of its weight matrices, without biases and norms."""
-        return self.attention.matrices + self.mlp.matrices
+    def weights(self) -> tuple[Matrix, ...]:
+        return (*self.attention.weights, *self.mlp.weights)
+
+    @property
+    def adapter_parameters(self) -> Number:
+        """Of the adapters beside its weights."""
+        return self.sizes.linears.adapter_parameters(self.weights)
 
     def input_bytes(self, kept: Kept) -> Number:
         """Its input, which is the first norm's: all that full recomputation keeps."""
@@ -206,7 +216,13 @@ class TransformerLayer(Layer):
     def mlp_bytes(self, kept: Kept) -> Number:
         """What its MLP's half keeps; with a parallel residual the second norm's input is the first's."""
         second_input = 0 if self.sizes.model.parallel_residual else self.input_bytes(kept)
-        return self.norm.kept_bytes(kept) + second_input + self.mlp.kept_bytes(kept)
+        return self.norm_bytes(kept, self.mlp.input_kind) + second_input + self.mlp.kept_bytes(kept)
+
+    def norm_bytes(self, kept: Kept, read_by: LinearKind | None) -> Number:
+        """What a norm keeps whose output linears alone read."""
+        element = kept.element
+        own = 0 if read_by is None else self.sizes.linears.input_bytes(read_by, element) - element
+        return self.norm.kept_bytes(kept) + own * self.sizes.local_tokens * self.sizes.hidden
 
     def kept_bytes(self, kept: Kept) -> Number:
         """Both halves with the core of attention, without its input.
@@ -214,8 +230,9 @@ class TransformerLayer(Layer):
         With GeLU, LayerNorm, dropout and a softmax of its own, this and the input are eq. 1–4 of arXiv 2205.05198,
         sbh(34 + 5as/h), except for the norms' statistics, which it leaves out.
         """
-        attention = self.norm.kept_bytes(kept) + self.attention.kept_bytes(kept)
-        return attention + self.attention.core_bytes(kept) + self.mlp_bytes(kept)
+        attention = self.norm_bytes(kept, "attention") + self.attention.kept_bytes(kept)
+        low_ranks = kept.element * self.sizes.tokens * self.sizes.linears.adapter_width(self.weights)
+        return attention + self.attention.core_bytes(kept) + self.mlp_bytes(kept) + low_ranks
 
     def weight_gradient_bytes(self, kept: Kept) -> Number:
         """What a backward pass without weight gradients leaves for those (zero-bubble)."""

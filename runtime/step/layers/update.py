@@ -159,6 +159,9 @@ def update_of(shares: Sequence[tuple[int, DataParallel]], role: str, layers: int
 
     Experts are held by fewer devices than the rest; one optimizer updates both.
     """
+    shares = [(held, how) for held, how in shares if held]
+    if not shares:
+        return Update(gradients=(), optimizer=(), gather=())
     zero = shares[0][1].zero
     width, share = shares[0][1].gradient_width, shares[0][1].optimizer_share
     parameters = sum(held for held, _ in shares)

@@ -15,7 +15,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from kernelcast.collector.functions.transformer import causal_attention, rotary_tables, rotate
-from kernelcast.collector.training.model import Chunk, Shard
+from kernelcast.collector.training.model import Chunk
+from kernelcast.collector.training.shard import Shard
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.memory import stage_memory
 from kernelcast.runtime.pipeline.schedules import Kind, stage_orders

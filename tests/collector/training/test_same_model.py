@@ -1,6 +1,7 @@
 """However a model is laid out, real steps train the same: losses, gradients, clipped or not, and updated weights."""
 
 import json
+from math import prod
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,11 @@ GPT = {
 LLAMA = GPT | {
     "name": "llama", "kv_heads": 2, "norm": "rms_norm", "activation": "swiglu", "mlp_size": 88, "biases": "none"
 }  # fmt: skip
+MIXTURE = LLAMA | {
+    "name": "mixture", "experts": 4, "experts_per_token": 2, "expert_size": 40, "shared_expert_size": 24,
+    "dense_layers": 1,
+}  # fmt: skip
+CONTEXT = {"cp": 2, "context_exchange": "all_to_all"}
 LAYOUTS = {
     "1-2-1": {"tp": 2},
     "1-1-2": {"dp": 2, "zero": 0},
@@ -26,6 +32,19 @@ LAYOUTS = {
     "1-1-1, recomputed": {"recompute": "full"},
     "2-2-1, recomputed": {"pp": 2, "tp": 2, "recompute": "full"},
     "1-2-1, attention recomputed": {"tp": 2, "recompute": "selective"},
+    "1-1-1-cp2": CONTEXT,
+    "1-1-1-cp2, recomputed": CONTEXT | {"recompute": "full"},
+    "1-2-1-cp2": CONTEXT | {"tp": 2},
+    "1-1-2-cp2": CONTEXT | {"dp": 2},
+    "2-1-1-cp2": CONTEXT | {"pp": 2},
+}
+OF_EXPERTS = {
+    "1-1-2-ep2": {"dp": 2, "zero": 0, "ep": 2},
+    "1-1-2-ep2, recomputed": {"dp": 2, "zero": 0, "ep": 2, "recompute": "full"},
+    "1-1-4-ep2": {"dp": 4, "zero": 0, "ep": 2},
+    "1-1-4-ep4": {"dp": 4, "zero": 0, "ep": 4},
+    "2-1-2-ep2": {"pp": 2, "dp": 2, "zero": 0, "ep": 2},
+    "1-1-2": {"dp": 2},
 }
 MODELS = {
     "gpt": GPT,
@@ -44,8 +63,10 @@ from kernelcast.runtime import ModelConfig, Parallelism
 
 NORM = 0.25  # well below what these gradients have
 
-def own(name, whole, model, index, parts):
+def own(name, whole, model, index, parts, experts):
     def rows(block): return block.chunk(parts)[index]
+    if name.endswith(("experts.up", "experts.down")):
+        return whole.chunk(experts[1])[experts[0]]
     if parts == 1: return whole
     if ".qkv." in name:
         h, k = model.attention_heads * model.head_size, model.kv_heads * model.head_size
@@ -85,7 +106,8 @@ def differences(model, options, cache, rank):
                 if head == "layers":
                     index, _, rest = tail.partition(".")
                     name = f"layers.{before + int(index)}.{rest}"
-                expected = own(name, values[name], model, groups.tensor_index, layout.tp)
+                expected = own(name, values[name], model, groups.tensor_index, layout.tp,
+                               (groups.expert_index, layout.ep))
                 mine = parameter if what == "weights" else parameter.grad
                 worst = max(worst, float((mine - expected).abs().max() / expected.abs().max().clamp_min(1e-12)))
                 compared += mine.numel()
@@ -109,6 +131,9 @@ def test_every_layout_trains_the_same_model(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "compares.py").write_text(WORKER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     cases = {f"gpt {name}": (GPT, options) for name, options in LAYOUTS.items()}
+    cases |= {f"mixture {name}": (MIXTURE, options) for name, options in OF_EXPERTS.items()}
+    windows = LLAMA | {"sliding_window": 5, "global_interval": 2}
+    cases |= {"windows 1-1-1-cp2": (windows, CONTEXT)}
     cases |= {f"{name} 2-2-1": (model, {"pp": 2, "tp": 2}) for name, model in MODELS.items()}
     request = tmp_path / "request.json"
     request.write_text(json.dumps(cases))
@@ -116,8 +141,8 @@ def test_every_layout_trains_the_same_model(tmp_path: Path, monkeypatch: pytest.
     ranks = [json.loads((tmp_path / str(rank)).read_text()) for rank in range(4)]
     for label, (_, options) in cases.items():
         found = [rank[label] for rank in ranks if rank[label] is not None]
-        sizes = [options.get(name, 1) for name in ("pp", "tp", "dp")]
-        assert len(found) == sizes[0] * sizes[1] * sizes[2], label
+        sizes = [options.get(name, 1) for name in ("pp", "tp", "dp", "cp")]
+        assert len(found) == prod(sizes), label
         for one in found:
             assert one["loss"][0] == pytest.approx(one["loss"][1], rel=1e-5), label
             assert one["loss"][1] == pytest.approx(5.55, abs=0.3), label  # ln 256: it knows nothing yet

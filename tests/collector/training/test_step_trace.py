@@ -12,8 +12,9 @@ from kernelcast.collector.traces.kineto import read_trace
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.marks import BACKWARD, FORWARD, LOSS, OPERATOR, STEP, marked, marks_shown
 from kernelcast.collector.training.measured import MeasuredJob
-from kernelcast.collector.training.model import Chunk, Shard
+from kernelcast.collector.training.model import Chunk
 from kernelcast.collector.training.rank_trace import rank_trace
+from kernelcast.collector.training.shard import Shard
 from kernelcast.collector.training.step_trace import TracedWork, attribute_step
 from kernelcast.collector.training.steps import Turn
 from kernelcast.runtime import ModelConfig, Parallelism

@@ -16,7 +16,7 @@ def walked(
     counts: tuple[tuple[int, ...], ...],
     stage: int,
 ) -> tuple[tuple[int, ...], int, int]:
-    """Layers of each kind, and passes of the first and of the last chunk, that wait for their backward pass: the most of each."""
+    """Layers of each kind, passes of the first and of the last chunk that wait for their backward pass: the most."""
     alive, most = ([0] * len(counts[0]) for _ in range(2))
     first, last = 0, 0
     ends = [0, 0]

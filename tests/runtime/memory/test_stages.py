@@ -11,7 +11,7 @@ from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, StageMemory, stage_memory
 from kernelcast.runtime.memory.states import PRECISIONS
 from kernelcast.runtime.request.fields import LAYOUT
-from kernelcast.runtime.request.models import BUILT_IN, load_model
+from kernelcast.runtime.request.models import built_in_names, load_model
 from kernelcast.runtime.step.parameters import total_parameters
 
 DTYPES = tuple(PRECISIONS)
@@ -29,7 +29,7 @@ def states(stage: StageMemory) -> int:
 @st.composite
 def models(draw: st.DrawFn) -> ModelConfig:
     if draw(st.booleans()):
-        return load_model(draw(st.sampled_from(BUILT_IN)))
+        return load_model(draw(st.sampled_from(built_in_names())))
     kv_heads = draw(st.sampled_from((1, 2, 4, 8)))
     heads = kv_heads * draw(st.sampled_from((1, 2, 4)))
     length = draw(st.integers(1, 64)) * 64

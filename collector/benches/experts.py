@@ -1,0 +1,50 @@
+"""What a mixture of experts runs: scores, rows sorted by expert and back, products with a weight per expert."""
+
+import torch
+from torch import Tensor
+
+from kernelcast.collector.benches.bench import Bench, Place, Point
+from kernelcast.collector.functions import experts
+
+_CHOSEN = 2  # of the experts of a token, where the workload does not say
+
+
+def router(point: Point, place: Place) -> Bench:
+    """Softmax over the experts, the best two of them, the loss that balances them, and the order of the rows."""
+    tokens, number = point.vector
+    logits = place.activation(tokens, number)
+
+    def forward() -> Tensor:
+        weights, chosen = experts.route(logits, min(_CHOSEN, number), "softmax")
+        experts.by_expert(chosen, number)
+        return weights
+
+    return Bench(forward, [logits])
+
+
+def permute(point: Point, place: Place) -> Bench:
+    """Tokens copied into a row for each of their experts, in a random order."""
+    tokens, each, d = point.vector
+    x, pairs = place.activation(tokens, d), _pairs(point, place)
+    return Bench(lambda: experts.permute(x, pairs // each), [x])
+
+
+def unpermute(point: Point, place: Place) -> Bench:
+    """Rows in a random order weighted and summed per token."""
+    tokens, each, d = point.vector
+    x, pairs = place.activation(tokens * each, d), _pairs(point, place)
+    weights = place.activation(tokens, each)
+    return Bench(lambda: experts.unpermute(x, pairs, weights), [x, weights])
+
+
+def _pairs(point: Point, place: Place) -> Tensor:
+    tokens, each, _ = point.vector
+    return torch.randperm(tokens * each, device=place.device)
+
+
+def grouped_gemm(point: Point, place: Place) -> Bench:
+    """A product per group of equally many rows; the weights lie as torch keeps them, [groups, n, k]."""
+    groups, m, k, n = point.vector
+    x, weight = place.activation(groups * m, k), place.parameter(groups, n, k)
+    counts = torch.full((groups,), m, device=place.device)
+    return Bench(lambda: experts.grouped_linear(x, weight, counts), [x], [weight])

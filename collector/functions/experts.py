@@ -1,0 +1,81 @@
+"""The tensor functions of a mixture of experts, shared by the operator benchmarks and the model that trains for real."""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from kernelcast.runtime.request.fields import Router
+
+BALANCING = 1e-2
+"""Weight of the loss that balances the experts (arXiv 2101.03961, section 2.2)."""
+
+_grouped_mm = getattr(F, "grouped_mm", None)  # from torch 2.10 on
+
+
+class _WithLoss(torch.autograd.Function):
+    """Forward x; backward the loss gets the gradient `scale`, as if it had been added to the model's."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, loss: Tensor, scale: float) -> Tensor:
+        ctx.scale = scale
+        ctx.like = loss.detach()
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        return gradients[0], torch.full_like(ctx.like, ctx.scale), None
+
+
+def route(
+    logits: Tensor, experts_per_token: int, router: Router, *, loss_scale: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Weights and numbers [tokens, experts_per_token] of the best experts of logits [tokens, experts].
+
+    Scores are in fp32; a token's weights add up to 1. Backward, the loss that balances the experts, E · Σ f · P with f
+    their shares of the tokens and P their mean scores, is added to the model's, times `loss_scale`.
+    """
+    experts = logits.shape[-1]
+    wide = logits.float()
+    scores = torch.softmax(wide, dim=-1) if router == "softmax" else torch.sigmoid(wide)
+    best, chosen = torch.topk(scores, experts_per_token, dim=-1)
+    weights = best / best.sum(dim=-1, keepdim=True)
+    shares = torch.bincount(chosen.flatten(), minlength=experts).float() / chosen.numel()
+    balance = experts * (shares * scores.mean(dim=0)).sum() * BALANCING
+    return _WithLoss.apply(weights, balance, loss_scale), chosen  # type: ignore[no-untyped-call]
+
+
+def by_expert(chosen: Tensor, experts: int) -> tuple[Tensor, Tensor]:
+    """The pairs of a token and one of its experts in the order of the experts, and the pairs of every expert.
+
+    `chosen` [tokens, experts per token]; pair number p is that of token p // experts per token.
+    """
+    flat = chosen.flatten()
+    return torch.argsort(flat, stable=True), torch.bincount(flat, minlength=experts)
+
+
+def permute(x: Tensor, rows: Tensor) -> Tensor:
+    """Rows [n] of x [tokens, d] copied → [n, d]; backward sums what came of one."""
+    return x.index_select(0, rows)
+
+
+def unpermute(x: Tensor, pairs: Tensor, weights: Tensor) -> Tensor:
+    """Rows x [tokens · k, d] in the order of `pairs` → the weighted sum of each token's k [tokens, d]; weights [tokens, k].
+    """
+    weighted = x * weights.flatten().index_select(0, pairs).to(x.dtype)[:, None]
+    out = torch.zeros(weights.shape[0], x.shape[1], dtype=x.dtype, device=x.device)
+    return out.index_add(0, pairs // weights.shape[1], weighted)
+
+
+def grouped_linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
+    """Rows of x [rows, k], sorted by group with `counts` [groups] of each, by the group's weight [groups, n, k] → [rows, n].
+
+    One call where torch has it for this device and type, else a product per group.
+    """
+    if _grouped_mm is not None and (x.device.type != "cuda" or x.dtype == torch.bfloat16):
+        ends = torch.cumsum(counts, 0, dtype=torch.int32)
+        out: Tensor = _grouped_mm(x, weight.transpose(1, 2), offs=ends)
+        return out
+    parts = zip(x.split(counts.tolist()), weight.unbind(0), strict=True)
+    return torch.cat([F.linear(rows, own) for rows, own in parts])

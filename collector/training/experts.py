@@ -1,0 +1,105 @@
+"""Experts of a layer that train for real: routed without dropping a token, sent to the devices that hold them."""
+
+from collections.abc import Callable
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from kernelcast.collector.functions.experts import by_expert, grouped_linear, permute, route, unpermute
+from kernelcast.collector.functions.transformer import swiglu
+from kernelcast.collector.training.exchanges import exchange
+from kernelcast.collector.training.marks import operator_mark
+from kernelcast.collector.training.shard import Part
+from kernelcast.runtime.step.layers.experts import Experts as Description
+
+
+class Experts(nn.Module):
+    """The experts of one device of a layer, made of what their description says (runtime/step/layers/experts.py).
+
+    `loss_scale` is that of the balancing loss, which is added to the model's backward.
+    """
+
+    def __init__(
+        self, description: Description, part: Part, weights: Callable[..., Tensor], *, loss_scale: float
+    ) -> None:
+        super().__init__()
+        sizes, model = description.sizes, description.sizes.model
+        d, width, branches = model.hidden_size, model.expert_width, description.branches
+        self.description, self.part, self.loss_scale = description, part, loss_scale
+        self.up_role = f"experts_{'gate_' if description.is_gated else ''}up"
+        own = part.of(model.experts)
+        self.router = nn.Parameter(weights("router", model.experts, d))
+        self.up = nn.Parameter(weights("experts_up", model.experts, branches * width, d)[own].clone())
+        self.down = nn.Parameter(weights("experts_down", model.experts, d, width)[own].clone())
+        shared = sizes.model.shared_expert_size
+        self.shared_up = nn.Parameter(weights("shared_up", branches * shared, d)) if shared else None
+        self.shared_down = nn.Parameter(weights("shared_down", d, shared)) if shared else None
+
+    @property
+    def own(self) -> list[nn.Parameter]:
+        """Parameters that other devices of the expert-parallel group do not have."""
+        return [self.up, self.down]
+
+    def forward(self, x: Tensor) -> Tensor:
+        """X [b, l, d] → [b, l, d]."""
+        tokens, model = x.flatten(0, 1), self.description.sizes.model
+        with operator_mark("gemm", "router"):
+            logits = F.linear(tokens, self.router)
+        with operator_mark("router"):
+            weights, chosen = route(
+                logits, model.experts_per_token, model.router, loss_scale=self.loss_scale
+            )
+            pairs, counts = by_expert(chosen, model.experts)
+        with operator_mark("permute"):
+            rows = permute(tokens, pairs // model.experts_per_token)
+        rows = self._computed(rows, counts) if self.part.group is None else self._sent(rows, counts)
+        with operator_mark("unpermute"):
+            out = unpermute(rows, pairs, weights)
+        return self._with_shared(out.view_as(x), x)
+
+    def _sent(self, rows: Tensor, counts: Tensor) -> Tensor:
+        """Rows to the devices of their experts, and what these make of them back."""
+        group, parts = self.part.group, self.part.parts
+        assert group is not None
+        with operator_mark("expert_counts"):
+            received = torch.empty_like(counts)
+            dist.all_to_all_single(received, counts, group=group)
+            from_each = received.view(parts, -1)
+            sent, came = counts.view(parts, -1).sum(1).tolist(), from_each.sum(1).tolist()
+        rows = exchange(rows, sent, came, group, "expert")
+        local = from_each.shape[1]
+        if local == 1:
+            return exchange(self._computed(rows, from_each.sum(0)), came, sent, group, "expert")
+        # What comes in is in the order of the senders.
+        with operator_mark("permute"):
+            experts = torch.arange(local, device=rows.device).repeat(parts)
+            order = torch.argsort(experts.repeat_interleave(received), stable=True)
+            rows = permute(rows, order)
+        rows = self._computed(rows, from_each.sum(0))
+        with operator_mark("permute"):
+            rows = permute(rows, torch.argsort(order))
+        return exchange(rows, came, sent, group, "expert")
+
+    def _computed(self, rows: Tensor, counts: Tensor) -> Tensor:
+        with operator_mark("grouped_gemm", self.up_role):
+            hidden = grouped_linear(rows, self.up, counts)
+        hidden = self._activated(hidden)
+        with operator_mark("grouped_gemm", "experts_down"):
+            return grouped_linear(hidden, self.down, counts)
+
+    def _activated(self, hidden: Tensor) -> Tensor:
+        with operator_mark(self.description.activation_operator):
+            return swiglu(hidden) if self.description.is_gated else F.gelu(hidden)
+
+    def _with_shared(self, out: Tensor, x: Tensor) -> Tensor:
+        if self.shared_up is None or self.shared_down is None:
+            return out
+        with operator_mark("gemm", "shared_gate_up"):
+            hidden = F.linear(x, self.shared_up)
+        hidden = self._activated(hidden)
+        with operator_mark("gemm", "shared_down"):
+            shared = F.linear(hidden, self.shared_down)
+        with operator_mark("residual_add"):
+            return out + shared

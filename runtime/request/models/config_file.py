@@ -1,0 +1,90 @@
+"""Typed access to the fields of a Hugging Face `config.json`; null counts as absent."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.request.fields import MAX_SIZE, Field
+from kernelcast.runtime.request.kinds import FLAG, Kind, choice, number, whole
+
+_WHOLE, _NOT_NEGATIVE = whole(1, MAX_SIZE), whole(0, MAX_SIZE)
+_SHARE = number(0, 1, "a number above 0 and at most 1", above=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    """The fields of a configuration. Where several names are given, the first that is there counts."""
+
+    values: Mapping[str, Any]
+
+    def has(self, *names: str) -> bool:
+        """Whether any of these fields is there."""
+        return any(self.values.get(name) is not None for name in names)
+
+    def read(self, names: tuple[str, ...], kind: Kind) -> Any:
+        """The value of a field, None where it is absent.
+
+        Raises:
+            UsageError: it is not of this kind; names the field, what was found and what was expected.
+        """
+        for name in names:
+            value = self.values.get(name)
+            if value is not None:
+                Field(name, kind, "").check(value)
+                return value
+        return None
+
+    def needed(self, names: tuple[str, ...], kind: Kind) -> Any:
+        """The value of a field that has to be there.
+
+        Raises:
+            UsageError: it is not, or not of this kind.
+        """
+        value = self.read(names, kind)
+        if value is None:
+            raise UsageError(f"field {names[0]} is missing, expected {kind.expected}")
+        return value
+
+    def size(self, *names: str, default: int | None = None) -> int:
+        """A positive whole number; needed without a default."""
+        if default is None:
+            return int(self.needed(names, _WHOLE))
+        found = self.read(names, _NOT_NEGATIVE if default == 0 else _WHOLE)
+        return default if found is None else int(found)
+
+    def flag(self, *names: str, default: bool) -> bool:
+        """True or false."""
+        found = self.read(names, FLAG)
+        return default if found is None else bool(found)
+
+    def share(self, *names: str) -> float:
+        """A number above 0 and at most 1, which it is where it is absent."""
+        found = self.read(names, _SHARE)
+        return 1.0 if found is None else float(found)
+
+    def one_of(self, names: tuple[str, ...], allowed: tuple[str, ...], default: str) -> str:
+        """One of some texts."""
+        found = self.read(names, choice(allowed))
+        return default if found is None else str(found)
+
+    def table(self, name: str) -> "Config":
+        """A nested table, empty where it is absent."""
+        value = self.values.get(name)
+        if value is not None and not isinstance(value, dict):
+            raise UsageError(f"{name} is {shown(value)}, expected a table or null")
+        return Config(value or {})
+
+    def tables(self, *names: str) -> Iterator["Config"]:
+        """Nested tables, and those in them."""
+        for name in names:
+            table = self.table(name)
+            yield table
+            yield from (Config(value) for value in table.values.values() if isinstance(value, dict))
+
+    def items(self, name: str) -> list[Any] | None:
+        """A list, None where it is absent or empty."""
+        value = self.values.get(name)
+        if value is not None and not isinstance(value, list):
+            raise UsageError(f"{name} is {shown(value)}, expected a list or null")
+        return value or None
