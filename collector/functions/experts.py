@@ -61,8 +61,7 @@ def permute(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def unpermute(x: Tensor, pairs: Tensor, weights: Tensor) -> Tensor:
-    """Rows x [tokens · k, d] in the order of `pairs` → the weighted sum of each token's k [tokens, d]; weights [tokens, k].
-    """
+    """Rows x [tokens · k, d] in the order of `pairs` → the weighted sum of each token's k [tokens, d]; weights [tokens, k]."""
     weighted = x * weights.flatten().index_select(0, pairs).to(x.dtype)[:, None]
     out = torch.zeros(weights.shape[0], x.shape[1], dtype=x.dtype, device=x.device)
     return out.index_add(0, pairs // weights.shape[1], weighted)

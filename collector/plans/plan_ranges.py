@@ -39,8 +39,14 @@ class Ranges:
         if bool(self.head_size) == bool(self.attention_heads):
             found = "both" if self.head_size else "neither"
             raise UsageError(f"ranges has {found} of head_size and attention_heads, expected one of them")
-        if 0 < sum(map(bool, of_experts := (self.experts, self.experts_per_token, self.expert_ratio))) < len(of_experts):
-            raise UsageError("ranges has only some of experts, experts_per_token and expert_ratio, expected all or none")
+        if (
+            0
+            < sum(map(bool, of_experts := (self.experts, self.experts_per_token, self.expert_ratio)))
+            < len(of_experts)
+        ):
+            raise UsageError(
+                "ranges has only some of experts, experts_per_token and expert_ratio, expected all or none"
+            )
 
     def axes(self) -> dict[str, tuple[float, ...]]:
         """The ranges that are there, by name."""

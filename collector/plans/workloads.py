@@ -27,6 +27,7 @@ Column: TypeAlias = tuple[str, str]
 Picked: TypeAlias = Mapping[str, float]
 """One value of every range of a plan."""
 
+
 class _Variant(NamedTuple):
     """Models that call something of their own: fields of the model, those of its sizes, and what must divide what.
 

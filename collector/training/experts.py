@@ -48,9 +48,7 @@ class Experts(nn.Module):
         with operator_mark("gemm", "router"):
             logits = F.linear(tokens, self.router)
         with operator_mark("router"):
-            weights, chosen = route(
-                logits, model.experts_per_token, model.router, loss_scale=self.loss_scale
-            )
+            weights, chosen = route(logits, model.experts_per_token, model.router, loss_scale=self.loss_scale)
             pairs, counts = by_expert(chosen, model.experts)
         with operator_mark("permute"):
             rows = permute(tokens, pairs // model.experts_per_token)

@@ -9,7 +9,13 @@ import numpy as np
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.memory.in_flight import Load, loads
 from kernelcast.runtime.memory.rows import COMMON, FULL, NONE, OF_LAYOUT, SELECTIVE, Floats, Rows
-from kernelcast.runtime.memory.states import Precision, frozen_bytes, model_states, precision_of, with_optimizer
+from kernelcast.runtime.memory.states import (
+    Precision,
+    frozen_bytes,
+    model_states,
+    precision_of,
+    with_optimizer,
+)
 from kernelcast.runtime.memory.working import dropped_bytes, largest_of, working_bytes
 from kernelcast.runtime.request.fields import LossKind, ModuleKind, Recompute
 from kernelcast.runtime.request.layout import Parallelism

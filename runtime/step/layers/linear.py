@@ -117,5 +117,5 @@ class Linears:
         return self.rank * sum(self.is_adapted(one.kind) for one in matrices)
 
     def adapter_parameters(self, matrices: tuple[Matrix, ...]) -> Any:
-        """r · (k + n) for every linear that has an adapter, with what a device holds of the linear."""
+        """R · (k + n) for every linear that has an adapter, with what a device holds of the linear."""
         return sum(one.count * self.rank * (one.k + one.n) for one in matrices if self.is_adapted(one.kind))
