@@ -1,6 +1,6 @@
 """How long is the question for the slow rank over the traces of many ranks? SQLite, and DuckDB over Parquet files.
 
-    python benchmarks/bench_ranks.py [--ranks 100] [--steps 20]
+python benchmarks/bench_ranks.py [--ranks 100] [--steps 20]
 """
 
 import argparse
@@ -69,7 +69,9 @@ def main(ranks: int, steps: int) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--ranks", type=int, default=100)
     parser.add_argument("--steps", type=int, default=20)
     arguments = parser.parse_args()

@@ -12,7 +12,15 @@ from kernelcast.store.copying import Condition
 
 EVENTS, QUESTIONS = "trace_event", "traces.sql"
 _ROWS_AT_ONCE = 100_000
-_VIEWS = ("step_time", "kernel_time", "host_operator_time", "product_rate", "collective_rate", "rank_time", "stream_idle")
+_VIEWS = (
+    "step_time",
+    "kernel_time",
+    "host_operator_time",
+    "product_rate",
+    "collective_rate",
+    "rank_time",
+    "stream_idle",
+)
 _TEXTS = (
     "step", "name", "class", "category", "host_operator", "shapes", "scope", "direction", "operator", "role", "dtype",
     "variant", "vector", "reason", "collective", "group_ranks", "trace_id", "run_id",
@@ -41,7 +49,9 @@ def write_trace_events(connection: sqlite3.Connection, folder: Path, condition: 
     for trace_id, run_id in traces:
         part = folder / EVENTS / f"run_id={quote(run_id, safe='')}"
         part.mkdir(parents=True, exist_ok=True)
-        cursor = connection.execute("SELECT * FROM trace_event WHERE trace_id = ? ORDER BY sequence", (trace_id,))
+        cursor = connection.execute(
+            "SELECT * FROM trace_event WHERE trace_id = ? ORDER BY sequence", (trace_id,)
+        )
         with pq.ParquetWriter(part / f"{quote(trace_id, safe='')}.parquet", schema) as writer:
             while rows := cursor.fetchmany(_ROWS_AT_ONCE):
                 arrays = [
