@@ -331,9 +331,13 @@ def test_any_file_is_a_model_or_one_line(
 ) -> None:
     values = base | ({} if kind is None else {"model_type": kind}) | change
     path = written(tmp_path_factory.getbasetemp(), values, "any")
+    refusal, parameters = "", 0
     try:
-        assert total_parameters(find_model(path).model) > 0
+        parameters = total_parameters(find_model(path).model)
     except KernelcastError as error:
-        assert str(error).startswith(f"model file {path}: ")
-        assert str(error).isprintable()
-        assert len(str(error)) < 800
+        refusal = str(error)
+    assert refusal or parameters > 0
+    if refusal:
+        assert refusal.startswith(f"model file {path}: ")
+        assert refusal.isprintable()
+        assert len(refusal) < 800
