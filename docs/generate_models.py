@@ -56,8 +56,8 @@ def _fields() -> str:
     rows = []
     for field in MODEL.values():
         default = field.otherwise or ("" if field.default is None else str(field.default).lower())
-        kind = "" if field.kind.types != (str,) or not field.kind.values else f" {field.kind.expected}."
-        rows.append((f"`{field.name}`", f"{field.help}{kind}".replace("|", "\\|"), default or "needed"))
+        choices = f": {field.kind.expected}" if field.kind.types == (str,) and field.kind.values else ""
+        rows.append((f"`{field.name}`", f"{field.help.rstrip('.')}{choices}.", default or "needed"))
     return _table(("field", "meaning", "not given"), rows)
 
 
@@ -73,7 +73,8 @@ def _families() -> str:
 def _refused() -> str:
     reasons = dict.fromkeys(REFUSED.values())
     rows = [
-        (reason, ", ".join(f"`{name}`" for name, why in REFUSED.items() if why == reason)) for reason in reasons
+        (reason, ", ".join(f"`{name}`" for name, why in REFUSED.items() if why == reason))
+        for reason in reasons
     ]
     return _table(("reason", "model_type"), rows)
 
