@@ -4,9 +4,8 @@ Every device routes its own tokens (with tensor parallelism, its part of the seq
 that hold their experts, whose products run as one grouped one, and sent back (Megatron-core's all-to-all dispatcher).
 """
 
-from functools import partial
-
 from collections import Counter
+from functools import partial
 
 from kernelcast.runtime.request.fields import LinearKind
 from kernelcast.runtime.step.calls import Calls, call
@@ -101,12 +100,12 @@ class Experts(Mlp):
         )
 
     @property
-    def _sent_entries(self) -> int:
+    def _sent_entries(self) -> Number:
         return max(1, round(self.sizes.imbalance * self.sent_rows * self.sizes.hidden))
 
     @property
     def exchanges(self) -> Calls:
-        """What is sent to the experts, in 8 bit half as much, with its probabilities, and what comes back; in either pass."""
+        """What is sent to the experts, in 8 bit half as much, with its probabilities, and what comes back."""
         s, entries = self.sizes, self._sent_entries
         layout = s.expert_group.nodes, s.expert_group.gpus_per_node
         probabilities = max(1, round(_PROBABILITY_ENTRIES * s.imbalance * self.sent_rows))

@@ -82,7 +82,9 @@ def test_the_plan_as_a_file_means_the_same_points(mixture: str, tmp_path: Path) 
 
 @pytest.mark.parametrize("layouts", ["tp0", "tp", "dp4", "1x2", "tp2;tp4"])
 def test_what_is_no_degree(mixture: str, layouts: str) -> None:
-    with pytest.raises(UsageError, match=f"--layouts: '{layouts}' is no degree, expected some such as tp4, cp2"):
+    with pytest.raises(
+        UsageError, match=f"--layouts: '{layouts}' is no degree, expected some such as tp4, cp2"
+    ):
         plan_for([mixture], layouts)
 
 
