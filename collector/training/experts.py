@@ -7,7 +7,14 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelcast.collector.functions.experts import by_expert, grouped_linear, permute, route, unpermute
+from kernelcast.collector.functions.experts import (
+    by_expert,
+    grouped_linear,
+    permute,
+    reorder,
+    route,
+    unpermute,
+)
 from kernelcast.collector.functions.transformer import swiglu
 from kernelcast.collector.training.exchanges import exchange
 from kernelcast.collector.training.marks import operator_mark
@@ -74,10 +81,11 @@ class Experts(nn.Module):
         with operator_mark("copy"):
             experts = torch.arange(local, device=rows.device).repeat(parts)
             order = torch.argsort(experts.repeat_interleave(received), stable=True)
-            rows = permute(rows, order)
+            inverse = torch.argsort(order)
+            rows = reorder(rows, order, inverse)
         rows = self._computed(rows, from_each.sum(0))
         with operator_mark("copy"):
-            rows = permute(rows, torch.argsort(order))
+            rows = reorder(rows, inverse, order)
         return exchange(rows, came, sent, group, "expert")
 
     def _computed(self, rows: Tensor, counts: Tensor) -> Tensor:
