@@ -68,11 +68,11 @@ class Experts(nn.Module):
         """Rows to the devices of their experts, and what these make of them back."""
         group, parts = self.part.group, self.part.parts
         assert group is not None
-        with operator_mark("expert_counts"):
-            received = torch.empty_like(counts)
+        received = torch.empty_like(counts)
+        with operator_mark("all_to_all", "expert_counts"):
             dist.all_to_all_single(received, counts, group=group)
-            from_each = received.view(parts, -1)
-            sent, came = counts.view(parts, -1).sum(1).tolist(), from_each.sum(1).tolist()
+        from_each = received.view(parts, -1)
+        sent, came = counts.view(parts, -1).sum(1).tolist(), from_each.sum(1).tolist()
         rows = exchange(rows, sent, came, group, "expert")
         local = from_each.shape[1]
         if local == 1:
