@@ -61,7 +61,7 @@ def stage_parameters(
     )
     experts = last * loss.expert_parameters
     dense = first * embedding.parameters + last * loss.parameters - experts - shared + copied
-    adapters = 0 * dense
+    adapters = last * loss.adapter_parameters + 0 * dense
     for kind, count in zip(kinds_of(model).distinct, layers, strict=True):
         layer = layer_of(sizes, kind)
         dense = dense + count * (layer.parameters - layer.expert_parameters)

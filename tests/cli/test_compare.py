@@ -203,7 +203,16 @@ def test_what_is_refused_in_one_line(
 def test_traces_without_steps_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: tuple[object, ...]
 ) -> None:
-    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 100, "args": {}}
+    event = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "aten::mm",
+        "pid": 1,
+        "tid": 1,
+        "ts": 1,
+        "dur": 100,
+        "args": {},
+    }
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
     assert "its traces mark no step on all ranks" in run(capsys, trace, *asked, status=1)

@@ -92,12 +92,6 @@ class Loss(Layer):
         return tuple(one.times(self._extra) for one in self.further.beside_again(how)) if self._extra else ()
 
     @property
-    def weights(self) -> tuple[Matrix, ...]:
-        """Those of the layers that predict further tokens."""
-        further = self.sizes.model.extra_predictions
-        return self.further.layer.weights * further
-
-    @property
     def matrix(self) -> Number:
         """Entries of the output projection on one device, v·d/tp."""
         return self.sizes.vocabulary * self.sizes.hidden
@@ -142,6 +136,13 @@ class Loss(Layer):
     @property
     def expert_parameters(self) -> Number:
         return self._extra * self.further.expert_parameters if self._extra else 0
+
+    @property
+    def weights(self) -> tuple[Matrix, ...]:
+        """Those of further predictions' layers."""
+        if not self._extra:
+            return ()
+        return tuple(one._replace(count=self._extra * one.count) for one in self.further.layer.weights)
 
     def kept_bytes(self, kept: Kept) -> Number:
         """The final norm's input and output, of every prediction, and what leads to the further ones' layers.

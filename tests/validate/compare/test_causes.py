@@ -143,7 +143,9 @@ def test_one_slow_product_is_no_matter_of_clocks(ran: Ran, estimate: Estimate) -
 
     cause = only(ran(slower), estimate)
     assert cause.kind == "operator"
-    assert cause.line.startswith("gemm qkv (forward) takes 0.20 ms a step, predicted are 0.02 ms (0.01 to 0.04)")
+    assert cause.line.startswith(
+        "gemm qkv (forward) takes 0.20 ms a step, predicted are 0.02 ms (0.01 to 0.04)"
+    )
 
 
 def test_kernels_that_nobody_predicted(ran: Ran, estimate: Estimate) -> None:
