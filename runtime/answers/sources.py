@@ -161,6 +161,11 @@ def _within(ranges: Sequence[tuple[float, float]], elements: float) -> Vector:
     return tuple(round(math.exp(low + share * span)) for low, span in zip(lows, spans, strict=True))
 
 
+def _times(factor: float) -> str:
+    """A factor before what it multiplies."""
+    return {1.0: "", 0.5: "half of "}.get(factor, f"{factor:g} times ")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubstituteWarning:
     """An operator that the bundle lacks was answered by another."""
@@ -173,7 +178,7 @@ class SubstituteWarning:
     def __str__(self) -> str:
         source, (name, direction) = self.source, self.source.key
         by, by_direction = source.answered_by
-        share = "" if source.factor == 1 else "half of "
+        share = _times(source.factor)
         if source.asks is not None:
             return f"{name} ({direction}): not in the bundle, answered by {by} ({by_direction}) of equal work"
         if source.is_part:
@@ -194,7 +199,7 @@ class SubstituteWarning:
     def brief(self) -> str:
         """A clause for a line about several operators."""
         name, by = self.source.key[0], self.source.answered_by[0]
-        share = "" if self.source.factor == 1 else "half of "
+        share = _times(self.source.factor)
         if self.source.asks is not None:
             return f"{name} by {by} of equal work"
         if self.source.order:

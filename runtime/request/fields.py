@@ -237,6 +237,8 @@ LAYOUT = table(
 
 DEGREES = tuple(row.name for row in LAYOUT.values() if row.degree)
 """Their product is the number of devices."""
+EXPERT_DEGREES = ("ep", "expert_tp")
+"""How the devices of a stage share its experts."""
 REPLICATING = tuple(row.name for row in LAYOUT.values() if row.replicates)
 """Their product is the number of devices that hold the same parameters."""
 SAMPLES = ("dp", "micro_batch", "micro_batches")

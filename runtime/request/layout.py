@@ -7,6 +7,7 @@ from typing import Any, Self
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import (
     DEGREES,
+    EXPERT_DEGREES,
     LAYOUT,
     MAX_DEGREE,
     REPLICATING,
@@ -142,11 +143,14 @@ class Parallelism:
     lora_linears: tuple[AdaptedKind, ...] = LAYOUT["lora_linears"].default
 
     def __post_init__(self) -> None:
+        # A search makes hundreds of thousands of layouts, most fields of which have their defaults.
         for field in _CHECKED:
-            field.check(getattr(self, field.name))
+            if (value := getattr(self, field.name)) is not field.default:
+                field.check(value)
         # In one order, and hashable.
         for name in ("recompute_modules", "fp8_linears", "lora_linears"):
-            object.__setattr__(self, name, LAYOUT[name].kind.read(getattr(self, name)))
+            if (value := getattr(self, name)) is not LAYOUT[name].default:
+                object.__setattr__(self, name, LAYOUT[name].kind.read(value))
         self._check_virtual_stages()
         self._check_layer_counts()
         if self.shard_group and self.replicas % self.shard_group and self.replicas > 1:
@@ -224,7 +228,7 @@ class Parallelism:
             f"{name} {getattr(self, name)}" for name in DEGREES if name in always or getattr(self, name) > 1
         )
         experts = "".join(
-            f", {name} {getattr(self, name)}" for name in ("ep", "expert_tp") if getattr(self, name) > 1
+            f", {name} {getattr(self, name)}" for name in EXPERT_DEGREES if getattr(self, name) > 1
         )
         return degrees + experts
 
@@ -284,7 +288,7 @@ class Parallelism:
                 f"sequence_parallel is false, expected true with tp {self.tp}: each device routes its own tokens "
                 f"to the experts of model {model.name}"
             )
-        for name in ("ep", "expert_tp"):
+        for name in EXPERT_DEGREES:
             if getattr(self, name) > 1 and not model.experts:
                 raise UsageError(
                     f"{name} is {getattr(self, name)}, expected 1: model {model.name} has no experts"

@@ -26,7 +26,7 @@ _ATTENTION = (
     "batched_gemm",
 )
 _ATTENTION_ROLES = ("attention_scores", "attention_values")
-_KIND_OF_ATTENTION = ("flash_attention", "fused_softmax", "softmax")
+_KIND_OF_ATTENTION = ("flash_attention", "fused_causal_softmax", "softmax")
 _PRODUCTS = ("gemm", "grouped_gemm")
 _MIB = 2**20
 

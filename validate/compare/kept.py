@@ -13,7 +13,7 @@ from kernelcast.runtime import Estimate, ModelConfig
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.output_file import write_bytes
 from kernelcast.runtime.request.fields import LAYOUT
-from kernelcast.runtime.request.models import BUILT_IN
+from kernelcast.runtime.request.models import built_in_names
 from kernelcast.store import Database, MeasuredStep
 from kernelcast.validate.compare.compared_step import ComparedStep
 from kernelcast.validate.run_steps import store_predictions
@@ -34,7 +34,7 @@ def runs_toml(compared: ComparedStep, *, site: str, source: str, device: str = "
     }
     lines = [f"{name} = {_toml(value)}" for name, value in about.items() if value]
     name = estimate.model.name
-    if name not in BUILT_IN:
+    if name not in built_in_names():
         name = _NAME
         lines += ["", f"[models.{name}]", *_lines(_model_fields(estimate.model))]
     run = {

@@ -65,6 +65,36 @@ def test_by_hand(make_bundle: Make, attention: str) -> None:
     }
 
 
+MIXTURE: dict[str, Any] = {
+    "experts": 8, "experts_per_token": 2, "expert_size": 96, "shared_expert_size": 32, "dense_layers": 1,
+    "activation": "swiglu", "norm": "rms_norm",
+}  # fmt: skip
+
+
+def test_experts_by_hand(make_bundle: Make) -> None:
+    found = predict(make_bundle(compute=[H100], dtype="bfloat16"), MIXTURE)
+    tokens, d, length, mlp = 2 * 4 * 32, 64, 32, 4 * 64
+    attention = 2 * 4 * d * d + 4 * length * d / 2
+    of_experts = 2 * 8 * d + 2 * 3 * d * (2 * 96 + 32)
+    expected = 4 * attention + 1 * 2 * 3 * d * mlp + 3 * of_experts + 2 * d * found.padded_vocabulary_size
+    assert found.model_flops == pytest.approx(3 * tokens * expected)
+
+
+@pytest.mark.parametrize(
+    "layout", [{"dp": 4, "ep": 4}, {"dp": 2, "cp": 2, "ep": 2}, {"tp": 2, "expert_tp": 2}]
+)
+def test_a_full_device_adds_time_but_no_work(make_bundle: Make, layout: dict[str, Any]) -> None:
+    """The model's work is that of its tokens, wherever its experts are, and however uneven they are asked for."""
+    bundle = make_bundle(compute=[H100], dtype="bfloat16")
+    layout = layout | {"sequence_parallel": "tp" in layout}
+    even = predict(bundle, MIXTURE, **layout)
+    uneven = predict(bundle, MIXTURE, **layout, expert_imbalance=1.5)
+    alone = predict(bundle, MIXTURE)
+    assert uneven.model_flops == even.model_flops
+    assert uneven.hfu == pytest.approx(even.hfu * even.step_time_s / uneven.step_time_s)
+    assert even.model_flops == pytest.approx(alone.model_flops * layout.get("dp", 1))
+
+
 @pytest.mark.parametrize(
     ("devices", "dtype", "peak"),
     [

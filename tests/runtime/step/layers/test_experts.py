@@ -67,12 +67,12 @@ def test_calls() -> None:
         ("gemm/router", (24, 32, 8), 1),
         ("router", (24, 8), 1),
         ("permute", (24, 2, 32), 1),
-        ("permute", (48, 1, 32), 1),
+        ("copy", (48, 32), 1),
         ("grouped_gemm/experts_gate_up", (2, 24, 32, 40), 1),
         ("swiglu", (1, 48, 20), 1),
         ("grouped_gemm/experts_down", (2, 24, 20, 32), 1),
-        ("permute", (48, 1, 32), 1),
-        ("permute", (24, 2, 32), 1),
+        ("copy", (48, 32), 1),
+        ("unpermute", (24, 2, 32), 1),
         ("gemm/shared_gate_up", (48, 32, 24), 1),
         ("swiglu", (3, 16, 12), 1),
         ("gemm/shared_down", (48, 12, 32), 1),
@@ -81,11 +81,16 @@ def test_calls() -> None:
 
 
 def test_rows_are_sent_and_come_back() -> None:
-    assert listed(Experts(sizes()).forward_collectives) == [("all_to_all/expert", (24 * 2 * 32, 1, 4), 2)]
+    # With a row goes its probability in fp32, 4 bytes, once.
+    assert listed(Experts(sizes()).forward_collectives) == [
+        ("all_to_all/expert", (24 * 2 * 32, 1, 4), 2),
+        ("all_to_all/expert", (24 * 2 * 2, 1, 4), 1),
+    ]
     assert listed(Experts(sizes(ep=1)).forward_collectives) == []
     cut = listed(Experts(sizes(ep=2, expert_tp=2)).forward_collectives)
     assert cut == [
         ("all_to_all/expert", (1536, 1, 2), 2),
+        ("all_to_all/expert", (96, 1, 2), 1),
         ("all_gather/expert_tensor", (1536, 1, 2), 1),
         ("reduce_scatter/expert_tensor", (3072, 1, 2), 1),
     ]
