@@ -56,7 +56,7 @@ def find_causes(
         else 1 + clocks[0].excess_s / sum(row.predicted_s or 0.0 for row in _products(operators))
     )
     found = [
-        *_attention(operators),
+        *_attention(operators, slowdown),
         *_slow_rank(traced, estimate),
         *_late_host(traced),
         *_communication(traced, collectives),
@@ -73,8 +73,11 @@ def find_causes(
     )
 
 
-def _attention(operators: Sequence[Row]) -> Iterator[Cause]:
-    """Another kernel than the predicted one: what is one kernel runs as several, or the other way round."""
+def _attention(operators: Sequence[Row], slowdown: float) -> Iterator[Cause]:
+    """Another kernel than the predicted one: what is one kernel runs as several, or the other way round.
+
+    What a common slowdown of products explains is not the kernel's.
+    """
     rows = [row for row in operators if _is_attention(row)]
     excess_s = sum(row.excess_s for row in rows)
     expected = [
@@ -89,9 +92,12 @@ def _attention(operators: Sequence[Row]) -> Iterator[Cause]:
         )
         line = f"attention ran as {named}, predicted is {expected[0]}: not the expected attention kernel"
     else:
-        ratio = sum(r.measured_s or 0.0 for r in rows) / (sum(r.predicted_s or 0.0 for r in rows) or 1.0)
+        predicted_s = sum(row.predicted_s or 0.0 for row in rows)
+        ratio = sum(row.measured_s or 0.0 for row in rows) / (predicted_s or 1.0)
+        excess_s -= (slowdown - 1) * predicted_s
         variants = sorted({variant for row in rows for variant in row.variants})
-        if not any(row.is_slow for row in rows if row.operator in _KIND_OF_ATTENTION):
+        high_s = sum(row.high_s or 0.0 for row in rows)
+        if ratio * predicted_s <= slowdown * high_s:
             return
         which = f" ({', '.join(variants)})" if variants else ""
         line = f"attention{which} takes {ratio:.2f} × the predicted time: perhaps not the expected kernel"
