@@ -92,12 +92,6 @@ class Loss(Layer):
         return tuple(one.times(self._extra) for one in self.further.beside_again(how)) if self._extra else ()
 
     @property
-    def weights(self) -> tuple[Matrix, ...]:
-        """Those of the layers that predict further tokens."""
-        further = self.sizes.model.extra_predictions
-        return self.further.layer.weights * further
-
-    @property
     def matrix(self) -> Number:
         """Entries of the output projection on one device, v·d/tp."""
         return self.sizes.vocabulary * self.sizes.hidden

@@ -275,11 +275,6 @@ class Layer(ABC):
         return sum(one.entries for one in self.weights)
 
     @property
-    def adapter_parameters(self) -> Number:
-        """Of the adapters beside its weights."""
-        return self.sizes.linears.adapter_parameters(self.weights)
-
-    @property
     def forward_collectives(self) -> Calls:
         """Collectives of its forward pass."""
         return ()
