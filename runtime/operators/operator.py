@@ -126,6 +126,7 @@ class Operator:
     - `is_optional`: left out of the sum where a bundle lacks it, with a warning.
     - `substitute`: what answers where a bundle lacks it.
     - `equal_unless_measured`: (feature, partner): where all measurements have both equal, it is asked with both equal.
+    - `folded`: (feature, others): where it was measured with one value, as many of the others are asked for instead.
     - `ring_passes`: a collective's entries over each link of a ring, as a function of the processes p:
       `ring_passes[0] + ring_passes[1] · p + ring_passes[2] / p` (NVIDIA nccl-tests, PERFORMANCE.md).
     - `is_divided`: a collective whose entries are split between the processes, an equal part for each; `is_in_place`:
@@ -155,6 +156,7 @@ class Operator:
     is_optional: bool = False
     substitute: Substitute | None = field(default=None, repr=False)
     equal_unless_measured: tuple[str, str] | None = field(default=None, repr=False)
+    folded: tuple[str, tuple[str, ...]] | None = field(default=None, repr=False)
     ring_passes: tuple[float, float, float] | None = field(default=None, repr=False)
     is_divided: bool = False
     is_in_place: bool = False
