@@ -16,9 +16,6 @@ PART_LOG_HALF_WIDTH = math.log(1.1)
 SAME_PRODUCT_LOG_HALF_WIDTH = math.log(1.2)
 OTHER_PASS_LOG_HALF_WIDTH = {OperatorClass.COMPUTE: math.log(1.5), OperatorClass.MEMORY: math.log(3.0)}
 ALIKE_LOG_HALF_WIDTH = math.log(2.0)
-# Grouped products of a B200 by as many single ones; by one product of all rows they are up to 3.1 times off.
-EQUAL_WORK_LOG_HALF_WIDTH = math.log(2.1)
-BLOCK_LOG_HALF_WIDTH = math.log(1.3)
 COLLECTIVE_LOG_HALF_WIDTH = math.log(1.3)
 
 # What runs once per update has no passes: streaming gradients is a forward pass of a substitute.
@@ -68,8 +65,9 @@ class Source:
         if not self.is_substitute:
             return 0.0
         if self.asks is not None:
-            is_block = OPERATORS[self.answered_by[0]].folded is not None
-            return BLOCK_LOG_HALF_WIDTH if is_block else EQUAL_WORK_LOG_HALF_WIDTH
+            found = OPERATORS[self.key[0]].substitute
+            assert found is not None
+            return math.log(found.within)
         if self.is_part:
             return PART_LOG_HALF_WIDTH
         if self.order:

@@ -101,6 +101,8 @@ class Substitute:
     - `gathered`: it is asked for all processes' entries, not for one process's shard;
     - `asks`: it is asked for another workload of equal work, and its time multiplied, both functions of the workload;
     - else for the same workload.
+
+    Nine of ten times of equal work are within a factor of `within`, where that was measured (docs/trust.md).
     """
 
     operator: str
@@ -108,6 +110,7 @@ class Substitute:
     alike: bool = False
     gathered: bool = False
     asks: "Callable[[Vector], tuple[Vector, float]] | None" = None
+    within: float = 1.3
 
 
 Wire = Callable[[int, int], tuple[float, float]]
@@ -140,8 +143,8 @@ class Operator:
     - `backward_slowdown`: how much longer a FLOP of the backward pass takes, where only the other pass was measured.
     - `dtype`: the element type that it computes in, whatever the training's; empty for the training's.
     - `variant_flops`: multiples of the FLOPs by the variant that was measured, such as attention without a mask.
-    - `kernels`: those that frameworks run for one call by direction, where they are many: each takes as long as a launch
-      at least, which an operator that answers in its place does not know.
+    - `kernels`: those that frameworks run for one call by direction, where they are many: each takes at least as long
+      as a launch, which an operator that answers in its place does not know.
     - `fewest_entry_bytes`: an entry that any kernel moves has no fewer, whatever the training's type.
     """
 

@@ -286,7 +286,10 @@ class Decomposition:
         linears = self.sizes.linears
         if linears.is_frozen or self.parallelism.zero == 3:
             return ()
-        counted = [(layer_of(self.sizes, kind), count) for kind, count in zip(self.kinds.distinct, stage.counts, strict=True)]
+        counted = [
+            (layer_of(self.sizes, kind), count)
+            for kind, count in zip(self.kinds.distinct, stage.counts, strict=True)
+        ]
         casts = (
             one.times(count)
             for layer, count in (*counted, (Loss(self.sizes), int(stage.last)))

@@ -4,9 +4,8 @@ Every device routes its own tokens (with tensor parallelism, its part of the seq
 that hold their experts, whose products run as one grouped one, and sent back (Megatron-core's all-to-all dispatcher).
 """
 
-from functools import partial
-
 from collections import Counter
+from functools import partial
 
 from kernelcast.runtime.request.fields import LinearKind
 from kernelcast.runtime.step.calls import Calls, call
