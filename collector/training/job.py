@@ -80,7 +80,6 @@ _WITHOUT: dict[str, Any] = {
     "post_norms": False,
     "visible_share": 1.0,
     "extra_predictions": 0,
-    "window_chunks": False,
 }
 _WITHOUT_OF_EXPERTS: dict[str, Any] = {"router": "softmax", "parallel_residual": False, "biases": "none"}
 
