@@ -100,7 +100,11 @@ def test_parameters_are_the_last_stages_and_none_of_the_models() -> None:
 def test_full_recomputation_runs_their_layers_again() -> None:
     kept, again = taken_apart(MODEL), taken_apart(MODEL, recompute="full")
     routers = [
-        sum(one.count for one in parts.last.backward if one.operator == "router" and one.direction == "forward")
+        sum(
+            one.count
+            for one in parts.last.backward
+            if one.operator == "router" and one.direction == "forward"
+        )
         for parts in (kept, again)
     ]
     assert routers == [0, 2]
