@@ -178,7 +178,7 @@ def _sources(axes: frozenset[str]) -> Mapping[Column, Sequence[_Source]]:
                 found.setdefault(column, {}).setdefault(one.shape, _Source(number, part, column))
     called = {operator for operator, _ in found}
     for op in OPERATORS.values():
-        if op.name not in called:
+        if op.name not in called and not op.dtype:  # products in 8 bit have no bench
             alike = [own for (name, _), own in found.items() if OPERATORS[name].features == op.features]
             if alike:
                 found[op.name, ""] = {shape: source for own in alike for shape, source in own.items()}
