@@ -138,6 +138,7 @@ def test_a_real_run_as_it_is_and_kept(
         assert len(stored.trace_list()) == 2
     assert step.min_s == pytest.approx(kept.measured_s)
     assert prediction.step_id == step.id
+    assert (step.options["profiled"], step.options["zero"], step.options["layer_split"]) == (True, 0, "even")
     again = run(capsys, database, *asked, "--db", database)
     assert again.splitlines()[:3] == text.splitlines()[:3]
     with Database.open(database, read_only=True) as stored:
