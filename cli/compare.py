@@ -136,8 +136,8 @@ def _predicted(
         file = open_layout(layout)
         sequence_length = sequence_length or file.sequence_length()
     found = find_model(model_name, sequence_length=sequence_length)
-    model = found.model
     print_notes(found)
+    model = found.model
     if layout is not None:
         given = read_fields(file, model, given, None)
     fabric = find_fabric(given["fabric"]) if "fabric" in given else None

@@ -34,6 +34,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "hardware": Verb("hardware", "hardware", "", "List the hardware whose measurements ship."),
         "fabric": Verb("fabric", "fabric", "", "Describe what connects devices, and show collectives on it."),
         "stack": Verb("stack", "stack", "", "Fit and list what training software does to sums of operators."),
+        "models": Verb("models", "models", "", "List built-in models, or how a model's file is read."),
         "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
         "calibrate": Verb("calibrate", "calibrate", "", "Correct a bundle by a few measured steps."),
         "bundle": Verb("bundle", "bundle", "", "Look into, verify, compare and sign bundles."),
