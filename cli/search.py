@@ -26,7 +26,15 @@ from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE, warning_lines
 from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.json_text import json_text
-from kernelcast.runtime.request.fields import DEGREES, REQUEST, SEARCH, SHARED, TOKENS, option_name
+from kernelcast.runtime.request.fields import (
+    DEGREES,
+    EXPERT_DEGREES,
+    REQUEST,
+    SEARCH,
+    SHARED,
+    TOKENS,
+    option_name,
+)
 from kernelcast.runtime.request.kinds import with_unit
 from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.search import Answer, Question, SearchResult, search
@@ -176,19 +184,30 @@ def render(result: SearchResult, *, pareto: bool, tokens: int | None = None) -> 
     return "\n\n".join([*sections, "\n".join(_notes(result))])
 
 
+_EVERY_DEGREE = (*DEGREES, *EXPERT_DEGREES)
+_ALWAYS = ("pp", "tp", "dp")
 _HEADERS = (
-    "", "step", "tokens/s/device", "TFLOP/s/device", "MFU", "GiB", *DEGREES, "micro-batch", "schedule", "layers",
+    "", "step", "tokens/s/device", "TFLOP/s/device", "MFU", "GiB", *_EVERY_DEGREE, "micro-batch", "schedule", "layers",
     "recompute", "ZeRO", "seq.", "warnings",
 )  # fmt: skip
 
 
 def _table(answers: tuple[Answer, ...], tokens: int | None) -> str:
     rows = _rows(answers)
-    if tokens is None:
-        return text_table(_HEADERS, rows)
-    days = [in_days(training(answer.estimate, tokens).days) for answer in answers]
-    headers = (*_HEADERS[:2], f"days for {with_unit(tokens)}", *_HEADERS[2:])
-    return text_table(headers, [[*row[:2], one, *row[2:]] for row, one in zip(rows, days, strict=True)])
+    # Further degrees are shown where one of the layouts has them.
+    unused = {
+        name for name in _EVERY_DEGREE if all(getattr(one.parallelism, name) == 1 for one in answers)
+    } - set(_ALWAYS)
+    columns = [index for index, header in enumerate(_HEADERS) if header not in unused]
+    headers, rows = (
+        [_HEADERS[index] for index in columns],
+        [[row[index] for index in columns] for row in rows],
+    )
+    if tokens is not None:
+        headers.insert(2, f"days for {with_unit(tokens)}")
+        for row, answer in zip(rows, answers, strict=True):
+            row.insert(2, in_days(training(answer.estimate, tokens).days))
+    return text_table(headers, rows)
 
 
 def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
@@ -203,7 +222,7 @@ def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
                 three_digits(answer.estimate.flops_per_s_per_device / 1e12),
                 percent(answer.estimate.mfu),
                 in_gib(answer.memory_bytes),
-                *(str(getattr(one, name)) for name in DEGREES),
+                *(str(getattr(one, name)) for name in _EVERY_DEGREE),
                 f"{one.micro_batch} × {one.micro_batches}",
                 f"{one.schedule} × {one.virtual_stages}" if one.virtual_stages > 1 else one.schedule,
                 counts_text(answer.estimate.layer_counts),

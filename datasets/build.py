@@ -160,14 +160,21 @@ def with_float8(name: str, path: Path) -> Path:
                 database,
                 trained,
                 statistic=bundle.manifest.statistic,
+                earlier=bundle,
                 jobs=0,
                 on_progress=_progress(f"{name} in 8 bit"),
             )
-        added = read_bundle(trained)
+        return join_float8(path, read_bundle(trained), tables.data)
+
+
+def join_float8(path: Path, added: Bundle, data: str | None) -> Path:
+    """Write the operators in 8 bit of `added` into the bundle at `path`, in the place of its own."""
+    bundle = read_bundle(path)
     manifest = bundle.manifest
     kept = tuple(entry for entry in manifest.regressors if not OPERATORS[entry.operator].dtype)
-    own = tuple(replace(entry, data=tables.data) for entry in added.manifest.regressors)
-    digests = "".join(one.dataset_digest for one in (manifest, added.manifest))
+    in_float8 = [entry for entry in added.manifest.regressors if OPERATORS[entry.operator].dtype]
+    own = tuple(replace(entry, data=data) for entry in in_float8)
+    digests = "".join(sorted(entry.table_digest for entry in (*kept, *own)))
     manifest = replace(
         manifest,
         software=tuple(dict.fromkeys((*manifest.software, *added.manifest.software))),
@@ -207,6 +214,7 @@ def _float8(device: str, title: str) -> Tables:
 FLOAT8 = {
     "h100-sxm": _float8("h100_sxm", "H100 SXM"),
     "h200-sxm": _float8("h200_sxm", "H200 SXM"),
+    "b200-sxm": _float8("b200_sxm", "B200 SXM"),
 }
 """What operators in 8 bit are trained on; they join the others' bundle."""
 

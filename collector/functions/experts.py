@@ -1,4 +1,4 @@
-"""The tensor functions of a mixture of experts, shared by the operator benchmarks and the model that trains for real."""
+"""The tensor functions of a mixture of experts, shared by the benchmarks and the model that trains for real."""
 
 from typing import Any
 
@@ -61,22 +61,41 @@ def permute(x: Tensor, rows: Tensor) -> Tensor:
     return x.index_select(0, rows)
 
 
+class _Reorder(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.inverse = inverse
+        return x.index_select(0, order)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return gradients[0].index_select(0, ctx.inverse), None, None
+
+
+def reorder(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """All rows of x [n, d] in another order [n]; backward as well, by the `inverse` order."""
+    return _Reorder.apply(x, order, inverse)  # type: ignore[no-untyped-call,no-any-return]
+
+
 def unpermute(x: Tensor, pairs: Tensor, weights: Tensor) -> Tensor:
-    """Rows x [tokens · k, d] in the order of `pairs` → the weighted sum of each token's k [tokens, d]; weights [tokens, k]."""
+    """The weighted sum of each token's k rows of x [tokens · k, d], which are in the order of `pairs` → [tokens, d].
+
+    `weights` are [tokens, k].
+    """
     weighted = x * weights.flatten().index_select(0, pairs).to(x.dtype)[:, None]
     out = torch.zeros(weights.shape[0], x.shape[1], dtype=x.dtype, device=x.device)
     return out.index_add(0, pairs // weights.shape[1], weighted)
 
 
 def grouped_linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
-    """Rows of x [rows, k], sorted by group with `counts` [groups] of each, by the group's weight [groups, n, k] → [rows, n].
+    """A product per group: rows of x [rows, k] are sorted by group, `counts` [groups] of each → [rows, n].
 
-    One call where torch has it for this device, type and size, else a product per group.
+    `weight` is [groups, n, k]. One call where torch has it for this device, type and size, else a product per group.
     """
     is_aligned = all(size * x.element_size() % _ALIGNED_BYTES == 0 for size in weight.shape[1:])
     if _grouped_mm is not None and is_aligned and (x.device.type != "cuda" or x.dtype == torch.bfloat16):
         ends = torch.cumsum(counts, 0, dtype=torch.int32)
         out: Tensor = _grouped_mm(x, weight.transpose(1, 2), offs=ends)
         return out
-    parts = zip(x.split(counts.tolist()), weight.unbind(0), strict=True)
+    parts = zip(torch.split(x, counts.tolist()), weight.unbind(0), strict=True)
     return torch.cat([F.linear(rows, own) for rows, own in parts])

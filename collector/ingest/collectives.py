@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -14,7 +15,9 @@ _NAMES: Mapping[str, str] = MappingProxyType(
         "allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",
         "_allgather_base": "all_gather", "all_gather": "all_gather", "_reduce_scatter_base": "reduce_scatter",
         "reduce_scatter": "reduce_scatter", "all_to_all": "all_to_all", "all_to_allv": "all_to_all",
-        "send": "point_to_point", "recv": "point_to_point",
+        "send": "point_to_point", "recv": "point_to_point", "_all_gather_base": "all_gather",
+        "_reduce_scatter": "reduce_scatter", "all_gather_into_tensor": "all_gather",
+        "reduce_scatter_tensor": "reduce_scatter",
     }
 )  # fmt: skip
 _NOT_RECORDED = Unclear("a collective whose size and group were not recorded")
@@ -42,16 +45,16 @@ def kind_of(name: str) -> str:
     return _NAMES.get(name, "")
 
 
-def gloo_collective(
+def annotated_collective(
     name: str, arguments: Arguments, only_group: Sequence[int], processes_per_node: int
 ) -> Point | Unclear:
-    """What an annotation of gloo says (`gloo:all_reduce` with its input); the group where there is only one."""
+    """What an annotation says (`gloo:all_reduce`, `nccl:all_reduce` with its input); the group where there is one."""
     kind = _NAMES.get(name.partition(":")[2])
     if kind is None:
         return Unclear(f"no operator for {name[:40]}")
     if kind == "all_to_all":  # by the same name with and without splits, which it does not write
         return _UNEVEN
-    elements = _gloo_elements(arguments)
+    elements = _elements(arguments)
     if elements is None:
         return _NOT_RECORDED
     if not only_group:
@@ -60,27 +63,40 @@ def gloo_collective(
     return _point(kind, elements, dtype, only_group, processes_per_node)
 
 
-def gloo_message(name: str, arguments: Arguments, only_group: Sequence[int]) -> Arguments | None:
-    """What an annotation of gloo says in the form of NCCL's; None where it does not say what it carries."""
-    elements = _gloo_elements(arguments)
+def annotated_message(
+    name: str, arguments: Arguments, only_group: Sequence[int], call: Arguments | None = None
+) -> Arguments | None:
+    """What an annotation says, in the form of NCCL's metadata; None where it does not say what it carries.
+
+    `call` is the call of c10d around it: of a gather or scatter it has output and input, and so the group's size.
+    """
+    elements = _elements(arguments)
     if elements is None:
         return None
     collective_name = name.partition(":")[2]
-    shards = len(only_group) if _NAMES.get(collective_name) == "all_gather" else 1
+    kind, size = _NAMES.get(collective_name), len(only_group) or None
+    if kind in ("all_gather", "reduce_scatter") and size is None:
+        output, source, *_ = (
+            (*(prod(shape) for shape in shapes(call.dims) if shape), 0, 0) if call else (0, 0)
+        )
+        large, small = max(output, source), min(output, source)
+        if not small or large % small:
+            return None
+        size = large // small
     return Arguments(
         collective=collective_name,
         elements_in=elements,
-        elements_out=elements * max(shards, 1),
+        elements_out=elements * (size or 1) if kind == "all_gather" else elements,
         dtype=next(iter(texts(arguments.types)), ""),
-        group_size=len(only_group) or None,
+        group_size=size,
         group_ranks=json.dumps(list(only_group)) if only_group else None,
     )
 
 
-def _gloo_elements(arguments: Arguments) -> int | None:
-    """Elements of the one flat input; None where it has another."""
+def _elements(arguments: Arguments) -> int | None:
+    """Elements of the one input; None where it has several, or none that was recorded."""
     sizes = [shape for shape in shapes(arguments.dims) if shape]
-    return sizes[0][0] if len(sizes) == 1 and len(sizes[0]) == 1 and sizes[0][0] > 0 else None
+    return prod(sizes[0]) if len(sizes) == 1 and prod(sizes[0]) > 0 else None
 
 
 def _is_even(arguments: Arguments, elements: int, size: int) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 from kernelcast.collector.ingest.collectives import group_ranks
 from kernelcast.collector.ingest.exposure import Span, expose
 from kernelcast.collector.ingest.extract import Extracted, Kind, Piece, Placed
-from kernelcast.collector.ingest.points import DTYPES, Point, Unclear
+from kernelcast.collector.ingest.points import DTYPES, Point
 from kernelcast.collector.ingest.products import product_shape
 from kernelcast.collector.ingest.scopes import Steps, scopes_of, steps_of
 from kernelcast.collector.traces.arguments import Arguments, shapes, texts, whole
@@ -18,11 +18,12 @@ from kernelcast.collector.traces.kineto import Trace
 from kernelcast.store import EventKind, TracedEvent, TracedStep
 
 _RANKS = {"compute": 0, "communication": 1, "memory": 2}
-_COMMUNICATION = ("nccl", "rccl", "gloo:", "cross_device_reduce", "c10d::")
+_COMMUNICATION = ("nccl", "rccl", "msccl", "gloo:", "cross_device_reduce", "c10d::")
 _MEMORY_CATEGORIES = ("gpu_memcpy", "gpu_memset")
 _BYTES = {
     "float64": 8, "double": 8, "long": 8, "int64": 8, "float32": 4, "float": 4, "int": 4, "int32": 4,
-    "float16": 2, "half": 2, "bfloat16": 2, "short": 2, "int8": 1, "char": 1, "byte": 1, "uint8": 1, "bool": 1,
+    "float16": 2, "half": 2, "bfloat16": 2, "short": 2, "int8": 1, "char": 1, "byte": 1, "signed char": 1,
+    "unsigned char": 1, "uint8": 1, "bool": 1,
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
 }  # fmt: skip
 

@@ -94,7 +94,7 @@ def planned_operators(
         lacking = [op.name for op in chosen if not columns_of(op.name, plan)]
         if refused := [name for name in lacking if name in named]:
             raise UsageError(
-                f"plan {plan.name}: its ranges have no models that call {refused[0]}; expected ranges of experts, "
+                f"plan {plan.name}: it has no models that call {refused[0]}; expected ranges of experts, "
                 "kv_rank, sliding_window or context_parallel (docs/plans.md)"
             )
         chosen = [op for op in chosen if op.name not in lacking]
@@ -116,7 +116,7 @@ def _why_not(name: str) -> str:
     if OPERATORS[name].is_collective:
         return "is a collective, which `collect comm` measures"
     if not _is_collected(name):
-        return "is called by no layer yet, and imported only"
+        return "has no bench, and is imported only"
     return "is no collective, `collect compute` measures it"
 
 
@@ -161,7 +161,7 @@ def _drawn_workloads(plan: Plan, column: Column) -> list[Vector]:
 
 def _draws(plan: Plan, column: Column) -> Iterator[Picked]:
     """Values of the ranges by a scrambled Sobol sequence of the column's own: no two columns share their gaps."""
-    axes = plan.ranges.axes()
+    axes = plan.axes()
     engine = SobolEngine(len(axes), scramble=True, seed=drawn_seed(plan, column))  # type: ignore[no-untyped-call]
     left = plan.shapes_per_operator * _DRAWS_PER_SHAPE
     while left > 0:

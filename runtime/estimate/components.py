@@ -27,6 +27,8 @@ def components_of(parts: Decomposition, step: Configurations, time_us: Callable[
         max_update_s=_seconds(update_us.max()),
         tp_all_reduce_s=_seconds(sum(map(time_us, syncs.values()))),
         pp_p2p_s=_seconds(sum(map(time_us, parts.send))),
+        expert_exchange_s=_exchange_s(parts, ("expert", "expert_tensor"), time_us),
+        context_exchange_s=_exchange_s(parts, ("context",), time_us),
     )
 
 
@@ -63,6 +65,16 @@ def first_alone(durations: Durations) -> Durations:
         array.flags.writeable = False
     overlap = None if durations.overlap is None else durations.overlap.take(slice(0, 1))
     return Durations(**arrays, overlap=overlap)
+
+
+def _exchange_s(parts: Decomposition, roles: tuple[str, ...], time_us: Callable[[Call], float]) -> float:
+    """Collectives in some roles of a layer's forward pass, of the kind of layer that has most; a ring's too."""
+    longest_us = 0.0
+    for layer in parts.layers:
+        beside = (call for one in layer.beside[: layer.beside_forward] for call in one.collective)
+        own = (call for call in (*layer.forward, *beside) if call.role in roles)
+        longest_us = max(longest_us, sum(call.count * time_us(call) for call in own))
+    return _seconds(longest_us)
 
 
 def _seconds(time_us: float) -> float:

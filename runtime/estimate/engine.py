@@ -41,7 +41,7 @@ from kernelcast.runtime.estimate.pieces import (
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.overlap import Overlap
-from kernelcast.runtime.request.fields import DEGREES
+from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.balance import AS_SPLIT
@@ -50,7 +50,6 @@ from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, sum_of
 from kernelcast.runtime.step.decomposition import Decomposition, StageKind, chunks_of, stage_kinds
 from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.partition import partition
-from kernelcast.runtime.step.recomputation import Recomputation
 
 # Prices remembered from block to block; a piece is some hundred bytes.
 _MAX_REMEMBERED = 1 << 15
@@ -142,8 +141,9 @@ class Engine:
 
     def _whole_us(self, passes: Passes, layouts: Layouts, first: bool, layers: int, last: bool) -> Times:
         """What a chunk of so many layers takes: the model's first ones, its last ones, or such as lie between."""
-        kinds, how = kinds_of(self.model), Recomputation.of(layouts.parallelism(0))
-        kept = how.kept_layers(layers)
+        kinds, recomputed = kinds_of(self.model), layouts.of_stack("recompute_layers")
+        # Where nothing is recomputed fully, such layers take what the others take.
+        kept = max(0, layers - recomputed) if recomputed else 0
         if first or last:
             end = layers if first else self.model.layers
             return passes.whole_us(
@@ -154,8 +154,9 @@ class Engine:
     def _cuts(self, layouts: Layouts, structure: Structure) -> Cuts:
         """The cuts of layouts of one structure."""
         distinct, whose = layouts.take(slice(0, 1)), np.zeros(len(layouts), dtype=np.intp)
-        if (layouts.ends != AS_SPLIT).any():
-            distinct, whose = layouts.distinct("first_layers", "last_layers")
+        some = ("recompute",) if layouts.of_stack("recompute_layers") else ()
+        if some or (layouts.ends != AS_SPLIT).any():
+            distinct, whose = layouts.distinct("first_layers", "last_layers", *some)
         chunks = [chunks_of(self.model, distinct.parallelism(row)) for row in range(len(distinct))]
         return Cuts(chunks, [stage_kinds(cut, structure.pp) for cut in chunks], whose)
 
@@ -257,7 +258,7 @@ class Engine:
         if not (combines or gathers):
             return None
         distinct, whose = layouts.distinct(
-            *DEGREES, "ep", "expert_tp", "virtual_stages", "first_layers", "last_layers"
+            *DEGREES, *EXPERT_DEGREES, "virtual_stages", "first_layers", "last_layers"
         )
         counts = np.zeros((len(distinct), structure.pp))
         for row in np.unique(whose[rows]).tolist():

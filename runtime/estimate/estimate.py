@@ -37,7 +37,8 @@ class Components:
     `dp_all_reduce` the first stage's gradients combined (ZeRO-2: a reduce-scatter), `max_update` the largest
     optimizer + all-gather of a stage and `dp_all_gather` the all-gather in it, `tp_all_reduce` one
     synchronisation of the tensor-parallel group (with sequence parallelism a gather and a reduce-scatter) and
-    `pp_p2p` one transfer.
+    `pp_p2p` one transfer. Not of the paper, and only in layouts that have them: `expert_exchange` are the collectives
+    of one layer's experts forward (there and back), `context_exchange` those of its attention.
     """
 
     layer_forward_s: float
@@ -49,6 +50,8 @@ class Components:
     max_update_s: float
     tp_all_reduce_s: float
     pp_p2p_s: float
+    expert_exchange_s: float = 0.0
+    context_exchange_s: float = 0.0
 
     def to_dict(self) -> dict[str, float]:
         """Seconds by the names of Table IX."""
@@ -62,6 +65,8 @@ class Components:
             "Max_Update": self.max_update_s,
             "MP_Allreduce": self.tp_all_reduce_s,
             "PP_P2P": self.pp_p2p_s,
+            **({"EP_Alltoall": self.expert_exchange_s} if self.expert_exchange_s else {}),
+            **({"CP_Exchange": self.context_exchange_s} if self.context_exchange_s else {}),
         }
 
 

@@ -7,7 +7,7 @@ from functools import lru_cache
 from kernelcast.runtime.estimate.beside_passes import besides
 from kernelcast.runtime.estimate.configurations import Rows, Times
 from kernelcast.runtime.estimate.layouts import Layouts
-from kernelcast.runtime.request.fields import DEGREES
+from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.decomposition import Decomposition, StageKind
 
@@ -26,10 +26,9 @@ class Kind:
 
 # The degrees that cut a layer or its micro-batch.
 _INNER = tuple(name for name in DEGREES if name not in ("pp", "dp"))
-_OF_EXPERTS = ("ep", "expert_tp")
 MICRO_BATCH = Kind(
     name="micro-batch",
-    columns=(*_INNER, *_OF_EXPERTS, "micro_batch", "sequence_parallel", "recompute"),
+    columns=(*_INNER, *EXPERT_DEGREES, "micro_batch", "sequence_parallel", "recompute"),
     parts=lambda d: [
         *(calls for block in d.blocks for calls in (block.forward, block.backward)),
         *(calls for block in besides(d) for one in block for calls in (one.collective, one.compute)),
@@ -42,7 +41,7 @@ SEND = Kind(
 )
 SHARDS = Kind(
     name="shards",
-    columns=(*_INNER, *_OF_EXPERTS, "dp", "zero"),
+    columns=(*_INNER, *EXPERT_DEGREES, "dp", "zero"),
     parts=lambda d: [calls for block in d.blocks for calls in (block.gather, block.scatter)],
 )
 RECOMPUTED = Kind(
@@ -69,7 +68,7 @@ def update_kind(stage: StageKind) -> Kind:
 
     name = f"update {stage.counts} {stage.first} {stage.last}"
     # pp decides where the ends of the model lie, which sum the gradients of tied embeddings.
-    return Kind(name=name, columns=(*DEGREES, *_OF_EXPERTS, "zero"), parts=parts)
+    return Kind(name=name, columns=(*DEGREES, *EXPERT_DEGREES, "zero"), parts=parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,6 +81,9 @@ def _published(fingerprint: ComputeFingerprint, dtype: str) -> Peak | None:
 def _of_job(parts: Decomposition, calls_of: Callable[[Block], Iterable[Call]]) -> float:
     """FLOPs of some calls of every block, over all micro-batches and devices."""
     layout = parts.parallelism
+    if layout.expert_imbalance > 1:
+        # The time is that of the fullest device, but all of them together have the tokens that there are.
+        parts = replace(parts, parallelism=replace(layout, expert_imbalance=1.0))
     counts = parts.kinds.counts(0, parts.model.layers)
     layers = zip(counts, parts.layers, strict=True)
     one_device = (

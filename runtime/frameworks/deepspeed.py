@@ -7,6 +7,7 @@ from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.framework import Framework
 from kernelcast.runtime.frameworks.nested import parse_json, render_json
 from kernelcast.runtime.frameworks.rows import (
+    Beyond,
     Choice,
     Found,
     Lacks,
@@ -95,6 +96,8 @@ def _recompute(facts: Facts) -> str:
 ROWS = (
     Same("tensor_parallel.autotp_size", "tp", 1, usual=1, unset=("auto", 0)),
     Same("pipeline.stages", "pp", 1, usual=1),
+    Same("sequence_parallel_size", "cp", 1, usual=1),
+    Beyond("cp", Choice("context_exchange", (Option("all_to_all"),))),
     Choice(
         "recompute",
         (Option("none"), Option("none", {_INTERVAL: 0}, only_read=True), Option("full", {_INTERVAL: 1})),
@@ -109,11 +112,15 @@ ROWS = (
     Lacks(recomputed_partly),
     lacks("recompute_early_stop", False),
     lacks("dropout", 0.0),
+    lacks("fp8_recipe", "none"),
+    lacks("lora_rank", 0),
     lacks("optimizer", "adam_fused"),
     lacks("optimizer_states", "float32"),
     lacks("schedule", "1f1b"),
     lacks("virtual_stages", 1),
     lacks("shard_group", 0),
+    lacks("ep", 1),
+    lacks("expert_tp", 1),
     lacks("sequence_parallel", False),
     Lacks(lambda facts: f"sequence_length {facts['sequence_length']}"),
     Lacks(lambda facts: "the model"),

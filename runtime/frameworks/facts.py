@@ -8,7 +8,8 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.partition import layers_of_chunks
 
 Facts = dict[str, Any]
-"""Fields of layout and model by name, with `global_batch`, `devices` (of the job), `gpus_per_node` and `dtype`.
+"""Fields of layout and model by name, with `global_batch`, `devices` (of the job), `replicas`, `gpus_per_node`,
+`dtype`.
 
 When a layout is written, all of them are there and `layer_counts` are those of every chunk. When one is read, they are
 what is known so far: the model, what the caller gave, and what earlier rows have read; `copies` of ZeRO's shards too.
@@ -25,8 +26,8 @@ class Job:
     dtype: str
 
     def facts(self) -> Facts:
-        """Its fields. A field that changes nothing in this layout has its plainest value: ZeRO on one data-parallel
-        rank, sequence parallelism without tensor parallelism, where recomputation stops without any.
+        """Its fields. A field that changes nothing in this layout has its plainest value: ZeRO on one
+        replica, sequence parallelism without tensor parallelism, where recomputation stops without any.
 
         Raises:
             UsageError: the model cannot be cut so.
@@ -36,7 +37,8 @@ class Job:
         facts["global_batch"] = layout.samples_per_update
         facts["devices"] = layout.world_size
         facts["layer_counts"] = layers_of_chunks(self.model.layers, layout)
-        facts["zero"] = layout.zero if layout.dp > 1 else 0
+        facts["replicas"] = layout.replicas
+        facts["zero"] = layout.zero if layout.replicas > 1 else 0
         facts["recompute_early_stop"] = layout.recompute_early_stop and layout.recompute != "none"
         facts["sequence_parallel"] = layout.sequence_parallel and layout.tp > 1
         facts["tensor_overlap"] = layout.tensor_overlap if layout.tp > 1 else "none"

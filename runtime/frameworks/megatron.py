@@ -9,7 +9,14 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.cut import even_cut, layout_text, read_layout_text
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.framework import Framework
+from kernelcast.runtime.frameworks.megatron_kinds import (
+    ContextExchangeType,
+    ExpertLayers,
+    ExpertTensorParallel,
+    Heads,
+)
 from kernelcast.runtime.frameworks.rows import (
+    Beyond,
     Choice,
     Found,
     Lacks,
@@ -119,8 +126,8 @@ class DistributedOptimizer:
 
     def write(self, facts: Facts) -> Part:
         """Copies of the optimizer's shards, where there are several."""
-        shards = facts["shard_group"] or facts["dp"]
-        return Part({self.instances: facts["dp"] // shards} if facts["zero"] and shards < facts["dp"] else {})
+        shards, replicas = facts["shard_group"] or facts["replicas"], facts["replicas"]
+        return Part({self.instances: replicas // shards} if facts["zero"] and shards < replicas else {})
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """Nothing without a sharded optimizer."""
@@ -271,11 +278,25 @@ _OPTIMIZER = {"--use-distributed-optimizer": True}
 # Megatron-FSDP refuses other checkpoints.
 _WITH_FSDP = {**_OPTIMIZER, "--ckpt-format": "fsdp_dtensor"}
 
+_FP8, _RECIPE = "--fp8-format", "--fp8-recipe"
+_FUSED_LOSS, _LOSS = {"--cross-entropy-loss-fusion": True}, "--cross-entropy-fusion-impl"
+_MODULES = "--transformer-impl"
+_SCORES = "--moe-router-score-function"
+
+
+def _moments(dtype: str) -> dict[str, str]:
+    return {"--exp-avg-dtype": dtype, "--exp-avg-sq-dtype": dtype}
+
+
 # fmt: off
 ROWS = (
     Launch(),
     Same("--tensor-model-parallel-size", "tp", 1),
     Same("--pipeline-model-parallel-size", "pp", 1),
+    Same("--context-parallel-size", "cp", 1, usual=1),
+    Beyond("cp", ContextExchangeType()),
+    Same("--expert-model-parallel-size", "ep", 1, usual=1),
+    ExpertTensorParallel(),
     Pipeline(),
     Same("--micro-batch-size", "micro_batch"),
     Same("--global-batch-size", "global_batch"),
@@ -296,14 +317,49 @@ ROWS = (
     Same("--ddp-bucket-size", "overlap_bucket", usual=0),
     TensorOverlap(),
     Recompute(),
+    Choice("reduce_dtype", (
+        Option("same", {"--grad-reduce-in-bf16": True}),
+        Option("same", {"--grad-reduce-in-bf16": True, "--bf16": True}, only_read=True),
+        Option("same", {"--main-grads-dtype": "bf16", "--bf16": True}, only_read=True),
+        Option("same", only_read=True),
+        Option("float32", {"--bf16": True}),
+        Option("float32", {"--accumulate-allreduce-grads-in-fp32": True}, only_read=True),
+    )),
+    Choice("loss", (
+        Option("plain"),
+        Option("plain", _FUSED_LOSS, only_read=True),
+        Option("plain", {_LOSS: "native"}, only_read=True),
+        Option("plain", {**_FUSED_LOSS, _LOSS: "native"}, only_read=True),
+        Option("fused", {**_FUSED_LOSS, _LOSS: "te"}, written="loss fused (in_place is used)"),
+        Option("in_place", {**_FUSED_LOSS, _LOSS: "te"}),
+    )),
+    # Both are written alike: what modules keep is no setting of a framework.
+    Choice("kept_by", (
+        Option("torch"),
+        Option("torch", {_MODULES: "local"}, only_read=True),
+        Option("megatron", {_MODULES: "transformer_engine"}, only_read=True),
+        Option("megatron"),
+    )),
     Same("--seq-length", "sequence_length"),
     Positions(),
     Same("--num-layers", "layers"),
     Same("--hidden-size", "hidden_size"),
     Same("--ffn-hidden-size", "mlp_size"),
     Same("--num-attention-heads", "attention_heads"),
-    Same("--kv-channels", "head_size"),
+    Heads(),
     GroupedQueries(),
+    Choice("qk_norm", (Option(False), Option(True, {"--qk-layernorm": True}))),
+    Same("--num-experts", "experts", usual=0),
+    Same("--moe-router-topk", "experts_per_token", usual=0),
+    Same("--moe-ffn-hidden-size", "expert_size", usual=0),
+    Same("--moe-shared-expert-intermediate-size", "shared_expert_size", usual=0),
+    ExpertLayers(),
+    Choice("router", (
+        Option("softmax"),
+        Option("softmax", {_SCORES: "softmax"}, only_read=True),
+        Option("sigmoid", {_SCORES: "sigmoid"}, {"--moe-router-enable-expert-bias": True}),
+    )),
+    Same("--mtp-num-layers", "extra_predictions", usual=0),
     Choice("norm", (Option("layer_norm", {"--normalization": "LayerNorm"}),
                     Option("rms_norm", {"--normalization": "RMSNorm"}))),
     Choice("activation", (Option("gelu"), Option("swiglu", {"--swiglu": True}))),
@@ -324,9 +380,29 @@ ROWS = (
         Option("flash", {"--attention-backend": "auto"}, only_read=True),
     )),
     Choice("dtype", (Option("float32"), Option("bfloat16", {"--bf16": True}), Option("float16", {"--bf16": True}))),
+    Choice("fp8_recipe", (
+        Option("none"),
+        Option("tensorwise", {_FP8: "hybrid", _RECIPE: "tensorwise"}),
+        Option("tensorwise", {_FP8: "e4m3", _RECIPE: "tensorwise"}, only_read=True),
+        Option("blockwise", {_FP8: "e4m3", _RECIPE: "blockwise"}),
+        Option("blockwise", {_FP8: "hybrid", _RECIPE: "blockwise"}, only_read=True),
+        *(Option("tensorwise", {_FP8: kind, **recipe}, only_read=True, read="delayed scaling is read as tensorwise")
+          for kind in ("hybrid", "e4m3") for recipe in ({}, {_RECIPE: "delayed"})),
+    )),
+    Choice("expert_overlap", (Option(False), Option(True, {"--overlap-moe-expert-parallel-comm": True}))),
+    lacks("fp8_dispatch", False),
+    lacks("lora_rank", 0),
     lacks("parallel_residual", False),
     lacks("optimizer", "adam_fused"),
-    lacks("optimizer_states", "float32"),
+    Choice("optimizer_states", (
+        Option("float32"),
+        Option("float32", _moments("fp32"), only_read=True),
+        Option("bfloat16", _moments("bf16"), {"--use-precision-aware-optimizer": True}),
+        Option("bfloat16", _moments("fp16"), only_read=True),
+        Option("8bit", _moments("fp8"), {"--use-precision-aware-optimizer": True}),
+    )),
+    lacks("post_norms", False),
+    lacks("visible_share", 1.0),
     Lacks(lambda facts: f"sliding_window {window}" if (window := facts["sliding_window"]) else ""),
 )
 # fmt: on
@@ -338,13 +414,13 @@ _SWITCHES = frozenset(
     for option in row.options
     for key, value in (*option.settings.items(), *option.extra.items())
     if value is True
-) | {GroupedQueries().keys[0], Recompute().activations, TensorOverlap().key}
+) | {GroupedQueries().keys[0], Recompute().activations, TensorOverlap().key, Heads().latent}
 
 MEGATRON = Framework(
     name="megatron-lm",
     title="Megatron-LM",
     rows=ROWS,
-    parse=partial(parse_shell, switches=_SWITCHES, lists=(Recompute().modules,)),
+    parse=partial(parse_shell, switches=_SWITCHES, lists=(Recompute().modules, ContextExchangeType().key)),
     render=render_shell,
     is_form_of=lambda text: True,
 )

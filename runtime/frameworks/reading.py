@@ -10,7 +10,7 @@ from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.framework import Framework
 from kernelcast.runtime.frameworks.rows import Settings
 from kernelcast.runtime.frameworks.table import FRAMEWORKS
-from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REQUEST
+from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REPLICATING, REQUEST
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.partition import partition
 
@@ -71,7 +71,7 @@ class LayoutFile:
         return Request(_without_usual_cut(model, fields, asked), notes)
 
     def _facts(self, model: ModelConfig, asked: Mapping[str, Any]) -> tuple[Facts, tuple[str, ...]]:
-        facts: Facts = {"layers": model.layers, **asked}
+        facts: Facts = {"layers": model.layers, "experts": model.experts, **asked}
         notes: list[str] = []
         for row in self.framework.rows:
             if not row.fields or set(row.fields) <= asked.keys():
@@ -121,11 +121,11 @@ def _completed(facts: Facts, asked: Mapping[str, Any]) -> Facts:
         raise UsageError(f"{devices} devices, expected {' · '.join(DEGREES)} ({others * facts['dp']})")
     copies = facts.pop("copies", 1)
     if copies > 1 and "shard_group" not in facts:
-        facts["shard_group"], rest = divmod(facts["dp"], copies)
+        own = {name: facts[name] for name in REPLICATING if facts.get(name, 1) > 1 or name == "dp"}
+        facts["shard_group"], rest = divmod(prod(own.values()), copies)
         if rest:
-            raise UsageError(
-                f"dp is {facts['dp']}, expected a multiple of the {copies} replicas of sharded ranks"
-            )
+            found = f"{' · '.join(own)} is {prod(own.values())}"
+            raise UsageError(f"{found}, expected a multiple of the {copies} replicas of sharded ranks")
     batches = {"micro_batches", "global_batch"}
     if batches <= facts.keys() and not batches <= asked.keys():
         del facts["global_batch" if "micro_batches" in asked else "micro_batches"]

@@ -149,6 +149,32 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True)
+class Beyond:
+    """A row that counts only where a degree is above 1."""
+
+    degree: str
+    row: Row
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The row's."""
+        return self.row.keys
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """The row's."""
+        return self.row.fields
+
+    def write(self, facts: Facts) -> Part:
+        """The row's settings."""
+        return self.row.write(facts) if facts[self.degree] > 1 else Part()
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """The row's fields."""
+        return self.row.read(settings, facts) if facts[self.degree] > 1 else Found({})
+
+
+@dataclass(frozen=True, slots=True)
 class Lacks:
     """Something that the framework has no setting for; `lost` names it, "" where a layout does without."""
 

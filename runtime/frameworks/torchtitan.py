@@ -11,6 +11,7 @@ from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.framework import Framework
 from kernelcast.runtime.frameworks.nested import parse_toml, render_toml
 from kernelcast.runtime.frameworks.rows import (
+    Beyond,
     Choice,
     Found,
     Lacks,
@@ -56,13 +57,19 @@ class DataParallel:
 
     def write(self, facts: Facts) -> Part:
         """The nearest to ZeRO 1 that there is shards gradients too."""
-        dp, zero = facts["dp"], facts["zero"]
+        dp, zero, cp = facts["dp"], facts["zero"], facts["cp"]
         if zero == 0:
-            return Part({self.replicate: dp, self.shard: 1})
-        shards = facts["shard_group"] or dp
+            shared: dict[str, object] = {self.reshard: "never"} if cp > 1 else {}
+            lost = (f"zero 0 with cp {cp} (2 is used, with shard_group cp)",) if cp > 1 else ()
+            return Part({self.replicate: dp, self.shard: 1, **shared}, lost)
+        # It shards over cp too, which its degree does not count.
+        group = facts["shard_group"] or dp * cp
+        shards, rest = divmod(group, cp)
+        lost = (f"shard_group {group} with cp {cp}",) if rest or not shards else ()
+        shards = dp if lost else shards
         reshard = "always" if zero == 3 else "never"
         settings = {self.replicate: dp // shards, self.shard: shards, self.reshard: reshard}
-        return Part(settings, ("zero 1 (2 is used)",) if zero == 1 else ())
+        return Part(settings, (*lost, *(("zero 1 (2 is used)",) if zero == 1 else ())))
 
     def read(self, settings: Settings, facts: Facts) -> Found:
         """Without a shard degree all ranks that are left are sharded: their number follows from the devices."""
@@ -75,7 +82,7 @@ class DataParallel:
         if sharded == _NOT_SET:
             return Found({"zero": sharding, "copies": replicated})
         sharded = checked(self.shard, sharded, _DEGREE)
-        if sharded == 1:
+        if sharded == 1 and facts["cp"] == 1:
             buckets = {"overlap_gradients": True, "overlap_bucket": _DDP_BUCKET} if replicated > 1 else {}
             return Found({"dp": replicated, "zero": 0, **buckets})
         return Found({"dp": replicated * sharded, "zero": sharding, "copies": replicated})
@@ -238,9 +245,34 @@ _PRECISION = "training.mixed_precision_param"
 _HALF = {_PRECISION: "bfloat16"}
 _OWN = "selective recomputation keeps other operators' results than attention's"
 
+_ROTATE = "parallelism.context_parallel_rotate_method"
+
+
+def _expert_tensors(facts: Facts) -> str:
+    """What torchtitan does not take: experts cut otherwise than 1 or tp, or cut alone."""
+    cut, ep, tp = facts["expert_tp"], facts["ep"], facts["tp"]
+    is_known = cut == 1 or (cut == tp and ep > 1)
+    return "" if is_known else f"expert_tp {cut} with ep {ep} (1, or tp with ep above 1)"
+
+
 ROWS = (
     Same("parallelism.tensor_parallel_degree", "tp", 1),
     Same("parallelism.pipeline_parallel_degree", "pp", 1),
+    Same("parallelism.context_parallel_degree", "cp", 1, usual=1),
+    Beyond(
+        "cp",
+        Choice(
+            "context_exchange",
+            (
+                Option("all_gather", {_ROTATE: "allgather"}),
+                Option("all_gather", only_read=True),
+                Option("ring", {_ROTATE: "alltoall"}),
+            ),
+        ),
+    ),
+    Same("parallelism.expert_parallel_degree", "ep", 1, usual=1),
+    Same("parallelism.expert_tensor_parallel_degree", "expert_tp", 1, usual=1),
+    Lacks(_expert_tensors),
     DataParallel(),
     Pipeline(),
     SequenceParallel(),
@@ -274,6 +306,8 @@ ROWS = (
     NoPadding(),
     Lacks(recomputed_partly),
     lacks("dropout", 0.0),
+    lacks("fp8_recipe", "none"),
+    lacks("lora_rank", 0),
     lacks("optimizer", "adam_fused"),
     lacks("optimizer_states", "float32"),
     Lacks(lambda facts: "the model (a name and a flavor there)"),

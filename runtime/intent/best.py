@@ -7,7 +7,7 @@ from typing import Any
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.intent.open_request import OpenRequest
-from kernelcast.runtime.request.fields import DEGREES, SEARCH
+from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, SEARCH
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.found import Counts, Found
 from kernelcast.runtime.search.question import Question
@@ -111,7 +111,7 @@ def require_answer(question: Question, found: Found) -> None:
 
 def kind_of(layout: Parallelism) -> Kind:
     """What makes a layout another kind of layout: its degrees, and whether its parameters are sharded."""
-    return (*(getattr(layout, name) for name in DEGREES), layout.zero == 3)
+    return (*(getattr(layout, name) for name in (*DEGREES, *EXPERT_DEGREES)), layout.zero == 3)
 
 
 def _different(found: Found) -> list[int]:
@@ -130,7 +130,7 @@ def _differences(one: Parallelism, best: Parallelism) -> tuple[str, ...]:
     return tuple(
         f"{names.get(name, name.replace('_', ' '))} {_word(getattr(one, name))} "
         f"instead of {_word(getattr(best, name))}"
-        for name in (*DEGREES, "zero", *_FEW_FIELDS)
+        for name in (*DEGREES, *EXPERT_DEGREES, "zero", *_FEW_FIELDS)
         if getattr(one, name) != getattr(best, name)
     )
 

@@ -79,9 +79,9 @@ def _load(
     if schedule == "interleaved":
         ahead = min(2 * (pp - stage - 1) + (virtual_stages - 1) * pp, micro_batches * virtual_stages)
         runs = _Passes(pp, virtual_stages, micro_batches, ahead)
-        first = tuple(int(chunk == 0) for chunk in range(virtual_stages))
+        of_first = tuple(int(chunk == 0) for chunk in range(virtual_stages))
         live = tuple(runs.most_alive(kind) for kind in by_kind)
-        live_first, live_last = runs.most_alive(first), runs.most_alive(first[::-1])
+        live_first, live_last = runs.most_alive(of_first), runs.most_alive(of_first[::-1])
     else:
         live_first = live_last = micro_batches if schedule == "gpipe" else min(pp - stage, micro_batches)
         live = tuple(live_first * layers for layers in held)

@@ -7,7 +7,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.request.fields import DEGREES, LAYOUT, REPLICATING
+from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, LAYOUT, REPLICATING
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.layers.linear import Linears
 from kernelcast.runtime.step.layers.sizes import Sizes
@@ -121,5 +121,5 @@ COMMON = (
 )
 """The fields of a layout in `Rows.common`."""
 
-OF_LAYOUT = (*DEGREES, "ep", "expert_tp", "micro_batch", "zero", "sequence_parallel", "recompute")
+OF_LAYOUT = (*DEGREES, *EXPERT_DEGREES, "micro_batch", "zero", "sequence_parallel", "recompute")
 """The fields of a layout that memory depends on."""

@@ -7,6 +7,7 @@ from typing import Any, Self
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import (
     DEGREES,
+    EXPERT_DEGREES,
     LAYOUT,
     MAX_DEGREE,
     REPLICATING,
@@ -89,8 +90,8 @@ class Parallelism:
       gradients beside weight gradients ("weight_gradients"), or those of all products too ("products").
     - `fp8_recipe`: products of `fp8_linears` in 8 bit, scaled per tensor ("tensorwise") or per block of 128
       ("blockwise"); routers, logits and what lies between queries and attention output stay in 16 bit.
-    - `fp8_dispatch`: of an exchange with the experts, what is sent to them has 8 bits, what comes back 16, in either pass
-      (DeepSeek-V3, arXiv 2412.19437, section 3.3.3); with `fp8_recipe`, as they then read 8 bits anyway.
+    - `fp8_dispatch`: of an exchange with the experts, what is sent to them has 8 bits, what comes back 16, in either
+      pass (DeepSeek-V3, arXiv 2412.19437, section 3.3.3); with `fp8_recipe`, as they then read 8 bits anyway.
     - `expert_overlap`: that exchange runs beside what a layer computes for another micro-batch (its section 3.2.1;
       Megatron-LM's --overlap-moe-expert-parallel-comm).
     - `lora_rank`: weights are frozen, and `lora_linears` have adapters of this rank beside them (arXiv 2106.09685).
@@ -142,11 +143,14 @@ class Parallelism:
     lora_linears: tuple[AdaptedKind, ...] = LAYOUT["lora_linears"].default
 
     def __post_init__(self) -> None:
+        # A search makes hundreds of thousands of layouts, most fields of which have their defaults.
         for field in _CHECKED:
-            field.check(getattr(self, field.name))
+            if (value := getattr(self, field.name)) is not field.default:
+                field.check(value)
         # In one order, and hashable.
         for name in ("recompute_modules", "fp8_linears", "lora_linears"):
-            object.__setattr__(self, name, LAYOUT[name].kind.read(getattr(self, name)))
+            if (value := getattr(self, name)) is not LAYOUT[name].default:
+                object.__setattr__(self, name, LAYOUT[name].kind.read(value))
         self._check_virtual_stages()
         self._check_layer_counts()
         if self.shard_group and self.replicas % self.shard_group and self.replicas > 1:
@@ -224,7 +228,7 @@ class Parallelism:
             f"{name} {getattr(self, name)}" for name in DEGREES if name in always or getattr(self, name) > 1
         )
         experts = "".join(
-            f", {name} {getattr(self, name)}" for name in ("ep", "expert_tp") if getattr(self, name) > 1
+            f", {name} {getattr(self, name)}" for name in EXPERT_DEGREES if getattr(self, name) > 1
         )
         return degrees + experts
 
@@ -284,15 +288,11 @@ class Parallelism:
                 f"sequence_parallel is false, expected true with tp {self.tp}: each device routes its own tokens "
                 f"to the experts of model {model.name}"
             )
-        for name in ("ep", "expert_tp"):
+        for name in EXPERT_DEGREES:
             if getattr(self, name) > 1 and not model.experts:
                 raise UsageError(
                     f"{name} is {getattr(self, name)}, expected 1: model {model.name} has no experts"
                 )
-        if self.lora_rank and model.extra_predictions:
-            raise UsageError(
-                f"lora_rank is {self.lora_rank}, expected 0: model {model.name} predicts further tokens"
-            )
         if self.layer_counts is not None and sum(self.layer_counts) != model.layers:
             raise UsageError(
                 f"layer_counts add up to {sum(self.layer_counts)}, expected {model.layers}, "

@@ -5,7 +5,7 @@ from typing import Any
 
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.training import training
-from kernelcast.runtime.request.fields import DEGREES
+from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.found import Counts
 from kernelcast.runtime.search.question import Question
@@ -107,7 +107,7 @@ class SearchResult:
         examples = "; ".join(refusal.example for refusal in self.refusals.by_field.values())
         limits = [
             f"{name} {allowed}"
-            for name in (*DEGREES, "micro_batch", "micro_batches")
+            for name in (*DEGREES, *EXPERT_DEGREES, "micro_batch", "micro_batches")
             if (allowed := getattr(question.space, name)) is not None
         ]
         asked = f"{devices} device(s)" + (f" with {', '.join(limits)}" if limits else "")

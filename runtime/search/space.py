@@ -16,6 +16,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.estimate.layouts import COLUMNS, RECOMPUTE, SCHEDULES, Layouts
 from kernelcast.runtime.request.fields import (
     DEGREES,
+    EXPERT_DEGREES,
     LAYOUT,
     MAX_DEGREE,
     OPTIONS,
@@ -28,11 +29,13 @@ from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.partition import partition
-from kernelcast.runtime.step.timeline_kinds import check_simulated
+from kernelcast.runtime.step.timeline_kinds import MAX_SIMULATED_PASSES, check_simulated
 
 USUAL_VIRTUAL_STAGES = range(2, 9)
 """Chunks per device of an interleaved schedule that are looked at unless others are asked for."""
 _BLOCK = 1 << 12
+# Answers of whether a layout is valid that are remembered.
+_MAX_REMEMBERED = 1 << 14
 # Within a unit no layout has a number this large, so indices rise with units and inside them.
 _UNIT_STEP = 1 << 28
 
@@ -40,7 +43,7 @@ _DP = DEGREES.index("dp")
 
 Unit = tuple[int, ...]
 """Layouts that share their degrees, ep, expert_tp, micro_batch and micro_batches, in this order."""
-_OF_UNIT = (*DEGREES, "ep", "expert_tp", "micro_batch", "micro_batches")
+_OF_UNIT = (*DEGREES, *EXPERT_DEGREES, "micro_batch", "micro_batches")
 _LEAST_PART = 4096
 """Tokens of a sequence's part below which context parallelism is not looked at unless it is asked for."""
 
@@ -60,9 +63,9 @@ class Refusals:
     by_field: dict[str, Refusal] = field(default_factory=dict)
 
     def add(self, error: UsageError) -> None:
-        """Count a refusal; its message begins with the field."""
+        """Count a refusal; its message begins with the field, perhaps a product with others (`2 · cp is 8, …`)."""
         message = str(error)
-        name = message.split(" ", 1)[0]
+        name = next(filter(str.isidentifier, message.split()), "")
         self._add(name, Refusal(1, message))
 
     def merge(self, other: "Refusals") -> None:
@@ -253,6 +256,7 @@ class _Parts:
     def __init__(self, space: Space, simulated: bool, refusals: Refusals) -> None:
         self.space, self.simulated, self.refusals = space, simulated, refusals
         self._cuts: dict[int, tuple[list[int], UsageError | None]] = {}
+        self._known: dict[tuple[object, ...], UsageError | None] = {}
 
     def of(self, number: int, unit: Unit) -> np.ndarray[tuple[int, int], np.dtype[np.int64]]:
         """Rows int64 [layouts, columns] of a unit, which is number `number` of its space."""
@@ -288,20 +292,37 @@ class _Parts:
     def _is_valid(
         self, unit: dict[str, Any], schedule: Schedule, virtual_stages: int, sequence_parallel: bool
     ) -> bool:
-        try:
-            layout = Parallelism(
-                **unit,
-                schedule=schedule,
-                virtual_stages=virtual_stages,
-                sequence_parallel=sequence_parallel,
+        # All that validity depends on; units differ in their micro-batches most of all.
+        degrees = (unit[name] for name in (*DEGREES, *EXPERT_DEGREES))
+        passes = unit["micro_batches"] * unit["pp"] * virtual_stages
+        key = (
+            *degrees,
+            unit["micro_batches"] % unit["pp"] == 0,
+            passes > MAX_SIMULATED_PASSES,
+            schedule,
+            virtual_stages,
+            sequence_parallel,
+        )
+        if key not in self._known:
+            if len(self._known) >= _MAX_REMEMBERED:
+                self._known.clear()
+            self._known[key] = self._refusal(
+                unit, schedule=schedule, virtual_stages=virtual_stages, sequence_parallel=sequence_parallel
             )
+        refusal = self._known[key]
+        if refusal is not None:
+            self.refusals.add(refusal)
+        return refusal is None
+
+    def _refusal(self, unit: dict[str, Any], **others: Any) -> UsageError | None:
+        try:
+            layout = Parallelism(**unit, **others)
             layout.check(self.space.model)
             if self.simulated:
                 check_simulated(layout)
         except UsageError as error:
-            self.refusals.add(error)
-            return False
-        return True
+            return error
+        return None
 
     def _virtual_stages(self, schedule: Schedule, pp: int) -> list[int]:
         if schedule != "interleaved":

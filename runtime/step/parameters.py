@@ -8,7 +8,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import LayerKind, kinds_of
 from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Number, Sizes
+from kernelcast.runtime.step.layers.sizes import Layer, Number, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 
 
@@ -33,6 +33,12 @@ class HeldParameters(NamedTuple):
     def with_adapters(self, adapters: Number) -> "HeldParameters":
         """Adapters beside these, which are frozen."""
         return HeldParameters(adapters, 0 * self.experts, self.dense, self.experts)
+
+
+def held_by(layer: Layer) -> HeldParameters:
+    """Those of one layer."""
+    held = HeldParameters(layer.parameters - layer.expert_parameters, layer.expert_parameters)
+    return held.with_adapters(layer.adapter_parameters) if layer.sizes.linears.is_frozen else held
 
 
 def layer_of(sizes: Sizes, kind: LayerKind) -> TransformerLayer:

@@ -13,6 +13,7 @@ from typing import Any
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline
+from kernelcast.runtime.views.inside_passes import NAMES, InsidePasses
 from kernelcast.runtime.views.simulated_step import simulated_step, transfers, update_parts
 
 Event = dict[str, Any]
@@ -73,10 +74,11 @@ def trace_events(estimate: Estimate, timeline: StepTimeline) -> Iterator[Event]:
     for process, name in _PROCESS_NAMES.items():
         yield _name("process_name", process, 0, name)
         yield _sort_index("process_sort_index", process, 0, process.value)
+    inside = InsidePasses.of(estimate)
     for stage in timeline.stages:
         yield _name("thread_name", _Process.STAGES, stage.stage, f"stage {stage.stage}")
         yield _sort_index("thread_sort_index", _Process.STAGES, stage.stage, stage.stage)
-        yield from _passes(stage, chunks_per_stage=estimate.parallelism.virtual_stages)
+        yield from _passes(stage, inside, chunks_per_stage=estimate.parallelism.virtual_stages)
         for name, start_us, end_us in update_parts(stage, estimate):
             if _nanoseconds(end_us) > _nanoseconds(start_us):
                 yield _slice(_Process.STAGES, stage.stage, name, start_us, end_us, {})
@@ -90,13 +92,17 @@ def trace_events(estimate: Estimate, timeline: StepTimeline) -> Iterator[Event]:
             yield _slice(_Process.GRADIENTS, stage.stage, "all-reduce", span.start_us, span.end_us, {})
 
 
-def _passes(stage: StageTimeline, *, chunks_per_stage: int) -> Iterator[Event]:
+def _passes(stage: StageTimeline, inside: InsidePasses, *, chunks_per_stage: int) -> Iterator[Event]:
     for one, start_us, end_us in zip(stage.passes, stage.starts_us, stage.ends_us, strict=True):
         name = f"{one.kind.value} {one.micro_batch}"
         if chunks_per_stage > 1:
             name += f" (chunk {one.chunk})"
         arguments = {"micro_batch": one.micro_batch, "chunk": one.chunk}
         yield _slice(_Process.STAGES, stage.stage, name, start_us, end_us, arguments)
+        # Slices inside the pass's: viewers draw them below it.
+        for style, first_us, last_us in inside.parts(stage.stage, one.kind, start_us, end_us):
+            if _nanoseconds(last_us) > _nanoseconds(first_us):
+                yield _slice(_Process.STAGES, stage.stage, NAMES[style], first_us, last_us, {})
 
 
 def _transfers(stage: StageTimeline, timeline: StepTimeline) -> Iterator[Event]:

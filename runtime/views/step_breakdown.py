@@ -9,6 +9,7 @@ from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.pipeline import Durations, Kind, StageTimeline, StepTimeline, simulate
 from kernelcast.runtime.pipeline.durations import Times
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
+from kernelcast.runtime.views.inside_passes import NAMES, style_of
 
 _PASS_PARTS = {  # name, colour's class
     Component.LAYER_FORWARD: ("layers forward", "forward"),
@@ -36,27 +37,27 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
     """
     pp, micro_batches = estimate.parallelism.pp, estimate.parallelism.micro_batches
     parts = dict.fromkeys(_PASS_PARTS, 0.0)
-    tensor_parallel_s = 0.0
+    collectives = dict.fromkeys(NAMES, 0.0)
     for row in estimate.operators:
         if row.component in parts:
             time_s = micro_batches * row.total_s / pp
-            # Inside passes only tensor parallelism communicates; other collectives are components of their own.
+            # Other collectives than these are components of their own.
             if OPERATORS[row.operator].is_collective:
-                tensor_parallel_s += time_s
+                collectives[style_of(row.role)] += time_s
             else:
                 parts[row.component] += time_s
     durations = estimate.durations
     passes_us = durations.forward_us + durations.backward_us + durations.weight_us
     passes_s = (micro_batches * float(passes_us.sum()) + _longer_us(durations).sum()) * _US / pp
     # Collectives that run while passes compute: what computing does not hide makes the passes longer.
-    exposed_s = max(0.0, passes_s - sum(parts.values()) - tensor_parallel_s)
+    exposed_s = max(0.0, passes_s - sum(parts.values()) - sum(collectives.values()))
     waits = _waits_of_passes(timeline) if timeline else _waits_in_total(estimate)
     shares = [
         *(Share(name=name, style=style, time_s=parts[part]) for part, (name, style) in _PASS_PARTS.items()),
         *(
             Share(name=name, style=style, time_s=time_s)
             for name, style, time_s in (
-                ("tensor-parallel collectives", "tensor", tensor_parallel_s),
+                *((name, style, collectives[style]) for style, name in NAMES.items()),
                 ("collectives beside computing", "sharded", exposed_s),
                 ("waiting for transfers between stages", "transfer", waits.transfers_us * _US),
                 ("waiting for other stages (bubble)", "bubble", waits.stages_us * _US),

@@ -1,8 +1,8 @@
 """The style sheet of all pages: light and dark, on screen and paper. Shapes and words repeat what colours tell."""
 
 _COLOURED = (
-    "idle forward backward weight transfer reduce optimizer gather bubble ends-forward ends-backward tensor sharded "
-    "weights gradients states activations logits working"
+    "idle forward backward weight transfer reduce optimizer gather bubble ends-forward ends-backward tensor expert "
+    "context sharded weights gradients states activations logits working"
 )
 
 STYLE = """
@@ -10,6 +10,7 @@ STYLE = """
   --idle: #eef0ee; --forward: #8ec6ee; --in-forward: #0b2f4a; --backward: #1f6aa5; --in-backward: #ffffff;
   --weight: #35a08a; --in-weight: #ffffff; --transfer: #d98200; --reduce: #cf5630; --optimizer: #8d5fa8;
   --gather: #c3a3d4; --bubble: #c9ced2; --ends-forward: #c2def2; --ends-backward: #5f93be; --tensor: #e0a43a;
+  --expert: #c2185b; --context: #6a3d9a;
   --sharded: #b4862a; --bad: #b3261e; --link: #00568a; --points: .6;
   --weights: var(--backward); --gradients: var(--forward); --states: var(--optimizer);
   --activations: var(--weight); --logits: var(--tensor); --working: var(--bubble); }
@@ -17,7 +18,8 @@ STYLE = """
   --line: #363e45; --idle: #20262b; --forward: #8cc4ea; --in-forward: #08263d; --backward: #3579b3;
   --in-backward: #ffffff; --weight: #2f8f7c; --in-weight: #ffffff; --transfer: #f0a63c; --reduce: #e2714d;
   --optimizer: #a47bc0; --gather: #d3bbe0; --bubble: #525b63; --ends-forward: #c2def2; --ends-backward: #6fa3cd;
-  --tensor: #e0a43a; --sharded: #b98f3c; --bad: #ff8a80; --link: #7cc4f2; --points: .85; } }
+  --tensor: #e0a43a; --expert: #ec5f94; --context: #b28ae0; --sharded: #b98f3c;
+  --bad: #ff8a80; --link: #7cc4f2; --points: .85; } }
 * { box-sizing: border-box; }
 body { margin: 0 auto; padding: 1.5rem; max-width: 84rem; background: var(--page); color: var(--ink);
   font: 16px/1.5 system-ui, sans-serif; }

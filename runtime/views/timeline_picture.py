@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline
 from kernelcast.runtime.views.formatting import counted, round_step, seconds
+from kernelcast.runtime.views.inside_passes import NAMES, InsidePasses
 from kernelcast.runtime.views.markup import Markup, element, number, raw
 from kernelcast.runtime.views.page import legend, picture
 from kernelcast.runtime.views.simulated_step import transfers, update_parts
@@ -21,6 +22,9 @@ _PASSES_PER_ROW = 260
 
 _MICRO_BATCHES_SHOWN = 16
 """Micro-batches shown at either end of a cut step, in addition to one per stage."""
+
+_LANE = 0.24
+"""Part of a row's height along which collectives inside passes are drawn."""
 
 _ROWS = 96
 _SHAPES = {  # kind: class, first and last fraction of the row's height
@@ -64,10 +68,10 @@ def timeline_picture(estimate: Estimate, timeline: StepTimeline) -> TimelinePict
     detailed = drawn <= _DETAILED_PASSES and len(windows) == 1
     if not detailed:
         notes.append("too many passes to name each: rest the pointer on a row to see what its passes take")
-    rows = []
+    rows, inside = [], InsidePasses.of(estimate)
     for row, stage in enumerate(stages):
         y = _TOP + row * height
-        rows.append(_row(stage, y, height, windows, estimate, detailed=detailed))
+        rows.append(_row(stage, y, height, windows, estimate, inside, detailed=detailed))
     where = {stage.stage: _TOP + row * height for row, stage in enumerate(stages)}
     links = _transfers(stages, where, height, windows[0], timeline) if detailed else raw("")
     description = (
@@ -120,6 +124,7 @@ def _row(
     height: float,
     windows: list[_Window],
     estimate: Estimate,
+    inside: InsidePasses,
     *,
     detailed: bool,
 ) -> Markup:
@@ -139,6 +144,7 @@ def _row(
         ),
     ]
     shapes += _named_passes(stage, y, inner, windows[0]) if detailed else _merged(stage, y, inner, windows)
+    shapes += _inside(stage, y, inner, windows, inside)
     for span in stage.all_reduces:
         title = f"stage {stage.stage}: all-reduce of gradients, {seconds(span.duration_us * 1e-6)}"
         shapes += _span(title, "reduce", span.start_us, span.end_us, y + inner * 0.66, inner * 0.34, windows)
@@ -197,23 +203,46 @@ def _named_passes(stage: StageTimeline, y: float, height: float, window: _Window
 def _merged(stage: StageTimeline, y: float, height: float, windows: list[_Window]) -> Iterator[Markup]:
     """One shape for all passes of a kind: rectangles as steps of a path."""
     for kind, (style, low, high) in _SHAPES.items():
-        moves, lengths = [], []
+        moves: list[str] = []
+        lengths = []
         for one, start_us, end_us in zip(stage.passes, stage.starts_us, stage.ends_us, strict=True):
             if one.kind is not kind:
                 continue
             lengths.append(end_us - start_us)
-            for left, width in _pieces(start_us, end_us, windows):
-                thin = max(0.15, width - (0.5 if width > 2 else 0.0))
-                moves.append(
-                    f"M{number(left)} {number(y + low * height)}h{number(thin)}"
-                    f"v{number((high - low) * height)}h{number(-thin)}z"
-                )
+            moves += _steps(start_us, end_us, y + low * height, (high - low) * height, windows)
         if moves:
             title = (
                 f"stage {stage.stage}: {len(lengths):,} {kind.value} passes of {_range_words(lengths)} each, "
                 f"{seconds(sum(lengths) * 1e-6)} in all"
             )
             yield element("path", element("title", title), d=raw("".join(moves)), class_=style)
+
+
+def _inside(
+    stage: StageTimeline, y: float, height: float, windows: list[_Window], inside: InsidePasses
+) -> Iterator[Markup]:
+    """A lane along the top of all passes: how much of each its collectives of experts and contexts take, together."""
+    for wanted in inside.styles:
+        moves: list[str] = []
+        lengths = []
+        for one, start_us, end_us in zip(stage.passes, stage.starts_us, stage.ends_us, strict=True):
+            for style, first_us, last_us in inside.parts(stage.stage, one.kind, start_us, end_us):
+                if style == wanted:
+                    lengths.append(last_us - first_us)
+                    moves += _steps(first_us, last_us, y, _LANE * height, windows)
+        if moves:
+            title = (
+                f"stage {stage.stage}: {NAMES[wanted]} inside passes, {_range_words(lengths)} of each, "
+                f"{seconds(sum(lengths) * 1e-6)} in all"
+            )
+            yield element("path", element("title", title), d=raw("".join(moves)), class_=wanted)
+
+
+def _steps(start_us: float, end_us: float, y: float, height: float, windows: list[_Window]) -> Iterator[str]:
+    """A rectangle in each window, as steps of a path."""
+    for left, width in _pieces(start_us, end_us, windows):
+        thin = max(0.15, width - (0.5 if width > 2 else 0.0))
+        yield f"M{number(left)} {number(y)}h{number(thin)}v{number(height)}h{number(-thin)}z"
 
 
 def _range_words(lengths_us: list[float]) -> str:
@@ -275,6 +304,7 @@ def timeline_legend(estimate: Estimate) -> Markup:
         (True, "forward", "F forward pass"),
         (True, "backward", "B backward pass (gradients of inputs)" if split else "B backward pass"),
         (split, "weight", "W gradients of weights"),
+        *((True, style, f"{NAMES[style]} (part of a pass)") for style in InsidePasses.of(estimate).styles),
         (layout.pp > 1, "transfer", "transfer between stages (line)"),
         (estimate.durations.all_reduce_us.any(), "reduce", "all-reduce of gradients (lower third)"),
         (True, "optimizer", "optimizer"),

@@ -45,6 +45,8 @@ def test_what_is_printed_is_read_back(
     expected = parallelism(run(make_bundle(), model_file, *PP, "--recompute", "full", "--json"))
     if framework == "torchtitan":
         expected["vocabulary_multiple"] = 1  # it pads none
+    if framework == "megatron-lm":
+        expected["kept_by"] = "megatron"
     again = asked("--layout", str(file), "--sequence-length", "4", "--json")
     assert parallelism(again) == expected | {"layer_counts": None}
     assert again.stderr.count("\n") <= 1
@@ -101,7 +103,10 @@ def test_options_win_and_the_rest_is_named(asked: Callable[..., Result]) -> None
             ["--layout", "-"],
             "standard input: does not tell dp, expected the devices of the job: give --gpus or --dp",
         ),
-        (["--layout", "-", "--gpus", "3"], "standard input: 3 devices, expected a multiple of pp · tp (2)"),
+        (
+            ["--layout", "-", "--gpus", "3"],
+            "standard input: 3 devices, expected a multiple of pp · tp · cp (2)",
+        ),
         (
             ["--layout", "-", "--gpus", "8", "--dp", "2"],
             "standard input: 8 devices, expected pp · tp · dp · cp (4)",

@@ -100,12 +100,12 @@ class Experts(Mlp):
         )
 
     @property
-    def _sent_entries(self) -> int:
+    def _sent_entries(self) -> Number:
         return max(1, round(self.sizes.imbalance * self.sent_rows * self.sizes.hidden))
 
     @property
     def exchanges(self) -> Calls:
-        """What is sent to the experts, in 8 bit half as much, with its probabilities, and what comes back; in either pass."""
+        """What is sent to the experts, in 8 bit half as much, with its probabilities, and what comes back."""
         s, entries = self.sizes, self._sent_entries
         layout = s.expert_group.nodes, s.expert_group.gpus_per_node
         probabilities = max(1, round(_PROBABILITY_ENTRIES * s.imbalance * self.sent_rows))
@@ -166,7 +166,8 @@ class Experts(Mlp):
         activated = kept.element * (self.branches + after_silu)
         scores = 2 * _SCORE_BYTES * s.local_tokens * s.model.experts
         read, by_shared = (s.linears.input_bytes(kind, kept.element) for kind in _KINDS)
-        routed = self.rows * (read * s.hidden + (activated + read) * self.width)
+        results = kept.modules.kept_results * kept.element * s.imbalance * self.sent_rows * s.hidden
+        routed = self.rows * (read * s.hidden + (activated + read) * self.width) + results
         shared = s.tokens * (activated + by_shared) * self.shared_width
         if s.model.shared_expert_size:
             # The router keeps what shared experts read.

@@ -13,7 +13,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
 from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind
-from kernelcast.runtime.step.layers.linear import Linears, Matrix
+from kernelcast.runtime.step.layers.linear import IN_TRAINING_TYPE, Linears, Matrix
 from kernelcast.runtime.step.layers.modules import TORCH, Modules
 from kernelcast.runtime.step.recomputation import Recomputation
 
@@ -39,8 +39,9 @@ class Sizes:
     `kind` is that of the layer. With `sequence_parallel` (0 or 1), norms and residuals hold a tp-th of the tokens.
     `group` is the tensor-parallel group, which collectives run in; `overlap` says which of them run beside products.
     `cp`, `ep`, `expert_tp` and `context_exchange` are as in `Parallelism`, with the groups that their collectives run
-    in; `imbalance` is its `expert_imbalance`, `vocabulary_multiple` its own, and `drops` 1 where it has dropout. `linears`
-    says how linears compute, `dispatches_float8` and `overlaps_experts` are `fp8_dispatch` and `expert_overlap`.
+    in; `imbalance` is its `expert_imbalance`, `vocabulary_multiple` its own, and `drops` 1 where it has dropout.
+    `dispatches_float8` and `overlaps_experts` are `fp8_dispatch` and `expert_overlap`; `linears` says how linears
+    compute.
     """
 
     model: ModelConfig
@@ -62,7 +63,7 @@ class Sizes:
     drops: int = 0
     dispatches_float8: bool = False
     overlaps_experts: bool = False
-    linears: Linears = Linears()
+    linears: Linears = IN_TRAINING_TYPE
 
     @classmethod
     def of(cls, model: ModelConfig, layout: Parallelism, cluster: Cluster) -> "Sizes":
@@ -98,7 +99,7 @@ class Sizes:
         *,
         vocabulary_multiple: int,
         imbalance: float,
-        linears: Linears = Linears(),
+        linears: Linears = IN_TRAINING_TYPE,
     ) -> "Sizes":
         """Without groups, of the fields of many layouts, float64 [rows] each."""
         of_rows = {name: columns[name] for name in _OF_ROWS}
@@ -264,14 +265,14 @@ class Layer(ABC):
         return ()
 
     @property
-    def adapter_parameters(self) -> Number:
-        """Of the adapters beside its weights."""
-        return self.sizes.linears.adapter_parameters(self.weights)
-
-    @property
     def matrices(self) -> Number:
         """Entries of its weight matrices, without biases and norms."""
         return sum(one.entries for one in self.weights)
+
+    @property
+    def adapter_parameters(self) -> Number:
+        """Of the adapters beside its weights."""
+        return self.sizes.linears.adapter_parameters(self.weights)
 
     @property
     def forward_collectives(self) -> Calls:

@@ -98,6 +98,12 @@ def test_sources_by_hand() -> None:
         ("gradient_clip", ONCE): alike,
         ("gradient_zero", ONCE): alike,
         ("gradient_scale", ONCE): alike,
+        ("float8_cast", F): alike,
+        **{
+            (f"grouped_{name}", direction): (name, 1.0, False, False, False)
+            for name in ("gemm_float8_tensor", "gemm_float8_block")
+            for direction in (F, INPUT, WEIGHT)
+        },
         ("attention_block", F): ("flash_attention", 1.0, False, False, False),
         ("attention_block", B): ("flash_attention", 1.0, False, False, False),
         ("grouped_gemm", F): ("gemm", 1.0, False, False, False),
@@ -108,7 +114,6 @@ def test_sources_by_hand() -> None:
             for scaled in ("tensor", "block")
             for way in (F, INPUT, WEIGHT)
         },
-        ("float8_cast", F): alike,
         ("all_gather", ONCE): ("all_reduce", 0.5, True, False, False),
         ("reduce_scatter", ONCE): ("all_reduce", 0.5, False, False, False),
     }

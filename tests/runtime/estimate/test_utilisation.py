@@ -9,12 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism
+from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism, load_model
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.estimate.utilisation import model_flops
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.step.decomposition import decompose
+from kernelcast.runtime.step.parameters import active_parameters
 
 Make = Callable[..., Path]
 TINY: dict[str, Any] = {
@@ -63,6 +66,36 @@ def test_by_hand(make_bundle: Make, attention: str) -> None:
         "flops_per_s": 989.4e12,
         "source": device("h100-sxm").source,
     }
+
+
+MIXTURE: dict[str, Any] = {
+    "experts": 8, "experts_per_token": 2, "expert_size": 96, "shared_expert_size": 32, "dense_layers": 1,
+    "activation": "swiglu", "norm": "rms_norm",
+}  # fmt: skip
+
+
+def test_experts_by_hand(make_bundle: Make) -> None:
+    found = predict(make_bundle(compute=[H100], dtype="bfloat16"), MIXTURE)
+    tokens, d, length, mlp = 2 * 4 * 32, 64, 32, 4 * 64
+    attention = 2 * 4 * d * d + 4 * length * d / 2
+    of_experts = 2 * 8 * d + 2 * 3 * d * (2 * 96 + 32)
+    expected = 4 * attention + 1 * 2 * 3 * d * mlp + 3 * of_experts + 2 * d * found.padded_vocabulary_size
+    assert found.model_flops == pytest.approx(3 * tokens * expected)
+
+
+@pytest.mark.parametrize(
+    "layout", [{"dp": 4, "ep": 4}, {"dp": 2, "cp": 2, "ep": 2}, {"tp": 2, "expert_tp": 2}]
+)
+def test_a_full_device_adds_time_but_no_work(make_bundle: Make, layout: dict[str, Any]) -> None:
+    """The model's work is that of its tokens, wherever its experts are, and however uneven they are asked for."""
+    bundle = make_bundle(compute=[H100], dtype="bfloat16")
+    layout = layout | {"sequence_parallel": "tp" in layout}
+    even = predict(bundle, MIXTURE, **layout)
+    uneven = predict(bundle, MIXTURE, **layout, expert_imbalance=1.5)
+    alone = predict(bundle, MIXTURE)
+    assert uneven.model_flops == even.model_flops
+    assert uneven.hfu == pytest.approx(even.hfu * even.step_time_s / uneven.step_time_s)
+    assert even.model_flops == pytest.approx(alone.model_flops * layout.get("dp", 1))
 
 
 @pytest.mark.parametrize(
@@ -162,3 +195,62 @@ def test_laws(make_bundle: Make, layout: dict[str, Any], attention: str, factor:
     assert slow.mfu is not None
     assert slow.step_time_s > found.step_time_s
     assert slow.mfu * slow.step_time_s == pytest.approx(found.mfu * found.step_time_s)
+
+
+def test_linears_in_8_bit_are_held_to_both_peaks(make_bundle: Make) -> None:
+    path = make_bundle(compute=[H100], dtype="bfloat16")
+    usual, cast = (predict(path, fp8_recipe=recipe) for recipe in ("none", "blockwise"))
+    assert cast.model_flops == usual.model_flops
+    # Of a layer's forward pass 24 d² FLOPs per token are its linears', 2 l d its attention's; the logits' are 2 d v.
+    linears, others = 4 * 24 * 64 * 64, 4 * 2 * 32 * 64 + 2 * 64 * usual.padded_vocabulary_size
+    share = linears / (linears + others)
+    assert cast.peak is not None
+    assert cast.peak.flops_per_s == pytest.approx(1 / (share / 1978.9e12 + (1 - share) / 989.4e12))
+    assert cast.peak.dtype == f"{share:.0%} of FLOPs in float8_e4m3fn, else bfloat16"
+    assert cast.mfu == pytest.approx(cast.flops_per_s_per_device / cast.peak.flops_per_s)
+
+
+def test_what_is_frozen_has_no_gradient_to_compute(make_bundle: Make) -> None:
+    path = make_bundle(compute=[H100], dtype="bfloat16")
+    usual, adapted = (predict(path, lora_rank=rank) for rank in (0, 1))
+    tokens, d, length = 2 * 4 * 32, 64, 32
+    # Linears and logits twice instead of three times; attention, whose backward pass has five products for two, and
+    # three passes of adapters: rank · (inputs and outputs) of QKV, output, up and down.
+    linears = 4 * 24 * d * d + 2 * d * usual.padded_vocabulary_size
+    adapters = 4 * 2 * ((d + 3 * d) + (d + d) + (d + 4 * d) + (4 * d + d))
+    attention = 4 * 2 * length * d
+    assert adapted.model_flops == pytest.approx(tokens * (2 * linears + 3 * adapters + 3.5 * attention))
+
+
+def test_without_products_in_8_bit_there_is_no_answer(make_bundle: Make) -> None:
+    path = make_bundle(without=["gemm_float8_tensor"])
+    with pytest.raises(
+        DataError, match=r"gemm_float8_tensor .* with fp8_recipe tensorwise; none needs no products in"
+    ):
+        predict(path, fp8_recipe="tensorwise")
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    # 10⁹ FLOPs per token on 4,096 tokens, arXiv 2505.09343, Table 2, without DeepSeek-V3's further prediction. Its
+    # figure for Qwen-72B is less than six FLOPs per parameter, and left out.
+    [("deepseek-v2", 155), ("deepseek-v3", 250), ("llama-3.1-405b", 2448)],
+)
+def test_flops_per_token_are_the_published_ones(name: str, published: float) -> None:
+    model = replace(load_model(name, sequence_length=4096), extra_predictions=0)
+    assert flops_per_token(model) / 1e9 == pytest.approx(published, rel=0.015)
+
+
+def test_flops_per_token_of_a_mixture_by_hand() -> None:
+    mixtral = load_model("mixtral-8x7b", sequence_length=4096)
+    # Six per parameter of a token but the embedding's, and half of 12 · layers · heads' width · tokens
+    # (arXiv 2204.02311, appendix B).
+    parameters = active_parameters(mixtral) - 32_000 * 4096
+    assert flops_per_token(mixtral) == pytest.approx(6 * parameters + 6 * 32 * 4096 * 4096, rel=0.001)
+
+
+def flops_per_token(model: ModelConfig) -> float:
+    layout = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1)
+    cluster = Cluster(gpus_per_node=8)
+    parts = decompose(model=model, parallelism=layout, cluster=cluster, bucket_entries=10**9)
+    return model_flops(parts) / model.sequence_length

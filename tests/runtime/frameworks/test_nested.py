@@ -1,5 +1,6 @@
 """torchtitan's TOML and DeepSpeed's JSON, as people write them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -63,6 +64,49 @@ def test_torchtitans_hybrid_sharding() -> None:
     job = Job(model=MODEL, parallelism=layout, gpus_per_node=8, dtype="bfloat16")
     written = write_layout("torchtitan", job)
     assert "data_parallel_replicate_degree = 2\ndata_parallel_shard_degree = 8\n" in written.text
+
+
+def test_torchtitans_context_and_expert_degrees() -> None:
+    model = replace(MODEL, name="mixture", experts=8, experts_per_token=2, expert_size=1024)
+    layout = Parallelism(
+        pp=1, tp=2, dp=4, cp=2, ep=4, expert_tp=2, micro_batch=1, micro_batches=1, zero=3, sequence_parallel=True,
+        context_exchange="all_gather",
+    )  # fmt: skip
+    job = Job(model=model, parallelism=layout, gpus_per_node=8, dtype="bfloat16")
+    written = write_layout("torchtitan", job)
+    for line in (
+        "data_parallel_shard_degree = 4",
+        "context_parallel_degree = 2",
+        'context_parallel_rotate_method = "allgather"',
+        "expert_parallel_degree = 4",
+        "expert_tensor_parallel_degree = 2",
+    ):
+        assert f"{line}\n" in written.text
+    assert written.lost == ("the model (a name and a flavor there)",)
+    found = fields(written.text)
+    expected = {"dp": 4, "cp": 2, "ep": 4, "expert_tp": 2, "zero": 3, "context_exchange": "all_gather"}
+    assert found.items() >= expected.items()
+    # Sharded over cp too: its groups of ranks that shard are those of both.
+    assert "shard_group" not in found
+    cut = replace(job, parallelism=replace(layout, ep=1))
+    assert "expert_tp 2 with ep 1 (1, or tp with ep above 1)" in write_layout("torchtitan", cut).lost
+    ulysses = replace(job, parallelism=replace(layout, context_exchange="all_to_all"))
+    assert "context_exchange all_to_all" in write_layout("torchtitan", ulysses).lost
+
+
+def test_deepspeeds_sequence_parallelism() -> None:
+    found = fields('{"train_micro_batch_size_per_gpu": 1, "sequence_parallel_size": 4}', devices=16)
+    assert found.items() >= {"cp": 4, "dp": 4, "context_exchange": "all_to_all"}.items()
+    layout = Parallelism(pp=1, tp=1, dp=4, cp=4, ep=2, micro_batch=1, micro_batches=1)
+    job = Job(
+        model=replace(MODEL, experts=8, experts_per_token=2),
+        parallelism=layout,
+        gpus_per_node=8,
+        dtype="float16",
+    )
+    written = write_layout("deepspeed", job)
+    assert '"sequence_parallel_size": 4' in written.text
+    assert {"context_exchange ring", "ep 2"} <= set(written.lost)
 
 
 def test_torchtitans_replicas_and_asynchronous_products() -> None:

@@ -29,18 +29,19 @@ def cases(draw: st.DrawFn) -> Case:
     if draw(st.booleans()):
         ends = sorted(draw(st.integers(0, model.layers)) for _ in range(pp * virtual_stages - 1))
         counts = tuple(b - a for a, b in zip([0, *ends], [*ends, model.layers], strict=True))
-    dp = draw(st.integers(1, 6))
+    dp, cp = draw(st.integers(1, 6)), draw(st.sampled_from([1, 1, 2]))
     layout = Parallelism(
         pp=pp,
         tp=draw(st.sampled_from([1, 2, 4, 8])),
         dp=dp,
+        cp=cp,
         micro_batch=draw(st.integers(1, 4)),
         micro_batches=pp * draw(st.integers(1, 3)),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         schedule=schedule,
         virtual_stages=virtual_stages,
         zero=draw(st.integers(0, 3)),
-        shard_group=draw(st.sampled_from([0, 2])) if dp % 2 == 0 else 0,
+        shard_group=draw(st.sampled_from([0, 2])) if dp * cp % 2 == 0 else 0,
         sequence_parallel=draw(st.booleans()),
         layer_counts=counts,
         recompute_modules=draw(st.sampled_from([("core_attn",), ("mlp", "layernorm"), ("core_attn", "mlp")])),
@@ -71,8 +72,8 @@ def plain(model: ModelConfig, layout: Parallelism) -> Parallelism:
     """The same layout with what changes nothing in it at its plainest, and with the layers of every chunk."""
     return replace(
         layout,
-        zero=layout.zero if layout.dp > 1 else 0,
-        shard_group=layout.shards if layout.zero and layout.shards < layout.dp else 0,
+        zero=layout.zero if layout.replicas > 1 else 0,
+        shard_group=layout.shards if layout.zero and layout.shards < layout.replicas else 0,
         sequence_parallel=layout.sequence_parallel and layout.tp > 1,
         recompute_modules=layout.recompute_modules if layout.recompute == "selective" else ("core_attn",),
         recompute_layers=layout.recompute_layers if layout.recompute == "full" else 0,
@@ -92,6 +93,10 @@ def expressible(name: str, model: ModelConfig, layout: Parallelism) -> Paralleli
         if layout.schedule == "zero_bubble" or layout.pp == 1:
             changes["schedule"] = "1f1b"
         changes["zero"] = max(layout.zero, 2) if layout.zero else 0
+        if not layout.zero and layout.cp > 1:
+            # Devices of a context-parallel group always share the parameters of a replica.
+            changes["zero"] = 2
+            changes["shard_group"] = layout.cp if layout.dp > 1 else 0
         changes["vocabulary_multiple"] = 1
         changes["dropout"] = 0.0
     if name == "megatron-lm":

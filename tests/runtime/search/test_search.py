@@ -19,21 +19,36 @@ from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.request.fields import LAYOUT, TimelineKind
 from kernelcast.runtime.search import NumberSet, Question, SearchResult, Space, search
 
-models = st.builds(
-    ModelConfig,
-    name=st.just("any"),
-    hidden_size=st.just(64),
-    sequence_length=st.sampled_from([8, 24]),
-    attention_heads=st.just(8),
-    kv_heads=st.sampled_from([4, 8]),
-    layers=st.integers(1, 13),
-    vocabulary_size=st.integers(50, 2000),
-    norm=st.sampled_from(["layer_norm", "rms_norm"]),
-    activation=st.sampled_from(["gelu", "swiglu"]),
-    attention=st.sampled_from(["flash", "fused_softmax", "unfused"]),
-    parallel_residual=st.booleans(),
-    tied_embeddings=st.booleans(),
-)
+_ANY: dict[str, Any] = {
+    "name": st.just("any"),
+    "hidden_size": st.just(64),
+    "sequence_length": st.sampled_from([8, 24]),
+    "attention_heads": st.just(8),
+    "kv_heads": st.sampled_from([4, 8]),
+    "layers": st.integers(1, 13),
+    "vocabulary_size": st.integers(50, 2000),
+    "norm": st.sampled_from(["layer_norm", "rms_norm"]),
+    "activation": st.sampled_from(["gelu", "swiglu"]),
+    "attention": st.sampled_from(["flash", "fused_softmax", "unfused"]),
+    "parallel_residual": st.booleans(),
+    "tied_embeddings": st.booleans(),
+}
+# Up to four kinds of layers: with experts and without, with a window and without.
+_OF_KINDS: dict[str, Any] = {
+    **_ANY,
+    "layers": st.integers(3, 13),
+    "attention": st.just("flash"),
+    "experts": st.sampled_from([4, 6]),
+    "experts_per_token": st.just(2),
+    "expert_size": st.just(48),
+    "shared_expert_size": st.sampled_from([0, 48]),
+    "dense_layers": st.integers(0, 2),
+    "expert_interval": st.integers(1, 2),
+    "router": st.sampled_from(["softmax", "sigmoid"]),
+    "sliding_window": st.sampled_from([0, 4]),
+    "global_interval": st.sampled_from([0, 3]),
+}
+models = st.one_of(st.builds(ModelConfig, **_ANY), st.builds(ModelConfig, **_OF_KINDS))
 spaces = st.builds(
     Space,
     model=models,
@@ -41,6 +56,7 @@ spaces = st.builds(
     global_batch=st.sampled_from([2, 4, 8, 12]),
     gpus_per_node=st.sampled_from([1, 2, 4, 6]),
     tp=st.just(range(1, 9)),
+    cp=st.sampled_from([range(1, 2), range(1, 4)]),
     virtual_stages=st.just(range(1, 5)),
     common=st.fixed_dictionaries(
         {},
@@ -52,10 +68,16 @@ spaces = st.builds(
                     if name == "shard_group"
                     else LAYOUT[name].kind.values or (LAYOUT[name].default, LAYOUT[name].default + 0.1)
                 )
-                for name in (*MEMORY_DEPENDS_ON, "gradient_collective", "tensor_overlap")
+                for name in (
+                    *MEMORY_DEPENDS_ON,
+                    "gradient_collective",
+                    "tensor_overlap",
+                    "context_exchange",
+                )
             },
             **{name: st.booleans() for name in ("overlap_gradients", "overlap_parameters")},
             "overlap_bucket": st.sampled_from([0, 10_000]),
+            "recompute_layers": st.sampled_from([0, 1, 2]),
         },
     ),
 )

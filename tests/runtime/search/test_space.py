@@ -83,6 +83,81 @@ def test_it_is_what_parallelism_check_and_partition_accept(gpus: int, global_bat
     assert set(layouts) == {one for one in brute_force(space, 12) if makes_a_difference(one)}
 
 
+MIXTURE: dict[str, Any] = SMALL | {
+    "sequence_length": 48,
+    "kv_heads": 12,
+    "experts": 6,
+    "experts_per_token": 2,
+    "expert_size": 24,
+}
+DEGREES = ("pp", "tp", "dp", "cp", "ep", "expert_tp")
+
+
+def degrees_of(layout: Parallelism) -> tuple[int, ...]:
+    return tuple(getattr(layout, name) for name in DEGREES)
+
+
+@pytest.mark.parametrize("experts", [0, 6])
+@pytest.mark.parametrize("gpus", [1, 6, 8])
+def test_degrees_of_context_and_experts(gpus: int, experts: int) -> None:
+    """Each device routes its own tokens to the experts, so that tensor parallelism needs cut sequences."""
+    model = ModelConfig(**MIXTURE if experts else SMALL | {"sequence_length": 48, "kv_heads": 12})
+    numbers = range(1, 9)
+    space = Space(
+        model=model, gpus=(gpus,), global_batch=24, gpus_per_node=8, cp=numbers, expert_tp=numbers,
+        schedules=("1f1b",), recompute=("none",), zero=(0,), micro_batch=(1,),
+    )  # fmt: skip
+    expected = set()
+    for pp, tp, dp, cp, ep, expert_tp in product(numbers, repeat=len(DEGREES)):
+        if pp * tp * dp * cp != gpus or 24 % dp:
+            continue
+        try:
+            layout = Parallelism(
+                pp=pp, tp=tp, dp=dp, cp=cp, ep=ep, expert_tp=expert_tp, micro_batch=1, micro_batches=24 // dp,
+                sequence_parallel=tp > 1,
+            )  # fmt: skip
+            layout.check(model)
+            partition(model.layers, pp)
+        except UsageError:
+            continue
+        expected.add(degrees_of(layout))
+    found = list(space.layouts())
+    assert {degrees_of(one) for one in found} == expected
+    assert len(expected) >= gpus
+    cut = [one for one in found if one.tp > 1]
+    assert {one.sequence_parallel for one in cut} == (
+        ({True} if experts else {True, False}) if cut else set()
+    )
+
+
+def test_usual_and_asked_degrees_of_context_and_experts() -> None:
+    long = ModelConfig(**MIXTURE | {"sequence_length": 4 * 4096})
+    values: dict[str, Any] = {"model": long, "gpus": (16,), "global_batch": 16, "gpus_per_node": 8}
+    usual = list(Space(**values).layouts())
+    assert {one.cp for one in usual} == {1, 2, 4}  # 4,096 tokens on a device or more
+    assert {one.ep for one in usual} == {1, 2}  # divisors of 16 devices and of 6 experts
+    assert all(one.expert_tp in (1, one.tp) for one in usual)
+    for name, allowed in (("cp", {8}), ("ep", {2}), ("expert_tp", {4}), ("ep", NumberSet.parse("2-"))):
+        found = list(Space(**values, **{name: allowed}).layouts())
+        assert found
+        assert all(getattr(one, name) in allowed for one in found)
+    assert any(one.tp != one.expert_tp for one in Space(**values, expert_tp=(4,)).layouts())
+
+
+def test_refusals_of_context_and_experts_are_counted() -> None:
+    model, refusals = ModelConfig(**MIXTURE | {"sequence_length": 36, "expert_size": 25}), Refusals()
+    space = Space(
+        model=model, gpus=(8,), global_batch=8, gpus_per_node=8, cp=(1, 4), tp=(1, 2), expert_tp=(1, 2)
+    )
+    list(space.blocks(refusals=refusals))
+    assert refusals.by_field["cp"].example == (
+        "2 · cp is 8, expected a divisor of sequence_length (36) of model small"
+    )
+    assert refusals.by_field["expert_tp"].example == (
+        "expert_tp is 2, expected a divisor of expert_width (25) of model small"
+    )
+
+
 def small(**fields: Any) -> Space:
     values = {"gpus": (8,), "global_batch": 16, "gpus_per_node": 4} | fields
     return Space(model=ModelConfig(**SMALL), **values)

@@ -4,6 +4,7 @@ import json
 import tracemalloc
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -37,9 +38,26 @@ LAYOUTS: list[dict[str, Any]] = [
 ]
 
 
-def ask(bundle: Path, **layout: Any) -> Estimate:
+MIXTURE = replace(TINY, experts=4, experts_per_token=2)
+
+
+def test_collectives_of_experts_lie_inside_passes(make_bundle: Make) -> None:
+    layout = {"pp": 2, "dp": 2, "ep": 2, "micro_batches": 3}
+    events = parsed(ask(make_bundle({"all_to_all": 50.0}), model=MIXTURE, **layout))
+    slices = [event for event in events if event["ph"] == "X" and event["pid"] == 1]
+    inside = [event for event in slices if event["name"] == "expert all-to-all"]
+    passes = [event for event in slices if event["cat"] in tuple(Kind)]
+    assert len(inside) == len(passes) == 2 * 2 * 3
+    around = {(event["tid"], event["ts"]): event["ts"] + event["dur"] for event in passes}
+    for event in inside:
+        # Four layers of a stage, there and back.
+        assert event["dur"] == 4 * 2 * 50
+        assert event["ts"] + event["dur"] < around[event["tid"], event["ts"]]
+
+
+def ask(bundle: Path, model: ModelConfig = TINY, **layout: Any) -> Estimate:
     return Estimator.load(bundle).predict(
-        model=TINY,
+        model=model,
         parallelism=Parallelism(**{"tp": 1, "micro_batch": 1} | layout),
         cluster=Cluster(gpus_per_node=4),
         interval=False,

@@ -1,0 +1,203 @@
+"""Megatron-LM's flags of experts, latent attention and context parallelism (docs/frameworks.md)."""
+
+import ast
+from dataclasses import dataclass
+
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.frameworks.facts import Facts
+from kernelcast.runtime.frameworks.rows import Found, Part, Settings, checked
+from kernelcast.runtime.request.fields import LAYOUT, MAX_LAYERS, MODEL, ContextExchange
+from kernelcast.runtime.request.kinds import FLAG, choice
+
+_EXCHANGES: dict[str, ContextExchange] = {"p2p": "ring", "a2a": "all_to_all", "allgather": "all_gather"}
+_LONGEST_PATTERN = 4 * MAX_LAYERS
+
+
+@dataclass(frozen=True, slots=True)
+class ContextExchangeType:
+    """How context parallelism brings queries and keys together; several flags would be one per layer."""
+
+    key: str = "--cp-comm-type"
+    fields: tuple[str, ...] = ("context_exchange",)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The flag."""
+        return (self.key,)
+
+    def write(self, facts: Facts) -> Part:
+        """Nothing for a ring, which is the default."""
+        if facts["context_exchange"] == "ring":
+            return Part()
+        names = {ours: name for name, ours in _EXCHANGES.items()}
+        return Part({self.key: names[facts["context_exchange"]]})
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """That of all layers, the first where they differ."""
+        given = settings.get(self.key, "p2p")
+        name, *others = given if isinstance(given, tuple) and given else (given,)
+        found = checked(self.key, name, choice(tuple(_EXCHANGES)))
+        notes = (f"{self.key} {name} is read for all layers",) if set(others) - {name} else ()
+        return Found({"context_exchange": _EXCHANGES[found]}, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertTensorParallel:
+    """Devices that an expert is cut into: as many as any linear unless it is given."""
+
+    key: str = "--expert-tensor-parallel-size"
+    fields: tuple[str, ...] = ("expert_tp",)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The flag."""
+        return (self.key,)
+
+    def write(self, facts: Facts) -> Part:
+        """Where it is another number than tp, of a model with experts."""
+        return Part(
+            {self.key: facts["expert_tp"]} if facts["experts"] and facts["expert_tp"] != facts["tp"] else {}
+        )
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Nothing for a model without experts."""
+        if not facts["experts"]:
+            return Found({})
+        return Found({"expert_tp": checked(self.key, settings.get(self.key, facts["tp"]), LAYOUT["tp"].kind)})
+
+
+@dataclass(frozen=True, slots=True)
+class ExpertLayers:
+    """Which layers have experts: a list of 1 and 0, or every N-th from the first on."""
+
+    key: str = "--moe-layer-freq"
+    fields: tuple[str, ...] = ("dense_layers", "expert_interval")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The flag."""
+        return (self.key,)
+
+    def write(self, facts: Facts) -> Part:
+        """A list, unless all layers have experts."""
+        dense, interval = (facts[name] for name in self.fields)
+        if not facts["experts"] or (dense, interval) == (0, 1):
+            return Part()
+        turns, rest = divmod(facts["layers"] - dense, interval)
+        one = f"[0]*{interval - 1}+[1]" if interval > 1 else "[1]"
+        parts = [f"[0]*{dense}"] * bool(dense) + [f"({one})*{turns}" if interval > 1 else f"{one}*{turns}"]
+        return Part({self.key: f"({'+'.join([*parts, *[f'[0]*{rest}'] * bool(rest)])})"})
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """The fields of the pattern; another one is said."""
+        pattern = expert_pattern(self.key, settings[self.key], facts["layers"])
+        dense = pattern.index(1) if 1 in pattern else len(pattern)
+        after = pattern[dense + 1 :]
+        interval = after.index(1) + 1 if 1 in after else 1
+        # In the fields' words the first of several dense layers before each one with experts belong to it.
+        dense -= min(dense, interval - 1)
+        if pattern == [int(n >= dense and (n - dense + 1) % interval == 0) for n in range(len(pattern))]:
+            return Found({"dense_layers": dense, "expert_interval": interval})
+        return Found({}, (f"{self.key}: the model's own layers have experts",))
+
+
+def expert_pattern(key: str, value: object, layers: int) -> list[int]:
+    """1 for every layer with experts, 0 for the others, of a number or a sum of products of lists.
+
+    Raises:
+        UsageError: it is neither.
+    """
+    text = str(value)
+    refusal = UsageError(f"{key} is {shown(value)}, expected a number or a list such as ([0]*3+[1]*58)")
+    if text.isdecimal() and 0 < len(text) < 6 and int(text):
+        return [int(layer % int(text) == 0) for layer in range(layers)]
+    if len(text) > _LONGEST_PATTERN:
+        raise refusal
+    try:
+        found = _list(ast.parse(text.strip(), mode="eval").body)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise refusal from error
+    return found
+
+
+def _list(node: ast.expr) -> list[int]:
+    """A list of 0 and 1, a sum of lists, or a product with a number."""
+    match node:
+        case ast.List(elts=elements):
+            values = [one.value for one in elements if isinstance(one, ast.Constant) and one.value in (0, 1)]
+            if len(values) == len(elements):
+                return [int(bool(one)) for one in values]
+        case ast.BinOp(left=left, op=ast.Add(), right=right):
+            return _short([*_list(left), *_list(right)])
+        case ast.BinOp(left=left, op=ast.Mult(), right=ast.Constant(value=int(times))) if (
+            0 <= times <= MAX_LAYERS
+        ):
+            one = _list(left)
+            return _short(one * min(times, MAX_LAYERS // max(1, len(one)) + 1))
+    raise ValueError
+
+
+def _short(layers: list[int]) -> list[int]:
+    if len(layers) > MAX_LAYERS:
+        raise ValueError
+    return layers
+
+
+@dataclass(frozen=True, slots=True)
+class Heads:
+    """Sizes of heads: one of all, or with latent attention those of its parts and the ranks."""
+
+    size: str = "--kv-channels"
+    rotated: str = "--rotary-percent"
+    latent: str = "--multi-latent-attention"
+    query_rank: str = "--q-lora-rank"
+    kv_rank: str = "--kv-lora-rank"
+    plain: str = "--qk-head-dim"
+    turned: str = "--qk-pos-emb-head-dim"
+    value: str = "--v-head-dim"
+    fields: tuple[str, ...] = ("head_size", "rotary_size", "query_rank", "kv_rank", "value_head_size")
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All of them."""
+        ranks = (self.query_rank, self.kv_rank)
+        return (self.size, self.rotated, *ranks, self.plain, self.turned, self.value, self.latent)
+
+    def write(self, facts: Facts) -> Part:
+        """Queries and keys of latent attention have a part that is not rotated, and one that is."""
+        head, rotary = facts["head_size"], facts["rotary_size"] or facts["head_size"]
+        if not facts["kv_rank"]:
+            return Part({self.size: head, **({self.rotated: f"{rotary / head:g}"} if rotary < head else {})})
+        ranks = {self.query_rank: facts["query_rank"]} if facts["query_rank"] else {}
+        return Part(
+            {
+                self.latent: True,
+                **ranks,
+                self.kv_rank: facts["kv_rank"],
+                self.plain: head - rotary,
+                self.turned: rotary,
+                self.value: facts["value_head_size"] or head,
+            },
+            () if rotary < head else ("latent attention that rotates all of its heads",),
+        )
+
+    def read(self, settings: Settings, facts: Facts) -> Found:
+        """Those that are given, as fields of a model: with latent attention the others are not used."""
+        kind = MODEL["head_size"].kind
+        if not checked(self.latent, settings.get(self.latent, False), FLAG):
+            return Found(
+                {"head_size": checked(self.size, settings[self.size], kind)} if self.size in settings else {}
+            )
+        numbers = {
+            name: checked(key, settings[key], kind)
+            for name, key in (
+                ("query_rank", self.query_rank),
+                ("kv_rank", self.kv_rank),
+                ("rotary_size", self.turned),
+                ("value_head_size", self.value),
+            )
+            if key in settings
+        }
+        if self.plain in settings and "rotary_size" in numbers:
+            numbers["head_size"] = checked(self.plain, settings[self.plain], kind) + numbers["rotary_size"]
+        return Found(numbers)
