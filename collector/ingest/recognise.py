@@ -4,10 +4,12 @@ A call counts as the outermost recognised one around its kernels: the cross-entr
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
 
+from kernelcast.collector.ingest import experts
+from kernelcast.collector.ingest.experts import OfExperts
 from kernelcast.collector.ingest.linears import LinearRoles
 from kernelcast.collector.ingest.points import DTYPES, NO_SHAPES, NO_TYPE, Point, Unclear
 from kernelcast.collector.traces.arguments import Arguments, shapes, texts
@@ -26,6 +28,7 @@ class Surroundings:
 
     roles: LinearRoles
     softmaxes: frozenset[tuple[int, int, int]]  # heads of all samples, queries, keys
+    experts: OfExperts = field(default_factory=OfExperts)
 
     @classmethod
     def of(cls, tree: CallTree) -> "Surroundings":
@@ -34,12 +37,15 @@ class Surroundings:
         norms: set[int] = set()
         embeddings: set[tuple[int, int]] = set()
         softmaxes: set[tuple[int, int, int]] = set()
+        of_mixture: list[tuple[str, Shapes, Sequence[str]]] = []
         for index, event in enumerate(tree.calls):
             name = event.name
             if name not in _OF_INTEREST or tree.backward_nodes[index] is not None:
                 continue
             dims = shapes(tree.arguments[index].dims)
-            if name in _PRODUCTS:
+            if name in experts.RULES:
+                of_mixture.append((name, dims, texts(tree.arguments[index].concrete)))
+            elif name in _PRODUCTS:
                 left, right = _factors(name, dims)
                 if len(left) == 2 and len(right) == 2:
                     products.append((right[0], right[1]))
@@ -50,7 +56,8 @@ class Surroundings:
                 softmaxes.add((b * heads, queries, keys))
             elif name in _NORMS and dims and len(dims[0]) >= 2:
                 norms.add(dims[0][-1])
-        return cls(LinearRoles.of(products, norms, embeddings), frozenset(softmaxes))
+        roles = LinearRoles.of(products, norms, embeddings)
+        return cls(roles, frozenset(softmaxes), experts.of_experts(of_mixture, norms))
 
 
 def recognised(name: str, arguments: Arguments, around: Surroundings) -> Point | Unclear:
@@ -63,7 +70,10 @@ def recognised(name: str, arguments: Arguments, around: Surroundings) -> Point |
         return _OTHER_SHAPE if is_recorded else NO_SHAPES
     types = [DTYPES.get(text, "") for text in texts(arguments.types)]
     first = next((kind for kind, shape in zip(types, dims, strict=False) if shape), "")
-    found = _RULES[name](name, dims, texts(arguments.concrete), around)
+    if name in experts.RULES:
+        found = experts.RULES[name](name, dims, around.experts)
+    else:
+        found = _RULES[name](name, dims, texts(arguments.concrete), around)
     if isinstance(found, Unclear):
         return found
     return replace(found, dtype=first) if first else NO_TYPE
@@ -156,7 +166,7 @@ def _attention(name: str, dims: Shapes, concrete: Sequence[str], around: Surroun
 _PRODUCTS = frozenset({"aten::addmm", "aten::mm"})
 _LAYER_NORMS = frozenset({"aten::layer_norm", "aten::native_layer_norm"})
 _NORMS = _LAYER_NORMS | {"aten::rms_norm", "aten::_fused_rms_norm"}
-_OF_INTEREST = _PRODUCTS | _NORMS | {"aten::embedding", "aten::_softmax"}
+_OF_INTEREST = _PRODUCTS | _NORMS | experts.RULES.keys() | {"aten::embedding", "aten::_softmax"}
 _OPTIMIZERS = frozenset({"aten::_fused_adam_", "aten::_fused_adamw_"})
 # Where `is_causal` stands among the inputs.
 _CAUSAL_AT = MappingProxyType(
@@ -186,5 +196,5 @@ _RULES: Mapping[str, Callable[[str, Shapes, Sequence[str], Surroundings], Found]
         "aten::cross_entropy_loss": _cross_entropy,
     }
 )
-RECOGNISED = frozenset(_RULES) | _OPTIMIZERS
+RECOGNISED = frozenset(_RULES) | _OPTIMIZERS | experts.RULES.keys()
 """Names of the calls that may be operators of the table."""

@@ -1,6 +1,6 @@
 """What a stage's passes spend on collectives of experts and of context parallelism, which nothing computes beside."""
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -33,7 +33,7 @@ class InsidePasses:
     @classmethod
     def of(cls, estimate: Estimate) -> "InsidePasses":
         """Those of an estimate's step."""
-        found: Counter[tuple[int, Kind, str]] = Counter()
+        found: defaultdict[tuple[int, Kind, str], float] = defaultdict(float)
         chunks = estimate.parallelism.virtual_stages
         for row in estimate.operators:
             style = style_of(row.role)
