@@ -13,7 +13,7 @@
 -- whole nanoseconds (three decimals of a microsecond, nine of a second). JSON is text with sorted keys and no spaces.
 
 PRAGMA application_id = 1262699586;  -- 0x4B434442, "KCDB" in ASCII: a kernelcast database
-PRAGMA user_version = 5;             -- this schema's version; numbered migrations bring older files here
+PRAGMA user_version = 6;             -- this schema's version; numbered migrations bring older files here
 
 
 -- What was measured on ----------------------------------------------------------------------------------------------
@@ -762,6 +762,7 @@ SELECT
     event_kind.operator,
     event_kind.role,
     event_kind.dtype,
+    event_kind.variant,
     event_kind.vector,
     event_kind.reason, -- why it is part of no operator
     event_kind.batch,
@@ -796,9 +797,12 @@ SELECT
     round(sum(iif(class = 'compute', exposed_us, 0)) / 1e3, 3) AS compute_ms,
     round(sum(iif(class = 'communication', exposed_us, 0)) / 1e3, 3) AS exposed_communication_ms, -- without compute
     round(sum(iif(class = 'memory', exposed_us, 0)) / 1e3, 3) AS memory_ms, -- copies and fills alone
-    round(sum(idle_us) / 1e3, 3) AS idle_ms, -- the three causes below
+    round(sum(idle_us) / 1e3, 3) AS idle_ms, -- the four causes below
     round(sum(late_us) / 1e3, 3) AS idle_host_ms, -- before the launch of what ends it: the host was late
-    round(sum(idle_us - late_us) / 1e3, 3) AS idle_waiting_ms, -- launched, but waiting (events, other streams, latency)
+    round(sum(iif(ended_stream <> stream, idle_us - late_us, 0)) / 1e3, 3)
+        AS idle_other_stream_ms, -- launched; another stream ran last: it waited for that one
+    round(sum(iif(ended_stream <> stream, 0, idle_us - late_us)) / 1e3, 3)
+        AS idle_dependency_ms, -- launched; its own stream ran last: an event, another rank, or the launch's latency
     round(sum(iif(late_us IS NULL, idle_us, 0)) / 1e3, 3) AS idle_unknown_ms, -- its launch was not recorded
     round(sum(iif(class = 'communication', duration_us, 0)) / 1e3, 3) AS communication_ms, -- exposed or not
     round(
@@ -809,8 +813,16 @@ SELECT
     step_index,
     trace_id,
     run_id
-FROM trace_event
-GROUP BY trace_id, step_index;
+FROM (
+    SELECT
+        *,
+        -- The latest end of all before it, with the stream that it was on in its lowest 20 bits.
+        max(CAST((start_us + duration_us) * 1e3 AS BIGINT) * 1048576 + (stream & 1048575)) OVER (
+            PARTITION BY trace_id, device ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+        ) & 1048575 AS ended_stream
+    FROM trace_event
+)
+GROUP BY run_id, trace_id, rank, step_index, step;
 
 CREATE VIEW kernel_time AS -- Which kernels take the time? Per trace and kernel, every instant once.
 SELECT
@@ -826,7 +838,7 @@ SELECT
     trace_id,
     run_id
 FROM trace_event
-GROUP BY trace_id, name, class;
+GROUP BY run_id, trace_id, rank, name, class;
 
 CREATE VIEW host_operator_time AS -- Which operators of the framework take the time? Per trace and direction.
 SELECT
@@ -842,7 +854,7 @@ SELECT
     trace_id,
     run_id
 FROM trace_event
-GROUP BY trace_id, host_operator, direction, class;
+GROUP BY run_id, trace_id, rank, host_operator, direction, class;
 
 CREATE VIEW product_rate AS -- How fast are matrix products, and what limits them? All with shapes, recognised or not.
 SELECT
@@ -866,7 +878,10 @@ SELECT
     END AS bound, -- of the roofline: which limit is the nearer one; NULL: no published peak
     round(
         100.0 / avg(time_us) * 1e6
-        * max(flops / device_peak.flops_per_s, least_bytes / device_peak.memory_bytes_per_s), 1
+        * iif(
+            flops / device_peak.flops_per_s > least_bytes / device_peak.memory_bytes_per_s,
+            flops / device_peak.flops_per_s, least_bytes / device_peak.memory_bytes_per_s
+        ), 1
     ) AS percent_of_roofline, -- at mean_us
     round(sum(time_us), 3) AS total_us,
     trace_id,
@@ -881,12 +896,14 @@ FROM (
             AS least_bytes
     FROM trace_event
     WHERE m IS NOT NULL
-    GROUP BY trace_id, coalesce(call, -1 - sequence)
+    GROUP BY run_id, trace_id, rank, host_operator, batch, m, k, n, dtype, coalesce(call, -1 - sequence)
 ) AS per_call
 JOIN run ON run.id = per_call.run_id
 JOIN hardware ON hardware.id = run.compute_id
 LEFT JOIN device_peak ON device_peak.device_name = hardware.device_name AND device_peak.dtype = per_call.dtype
-GROUP BY trace_id, host_operator, batch, m, k, n, per_call.dtype;
+GROUP BY
+    per_call.run_id, trace_id, rank, host_operator, batch, m, k, n, per_call.dtype, flops, least_bytes,
+    device_peak.flops_per_s, device_peak.memory_bytes_per_s;
 
 CREATE VIEW collective_rate AS -- How fast are collectives, by kind, group and size?
 SELECT
@@ -917,7 +934,7 @@ FROM (
     FROM trace_event
     WHERE class = 'communication'
 )
-GROUP BY trace_id, collective, group_size, group_ranks, message_bytes, dtype;
+GROUP BY run_id, trace_id, rank, collective, group_size, group_ranks, message_bytes, dtype, factor;
 
 CREATE VIEW rank_time AS -- Which rank is slow? Ranks of a run side by side, per step; behind_ms is against the fastest.
 SELECT
@@ -954,7 +971,7 @@ SELECT
 FROM (
     SELECT
         *,
-        coalesce(max(start_us - before_us, 0.0), 0.0) AS gap_us
+        iif(start_us > before_us, start_us - before_us, 0.0) AS gap_us
     FROM (
         SELECT
             rank, device, stream, start_us, duration_us, launch_us, trace_id, run_id,
@@ -964,4 +981,4 @@ FROM (
         FROM trace_event
     )
 )
-GROUP BY trace_id, device, stream;
+GROUP BY run_id, trace_id, rank, device, stream;

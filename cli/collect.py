@@ -192,9 +192,7 @@ def comm(
     timeout_s: float,
     site: str,
 ) -> None:
-    """Measure all-reduce, all-gather, reduce-scatter and point-to-point in groups of processes.
-
-    All-to-all, which no step calls yet, is measured where the plan or --operator names it.
+    """Measure all-reduce, all-gather, reduce-scatter, all-to-all and point-to-point in groups of processes.
 
     \b
     kernelcast collect comm --procs 2 --db bench.db

@@ -18,15 +18,47 @@ from kernelcast.cli.options import (
 from kernelcast.cli.prior import prior_option
 from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
+from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.output_file import check_target, write_pieces
 
 _NUMBERS = ("points", "fitting", "measured", "to_measure")
 
 
 @click.command(short_help="Show what a plan would measure, and how long it takes.")
 @plan_option
+@click.option(
+    "--for",
+    "models",
+    multiple=True,
+    metavar="MODEL",
+    help="Instead of --plan, a plan for this model (name or file, as predict's --model); may be given several times.",
+)
+@click.option(
+    "--layouts",
+    metavar="DEGREE[,DEGREE...]",
+    help="Parallel degrees of --for's layouts beside 1: tp2,tp4,cp2,ep8,pp4.",
+)
+@click.option(
+    "--sequence-length",
+    type=click.IntRange(min=1),
+    metavar="INTEGER",
+    help="Tokens of a sequence that --for's models train on.  [default: the model's own]",
+)
+@click.option(
+    "--hardware",
+    metavar="NAME",
+    help="The time on a device that is not here: h100-sxm, … (kernelcast hardware).",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    metavar="FILE",
+    help="Write --for's plan, as --plan FILE takes it.",
+)
 @click.option(
     "--db",
     "database_path",
@@ -50,6 +82,11 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 @json_option
 def plan(
     plan: str,
+    models: tuple[str, ...],
+    layouts: str | None,
+    sequence_length: int | None,
+    hardware: str | None,
+    output: Path | None,
     database_path: Path | None,
     device: str,
     dtype: str,
@@ -70,9 +107,19 @@ def plan(
     kernelcast collect plan --plan paper
     kernelcast collect plan --plan quick --db bench.db --json
     kernelcast collect plan --plan paper --dtype bfloat16 --prior a100-sxm --points 5
+    kernelcast collect plan --for llama-3-8b --for mistral-7b --layouts tp2,tp4 --hardware h100-sxm -o ours.toml
     """
+    if not models and (layouts or sequence_length or output):
+        given = "--layouts" if layouts else "--sequence-length" if sequence_length else "--output"
+        raise UsageError(f"{given} is given without --for, expected a model that the plan is for")
+    if hardware is not None and (prior is not None or database_path is not None or processes != (1,)):
+        raise UsageError("--hardware goes with neither --db, --prior nor --procs-per-node")
+    if output is not None:
+        check_target(output, "--output")
     few = few_points(prior, points)
     try:
+        from kernelcast.collector.plans.plan import load_plan
+        from kernelcast.collector.plans.plan_for import plan_for, plan_text
         from kernelcast.sampling.preview import preview
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("kernelcast"):
@@ -81,8 +128,9 @@ def plan(
             f"collect plan needs the package {error.name}, which is not installed; "
             "expected: pip install 'kernelcast[collector,train]'"
         ) from error
+    chosen = plan_for(models, layouts or "", sequence_length=sequence_length) if models else load_plan(plan)
     found = preview(
-        plan,
+        chosen,
         database_path=database_path,
         device=device,
         dtype=dtype,
@@ -93,7 +141,10 @@ def plan(
         memory_bytes=0 if memory is None else parse_size(memory, name="memory"),
         prior=few.bundle if few else None,
         points_each=few.points if few else 0,
+        hardware=None if hardware is None else hardware_bundle(hardware),
     )
+    if output is not None:
+        write_pieces(output, [plan_text(chosen, models)])
     document = found.to_dict()
     if as_json:
         click.echo(json_text(document, indent=2))

@@ -59,7 +59,9 @@ def export(
                 "expected: pip install 'kernelcast[parquet]'"
             ) from error
         rows = export_parquet(database_path, target, subset, max_size_bytes=max_size_bytes)
-        click.echo(f"{target}: {rows['sample']:,} samples, {rows['kernel']:,} kernels")
+        click.echo(
+            f"{target}: {rows['sample']:,} samples, {rows['kernel']:,} kernels, {rows['trace_event']:,} events"
+        )
         return
     exported = export_database(database_path, target, subset, max_size_bytes=max_size_bytes)
     parts = [f"{count:,} {table}" for table, count in exported.rows.items() if count]

@@ -45,6 +45,9 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
             "walltime", "walltime", "", "Predict how long a job takes, for people and schedulers."
         ),
         "serve": Verb("serve", "serve", "serve", "Answer predictions over HTTP, from a warm bundle."),
+        "compare": Verb(
+            "compare", "compare", "collector", "Is a real run as fast as predicted, and if not, why?"
+        ),
         "validate": Verb("validate", "validate", "", "Predict steps that were measured, and compare."),
         "demo": Verb("demo", "demo", "all", "Do all of it on this machine and check it against real steps."),
     }

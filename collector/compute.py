@@ -162,6 +162,12 @@ def what_to_measure(
     if dtype not in DTYPES:
         raise UsageError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
     place = Place(resolve_device(device), DTYPES[dtype])
+    if plan.device and plan.device != place.device.type:
+        widest = max(plan.ranges.hidden_size, default=0)
+        raise UsageError(
+            f"plan {plan.name} is for a {plan.device} (hidden sizes up to {widest}), found {place.device.type}; "
+            "expected a plan for your models: kernelcast collect plan --for MODEL -o FILE"
+        )
     for level in processes:
         check_processes(level, place, threads=threads)
     return place, compute_points(plan, operators)

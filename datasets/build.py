@@ -103,7 +103,11 @@ REFINED = {
     "b200-sxm": Tables(
         paths=("simumax/b200_bf16_ceperm.json",),
         dtype="bfloat16",
-        variants={"flash_attention": "contiguous QKV", ("gemm", "weight_gradient"): "fp32 gradients"},
+        variants={
+            "flash_attention": "contiguous QKV",
+            ("gemm", "weight_gradient"): "fp32 gradients",
+            ("grouped_gemm", "weight_gradient"): "fp32 gradients",
+        },
         data="B200, bf16, published 2026: matrix products in three layouts and attention with its backward, measured "
         "in a training stack (TransformerEngine 2.11), few shapes: MooreThreads/SimuMax, Apache-2.0",
     ),
@@ -156,6 +160,7 @@ def with_float8(name: str, path: Path) -> Path:
                 database,
                 trained,
                 statistic=bundle.manifest.statistic,
+                earlier=bundle,
                 jobs=0,
                 on_progress=_progress(f"{name} in 8 bit"),
             )
@@ -203,6 +208,7 @@ def _float8(device: str, title: str) -> Tables:
 FLOAT8 = {
     "h100-sxm": _float8("h100_sxm", "H100 SXM"),
     "h200-sxm": _float8("h200_sxm", "H200 SXM"),
+    "b200-sxm": _float8("b200_sxm", "B200 SXM"),
 }
 """What operators in 8 bit are trained on; they join the others' bundle."""
 

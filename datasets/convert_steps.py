@@ -1,7 +1,7 @@
 """Write runs files of validate/ from others' published tables of measured steps.
 
     python datasets/convert_steps.py llm-foundry llm-foundry-a100.csv   # validate/llm-foundry-a100-{40,80}gb.toml
-    python datasets/convert_steps.py simumax b200_steps_part.json       # validate/simumax-b200.toml
+    python datasets/convert_steps.py simumax b200_steps_part.json       # validate/simumax-b200*.toml
 
 The same table gives the same bytes; every file names its source, its licence and the SHA-256 of the table.
 """
@@ -110,45 +110,59 @@ def _mpt(row: Mapping[str, str]) -> dict[str, Any]:
 
 
 def simumax(content: bytes) -> dict[str, str]:
-    """The text, by file name, of SimuMax's measured B200 steps (JSON).
+    """Texts by file name, one for each kind of model, of SimuMax's measured B200 steps (JSON)."""
+    rows = [row for row in json.loads(content)["rows"] if row["status"] == "ok"]
+    kinds: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        kinds.setdefault(_simumax_file(row), []).append(row)
+    return {name: _simumax_text(name, own, content) for name, own in kinds.items()}
 
-    Mixtures of experts and context parallelism are left out: they cannot be asked for.
-    """
+
+def _simumax_file(row: Mapping[str, Any]) -> str:
+    if "experts" in MODELS[row["model"]]:
+        return "simumax-b200-experts"
+    return "simumax-b200-context" if "cp" in _degrees(row) else "simumax-b200"
+
+
+def _degrees(row: Mapping[str, Any]) -> dict[str, int]:
+    # As in `llama3_70b_l12_tp1_pp2_dp4_mbc4_cef`, in any order.
+    return {name: int(value) for name, value in re.findall(r"_(tp|pp|ep|cp|dp)(\d+)", row["case"])}
+
+
+def _simumax_text(name: str, rows: list[dict[str, Any]], content: bytes) -> str:
     models: dict[str, dict[str, Any]] = {}
-    runs, left_out = [], []
-    for row in json.loads(content)["rows"]:
-        case = row["case"]
-        # As in `llama3_70b_l12_tp1_pp2_dp4_mbc4_cef`, in any order.
-        degrees = {name: int(value) for name, value in re.findall(r"_(tp|pp|ep|cp|dp)(\d+)", case)}
-        plain = not ({"ep", "cp"} & set(degrees)) and row["vp_size"] == 1 and not row["pp_comm_async"]
-        if row["model"] not in LLAMA or row["status"] != "ok" or not plain or "_seq" in case:
-            left_out.append(case)
-            continue
-        layers, pp = row["layer_num"], degrees["pp"]
-        name = f"{row['model']}-{layers}-layers"
-        models[name] = LLAMA[row["model"]] | {"layers": layers}
+    runs = []
+    for row in rows:
+        degrees = _degrees(row)
+        layers, pp, tp = row["layer_num"], degrees["pp"], degrees["tp"]
+        cp = degrees.get("cp", 1)
+        model = f"{row['model']}-{layers}-layers"
+        models[model] = MODELS[row["model"]] | {"layers": layers}
+        length = re.search(r"_seq(\d+)", row["case"])
         runs.append(
             {
-                "model": name,
+                "model": model,
+                **({"sequence_length": int(length[1])} if length else {}),
                 "pp": pp,
-                "tp": degrees["tp"],
+                "tp": tp,
                 "dp": degrees["dp"],
+                **{extra: degrees[extra] for extra in ("cp", "ep") if extra in degrees},
+                **({"context_exchange": "all_to_all"} if cp > 1 else {}),
                 "layer_counts": [layers // pp] * pp,
-                "sequence_parallel": degrees["tp"] > 1,
+                "sequence_parallel": tp > 1,
                 "micro_batches": row["mbc"],
                 "measured_s": row["real_ms"] / 1000,
-                "memory_gib": _fullest_gib(row, pp, pp * degrees["tp"] * degrees["dp"]),
+                "memory_gib": _fullest_gib(row, pp, pp * tp * cp * degrees["dp"]),
                 "published_error": row["rel_err_pct"] / 100,
             }
         )
-    text = _file(
+    return _file(
         comment=(
             f"{len(runs)} training steps on one B200 node that SimuMax published; published_error is its simulator's. "
-            "memory_gib is allocated on the fullest device of every stage. Left out, because mixtures of experts "
-            f"and context parallelism cannot be asked for: {', '.join(left_out)}."
+            f"memory_gib is allocated on the fullest device of every stage.{SIMUMAX_COMMENTS[name]}"
         ),
         head={
-            "site": "SimuMax B200",
+            "site": SITES[name],
             "hardware": "8 × B200 SXM, NVSwitch",
             "device": "b200-sxm",
             "fabric": "b200-simumax",
@@ -171,10 +185,21 @@ def simumax(content: bytes) -> dict[str, str]:
         models=models,
         runs=runs,
     )
-    return {"simumax-b200": text}
 
 
-LLAMA = {
+SITES = {
+    "simumax-b200": "SimuMax B200",
+    "simumax-b200-experts": "SimuMax B200, experts",
+    "simumax-b200-context": "SimuMax B200, context",
+}
+SIMUMAX_COMMENTS = {
+    "simumax-b200": "",
+    "simumax-b200-experts": " Latent attention; experts take as many tokens from each sender as they have room for, and "
+    "empty rows are padded: every expert has 154 rows of each sender.",
+    "simumax-b200-context": " Heads are exchanged for tokens.",
+}
+
+MODELS = {
     "llama3-70b": {
         "hidden_size": 8192,
         "sequence_length": 4096,
@@ -184,6 +209,26 @@ LLAMA = {
         "mlp_size": 28672,
         "norm": "rms_norm",
         "activation": "swiglu",
+    },
+    "deepseekv2": {
+        "hidden_size": 5120,
+        "sequence_length": 4096,
+        "attention_heads": 128,
+        "vocabulary_size": 102400,
+        "head_size": 192,
+        "value_head_size": 128,
+        "rotary_size": 64,
+        "query_rank": 1536,
+        "kv_rank": 512,
+        "mlp_size": 12288,
+        "experts": 160,
+        "experts_per_token": 6,
+        "expert_size": 1536,
+        "shared_expert_size": 3072,
+        "dense_layers": 1,
+        "norm": "rms_norm",
+        "activation": "swiglu",
+        "biases": "none",
     },
 }
 

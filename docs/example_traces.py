@@ -11,6 +11,7 @@ from typing import Any
 from kernelcast.collector.ingest import ingest_traces
 
 RANKS, STEPS, LAYERS = 2, 2, 2
+SLOW_RANK = 1
 TOKENS, WIDTH = 4096, 2048
 MAIN, AUTOGRAD, COMPUTE_STREAM, NCCL_STREAM = 1, 2, 7, 20
 _PRODUCTS = (
@@ -22,8 +23,9 @@ _PRODUCTS = (
 
 
 class _Rank:
-    def __init__(self, rank: int) -> None:
-        self.rank, self.slowdown = rank, 1.25 if rank else 1.0
+    def __init__(self, rank: int, ranks: int) -> None:
+        self.rank, self.ranks = rank, ranks
+        self.slowdown = 1.25 if rank == SLOW_RANK else 1.0
         self.events: list[dict[str, Any]] = []
         self.host_us, self.device_us, self.nccl_us = 1000.0, 1000.0, 1000.0
         self.number = 0
@@ -90,14 +92,15 @@ class _Rank:
                 self.product(f"gemm_{name}_dgrad", columns, inner, AUTOGRAD)
                 self.product(f"gemm_{name}_wgrad", TOKENS, columns, AUTOGRAD, rows=inner)
             exposed_us = 250 if layer == LAYERS - 1 else 0
-            waiting_us = 0 if self.rank else 520  # for the other rank
+            waiting_us = 0 if self.rank == SLOW_RANK else 520  # for that rank
             elements = 12 * WIDTH * WIDTH
             self.launch(
                 "c10d::allreduce_", "ncclDevKernel_AllReduce_Sum_bf16_RING_LL", 600 + exposed_us + waiting_us,
                 [[elements]],
                 thread=AUTOGRAD,
                 **{"Collective name": "allreduce", "In msg nelems": elements, "Out msg nelems": elements,
-                   "Group size": RANKS, "dtype": "BFloat16", "Process Group Ranks": "[0, 1]"},
+                   "Group size": self.ranks, "dtype": "BFloat16",
+                   "Process Group Ranks": json.dumps(list(range(self.ranks)))},
             )  # fmt: skip
         self.device_us = max(self.device_us, self.nccl_us)  # the optimizer waits for the gradients
         self.launch("aten::_fused_adamw_", "fused_adam_kernel", 180, [])
@@ -110,11 +113,11 @@ class _Rank:
         self.launch("aten::mm", kernel, duration_us, [[rows, inner], [inner, columns]], thread=thread)
 
 
-def write(folder: Path) -> list[Path]:
+def write(folder: Path, ranks: int = RANKS) -> list[Path]:
     """Write the trace of each rank into a folder; answers their paths."""
     paths = []
-    for number in range(RANKS):
-        rank = _Rank(number)
+    for number in range(ranks):
+        rank = _Rank(number, ranks)
         for step in range(STEPS):
             rank.step(step + 3)
         document = {
@@ -122,9 +125,9 @@ def write(folder: Path) -> list[Path]:
             "deviceProperties": [
                 {"id": n, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_018_279_936, "computeMajor": 9,
                  "computeMinor": 0, "numSms": 132}
-                for n in range(RANKS)
+                for n in range(ranks)
             ],
-            "distributedInfo": {"backend": "nccl", "rank": number, "world_size": RANKS},
+            "distributedInfo": {"backend": "nccl", "rank": number, "world_size": ranks},
             "cuda_runtime_version": 12080,
             "baseTimeNanoseconds": 1_760_000_000_000_000_000,
             "traceEvents": rank.events,

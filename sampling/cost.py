@@ -10,8 +10,10 @@ import torch
 from kernelcast.collector.benches import Bench, Place, Point
 from kernelcast.collector.measuring.harness import Effort, measure
 from kernelcast.collector.measuring.load import sustained_seconds
+from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS, Direction, Key, Operator, Vector
+from kernelcast.sampling.by_hardware import HardwareTimes
 from kernelcast.sampling.by_prior import calls_us
 from kernelcast.train.baseline import fit_baseline
 from kernelcast.train.formula import Baseline
@@ -29,7 +31,8 @@ Times = dict[Key, dict[Vector, float]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """Seconds per point: from `fitted` baselines, else from a `prior`, else from a roofline of the probed rates.
+    """Seconds per point: from `fitted` baselines, else from a `prior`, else from a roofline of the probed rates; of
+    another device, from what is known of that `hardware`.
 
     `source` describes them.
     """
@@ -41,6 +44,7 @@ class Cost:
     element_bytes: int
     fitted: dict[Key, Baseline]
     prior: Prior | None = None
+    hardware: HardwareTimes | None = None
     added_s: Mapping[int, float] = field(
         default_factory=dict
     )  # of sustained load, by directions of an operator
@@ -49,6 +53,8 @@ class Cost:
         """Seconds that measuring each workload takes."""
         total = np.zeros(len(vectors))
         fixed_s = self.overhead_s + self.added_s.get(len(op.directions), 0.0)
+        if self.hardware is not None and (known := self.hardware.calls_us(op, vectors)) is not None:
+            return [float(fixed_s + _CALLS * value / 1e6) for value in known]
         by_prior = (
             None if self.prior is None else calls_us(self.prior, op, np.array(vectors, dtype=np.float64))
         )
@@ -109,6 +115,27 @@ def cost_of_measuring(
             for directions in {len(op.directions) for op in OPERATORS.values()}
             if load.is_sustained
         },
+    )
+
+
+def cost_on_hardware(place: Place, hardware: HardwareTimes) -> Cost:
+    """What measuring takes on a device that is not there; what goes on around the calls is as it is here.
+
+    Raises:
+        UsageError: the table of devices does not have it.
+    """
+    device = hardware.device
+    rate = device.most_flops_per_s(hardware.dtype) if device else None
+    if device is None or rate is None:
+        raise UsageError(f"device {hardware.name} has no published peaks for {hardware.dtype}")
+    return Cost(
+        source=f"operators of {hardware.name}, and what goes on around each measurement on this machine",
+        overhead_s=_probe(place)[2],
+        flops_per_s=rate,
+        bytes_per_s=device.memory_bytes_per_s,
+        element_bytes=place.dtype.itemsize,
+        fitted={},
+        hardware=hardware,
     )
 
 

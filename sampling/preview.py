@@ -1,7 +1,7 @@
 """What a plan would measure: points per operator and role, which fit, which are there, how long the rest takes."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +12,13 @@ from kernelcast.collector.compute import compute_run, is_known, measured, what_t
 from kernelcast.collector.machine.probe import probe
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.load import FIRST_SECONDS
-from kernelcast.collector.plans.plan import load_plan
+from kernelcast.collector.plans.plan import Plan
 from kernelcast.collector.plans.plan_memory import device_memory_bytes, point_bytes
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.hardware.load import Load
+from kernelcast.sampling.by_hardware import HardwareTimes
 from kernelcast.sampling.by_prior import points_by_prior
-from kernelcast.sampling.cost import Times, cost_of_measuring, total_seconds
+from kernelcast.sampling.cost import Times, cost_of_measuring, cost_on_hardware, total_seconds
 from kernelcast.sampling.known import known_times
 from kernelcast.store import Database, PointKey
 from kernelcast.train.prior import Prior
@@ -71,7 +72,7 @@ class Preview:
 
 
 def preview(
-    plan_name: str,
+    plan: Plan,
     *,
     database_path: Path | None = None,
     device: str = "auto",
@@ -83,18 +84,26 @@ def preview(
     memory_bytes: int = 0,
     prior: Bundle | None = None,
     points_each: int = 0,
+    hardware: Bundle | None = None,
 ) -> Preview:
     """What `collect compute` with the same arguments would measure; each level of `processes` counts.
 
-    With a `prior`, `points_each` of every operator (by_prior.py) instead of the plan's.
+    With a `prior`, `points_each` of every operator (by_prior.py) instead of the plan's. With `hardware`, it is measured
+    on that device, in the element type of its operators.
 
     Raises:
         UsageError, DataError: as `collect compute` would.
     """
-    plan = load_plan(plan_name)
     load = load or plan.load
+    there = None if hardware is None else HardwareTimes(hardware)
+    dtype = dtype if there is None else there.dtype
     place, points = what_to_measure(
-        plan, device=device, dtype=dtype, operators=operators, threads=threads, processes=processes
+        plan if there is None else replace(plan, device=""),
+        device=device,
+        dtype=dtype,
+        operators=operators,
+        threads=threads,
+        processes=processes,
     )
     if place.device.type == "cpu":
         keep_freed_memory()  # part of the software's fingerprint
@@ -108,8 +117,13 @@ def preview(
             known = [measured(database, run, load) for run in runs]
             times = known_times(database, runs[0], dtype, load)
     start = None if prior is None else Prior.of(prior, keys.compute, dtype)
-    cost = cost_of_measuring(place, times, prior=start, load=load)
-    memory = memory_bytes or device_memory_bytes(place.device)
+    cost = (
+        cost_of_measuring(place, times, prior=start, load=load)
+        if there is None
+        else cost_on_hardware(place, there)
+    )
+    of_device = there.device.memory_bytes if there is not None and there.device is not None else 0
+    memory = memory_bytes or of_device or device_memory_bytes(place.device)
     if start is not None:
         chosen = points_by_prior(
             start, plan, operators, points_each, element_bytes=place.dtype.itemsize, memory_bytes=memory
@@ -122,14 +136,14 @@ def preview(
     levels_todo: set[int] = set()
     for (operator, role), own in by_role.items():
         # Processes share a CPU's memory; each has a GPU of its own.
-        fitting = there = 0
+        fitting = found = 0
         todo: list[Point] = []
         for level, level_known in zip(processes, known, strict=True):
-            sharing = level if place.device.type == "cpu" else 1
+            sharing = level if place.device.type == "cpu" and there is None else 1
             for point in own:
                 fits = point_bytes(point, place.dtype.itemsize) * sharing <= memory
                 is_there = is_known(point.law, dtype, point.vector, level_known)
-                fitting, there = fitting + fits, there + is_there
+                fitting, found = fitting + fits, found + is_there
                 if fits and not is_there:
                     todo.append(point)
                     levels_todo.add(level)
@@ -139,14 +153,14 @@ def preview(
                 role=role,
                 points=len(own) * len(processes),
                 fitting=fitting,
-                measured=there,
+                measured=found,
                 to_measure=len(todo),
                 seconds=total_seconds(cost, todo),
             )
         )
     return Preview(
         plan=plan.name,
-        device=str(place.device),
+        device=str(place.device) if there is None else there.name,
         dtype=dtype,
         memory_bytes=memory,
         load=load,

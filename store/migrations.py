@@ -15,15 +15,19 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.store import version_2, version_3, version_4, version_5
 
 APPLICATION_ID = 0x4B434442  # "KCDB", as in schema.sql
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 SCHEMA_PATH = Path(__file__).resolve().parent.parent / "schema.sql"
 
 Upgrade = Callable[[sqlite3.Connection], None]
 """Changes the tables of the version before, in the caller's transaction and without views."""
 
 
+def _views_alone(connection: sqlite3.Connection) -> None:
+    """Version 6 has the tables of version 5; its views tell the causes of idle time apart."""
+
+
 MIGRATIONS: Mapping[int, Upgrade] = MappingProxyType(
-    {2: version_2.upgrade, 3: version_3.upgrade, 4: version_4.upgrade, 5: version_5.upgrade}
+    {2: version_2.upgrade, 3: version_3.upgrade, 4: version_4.upgrade, 5: version_5.upgrade, 6: _views_alone}
 )
 """The migrations by the version that they lead to."""
 

@@ -3,7 +3,9 @@
 OUT/sample/operator=NAME/part-*.parquet    one row per sample, with its run's hardware and software
 OUT/kernel/operator=NAME/part-*.parquet    one row per kernel, with its sample's id and workload
 OUT/sample_flag.parquet                    one row per flag of a sample, with its sample's id
+OUT/trace_event/run_id=ID/TRACE.parquet    one row per event of a trace, as in the view trace_event
 OUT/hardware.parquet, software.parquet, ...   one file per smaller table, as in schema.sql
+OUT/traces.sql                             the views of traces, for DuckDB
 """
 
 import shutil
@@ -23,9 +25,10 @@ from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
 from kernelcast.store.export import Subset, check_operators
 from kernelcast.store.rows import CONTENT_TABLES
 from kernelcast.store.sqlite_errors import reading
+from kernelcast.store.trace_parquet import write_trace_events
 
 _ROWS_AT_ONCE = 100_000
-_SMALL_TABLES = ("operator", *(table for table in CONTENT_TABLES if table != "sample"))
+_SMALL_TABLES = ("operator", "device_peak", *(table for table in CONTENT_TABLES if table != "sample"))
 _TYPES = {"TEXT": pa.string(), "REAL": pa.float64(), "INTEGER": pa.int64()}
 
 _SAMPLE_SQL = (
@@ -107,6 +110,7 @@ def _write_all(connection: sqlite3.Connection, folder: Path, subset: Subset) -> 
     rows["sample_flag"] = _write_small(folder / "sample_flag.parquet", flags, _FLAG_SCHEMA)
     rows["sample"] = _write_partitions(connection, folder / "sample", sample_sql, condition, sample_schema)
     rows["kernel"] = _write_partitions(connection, folder / "kernel", _KERNEL_SQL, condition, _KERNEL_SCHEMA)
+    rows["trace_event"] = write_trace_events(connection, folder, selection.of("timeline"))
     return rows
 
 

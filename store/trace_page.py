@@ -16,7 +16,8 @@ PART_TITLES = {
     "exposed_communication_ms": "exposed communication",
     "memory_ms": "copies and fills alone",
     "idle_host_ms": "idle: host late",
-    "idle_waiting_ms": "idle: waiting",
+    "idle_other_stream_ms": "idle: waits for another stream",
+    "idle_dependency_ms": "idle: waits for what ran before it",
     "idle_unknown_ms": "idle: unknown",
 }
 _STYLES = {"compute": "backward", "communication": "reduce", "memory": "weight"}

@@ -13,7 +13,7 @@ TRACE_QUESTIONS = (
         """,
         sql="""
             SELECT rank, step, device_ms, compute_ms, exposed_communication_ms, memory_ms, idle_ms, idle_host_ms,
-                idle_waiting_ms
+                idle_other_stream_ms, idle_dependency_ms
             FROM step_time
             ORDER BY rank, step_index
         """,

@@ -14,7 +14,8 @@ PARTS = (
     "exposed_communication_ms",
     "memory_ms",
     "idle_host_ms",
-    "idle_waiting_ms",
+    "idle_other_stream_ms",
+    "idle_dependency_ms",
     "idle_unknown_ms",
 )
 """The parts that every instant of a device is one of, as columns of `step_time`."""

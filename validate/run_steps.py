@@ -75,9 +75,16 @@ def step_of(
     )
 
 
+_FURTHER = ("cp", "ep", "expert_imbalance")
+
+
 def _options(job: TrainingJob) -> dict[str, Any]:
     layout = job.parallelism
-    return {
+    # Steps without them are those of before.
+    further = {name: getattr(layout, name) for name in _FURTHER if getattr(layout, name) != 1}
+    if layout.cp > 1:
+        further["context_exchange"] = layout.context_exchange
+    return further | {
         "recompute": layout.recompute,
         "virtual_stages": layout.virtual_stages,
         "zero": layout.zero,

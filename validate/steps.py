@@ -17,7 +17,15 @@ from kernelcast.runtime.stack import Stack
 from kernelcast.validate.runs import MeasuredRun, RunsFile
 
 FORMAT = "kernelcast.steps/1"
-SHIPPED = ("perlmutter", "vista", "llm-foundry-a100-40gb", "llm-foundry-a100-80gb", "simumax-b200")
+SHIPPED = (
+    "perlmutter",
+    "vista",
+    "llm-foundry-a100-40gb",
+    "llm-foundry-a100-80gb",
+    "simumax-b200",
+    "simumax-b200-experts",
+    "simumax-b200-context",
+)
 """Runs files in this folder; each names its device and its fabric."""
 _BYTES_PER_GIB = 1 << 30
 _FOLDER = Path(str(files("kernelcast.validate")))

@@ -1,5 +1,6 @@
 """Norms, activations, additions, masks, embedding and loss; the vocabulary is the local shard."""
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -30,6 +31,12 @@ def embedding_mask(point: Point, place: Place) -> Bench:
         return mask_rows(x, elsewhere)
 
     return Bench(forward, [x])
+
+
+def copy(point: Point, place: Place) -> Bench:
+    """Rows put into another order."""
+    x = place.activation(1, *point.vector)
+    return Bench(lambda: torch.roll(x, 1, dims=1), [x])
 
 
 def layer_norm(point: Point, place: Place) -> Bench:

@@ -60,3 +60,15 @@ def gradient_clip(point: Point, place: Place) -> Bench:
         return ()
 
     return Bench(forward)
+
+
+def gradient_scale(point: Point, place: Place) -> Bench:
+    """The norm of a stage's gradients, whose value shows what is no number, and their division by a number."""
+    buffer = torch.zeros(*point.vector, device=place.device, dtype=place.dtype)
+
+    def forward() -> tuple[()]:
+        torch.linalg.vector_norm(buffer)
+        buffer.mul_(0.5)
+        return ()
+
+    return Bench(forward)

@@ -1,4 +1,4 @@
-"""The tensor functions of a mixture of experts, shared by the operator benchmarks and the model that trains for real."""
+"""The tensor functions of a mixture of experts, shared by the benchmarks and the model that trains for real."""
 
 from typing import Any
 
@@ -12,6 +12,7 @@ BALANCING = 1e-2
 """Weight of the loss that balances the experts (arXiv 2101.03961, section 2.2)."""
 
 _grouped_mm = getattr(F, "grouped_mm", None)  # from torch 2.10 on
+_ALIGNED_BYTES = 16  # what it asks of rows
 
 
 class _WithLoss(torch.autograd.Function):
@@ -61,18 +62,22 @@ def permute(x: Tensor, rows: Tensor) -> Tensor:
 
 
 def unpermute(x: Tensor, pairs: Tensor, weights: Tensor) -> Tensor:
-    """Rows x [tokens · k, d] in the order of `pairs` → the weighted sum of each token's k [tokens, d]; weights [tokens, k]."""
+    """The weighted sum of each token's k rows of x [tokens · k, d], which are in the order of `pairs` → [tokens, d].
+
+    `weights` are [tokens, k].
+    """
     weighted = x * weights.flatten().index_select(0, pairs).to(x.dtype)[:, None]
     out = torch.zeros(weights.shape[0], x.shape[1], dtype=x.dtype, device=x.device)
     return out.index_add(0, pairs // weights.shape[1], weighted)
 
 
 def grouped_linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
-    """Rows of x [rows, k], sorted by group with `counts` [groups] of each, by the group's weight [groups, n, k] → [rows, n].
+    """A product per group: rows of x [rows, k] are sorted by group, `counts` [groups] of each → [rows, n].
 
-    One call where torch has it for this device and type, else a product per group.
+    `weight` is [groups, n, k]. One call where torch has it for this device, type and size, else a product per group.
     """
-    if _grouped_mm is not None and (x.device.type != "cuda" or x.dtype == torch.bfloat16):
+    is_aligned = all(size * x.element_size() % _ALIGNED_BYTES == 0 for size in weight.shape[1:])
+    if _grouped_mm is not None and is_aligned and (x.device.type != "cuda" or x.dtype == torch.bfloat16):
         ends = torch.cumsum(counts, 0, dtype=torch.int32)
         out: Tensor = _grouped_mm(x, weight.transpose(1, 2), offs=ends)
         return out

@@ -75,7 +75,7 @@ def causal_attention(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
 
 
 def windowed_mask(queries: int, keys: int, window: int, *, device: torch.device) -> Tensor:
-    """Which keys each query sees, bool [queries, keys]: the last `window` up to its own position, queries spread evenly.
+    """Which keys each query sees, bool [queries, keys]: the last `window` up to its position, queries spread evenly.
 
     With as many queries as keys it is the mask of a sliding window.
     """

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import prod
 from types import MappingProxyType
 from typing import Any
 
@@ -17,7 +18,9 @@ _NAMES: Mapping[str, str] = MappingProxyType(
         "allreduce": "all_reduce", "all_reduce": "all_reduce", "allgather": "all_gather",
         "_allgather_base": "all_gather", "all_gather": "all_gather", "_reduce_scatter_base": "reduce_scatter",
         "reduce_scatter": "reduce_scatter", "all_to_all": "all_to_all", "all_to_allv": "all_to_all",
-        "send": "point_to_point", "recv": "point_to_point",
+        "send": "point_to_point", "recv": "point_to_point", "_all_gather_base": "all_gather",
+        "_reduce_scatter": "reduce_scatter", "all_gather_into_tensor": "all_gather",
+        "reduce_scatter_tensor": "reduce_scatter",
     }
 )  # fmt: skip
 # The first whose words are all in a group's name.
@@ -67,22 +70,63 @@ def role_of(kind: str, description: object) -> str:
     return roles[0] if roles and roles[0] in OPERATORS[kind].roles else ""
 
 
-def gloo_collective(
+def kind_of(name: str) -> str:
+    """The collective of the table that a trace calls `name`; empty where it has none."""
+    return _NAMES.get(name, "")
+
+
+def annotated_collective(
     name: str, arguments: Arguments, only_group: Sequence[int], processes_per_node: int
 ) -> Point | Unclear:
-    """What an annotation of gloo says (`gloo:all_reduce` with its input); the group where there is only one."""
+    """What an annotation says (`gloo:all_reduce`, `nccl:all_reduce` with its input); the group where there is one."""
     kind = _NAMES.get(name.partition(":")[2])
     if kind is None:
         return Unclear(f"no operator for {name[:40]}")
     if kind == "all_to_all":  # by the same name with and without splits, which it does not write
         return _UNEVEN
-    sizes = [shape for shape in shapes(arguments.dims) if shape]
-    if len(sizes) != 1 or len(sizes[0]) != 1 or sizes[0][0] < 1:
+    elements = _elements(arguments)
+    if elements is None:
         return _NOT_RECORDED
     if not only_group:
         return Unclear("a collective whose group was not recorded")
     dtype = DTYPES.get(next(iter(texts(arguments.types)), ""), "")
-    return _point(kind, sizes[0][0], dtype, only_group, processes_per_node)
+    return _point(kind, elements, dtype, only_group, processes_per_node)
+
+
+def annotated_message(
+    name: str, arguments: Arguments, only_group: Sequence[int], call: Arguments | None = None
+) -> Arguments | None:
+    """What an annotation says, in the form of NCCL's metadata; None where it does not say what it carries.
+
+    `call` is the call of c10d around it: of a gather or scatter it has output and input, and so the group's size.
+    """
+    elements = _elements(arguments)
+    if elements is None:
+        return None
+    collective_name = name.partition(":")[2]
+    kind, size = _NAMES.get(collective_name), len(only_group) or None
+    if kind in ("all_gather", "reduce_scatter") and size is None:
+        output, source, *_ = (
+            (*(prod(shape) for shape in shapes(call.dims) if shape), 0, 0) if call else (0, 0)
+        )
+        large, small = max(output, source), min(output, source)
+        if not small or large % small:
+            return None
+        size = large // small
+    return Arguments(
+        collective=collective_name,
+        elements_in=elements,
+        elements_out=elements * (size or 1) if kind == "all_gather" else elements,
+        dtype=next(iter(texts(arguments.types)), ""),
+        group_size=size,
+        group_ranks=json.dumps(list(only_group)) if only_group else None,
+    )
+
+
+def _elements(arguments: Arguments) -> int | None:
+    """Elements of the one input; None where it has several, or none that was recorded."""
+    sizes = [shape for shape in shapes(arguments.dims) if shape]
+    return prod(sizes[0]) if len(sizes) == 1 and prod(sizes[0]) > 0 else None
 
 
 def _is_even(arguments: Arguments, elements: int, size: int) -> bool:

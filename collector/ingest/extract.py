@@ -12,10 +12,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from kernelcast.collector.ingest.collectives import collective, gloo_collective
+from kernelcast.collector.ingest.collectives import annotated_collective, annotated_message, collective
 from kernelcast.collector.ingest.experts import BOTH_GRADIENTS, DEEP_EP, GROUPED_MM, is_weight_gradient
 from kernelcast.collector.ingest.points import NO_OPERATOR, Point, Unclear
-from kernelcast.collector.ingest.recognise import RECOGNISED, Surroundings, recognised
+from kernelcast.collector.ingest.recognise import Surroundings, may_be_operator, recognised
+from kernelcast.collector.ingest.sequences import sequences_of
 from kernelcast.collector.traces.arguments import Arguments, arguments_of, shapes, whole
 from kernelcast.collector.traces.call_tree import NODE_PREFIX, CallTree
 from kernelcast.collector.traces.kineto import (
@@ -25,11 +26,12 @@ from kernelcast.collector.traces.kineto import (
     Event,
     Trace,
 )
-from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.operators import Direction
 
 _DEEP_EP = "deep_ep"
 _NO_CALL = Unclear("no operator of the host is recorded for it")
 _NO_FORWARD = Unclear("backward of a call that cannot be told")
+_NCCL = ("nccl:", "rccl:")
 _ACCUMULATION = "AccumulateGrad"
 _NO_DURATION = Unclear("took no time")
 
@@ -118,7 +120,7 @@ def extract(trace: Trace, gpus_per_node: int) -> Extracted:
     """Sort every kernel of a trace into occurrences of points, or into what is left. 0 GPUs per node: unknown."""
     tree = CallTree(trace)
     if on_device := trace.of_category(*DEVICE_CATEGORIES):
-        return _added_up(tree, list(_device_pieces(tree, on_device, gpus_per_node)), is_device=True)
+        return _added_up(tree, list(_device_pieces(tree, on_device, trace, gpus_per_node)), is_device=True)
     if _ran_elsewhere(trace, tree):
         return Extracted(tree)
     # Gloo's collectives come after the calls.
@@ -132,8 +134,11 @@ def _ran_elsewhere(trace: Trace, tree: CallTree) -> bool:
     return bool(tree.launches) or annotated or trace.distributed.get("backend") == "nccl"
 
 
-def _device_pieces(tree: CallTree, kernels: Iterable[Event], gpus_per_node: int) -> Iterator[Placed]:
-    operators = _Operators(tree)
+def _device_pieces(
+    tree: CallTree, kernels: Iterable[Event], trace: Trace, gpus_per_node: int
+) -> Iterator[Placed]:
+    operators, annotations = _Operators(tree), _Annotations(trace)
+    only = _only_group(trace.distributed.get("pg_config"))
     for number, event in enumerate(kernels):
         arguments = arguments_of(event)
         call = tree.launching(event, arguments)
@@ -145,14 +150,45 @@ def _device_pieces(tree: CallTree, kernels: Iterable[Event], gpus_per_node: int)
         piece.correlation = whole(arguments.correlation)
         launch = None if piece.correlation is None else tree.launches.get(piece.correlation)
         piece.launch_us = None if launch is None else launch.start_us
-        if event.category == "kernel" and "nccl" in event.name.lower():
+        if event.category == "kernel" and any(
+            part in event.name.lower() for part in ("nccl", "rccl", "msccl")
+        ):
             described = arguments if isinstance(arguments.collective, str) else _described(tree, call)
             found = collective(described or arguments, gpus_per_node)
+            annotation = None if call is None else annotations.begun_in(tree.calls[call])
+            if annotation is not None and not (described and isinstance(described.collective, str)):
+                said = arguments_of(annotation)
+                base = next(
+                    (i for i in tree.ancestors(call) if tree.calls[i].name.startswith("c10d::")), None
+                )
+                around = None if base is None else tree.arguments[base]
+                described = annotated_message(annotation.name, said, only, around)
+                found = annotated_collective(annotation.name, said, only, gpus_per_node)
             yield Placed(piece, found, -1 - number, Direction.ONCE, described)
         elif _DEEP_EP in event.name.lower():
             yield Placed(piece, DEEP_EP, -1 - number, Direction.ONCE)
         else:
             yield Placed(piece, *operators.place(call))
+
+
+class _Annotations:
+    """NCCL's annotations on the host, which say what traces before 2024 do not say of its kernels."""
+
+    def __init__(self, trace: Trace) -> None:
+        self._by_thread: dict[str, list[Event]] = defaultdict(list)
+        for event in trace.of_category(ANNOTATION_CATEGORY):  # by start time, as the trace's events are
+            if event.name.startswith(_NCCL):
+                self._by_thread[event.thread].append(event)
+        self._starts = {thread: [e.start_us for e in events] for thread, events in self._by_thread.items()}
+
+    def begun_in(self, call: Event) -> Event | None:
+        """The annotation that begins in a call, on its thread."""
+        place = bisect_left(starts := self._starts.get(call.thread, []), call.start_us)
+        return (
+            self._by_thread[call.thread][place]
+            if place < len(starts) and starts[place] <= call.end_us
+            else None
+        )
 
 
 def _described(tree: CallTree, call: int | None) -> Arguments | None:
@@ -172,9 +208,11 @@ def _cpu_pieces(tree: CallTree, trace: Trace, gpus_per_node: int) -> Iterator[Pl
     for number, event in enumerate(trace.of_category(ANNOTATION_CATEGORY)):
         if event.name.startswith("gloo:"):
             stream = threads.setdefault(event.thread, len(threads))
-            found = gloo_collective(event.name, arguments_of(event), only, gpus_per_node)
+            arguments = arguments_of(event)
+            found = annotated_collective(event.name, arguments, only, gpus_per_node)
             piece = _piece_of(event, max(event.duration_us, 0.0), stream, None)
-            yield Placed(piece, found, -1 - number, Direction.ONCE)
+            message = annotated_message(event.name, arguments, only)
+            yield Placed(piece, found, -1 - number, Direction.ONCE, message)
 
 
 def _piece_of(event: Event, own_us: float, stream: int, call: int | None) -> Piece:
@@ -194,15 +232,18 @@ class _Operators:
 
     def __init__(self, tree: CallTree) -> None:
         self._tree = tree
-        self._around = Surroundings.of(tree)
-        self._found: dict[int, Point | Unclear] = {}
+        sequences = sequences_of(tree)
+        self._found: dict[int, Point | Unclear] = dict(sequences.values())
+        self._around = Surroundings.of(tree, self._found.values())
         # The outermost recognised call around every forward call.
         self._outermost: list[int | None] = []
         for index, (event, parent) in enumerate(zip(tree.calls, tree.parents, strict=True)):
             outermost = None if parent is None else self._outermost[parent]
             if event.name.startswith(NODE_PREFIX) or tree.backward_nodes[index] is not None:
                 outermost = None
-            elif outermost is None and event.name in RECOGNISED:
+            elif index in sequences:
+                outermost = sequences[index][0]
+            elif outermost is None and may_be_operator(event.name):
                 outermost = index
             self._outermost.append(outermost)
 
@@ -225,7 +266,7 @@ class _Operators:
                 self._tree.calls[outermost].name, self._tree.arguments[outermost], self._around
             )
         found = self._found[outermost]
-        if isinstance(found, Point) and direction not in OPERATORS[found.operator].costs:
+        if isinstance(found, Point) and found.operator == "grouped_gemm" and direction is Direction.BACKWARD:
             return self._gradient(found, launched_by, outermost)
         return found, outermost, direction
 

@@ -10,6 +10,7 @@ columns out of a forward product:
     mlp_down          f → d, where one of the two is there, or d → f twice as often (gate and up apart)
     logits            d → rows of the embedding
 
+With heads that are together wider or narrower than d, qkv is d → n and attention_output w → d, the only ones left.
 Anything else (queries, keys and values apart, gate and up apart, slices of tensor parallelism) is a product without a
 role.
 """
@@ -18,6 +19,7 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+_LEAST_MLP = 4  # an MLP is wider than the hidden size divided by this, also as a slice of tensor parallelism
 Width = tuple[int, int]
 """Columns in and columns out."""
 
@@ -45,7 +47,9 @@ class LinearRoles:
             roles[d, n] = "logits"
             del out[n]
         for n in list(out):
-            if back.get(n) == out[n]:
+            if _LEAST_MLP * n <= d:
+                del out[n]  # an adapter of low rank (LoRA), d → 16 → d
+            elif back.get(n) == out[n]:
                 roles[d, n], roles[n, d] = "mlp_up", "mlp_down"
                 del out[n]
             elif n % 2 == 0 and back.get(n // 2) == out[n] and n // 2 not in out:
@@ -56,4 +60,9 @@ class LinearRoles:
         attention = [n for n in out if n not in back and d < n <= 3 * d and out[n] == counts[d, d]]
         if len(attention) == 1 and len(out) == 1:
             roles[d, attention[0]], roles[d, d] = "qkv", "attention_output"
+        left = {k: count for k, count in back.items() if (k, d) not in roles and _LEAST_MLP * k > d}
+        if len(out) == 1 and len(left) == 1 and not counts[d, d]:
+            [(n, times)], [(width, as_often)] = out.items(), left.items()
+            if times == as_often and width < n <= 3 * width:
+                roles[d, n], roles[width, d] = "qkv", "attention_output"
         return cls(roles)

@@ -14,13 +14,15 @@ _ENDINGS = ("*.json", "*.json.gz")
 
 
 @contextmanager
-def opened_traces(paths: Sequence[Path], *, is_partial: bool = False) -> Iterator[Database]:
-    """Yield a database: the one that is given, or a temporary one of the traces that are given.
+def opened_traces(
+    paths: Sequence[Path], *, is_partial: bool = False, gpus_per_node: int = 0
+) -> Iterator[Database]:
+    """Yield a database: the one that is given, or a temporary one of the traces that are given (`ingest_traces`).
 
     Raises:
         DataError: a database among other files, a folder without traces, or a file that is no trace.
     """
-    databases = [path for path in paths if _is_database(path)]
+    databases = [path for path in paths if is_database(path)]
     if databases:
         if len(paths) > 1:
             raise DataError(
@@ -31,12 +33,12 @@ def opened_traces(paths: Sequence[Path], *, is_partial: bool = False) -> Iterato
         return
     with TemporaryDirectory() as folder:
         database_path = Path(folder, "traces.db")
-        ingest_traces(_files(paths), database_path, is_partial=is_partial)
+        ingest_traces(trace_files(paths), database_path, is_partial=is_partial, gpus_per_node=gpus_per_node)
         with Database.open(database_path, read_only=True) as database:
             yield database
 
 
-def _is_database(path: Path) -> bool:
+def is_database(path: Path) -> bool:
     try:
         with path.open("rb") as file:
             return file.read(len(_SQLITE)) == _SQLITE
@@ -44,7 +46,7 @@ def _is_database(path: Path) -> bool:
         return False
 
 
-def _files(paths: Sequence[Path]) -> list[Path]:
+def trace_files(paths: Sequence[Path]) -> list[Path]:
     """The traces, folders replaced by the traces in them."""
     files: list[Path] = []
     for path in paths:

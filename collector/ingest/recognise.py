@@ -3,7 +3,7 @@
 A call counts as the outermost recognised one around its kernels: the cross-entropy, not the log-softmax inside of it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
@@ -11,14 +11,20 @@ from types import MappingProxyType
 from kernelcast.collector.ingest import experts
 from kernelcast.collector.ingest.experts import OfExperts
 from kernelcast.collector.ingest.linears import LinearRoles
-from kernelcast.collector.ingest.points import DTYPES, NO_SHAPES, NO_TYPE, Point, Unclear
+from kernelcast.collector.ingest.named_calls import (
+    BY_NAME,
+    NOT_CAUSAL,
+    OTHER_SHAPE,
+    is_compiled,
+    named_call,
+    scores,
+)
+from kernelcast.collector.ingest.points import DTYPES, NO_OPERATOR, NO_SHAPES, NO_TYPE, Point, Unclear
 from kernelcast.collector.traces.arguments import Arguments, shapes, texts
 from kernelcast.collector.traces.call_tree import CallTree
 
 Shapes = tuple[tuple[int, ...], ...]
 _SCALED_PRODUCT = Unclear("a product that scales and adds: the table has none")
-_NOT_CAUSAL = Unclear("attention that is not causal, or does not say (Concrete Inputs)")
-_OTHER_SHAPE = Unclear("shapes that the operator here does not have")
 _OPTIMIZER = Unclear("an optimizer step, of which the stage and its layers cannot be told")
 
 
@@ -28,19 +34,26 @@ class Surroundings:
 
     roles: LinearRoles
     softmaxes: frozenset[tuple[int, int, int]]  # heads of all samples, queries, keys
+    widths: frozenset[int] = frozenset()  # of norms
+    products: frozenset[tuple[int, int]] = frozenset()  # rows and columns of the results of products
     experts: OfExperts = field(default_factory=OfExperts)
 
     @classmethod
-    def of(cls, tree: CallTree) -> "Surroundings":
-        """From the forward calls of a trace."""
+    def of(cls, tree: CallTree, sequences: Iterable[Point | Unclear] = ()) -> "Surroundings":
+        """From the forward calls of a trace, and the operators that are several of them."""
         products: list[tuple[int, int]] = []
-        norms: set[int] = set()
+        results: set[tuple[int, int]] = set()
+        norms = {
+            one.vector[-1]
+            for one in sequences
+            if isinstance(one, Point) and one.operator in ("rms_norm", "layer_norm")
+        }
         embeddings: set[tuple[int, int]] = set()
         softmaxes: set[tuple[int, int, int]] = set()
         of_mixture: list[tuple[str, Shapes, Sequence[str]]] = []
         for index, event in enumerate(tree.calls):
             name = event.name
-            if name not in _OF_INTEREST or tree.backward_nodes[index] is not None:
+            if not (name in _OF_INTEREST or _is_norm(name)) or tree.backward_nodes[index] is not None:
                 continue
             dims = shapes(tree.arguments[index].dims)
             if name in experts.RULES:
@@ -49,31 +62,39 @@ class Surroundings:
                 left, right = _factors(name, dims)
                 if len(left) == 2 and len(right) == 2:
                     products.append((right[0], right[1]))
+                    results.add((left[0], right[1]))
             elif name == "aten::embedding" and dims and len(dims[0]) == 2:
                 embeddings.add((dims[0][0], dims[0][1]))
-            elif name == "aten::_softmax" and dims and len(dims[0]) == 4:
-                b, heads, queries, keys = dims[0]
+            elif name == "aten::_softmax" and (found := scores(dims)) is not None:
+                b, heads, queries, keys = found
                 softmaxes.add((b * heads, queries, keys))
-            elif name in _NORMS and dims and len(dims[0]) >= 2:
+            elif _is_norm(name) and dims and len(dims[0]) >= 2:
                 norms.add(dims[0][-1])
-        roles = LinearRoles.of(products, norms, embeddings)
-        return cls(roles, frozenset(softmaxes), experts.of_experts(of_mixture, norms))
+        return cls(
+            LinearRoles.of(products, norms, embeddings),
+            frozenset(softmaxes),
+            frozenset(norms),
+            frozenset(results),
+            experts.of_experts(of_mixture, norms),
+        )
 
 
 def recognised(name: str, arguments: Arguments, around: Surroundings) -> Point | Unclear:
-    """What a call named in `RECOGNISED` is."""
+    """What a call that `may_be_operator` is."""
     if name in _OPTIMIZERS:
         return _OPTIMIZER
     dims = shapes(arguments.dims)
     if not any(dims):
         is_recorded = isinstance(arguments.dims, list) and any(arguments.dims)
-        return _OTHER_SHAPE if is_recorded else NO_SHAPES
+        return OTHER_SHAPE if is_recorded else NO_SHAPES
     types = [DTYPES.get(text, "") for text in texts(arguments.types)]
     first = next((kind for kind, shape in zip(types, dims, strict=False) if shape), "")
     if name in experts.RULES:
         found = experts.RULES[name](name, dims, around.experts)
-    else:
+    elif name in _RULES:
         found = _RULES[name](name, dims, texts(arguments.concrete), around)
+    else:
+        found = named_call(name, dims, texts(arguments.concrete))
     if isinstance(found, Unclear):
         return found
     return replace(found, dtype=first) if first else NO_TYPE
@@ -82,20 +103,24 @@ def recognised(name: str, arguments: Arguments, around: Surroundings) -> Point |
 Found = Point | Unclear
 
 
+def _is_norm(name: str) -> bool:
+    return name in _NORMS or (name in BY_NAME and BY_NAME[name].operator.endswith("_norm"))
+
+
 def _point(operator: str, *vector: int, role: str = "", variant: str = "") -> Point:
     return Point(operator, "", vector, role, variant)
 
 
 def _factors(name: str, dims: Shapes) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """The two matrices of a product; addmm and linear layers with a bias have it first."""
-    pair = dims[1:3] if name == "aten::addmm" else dims[:2]
+    pair = dims[1:3] if "addmm" in name else dims[:2]
     return (pair[0], pair[1]) if len(pair) == 2 else ((), ())
 
 
 def _product(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
     left, right = _factors(name, dims)
     if len(left) != 2 or len(right) != 2 or left[1] != right[0]:
-        return _OTHER_SHAPE
+        return OTHER_SHAPE
     role = around.roles.by_width.get((right[0], right[1]), "")
     return _point("gemm", left[0], right[0], right[1], role=role)
 
@@ -103,7 +128,7 @@ def _product(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundi
 def _batched_product(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
     left, right = _factors(name, dims)
     if len(left) != 3 or len(right) != 3 or left[0] != right[0] or left[2] != right[1]:
-        return _OTHER_SHAPE
+        return OTHER_SHAPE
     heads, queries, inner, columns = *left, right[2]
     scores, values = (
         (heads, queries, columns) in around.softmaxes,
@@ -130,43 +155,55 @@ def _rows(operator: str, shape: tuple[int, ...]) -> Found:
     """[b, l, d]; rows of a matrix count as tokens of one sample."""
     if len(shape) == 3:
         return _point(operator, *shape)
-    return _point(operator, 1, *shape) if len(shape) == 2 else _OTHER_SHAPE
+    return _point(operator, 1, *shape) if len(shape) == 2 else OTHER_SHAPE
 
 
 def _softmax(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
-    return _point("softmax", *dims[0]) if len(dims[0]) == 4 else _OTHER_SHAPE
+    found = scores(dims)
+    return OTHER_SHAPE if found is None else _point("softmax", *found)
+
+
+def _add(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
+    """Two activations as wide as a norm are a residual's; a row added to the result of a product is its bias."""
+    one, other = (*dims, (), ())[:2]
+    if one == other and len(one) == 3 and one[-1] in around.widths:
+        return _rows("residual_add", one)
+    rows = prod(one[:-1])
+    if len(other) == 1 and len(one) in (2, 3) and one[-1] == other[0] and (rows, one[-1]) in around.products:
+        return _point("bias_add", rows, one[-1])
+    return NO_OPERATOR
 
 
 def _embedding(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
     if len(dims) < 2 or len(dims[0]) != 2 or not dims[1]:
-        return _OTHER_SHAPE
+        return OTHER_SHAPE
     return _point("embedding", prod(dims[1]), *dims[0])
 
 
 def _cross_entropy(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
     if len(dims[0]) != 2:
-        return _OTHER_SHAPE
+        return OTHER_SHAPE
     return _point("cross_entropy", 1, *dims[0])
 
 
 def _attention(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
     place = _CAUSAL_AT[name]
     if len(concrete) <= place or concrete[place] != "True":
-        return _NOT_CAUSAL
+        return NOT_CAUSAL
     if len(dims) < 3 or len(dims[0]) != 4 or len(dims[1]) != 4 or dims[1] != dims[2]:
-        return _OTHER_SHAPE
+        return OTHER_SHAPE
     b, heads, tokens, head_size = dims[0]
     kv_heads = dims[1][1]
     if dims[1] != (b, kv_heads, tokens, head_size) or not kv_heads or heads % kv_heads:
-        return _OTHER_SHAPE
+        return OTHER_SHAPE
     variant = _ATTENTION_VARIANTS.get(name, "")
     return _point("flash_attention", b, tokens, heads, kv_heads, head_size, variant=variant)
 
 
-_PRODUCTS = frozenset({"aten::addmm", "aten::mm"})
+_PRODUCTS = frozenset({"aten::addmm", "aten::mm", "aten::_addmm_activation", "aten::_scaled_mm"})
 _LAYER_NORMS = frozenset({"aten::layer_norm", "aten::native_layer_norm"})
 _NORMS = _LAYER_NORMS | {"aten::rms_norm", "aten::_fused_rms_norm"}
-_OF_INTEREST = _PRODUCTS | _NORMS | experts.RULES.keys() | {"aten::embedding", "aten::_softmax"}
+_OF_INTEREST = _PRODUCTS | experts.RULES.keys() | {"aten::embedding", "aten::_softmax"}
 _OPTIMIZERS = frozenset({"aten::_fused_adam_", "aten::_fused_adamw_"})
 # Where `is_causal` stands among the inputs.
 _CAUSAL_AT = MappingProxyType(
@@ -191,10 +228,16 @@ _RULES: Mapping[str, Callable[[str, Shapes, Sequence[str], Surroundings], Found]
         "aten::bmm": _batched_product,
         "aten::baddbmm": lambda *_: _SCALED_PRODUCT,
         "aten::gelu": _gelu,
+        "aten::add": _add,
+        "aten::add_": _add,
         "aten::_softmax": _softmax,
         "aten::embedding": _embedding,
         "aten::cross_entropy_loss": _cross_entropy,
     }
 )
-RECOGNISED = frozenset(_RULES) | _OPTIMIZERS | experts.RULES.keys()
-"""Names of the calls that may be operators of the table."""
+_RECOGNISED = frozenset(_RULES) | frozenset(BY_NAME) | _OPTIMIZERS | experts.RULES.keys()
+
+
+def may_be_operator(name: str) -> bool:
+    """Whether calls of this name may be operators of the table."""
+    return name in _RECOGNISED or is_compiled(name)

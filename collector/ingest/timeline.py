@@ -10,20 +10,20 @@ from typing import Any
 from kernelcast.collector.ingest.collectives import group_ranks
 from kernelcast.collector.ingest.exposure import Span, expose
 from kernelcast.collector.ingest.extract import Extracted, Kind, Piece, Placed
-from kernelcast.collector.ingest.points import DTYPES, Point, Unclear
+from kernelcast.collector.ingest.points import DTYPES, Point
 from kernelcast.collector.ingest.products import product_shape
 from kernelcast.collector.ingest.scopes import Steps, scopes_of, steps_of
 from kernelcast.collector.traces.arguments import Arguments, shapes, texts, whole
 from kernelcast.collector.traces.kineto import Trace
-from kernelcast.runtime.operators import OPERATORS
 from kernelcast.store import EventKind, TracedEvent, TracedStep
 
 _RANKS = {"compute": 0, "communication": 1, "memory": 2}
-_COMMUNICATION = ("nccl", "rccl", "gloo:", "cross_device_reduce", "c10d::", "deep_ep", "nvshmem")
+_COMMUNICATION = ("nccl", "rccl", "msccl", "gloo:", "cross_device_reduce", "c10d::", "deep_ep", "nvshmem")
 _MEMORY_CATEGORIES = ("gpu_memcpy", "gpu_memset")
 _BYTES = {
     "float64": 8, "double": 8, "long": 8, "int64": 8, "float32": 4, "float": 4, "int": 4, "int32": 4,
-    "float16": 2, "half": 2, "bfloat16": 2, "short": 2, "int8": 1, "char": 1, "byte": 1, "uint8": 1, "bool": 1,
+    "float16": 2, "half": 2, "bfloat16": 2, "short": 2, "int8": 1, "char": 1, "byte": 1, "signed char": 1,
+    "unsigned char": 1, "uint8": 1, "bool": 1,
     "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1,
 }  # fmt: skip
 
@@ -125,7 +125,7 @@ class TraceEvents:
         is_part = (
             isinstance(found, Point) and piece.occurrence is not None and piece.occurrence.kind is not None
         )
-        message = _message(described) if described is not None else _message_of(found)
+        message = {} if described is None else _message(described)
         key = (
             piece.name,
             piece.category,
@@ -199,19 +199,4 @@ def _message(arguments: Arguments) -> dict[str, Any]:
         "group_size": whole(arguments.group_size) or (len(ranks) if ranks else None),
         "message_bytes": max(elements) * size if elements and size else None,
         "dtype": DTYPES.get(dtype, dtype.lower()),
-    }
-
-
-def _message_of(found: Point | Unclear) -> dict[str, Any]:
-    """What a collective carries whose point is all that is recorded, as gloo's."""
-    if not isinstance(found, Point) or not OPERATORS[found.operator].is_collective:
-        return {}
-    elements, nodes, per_node = found.vector
-    shards = nodes * per_node if found.operator == "all_gather" else 1
-    return {
-        "collective": found.operator,
-        "group_ranks": "",
-        "group_size": nodes * per_node,
-        "message_bytes": elements * shards * _BYTES[found.dtype],
-        "dtype": found.dtype,
     }

@@ -90,12 +90,15 @@ def planned_operators(
         named = {*operators, *plan.collectives}
         chosen = [op for op in kind if not op.is_on_request or op.name in named]
     if not collectives:
-        chosen = [op for op in chosen if columns_of(op.name, plan)]
-    if missing := sorted(set(operators) - {op.name for op in chosen}):
-        if not collectives and not columns_of(missing[0], plan):
+        named = {*operators, *plan.operators}
+        lacking = [op.name for op in chosen if not columns_of(op.name, plan)]
+        if refused := [name for name in lacking if name in named]:
             raise UsageError(
-                f"plan {plan.name}: its ranges have no models that call {missing[0]} (docs/plans.md, Today's models)"
+                f"plan {plan.name}: it has no models that call {refused[0]}; expected ranges of experts, "
+                "kv_rank, sliding_window or context_parallel (docs/plans.md)"
             )
+        chosen = [op for op in chosen if op.name not in lacking]
+    if missing := sorted(set(operators) - {op.name for op in chosen}):
         known = ", ".join(op.name for op in chosen)
         raise UsageError(
             f"plan {plan.name}: its operators lack {', '.join(missing)}; expected some of {known}"
@@ -158,7 +161,7 @@ def _drawn_workloads(plan: Plan, column: Column) -> list[Vector]:
 
 def _draws(plan: Plan, column: Column) -> Iterator[Picked]:
     """Values of the ranges by a scrambled Sobol sequence of the column's own: no two columns share their gaps."""
-    axes = plan.ranges.axes()
+    axes = plan.axes()
     engine = SobolEngine(len(axes), scramble=True, seed=drawn_seed(plan, column))  # type: ignore[no-untyped-call]
     left = plan.shapes_per_operator * _DRAWS_PER_SHAPE
     while left > 0:

@@ -6,11 +6,12 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from kernelcast.collector.plans.plan_ranges import CollectiveRange, Messages, Plan, Ranges
+from kernelcast.collector.plans.plan_ranges import OF_MODELS, CollectiveRange, Messages, Plan, Ranges
 from kernelcast.runtime.errors import UsageError, shown, shown_name, shown_path
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.request.fields import MODEL, renamed
+from kernelcast.runtime.request.models.library import load_model
 from kernelcast.runtime.request.toml_file import read_toml
 from kernelcast.store.version_3 import OPERATORS as FORMER
 
@@ -21,12 +22,9 @@ _MOST_VALUES = 100_000
 _OPTIONAL = {
     Plan: {
         "shapes_per_operator", "messages", "collectives", "operators",
-        "most_gflop", "most_tokens", "most_elements", "most_parameters", "load",
+        "most_gflop", "most_tokens", "most_elements", "most_parameters", "load", "models", "device",
     },
-    Ranges: {
-        "head_size", "attention_heads", "queries_per_kv_head", "experts", "experts_per_token", "expert_ratio",
-        "expert_parallel", "context_parallel", "kv_rank", "sliding_window",
-    },
+    Ranges: {*OF_MODELS, "expert_parallel", "context_parallel"},
     Messages: set(),
     CollectiveRange: set(),
 }  # fmt: skip
@@ -69,6 +67,8 @@ def _plan_from(document: dict[str, Any], *, name: str) -> Plan:
         raise UsageError("messages is missing, expected it or collectives")
     if "messages" in given and "collectives" in given:
         raise UsageError("both messages and collectives are given, expected one of them")
+    if names := given.get("models"):
+        given["models"] = tuple(map(load_model, names))
     return Plan(**given)
 
 
@@ -92,6 +92,18 @@ def _operators(key: str, value: Any) -> tuple[str, ...]:
                 f"{key} has {shown(one)}{present_name(one)}, expected some of {', '.join(OPERATORS)}"
             )
     return tuple(value)
+
+
+def _models(key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not value or not all(isinstance(one, str) for one in value):
+        raise UsageError(f"{key} is {shown(value)}, expected a list of models' names or files")
+    return tuple(value)
+
+
+def _device(key: str, value: Any) -> str:
+    if value not in ("cpu", "cuda"):
+        raise UsageError(f"{key} is {shown(value)}, expected cpu or cuda")
+    return str(value)
 
 
 def _load(key: str, value: Any) -> Load:
@@ -148,6 +160,8 @@ _READERS = {
     "collectives": _collectives,
     "operators": _operators,
     "load": _load,
+    "models": _models,
+    "device": _device,
 }
 
 

@@ -6,6 +6,13 @@ from math import inf
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.load import Load
+from kernelcast.runtime.request.model import ModelConfig
+
+OF_MODELS = (
+    "hidden_size", "head_size", "attention_heads", "mlp_ratio", "vocabulary_size", "queries_per_kv_head", "experts",
+    "experts_per_token", "expert_ratio", "kv_rank", "sliding_window",
+)  # fmt: skip
+"""Ranges of models' sizes, which a plan that names models has none of."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +27,11 @@ class Ranges:
     tensor_parallel: tuple[int, ...]
     micro_batch: tuple[int, ...]
     sequence_length: tuple[int, ...]
-    hidden_size: tuple[int, ...]
+    hidden_size: tuple[int, ...] = ()
     head_size: tuple[int, ...] = ()
     attention_heads: tuple[int, ...] = ()
-    mlp_ratio: tuple[float, ...]
-    vocabulary_size: tuple[int, ...]
+    mlp_ratio: tuple[float, ...] = ()
+    vocabulary_size: tuple[int, ...] = ()
     layers: tuple[int, ...]
     queries_per_kv_head: tuple[int, ...] = ()
     experts: tuple[int, ...] = ()
@@ -36,6 +43,12 @@ class Ranges:
     sliding_window: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if not any(getattr(self, name) for name in OF_MODELS):
+            return  # the plan names its models
+        if missing := [
+            name for name in ("hidden_size", "mlp_ratio", "vocabulary_size") if not getattr(self, name)
+        ]:
+            raise UsageError(f"ranges.{missing[0]} is missing")
         if bool(self.head_size) == bool(self.attention_heads):
             found = "both" if self.head_size else "neither"
             raise UsageError(f"ranges has {found} of head_size and attention_heads, expected one of them")
@@ -91,12 +104,20 @@ class Plan:
     `shapes_per_operator` 0 asks for every shape of the ranges. `operators` empty means all. Collectives that
     `collectives` names are measured at those entries, and then no others; without it all at the sizes of `messages`.
     `load` is that of the device while other operators than collectives are measured.
+
+    A plan with `models` has their sizes, and ranges of layouts alone. `device` is the
+    kind that its sizes are for; empty: any.
+
+    Raises:
+        UsageError: it has both models and ranges of their sizes, or neither.
     """
 
     name: str
     shapes_per_operator: int
     seed: int
     ranges: Ranges
+    models: tuple[ModelConfig, ...] = ()
+    device: str = ""
     messages: Messages | None = None
     collectives: Mapping[str, tuple[CollectiveRange, ...]] = field(default_factory=dict)
     operators: tuple[str, ...] = ()
@@ -105,6 +126,17 @@ class Plan:
     most_elements: int = 2**60
     most_parameters: int = 2**60
     load: Load = Load.BURST
+
+    def __post_init__(self) -> None:
+        given = [name for name in OF_MODELS if getattr(self.ranges, name)]
+        if self.models and given:
+            raise UsageError(f"ranges.{given[0]} is given beside models, whose own is measured")
+        if not self.models and not given:
+            raise UsageError("ranges.hidden_size is missing, expected it, or models by name")
+
+    def axes(self) -> dict[str, tuple[float, ...]]:
+        """The ranges that are there, by name; of models also their numbers."""
+        return ({"model": tuple(range(len(self.models)))} if self.models else {}) | self.ranges.axes()
 
     def entries(self, collective: str, *, processes: int, element_bytes: int) -> list[int]:
         """Entries at which a group of `processes` measures a collective, ascending."""

@@ -1,12 +1,13 @@
 """The workloads at which models of a plan's sizes call an operator, from the descriptions of their layers."""
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from hashlib import sha256
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias, get_args
 
+from kernelcast.collector.plans.model_workloads import model_columns, model_workloads
 from kernelcast.collector.plans.plan_ranges import Plan
 from kernelcast.runtime.operators import OPERATORS, Vector
 from kernelcast.runtime.request.fields import Activation, Attention, ContextExchange, Norm
@@ -54,7 +55,7 @@ _TODAY = {"norm": "rms_norm", "activation": "swiglu", "biases": "none"}
 
 
 def _latent(picked: Picked) -> dict[str, Any]:
-    """DeepSeek-V2's proportions: queries of three times the rank, a third of a head is rotated, values have the rest."""
+    """DeepSeek-V2's proportions: queries of three times the rank, a third of a head rotated, values have the rest."""
     head_size = int(picked["hidden_size"] // _heads(picked))
     rotated = max(2, head_size // 6 * 2)
     ranks = {"kv_rank": int(picked["kv_rank"]), "query_rank": 3 * int(picked["kv_rank"])}
@@ -188,7 +189,9 @@ def columns_of(operator: str, plan: Plan | None = None) -> list[Column]:
     """The operator in every role in which models of the plan's ranges call it (None: of any); none of one that is
     only imported.
     """
-    axes = _EXAMPLE if plan is None else plan.ranges.axes()
+    if plan is not None and plan.models:
+        return [column for column in model_columns(plan) if column[0] == operator]
+    axes = _EXAMPLE if plan is None else plan.axes()
     return [column for column in _sources(frozenset(axes)) if column[0] == operator]
 
 
@@ -200,7 +203,7 @@ def drawn_seed(plan: Plan, column: Column) -> int:
 
 def axes_of(plan: Plan, column: Column) -> dict[str, tuple[float, ...]]:
     """The plan's ranges, one value of those that the column does not depend on."""
-    axes = plan.ranges.axes()
+    axes = plan.axes()
     unused = _NOT_OF_A_STAGE if OPERATORS[column[0]].per_update else _OF_A_STAGE
     return axes | {name: axes[name][:1] for name in unused if name in axes}
 
@@ -229,19 +232,23 @@ def workloads(plan: Plan, picked: Picked, columns: Sequence[Column]) -> dict[Col
     Raises:
         UsageError: a size that no model may have.
     """
-    if not _go_together(picked):
-        return {}
-    parts, sources = _part_calls(picked), _sources(frozenset(plan.ranges.axes()))
     tokens = picked["micro_batch"] * picked["sequence_length"]
-    return {
-        column: list(
-            dict.fromkeys(
-                one.shape
-                for source in sources[column]
-                for one in parts(source.variant, source.part)
-                if (one.operator, one.role) == source.listed and _fits(plan, column[0], one.shape, tokens)
-            )
+    listed: Callable[[Column], Iterable[Vector]]
+    if plan.models:
+        found = model_workloads(plan, picked)
+        listed = lambda column: found.get(column, ())  # noqa: E731
+    elif _go_together(picked):
+        parts, sources = _part_calls(picked), _sources(frozenset(plan.axes()))
+        listed = lambda column: (  # noqa: E731
+            one.shape
+            for source in sources[column]
+            for one in parts(source.variant, source.part)
+            if (one.operator, one.role) == source.listed
         )
+    else:
+        return {}
+    return {
+        column: [shape for shape in dict.fromkeys(listed(column)) if _fits(plan, column[0], shape, tokens)]
         for column in columns
     }
 

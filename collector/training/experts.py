@@ -71,12 +71,12 @@ class Experts(nn.Module):
         if local == 1:
             return exchange(self._computed(rows, from_each.sum(0)), came, sent, group, "expert")
         # What comes in is in the order of the senders.
-        with operator_mark("permute"):
+        with operator_mark("copy"):
             experts = torch.arange(local, device=rows.device).repeat(parts)
             order = torch.argsort(experts.repeat_interleave(received), stable=True)
             rows = permute(rows, order)
         rows = self._computed(rows, from_each.sum(0))
-        with operator_mark("permute"):
+        with operator_mark("copy"):
             rows = permute(rows, torch.argsort(order))
         return exchange(rows, came, sent, group, "expert")
 

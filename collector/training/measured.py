@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from kernelcast.collector.training.groups import members
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.marks import called, row_of
 from kernelcast.collector.training.step_trace import LOSS_SUM, TENSOR_SUM
@@ -16,7 +17,16 @@ from kernelcast.collector.training.steps import Turn
 from kernelcast.store import quiet_us
 
 _REDUCED, _GATHERED = called("all_reduce", "data"), called("all_gather", "data")
-_COLLECTIVES = {TENSOR_SUM: "tensor", LOSS_SUM: "tensor", _REDUCED: "data", _GATHERED: "data"}
+_COLLECTIVES = {
+    TENSOR_SUM: "tensor",
+    LOSS_SUM: "tensor",
+    _REDUCED: "data",
+    _GATHERED: "data",
+    called("all_reduce", "expert_data"): "expert_data",
+    called("all_to_all", "context"): "context",
+    called("all_to_all", "expert"): "experts",
+}
+"""Exchanges of a step by their marks, and the kind of group that calls them."""
 _US_PER_S = 1e6
 
 
@@ -100,17 +110,11 @@ class _Traces:
         ]
         self._waited = [self._without_waiting(rank) for rank in range(len(ranks))]
 
-    def _group(self, rank: int, kind: str) -> list[int]:
-        tp, dp = self._job.parallelism.tp, self._job.parallelism.dp
-        if kind == "tensor":
-            return [rank // tp * tp + index for index in range(tp)]
-        stage, rest = divmod(rank, dp * tp)
-        return [stage * dp * tp + index * tp + rest % tp for index in range(dp)]
-
     def _transfers(self, rank: int, name: str) -> list[list[float]]:
         """µs of every call of a collective in each step, of the process that came last."""
         key = (name, "once", True)
-        group = [self._operators[other].get(key, []) for other in self._group(rank, _COLLECTIVES[name])]
+        ranks = members(self._job.parallelism, rank, _COLLECTIVES[name])
+        group = [self._operators[other].get(key, []) for other in ranks]
         return [[min(call) for call in zip(*step, strict=False)] for step in zip(*group, strict=False)]
 
     def _without_waiting(self, rank: int) -> dict[tuple[str, str, bool], list[list[float]]]:
@@ -120,8 +124,12 @@ class _Traces:
                 own[name, "once", True] = self._transfers(rank, name)
         return own
 
+    @property
+    def _per_stage(self) -> int:
+        return self._job.parallelism.tp * self._job.parallelism.replicas
+
     def _stage_ranks(self) -> list[list[int]]:
-        per_stage = self._job.parallelism.tp * self._job.parallelism.dp
+        per_stage = self._per_stage
         return [list(range(first, first + per_stage)) for first in range(0, len(self._ranks), per_stage)]
 
     def operator_times(self) -> list[OperatorTime]:
@@ -171,11 +179,11 @@ class _Traces:
             backward_us += p2p_us if index > 0 else 0.0
             found_us["Stage_Fwd_Max"] = max(found_us["Stage_Fwd_Max"], forward_us)
             found_us["Stage_Bwd_Max"] = max(found_us["Stage_Bwd_Max"], backward_us)
-        if layout.dp > 1:
+        if layout.replicas > 1:
             found_us["DP_Allreduce"] = self._sum_us(stages[0], _REDUCED)
         updates = [(self._update_us(ranks), self._sum_us(ranks, _GATHERED)) for ranks in stages]
         largest = max(updates, key=sum)
-        if layout.dp > 1 and layout.zero:
+        if layout.replicas > 1 and layout.zero:
             found_us["DP_Allgather"] = largest[1]
         found_us["Max_Update"] = sum(largest)
         if layout.tp > 1:
@@ -249,7 +257,7 @@ class _Traces:
 
         None where a trace does not say which messages belong together: on GPUs, and with more than two stages.
         """
-        per_stage = self._job.parallelism.tp * self._job.parallelism.dp
+        per_stage = self._per_stage
         if self._job.parallelism.pp != 2:
             return None
         times: list[float] = []

@@ -142,8 +142,8 @@ def _ask_one(
     times = _answers(predictor, answered_by, distinct, found)
     if with_warnings:
         for source, own, roles, vector, _ in sent:
-            is_other = source.alike or source.gathered or source.order
-            if entry.equal_features and vector != own and not is_other:
+            is_same = not (source.alike or source.gathered or source.order or source.asks)
+            if entry.equal_features and vector != own and is_same:
                 equal = EqualFeaturesWarning(key=answered_by, features=entry.equal_features)
                 found.doubt(equal, _questions(source.key, {own: roles}))
         if entry.validation_error > LARGE_ERROR:

@@ -13,6 +13,7 @@ from kernelcast.runtime.hardware.device_links import node_of
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.hardware.limits import limits
+from kernelcast.runtime.hardware.roofline import LAUNCH_FLOOR_US
 from kernelcast.runtime.hardware.sustained import sustained_flops_per_s
 from kernelcast.runtime.operators import OPERATORS
 
@@ -22,7 +23,8 @@ _US_PER_S = 1e6
 def cap_by_device(bundle: Bundle, found: OperatorTimes) -> None:
     """Raise answers to what the bundle's device allows, where it is known: its peaks, and its sustained FLOP/s.
 
-    The latter is others' measurement: times that this device itself took under sustained load stay as they are.
+    The latter is others' measurement: times that this device itself took under sustained load stay as they are. What
+    another operator answers takes as long as the launches of its own kernels.
     """
     device = device_named(name) if (name := _device_name(bundle)) else None
     trained_in = bundle.manifest.dtype
@@ -38,7 +40,10 @@ def cap_by_device(bundle: Bundle, found: OperatorTimes) -> None:
         held = held_in[dtype]
         known = limits(row, direction, vector, dtype=dtype, element_bytes=ELEMENT_BYTES[dtype], device=device)
         least_us = max((limit.least_us for limit in known), default=0.0)
-        entry = bundle.entries.get(found.sources.get(one, (operator, direction)))
+        source = found.sources.get(one, (operator, direction))
+        if source[0] != operator:
+            least_us = max(least_us, row.kernels.get(direction, 1) * LAUNCH_FLOOR_US)
+        entry = bundle.entries.get(source)
         if held is not None and not (entry is not None and entry.load.is_sustained):
             least_us = max(least_us, row.flops(direction, vector) / held * _US_PER_S)
         found.answers[one] = at_least(answer, least_us)

@@ -19,6 +19,8 @@ ALIKE_LOG_HALF_WIDTH = math.log(2.0)
 EQUAL_WORK_LOG_HALF_WIDTH = math.log(1.3)
 COLLECTIVE_LOG_HALF_WIDTH = math.log(1.3)
 
+# What runs once per update has no passes: streaming gradients is a forward pass of a substitute.
+_ASKED_DIRECTION = {Direction.ONCE: Direction.FORWARD}
 _OTHER_PASS = {Direction.FORWARD: Direction.BACKWARD, Direction.BACKWARD: Direction.FORWARD}
 
 
@@ -102,11 +104,12 @@ class Source:
 
     def _moving_alike(self, vector: Vector, entry: RegressorEntry) -> tuple[Vector, float]:
         """A workload inside the trained range that moves about as much, and the factor for the rest."""
-        (name, direction), row = self.key, OPERATORS[self.answered_by[0]]
+        (name, direction), (by, asked) = self.key, self.answered_by
+        row = OPERATORS[by]
         moved = OPERATORS[name].moved_bytes(direction, vector, 1)
-        per_element = row.moved_bytes(direction, (1,) * len(row.features), 1)
+        per_element = row.moved_bytes(asked, (1,) * len(row.features), 1)
         alike = _within(entry.training_range, moved / per_element)
-        return alike, self.factor * moved / row.moved_bytes(direction, alike, 1)
+        return alike, self.factor * moved / row.moved_bytes(asked, alike, 1)
 
 
 def source_of(key: Key, entries: Collection[Key]) -> Source | None:
@@ -127,10 +130,13 @@ def source_of(key: Key, entries: Collection[Key]) -> Source | None:
     if found is not None and found.asks is not None:
         inner = source_of((found.operator, direction), entries)
         return None if inner is None else replace(inner, key=key, asks=found.asks)
-    if found is not None and (found.operator, direction) in entries:
+    asked = direction
+    if found is not None and direction not in OPERATORS[found.operator].costs:
+        asked = _ASKED_DIRECTION.get(direction, direction)
+    if found is not None and (found.operator, asked) in entries:
         return Source(
             key=key,
-            answered_by=(found.operator, direction),
+            answered_by=(found.operator, asked),
             factor=found.factor,
             gathered=found.gathered,
             alike=found.alike,
@@ -155,6 +161,11 @@ def _within(ranges: Sequence[tuple[float, float]], elements: float) -> Vector:
     return tuple(round(math.exp(low + share * span)) for low, span in zip(lows, spans, strict=True))
 
 
+def _times(factor: float) -> str:
+    """A factor before what it multiplies."""
+    return {1.0: "", 0.5: "half of "}.get(factor, f"{factor:g} times ")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubstituteWarning:
     """An operator that the bundle lacks was answered by another."""
@@ -167,7 +178,7 @@ class SubstituteWarning:
     def __str__(self) -> str:
         source, (name, direction) = self.source, self.source.key
         by, by_direction = source.answered_by
-        share = "" if source.factor == 1 else "half of "
+        share = _times(source.factor)
         if source.asks is not None:
             return f"{name} ({direction}): not in the bundle, answered by {by} ({by_direction}) of equal work"
         if source.is_part:
@@ -188,7 +199,7 @@ class SubstituteWarning:
     def brief(self) -> str:
         """A clause for a line about several operators."""
         name, by = self.source.key[0], self.source.answered_by[0]
-        share = "" if self.source.factor == 1 else "half of "
+        share = _times(self.source.factor)
         if self.source.asks is not None:
             return f"{name} by {by} of equal work"
         if self.source.order:

@@ -241,8 +241,11 @@ class Estimator:
         engine = Engine(model, used, bucket_entries, answers, draws=draws, element_bytes=element_bytes)
         found = list(engine.configurations(Layouts.of(parallelism)))
         if answers.problems:
-            problem = next(iter(answers.problems.values()))
-            raise DataError(f"{problem} (needed by model {model.name})")
+            (operator, _), problem = next(iter(answers.problems.items()))
+            needed_by = f"model {model.name}"
+            if OPERATORS[operator].dtype:
+                needed_by += f" with fp8_recipe {parallelism.fp8_recipe}; none needs no products in 8 bit"
+            raise DataError(f"{problem} (needed by {needed_by})")
         [step] = found
         found_us = step.times(timeline)
         steps_s = found_us.step_us / _US_PER_S

@@ -112,6 +112,8 @@ ROWS = (
     Lacks(recomputed_partly),
     lacks("recompute_early_stop", False),
     lacks("dropout", 0.0),
+    lacks("fp8_recipe", "none"),
+    lacks("lora_rank", 0),
     lacks("optimizer", "adam_fused"),
     lacks("optimizer_states", "float32"),
     lacks("schedule", "1f1b"),

@@ -278,6 +278,7 @@ _OPTIMIZER = {"--use-distributed-optimizer": True}
 # Megatron-FSDP refuses other checkpoints.
 _WITH_FSDP = {**_OPTIMIZER, "--ckpt-format": "fsdp_dtensor"}
 
+_FP8, _RECIPE = "--fp8-format", "--fp8-recipe"
 _FUSED_LOSS, _LOSS = {"--cross-entropy-loss-fusion": True}, "--cross-entropy-fusion-impl"
 _MODULES = "--transformer-impl"
 _SCORES = "--moe-router-score-function"
@@ -379,6 +380,18 @@ ROWS = (
         Option("flash", {"--attention-backend": "auto"}, only_read=True),
     )),
     Choice("dtype", (Option("float32"), Option("bfloat16", {"--bf16": True}), Option("float16", {"--bf16": True}))),
+    Choice("fp8_recipe", (
+        Option("none"),
+        Option("tensorwise", {_FP8: "hybrid", _RECIPE: "tensorwise"}),
+        Option("tensorwise", {_FP8: "e4m3", _RECIPE: "tensorwise"}, only_read=True),
+        Option("blockwise", {_FP8: "e4m3", _RECIPE: "blockwise"}),
+        Option("blockwise", {_FP8: "hybrid", _RECIPE: "blockwise"}, only_read=True),
+        *(Option("tensorwise", {_FP8: kind, **recipe}, only_read=True, read="delayed scaling is read as tensorwise")
+          for kind in ("hybrid", "e4m3") for recipe in ({}, {_RECIPE: "delayed"})),
+    )),
+    Choice("expert_overlap", (Option(False), Option(True, {"--overlap-moe-expert-parallel-comm": True}))),
+    lacks("fp8_dispatch", False),
+    lacks("lora_rank", 0),
     lacks("parallel_residual", False),
     lacks("optimizer", "adam_fused"),
     Choice("optimizer_states", (

@@ -306,6 +306,8 @@ ROWS = (
     NoPadding(),
     Lacks(recomputed_partly),
     lacks("dropout", 0.0),
+    lacks("fp8_recipe", "none"),
+    lacks("lora_rank", 0),
     lacks("optimizer", "adam_fused"),
     lacks("optimizer_states", "float32"),
     Lacks(lambda facts: "the model (a name and a flavor there)"),

@@ -1,4 +1,4 @@
-"""Linears in 8 bit: products with the casts of what they read, scaled per tensor or per block, and the cast of weights."""
+"""Linears in 8 bit, scaled per tensor or per block: products with the casts of what they read; casts of weights."""
 
 from collections.abc import Mapping
 from dataclasses import replace

@@ -43,13 +43,13 @@ GEMM = Operator(
         ("router", "", "scores of the experts"),
         ("shared_gate_up", "", "gate and up projections of the experts that every token goes to"),
         ("shared_down", "", "their down projection"),
-        ("adapter_down", "", "projection to the low rank of an adapter (LoRA)"),
-        ("adapter_up", "", "projection from the low rank of an adapter"),
         (
             "next_token",
             "",
             "hidden state and embedding of the next token projected to one (multi-token prediction)",
         ),
+        ("adapter_down", "", "projection to the low rank of an adapter (LoRA)"),
+        ("adapter_up", "", "projection from the low rank of an adapter"),
     ),
 )
 

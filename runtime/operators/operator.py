@@ -139,6 +139,9 @@ class Operator:
     - `backward_slowdown`: how much longer a FLOP of the backward pass takes, where only the other pass was measured.
     - `dtype`: the element type that it computes in, whatever the training's; empty for the training's.
     - `variant_flops`: multiples of the FLOPs by the variant that was measured, such as attention without a mask.
+    - `kernels`: those that frameworks run for one call by direction, where they are many: each takes as long as a launch
+      at least, which an operator that answers in its place does not know.
+    - `fewest_entry_bytes`: an entry that any kernel moves has no fewer, whatever the training's type.
     """
 
     name: str
@@ -163,6 +166,8 @@ class Operator:
     wire: Wire | None = field(default=None, repr=False)
     same_product: Mapping[Direction, tuple[str, ...]] = field(default_factory=dict, repr=False)
     variant_flops: Mapping[str, float] = field(default_factory=dict, repr=False)
+    kernels: Mapping[Direction, int] = field(default_factory=dict, repr=False)
+    fewest_entry_bytes: int = 1
     backward_slowdown: float = 1.0
     dtype: str = ""
     directions: tuple[Direction, ...] = field(init=False, repr=False)
@@ -196,7 +201,8 @@ class Operator:
 
     def least_bytes(self, direction: Direction, vector: Sequence[float], element_bytes: int) -> float:
         """Bytes that any kernel has to read or write at a workload vector."""
-        return element_bytes * evaluate(self.costs[direction].least_elements, self.named(vector))
+        entry_bytes = max(element_bytes, self.fewest_entry_bytes)
+        return entry_bytes * evaluate(self.costs[direction].least_elements, self.named(vector))
 
     def elements(self, vector: Sequence[float]) -> float:
         """Elements of one tensor of an elementwise operator: what it moves in either direction are multiples of it."""

@@ -1,9 +1,19 @@
 """What runs once per update, over the parameters of a stage."""
 
-from kernelcast.runtime.operators.operator import Direction, Operator, OperatorClass, cost, only_role, roles
+from kernelcast.runtime.operators.operator import (
+    Direction,
+    Operator,
+    OperatorClass,
+    Substitute,
+    cost,
+    only_role,
+    roles,
+)
 
 # Fused Adam reads parameter, gradient and both moments and writes all but the gradient. The paper's vector is
-# [mp, d, encoders]; parameters follow from it, and also hold for other vocabularies and MLP widths.
+# [mp, d, encoders]; parameters follow from it, and also hold for other vocabularies and MLP widths. Beside 16-bit weights
+# and gradients, masters and moments are in fp32: gradient in (2), master and both moments in and out (24), weight out
+# (2), 28 bytes per parameter, as many as with everything in fp32 (7 · 4); gradients in fp32 make it 30.
 ADAM = Operator(
     name="adam",
     title="fused Adam step over the parameters of a stage",
@@ -16,6 +26,7 @@ ADAM = Operator(
         ("last_stage", "Optimizer", "fused Adam step over the last stage"),
     ),
     per_update=True,
+    fewest_entry_bytes=4,
 )
 
 
@@ -31,6 +42,7 @@ def _on_gradients(
         roles=only_role("", title),
         per_update=True,
         is_optional=True,
+        substitute=Substitute(operator="residual_add", alike=True),
     )
 
 
@@ -45,4 +57,11 @@ GRADIENT_CLIP = _on_gradients(
     flops="3 parameters",
     elements="3 parameters",
     least="1 parameters",  # scaled only where the norm is too large
+)
+GRADIENT_SCALE = _on_gradients(
+    "gradient_scale",
+    "gradients of a stage searched for what is no number, and divided by the number of replicas, before they are summed",
+    flops="3 parameters",
+    elements="3 parameters",
+    least="2 parameters",
 )

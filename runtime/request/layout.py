@@ -90,6 +90,10 @@ class Parallelism:
       gradients beside weight gradients ("weight_gradients"), or those of all products too ("products").
     - `fp8_recipe`: products of `fp8_linears` in 8 bit, scaled per tensor ("tensorwise") or per block of 128
       ("blockwise"); routers, logits and what lies between queries and attention output stay in 16 bit.
+    - `fp8_dispatch`: of an exchange with the experts, what is sent to them has 8 bits, what comes back 16, in either
+      pass (DeepSeek-V3, arXiv 2412.19437, section 3.3.3); with `fp8_recipe`, as they then read 8 bits anyway.
+    - `expert_overlap`: that exchange runs beside what a layer computes for another micro-batch (its section 3.2.1;
+      Megatron-LM's --overlap-moe-expert-parallel-comm).
     - `lora_rank`: weights are frozen, and `lora_linears` have adapters of this rank beside them (arXiv 2106.09685).
 
     Raises:
@@ -133,6 +137,8 @@ class Parallelism:
     expert_imbalance: float = LAYOUT["expert_imbalance"].default
     fp8_recipe: Float8Recipe = LAYOUT["fp8_recipe"].default
     fp8_linears: tuple[LinearKind, ...] = LAYOUT["fp8_linears"].default
+    fp8_dispatch: bool = LAYOUT["fp8_dispatch"].default
+    expert_overlap: bool = LAYOUT["expert_overlap"].default
     lora_rank: int = LAYOUT["lora_rank"].default
     lora_linears: tuple[AdaptedKind, ...] = LAYOUT["lora_linears"].default
 
@@ -151,6 +157,8 @@ class Parallelism:
             raise UsageError(
                 f"shard_group is {self.shard_group}, expected a divisor of the {self.replicas} replicas (dp), or 0"
             )
+        if self.fp8_dispatch and self.fp8_recipe == "none":
+            raise UsageError("fp8_dispatch is true, expected false with fp8_recipe none")
         if self.tp * self.replicas % (self.ep * self.expert_tp):
             fields, product = (
                 ("ep", "") if self.expert_tp == 1 else ("ep · expert_tp", f"{self.ep} · {self.expert_tp} = ")
@@ -285,6 +293,10 @@ class Parallelism:
                 raise UsageError(
                     f"{name} is {getattr(self, name)}, expected 1: model {model.name} has no experts"
                 )
+        if self.lora_rank and model.extra_predictions:
+            raise UsageError(
+                f"lora_rank is {self.lora_rank}, expected 0: model {model.name} predicts further tokens"
+            )
         if self.layer_counts is not None and sum(self.layer_counts) != model.layers:
             raise UsageError(
                 f"layer_counts add up to {sum(self.layer_counts)}, expected {model.layers}, "

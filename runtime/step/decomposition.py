@@ -20,7 +20,7 @@ from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes, update_of
 from kernelcast.runtime.step.optimizers import moved_share
-from kernelcast.runtime.step.parameters import HeldParameters, layer_of, stage_parameters
+from kernelcast.runtime.step.parameters import HeldParameters, held_by, layer_of, stage_parameters
 from kernelcast.runtime.step.partition import layers_of_chunks
 from kernelcast.runtime.step.recomputation import Recomputation
 
@@ -236,7 +236,7 @@ class Decomposition:
         gather: Calls = ()
         scatter: Calls = ()
         if self.is_sharded:
-            held = _held(kind(sizes))
+            held = held_by(kind(sizes))
             gather = tuple(one for own, how in self._shares(held.whole) for one in how.gather(own))
             scatter = tuple(one for own, how in self._shares(held) for one in how.scatter(own))
             if self.parallelism.zero == 3:
@@ -272,10 +272,11 @@ class Decomposition:
         update = replace(update, optimizer=(*update.optimizer, *self._casts(stage)))
         if self.sizes.linears.is_frozen:
             return update
-        # In a pipeline both ends hold a copy of tied embeddings, and of those that further predictions read; their
-        # gradients are summed between them.
-        has_copy = self.model.tied_embeddings or self.model.extra_predictions
-        is_copy = bool(has_copy) and stage.first != stage.last
+        # In a pipeline both ends hold copies of tied embeddings, and of those that further predictions read, and sum
+        # their gradients.
+        is_copy = (
+            bool(self.model.tied_embeddings or self.model.extra_predictions) and stage.first != stage.last
+        )
         if is_copy and self.parallelism.overlap_gradients:
             # Not beside a pass: they wait for all replicas' gradients.
             return replace(update, optimizer=self._tied + update.optimizer)
@@ -286,12 +287,9 @@ class Decomposition:
         linears = self.sizes.linears
         if linears.is_frozen or self.parallelism.zero == 3:
             return ()
-        casts = (
-            one.times(count)
-            for kind, count in zip(self.kinds.distinct, stage.counts, strict=True)
-            for one in linears.casts(layer_of(self.sizes, kind).weights)
-        )
-        return forward(casts)
+        layers = (layer_of(self.sizes, kind) for kind in self.kinds.distinct)
+        held = [*zip(layers, stage.counts, strict=True), (Loss(self.sizes), int(stage.last))]
+        return forward(one.times(count) for layer, count in held for one in linears.casts(layer.weights))
 
     @property
     def _tied(self) -> Calls:
@@ -364,14 +362,6 @@ def stage_kinds(chunks: tuple[Chunk, ...], pp: int) -> tuple[StageKind, ...]:
         )
         for own in of_stage
     )
-
-
-def _held(layer: Layer) -> HeldParameters:
-    """Parameters of a layer."""
-    held = HeldParameters(layer.parameters - layer.expert_parameters, layer.expert_parameters)
-    if not layer.sizes.linears.is_frozen:
-        return held
-    return held.with_adapters(layer.adapter_parameters if isinstance(layer, TransformerLayer) else 0)
 
 
 def _of_block(block: Block, forward: Component, backward: Component) -> Iterator[tuple[Component, Call]]:

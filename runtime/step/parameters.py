@@ -8,7 +8,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import LayerKind, kinds_of
 from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Number, Sizes
+from kernelcast.runtime.step.layers.sizes import Layer, Number, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 
 
@@ -35,6 +35,12 @@ class HeldParameters(NamedTuple):
         return HeldParameters(adapters, 0 * self.experts, self.dense, self.experts)
 
 
+def held_by(layer: Layer) -> HeldParameters:
+    """Those of one layer."""
+    held = HeldParameters(layer.parameters - layer.expert_parameters, layer.expert_parameters)
+    return held.with_adapters(layer.adapter_parameters) if layer.sizes.linears.is_frozen else held
+
+
 def layer_of(sizes: Sizes, kind: LayerKind) -> TransformerLayer:
     """A layer of one kind."""
     return TransformerLayer(sizes.of_kind(kind))
@@ -55,7 +61,7 @@ def stage_parameters(
     )
     experts = last * loss.expert_parameters
     dense = first * embedding.parameters + last * loss.parameters - experts - shared + copied
-    adapters = 0 * dense
+    adapters = last * loss.adapter_parameters + 0 * dense
     for kind, count in zip(kinds_of(model).distinct, layers, strict=True):
         layer = layer_of(sizes, kind)
         dense = dense + count * (layer.parameters - layer.expert_parameters)

@@ -6,7 +6,8 @@
 - `matmul`: 2 · b · m · k · n. Samples of b share the weight, so that their rows count together.
 - `group_matmul`: 2 · ng · M · N · K, M rows for each of ng experts.
 - `sdp_fwd`, `sdp_bwd`: causal attention counted *without* its mask, 2 and 5 · batch · seq_len² · heads · (qk_head_dim +
-  v_head_dim): twice ours. Efficiencies above 1 are therefore possible.
+  v_head_dim): twice ours. Efficiencies above 1 are therefore possible. Unequal heads count with their mean, which has
+  as many FLOPs and bytes.
 
 A linear's three products are keyed by what they multiply; here they have the vector [m, k, n] of the forward product:
 
@@ -40,7 +41,6 @@ from kernelcast.store.records import Sample
 _WHAT = "a system of SimuMax"
 # Names of systems begin with their device's; the driver calls it as on the right.
 _DEVICES = MappingProxyType({"a100_pcie": "NVIDIA A100 80GB PCIe", "b200": "NVIDIA B200"})
-_UNEQUAL_HEADS = "of attention whose keys and values have unequal heads: no operator for it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -235,18 +235,17 @@ def _group_matmul(row: CsvRow) -> _Measured:
 
 def _attention(direction: Direction, products: int) -> Callable[[CsvRow], _Measured]:
     def read(row: CsvRow) -> _Measured:
-        batch, length, size = row.whole("batch"), row.whole("seq_len"), row.whole("qk_head_dim")
+        batch, length = row.whole("batch"), row.whole("seq_len")
+        sizes = row.whole("qk_head_dim") + row.whole("v_head_dim")
         heads, kv_heads = row.whole("head_num"), row.whole("kv_head_num")
-        if row.whole("v_head_dim") != size:
-            raise _LeftOut(_UNEQUAL_HEADS)
         if heads % kv_heads:
             raise Malformed(f"head_num: found {heads}, expected a multiple of kv_head_num {kv_heads}")
         return _Measured(
             operator="flash_attention",
             direction=direction,
-            vector=(batch, length, heads, kv_heads, size),
+            vector=(batch, length, heads, kv_heads, sizes // 2),
             variant="strided QKV" if row.cells.get("qkv_contiguous") == "False" else "contiguous QKV",
-            flops=products * 2.0 * batch * length**2 * heads * size,
+            flops=products * batch * length**2 * heads * sizes,
         )
 
     return read

@@ -54,11 +54,15 @@ def asked(plan: Plan) -> Callable[..., Point]:
     sizes = {
         "tensor_parallel": 2, "micro_batch": 3, "sequence_length": 10, "hidden_size": 48, "attention_heads": 6,
         "mlp_ratio": 2.5, "vocabulary_size": 200, "layers": 2, "queries_per_kv_head": 1,
+        "experts": 5, "experts_per_token": 3, "expert_ratio": 1.5, "kv_rank": 22, "sliding_window": 7,
+        "context_parallel": 5,
     }  # fmt: skip
+    today = ("experts", "experts_per_token", "expert_ratio", "kv_rank", "sliding_window", "context_parallel")
+    ranges = replace(plan.ranges, **{name: (sizes[name],) for name in today})  # type: ignore[arg-type]
 
     def point(operator: str, role: str = "", **changes: float) -> Point:
         column = operator, role
-        vectors = workloads(replace(plan, most_tokens=100), sizes | changes, [column])[column]
+        vectors = workloads(replace(plan, most_tokens=100, ranges=ranges), sizes | changes, [column])[column]
         return Point(operator=operator, role=role, vector=vectors[0])
 
     return point

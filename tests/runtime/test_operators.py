@@ -23,6 +23,13 @@ INPUT, WEIGHT = Direction.INPUT_GRADIENT, Direction.WEIGHT_GRADIENT
         ("grouped_gemm", FORWARD, (2, 3, 5, 7), 420, 30 + 70 + 42),
         ("grouped_gemm", INPUT, (2, 3, 5, 7), 420, 30 + 70 + 42),
         ("grouped_gemm", WEIGHT, (2, 3, 5, 7), 420, 30 + 3 * 70 + 42),
+        # In bytes: the input is read in 16 bits, written and read in 8; weights are read in 8; 16 bits come out.
+        ("gemm_float8_tensor", FORWARD, (2, 3, 5), 60, 4 * 6 + 15 + 2 * 10),
+        ("gemm_float8_tensor", INPUT, (2, 3, 5), 60, 4 * 10 + 15 + 2 * 6),
+        ("gemm_float8_block", WEIGHT, (2, 3, 5), 60, 3 * 6 + 3 * 2 * 15 + 3 * 10),
+        ("grouped_gemm_float8_block", FORWARD, (2, 3, 5, 7), 420, 4 * 30 + 70 + 2 * 42),
+        # 16 bits in, twice 8 bits out.
+        ("float8_cast", FORWARD, (3, 5), 15, 30),
         # 4 tokens to 2 of 3 experts each: three products of 8 rows; input and sum, weights, 2 + 1 widths both ways.
         ("moe", FORWARD, (4, 8, 5, 7, 3), 6 * 8 * 5 * 7, 2 * 20 + 3 * 3 * 35 + 6 * 56 + 2 * 40),
         ("flash_attention", FORWARD, (2, 3, 5, 5, 7), 2 * 2 * 9 * 5 * 7, 4 * 210),
@@ -57,6 +64,13 @@ def test_adam_in_fp32_moves_28_bytes_per_parameter() -> None:
     # Parameter, gradient and two moments are read, all but the gradient written; layers move nothing.
     for layers in (0, 1, 12):
         assert operator("adam").moved_bytes(ONCE, (1000, layers), 4) == 28_000
+
+
+def test_adam_beside_16_bit_moves_no_fewer_bytes() -> None:
+    # Gradient 2, master and moments 4 each in and out, weight 2.
+    assert operator("adam").least_bytes(ONCE, (1000, 3), 2) == 1000 * (2 + 2 * 12 + 2)
+    assert operator("adam").least_bytes(ONCE, (1000, 3), 8) == 7 * 8_000
+    assert operator("gradient_zero").least_bytes(ONCE, (1000,), 2) == 2_000
 
 
 def test_the_least_bytes_of_experts_are_those_of_one() -> None:
@@ -105,7 +119,10 @@ def test_what_holds_for_every_row() -> None:
         if row.is_collective:
             assert list(row.features)[-2:] == ["nodes", "gpus_per_node"]
         if row.substitute is not None:
-            assert set(row.directions) <= set(OPERATORS[row.substitute.operator].directions)
+            # What runs once per update is answered by a forward pass.
+            asked = {Direction.FORWARD if way is ONCE else way for way in row.directions}
+            of_another = set(OPERATORS[row.substitute.operator].directions)
+            assert asked <= of_another or set(row.directions) <= of_another
         if row.equal_unless_measured is not None:
             assert set(row.equal_unless_measured) <= set(row.features)
         assert {role: found.name for role, found in row.roles.items()} == {role: role for role in row.roles}
@@ -143,6 +160,8 @@ def test_one_law_serves_every_role() -> None:
         "shared_gate_up",
         "shared_down",
         "next_token",
+        "adapter_down",
+        "adapter_up",
     ]
     for name in ("all_reduce", "all_gather", "reduce_scatter"):
         assert list(OPERATORS[name].roles)[:3] == ["tensor", "data", "expert_data"]

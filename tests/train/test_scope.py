@@ -37,6 +37,23 @@ def test_the_only_one_of_each_kind_needs_no_choice(
     assert choose(database, dtype="float32", **given) == found
 
 
+def test_operators_with_an_element_type_of_their_own_follow_the_others(
+    database: Database, measure: Measure
+) -> None:
+    [sample] = measure(database, count=1)
+    cast = replace(
+        sample,
+        operator="gemm_float8_block",
+        direction=Direction.FORWARD,
+        dtype="float8_e4m3fn",
+        vector=(64, 32, 16),
+    )
+    database.add_samples([cast, replace(cast, dtype="float8_e5m2")])
+    found = choose(database)
+    assert found.dtype == "float32"
+    assert {one.sample_id for one in found.samples} == {sample.id, cast.id}
+
+
 def test_traces_of_real_runs_train_only_where_asked_for(
     database: Database, measure: Measure, compute: ComputeFingerprint, software: SoftwareFingerprint
 ) -> None:

@@ -131,6 +131,8 @@ def global_interval(interval: int = 0) -> Reader:
     """
 
     def read(config: Config, given: Mapping[str, Any]) -> int:
+        if not config.flag("use_sliding_window", default=True):
+            return 0
         layers = given["layers"]
         local = _is_local(config, layers, interval)
         found = [index for index, is_local in enumerate(local) if not is_local]

@@ -78,18 +78,21 @@ _GATED = _BASE.but(norm="rms_norm", activation=gated(), biases=biases("attention
 _PLAIN = _BASE.but(norm="layer_norm", activation=plain())
 _LLAMA = _GATED.but(biases=biases("attention_bias", "mlp_bias"))
 _MISTRAL = _GATED.but(biases="none", sliding_window=of("sliding_window", default=0))
-_WINDOW_IF_USED = {"sliding_window": window(), "global_interval": global_interval()}
+_WINDOW_IF_USED: dict[str, Any] = {"sliding_window": window(), "global_interval": global_interval()}
 _QWEN2 = _GATED.but(biases="qkv", **_WINDOW_IF_USED)
 _QWEN3 = _GATED.but(qk_norm=True, **_WINDOW_IF_USED)
-_MIXTURE = {"experts": of("num_local_experts"), "experts_per_token": of("num_experts_per_tok")}
-_QWEN_MIXTURE = {
+_MIXTURE: dict[str, Any] = {
+    "experts": of("num_local_experts"),
+    "experts_per_token": of("num_experts_per_tok"),
+}
+_QWEN_MIXTURE: dict[str, Any] = {
     "experts": of("num_experts"),
     "experts_per_token": of("num_experts_per_tok"),
     "expert_size": of("moe_intermediate_size"),
     "expert_interval": of("decoder_sparse_step", default=1),
     "dense_layers": first_dense("mlp_only_layers"),
 }
-_DEEPSEEK_MIXTURE = {
+_DEEPSEEK_MIXTURE: dict[str, Any] = {
     "experts": of("n_routed_experts", default=0),
     "experts_per_token": of("num_experts_per_tok", default=0),
     "expert_size": of("moe_intermediate_size", default=0),

@@ -1,7 +1,7 @@
 """Self-attention: QKV projection, rotary embedding, what lies between queries and output, output projection."""
 
 from kernelcast.runtime.operators import Direction
-from kernelcast.runtime.step.calls import Call, Calls, call
+from kernelcast.runtime.step.calls import Calls, call
 from kernelcast.runtime.step.layers.attention_core import exchanged, exchanged_back, fused_core, ring
 from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.norm import STATISTIC_BYTES
@@ -39,7 +39,7 @@ class Attention(Layer):
         return (
             *self._projections,
             *self._normed_heads,
-            self._rotation,
+            *self._rotation,
             *self.core_calls,
             *s.linears.calls("attention", s.tokens, s.attention_width, s.hidden, role="attention_output"),
             s.linears.bias(s.local_tokens, s.hidden, count=int(self.has_output_bias)),
@@ -67,11 +67,10 @@ class Attention(Layer):
         )
 
     @property
-    def _rotation(self) -> Call:
+    def _rotation(self) -> Calls:
         s, model = self.sizes, self.sizes.model
-        return call(
-            "rope", s.micro_batch, s.length, s.heads, s.kv_heads, model.rotated_size, count=int(model.rotary)
-        )
+        sizes = (s.micro_batch, s.length, s.heads, s.kv_heads, model.rotated_size)
+        return (call("rope", *sizes, count=int(model.rotary)),)
 
     @property
     def core_calls(self) -> Calls:

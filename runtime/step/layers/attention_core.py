@@ -32,7 +32,10 @@ def fused_core(sizes: Sizes) -> Calls:
     """
     length, parts = sizes.model.sequence_length, sizes.cp
     if sizes.context_exchange == "all_to_all":
-        return (_attention(sizes, length, length, parts),)
+        # Before and after an exchange, tensors are put into the order of devices, or of tokens.
+        width = 2 * (sizes.qkv_width + sizes.attention_width)
+        copies = (call("copy", sizes.tokens, width),) if parts > 1 else ()
+        return (_attention(sizes, length, length, parts), *copies)
     if sizes.context_exchange == "all_gather":
         return (_attention(sizes, sizes.length, length, 1),)
     return (_attention(sizes, sizes.length, sizes.length, 1), *_others(sizes))

@@ -4,6 +4,7 @@ Every device routes its own tokens (with tensor parallelism, its part of the seq
 that hold their experts, whose products run as one grouped one, and sent back (Megatron-core's all-to-all dispatcher).
 """
 
+from collections import Counter
 from functools import partial
 
 from kernelcast.runtime.request.fields import LinearKind
@@ -16,6 +17,9 @@ _KINDS: tuple[LinearKind, LinearKind] = ("experts", "mlp")
 """Kinds of linears of routed and shared experts."""
 _SCORE_BYTES = 4
 """Scores of experts are in fp32."""
+_PROBABILITY_ENTRIES = 2
+"""Entries of 16 bits of a row's probability, in fp32: it is sent along, as the experts' activation multiplies by it
+(Megatron-core from 0.13 on)."""
 
 
 class Experts(Mlp):
@@ -68,7 +72,7 @@ class Experts(Mlp):
         of_each = max(1, round(rows / self.groups))
         sorts = int(s.ep > 1 and self.groups > 1)  # what comes in is in the order of the senders
         permute = call("permute", s.local_tokens, model.experts_per_token, s.hidden)
-        resort = call("permute", rows, 1, s.hidden, count=sorts)
+        resort = call("copy", rows, s.hidden, count=sorts)
         linear = partial(s.linears.calls, "experts")
         up, down = f"experts_{'gate_' if self.is_gated else ''}up", "experts_down"
         return (
@@ -96,20 +100,29 @@ class Experts(Mlp):
         )
 
     @property
+    def _sent_entries(self) -> Number:
+        return max(1, round(self.sizes.imbalance * self.sent_rows * self.sizes.hidden))
+
+    @property
+    def exchanges(self) -> Calls:
+        """What is sent to the experts, in 8 bit half as much, with its probabilities, and what comes back."""
+        s, entries = self.sizes, self._sent_entries
+        layout = s.expert_group.nodes, s.expert_group.gpus_per_node
+        probabilities = max(1, round(_PROBABILITY_ENTRIES * s.imbalance * self.sent_rows))
+        there = -(-entries // 2) if s.dispatches_float8 else entries
+        sent = Counter([there, entries, probabilities])
+        return tuple(
+            call("all_to_all", size, *layout, role="expert", count=count * int(s.ep > 1))
+            for size, count in sent.items()
+        )
+
+    @property
     def forward_collectives(self) -> Calls:
         """Rows are sent to their experts and back; of experts that are cut, gathered and their results summed."""
         s = self.sizes
-        entries = max(1, round(s.imbalance * self.sent_rows * s.hidden))
-        experts, cut = s.expert_group, s.expert_tensor_group
+        entries, cut = self._sent_entries, s.expert_tensor_group
         return (
-            call(
-                "all_to_all",
-                entries,
-                experts.nodes,
-                experts.gpus_per_node,
-                role="expert",
-                count=2 * int(s.ep > 1),
-            ),
+            *(() if s.overlaps_experts else self.exchanges),
             *(
                 call(
                     name, size, cut.nodes, cut.gpus_per_node, role="expert_tensor", count=int(s.expert_tp > 1)

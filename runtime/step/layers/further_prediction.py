@@ -41,7 +41,7 @@ class FurtherPrediction(Layer):
         return (
             *self.embedding.calls,
             *(one.times(2) for one in self.norm.calls),
-            call("gemm", s.tokens, 2 * s.hidden, s.hidden // s.tp, role="next_token"),
+            *s.linears.plain(s.tokens, 2 * s.hidden, s.hidden // s.tp, role="next_token"),
             *self.layer.calls,
         )
 

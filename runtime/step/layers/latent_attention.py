@@ -7,6 +7,10 @@ from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.sizes import Kept, Number
 
+_ROTATIONS = 7
+"""Times that torch's operators read and write the rotated part: forward to order it by halves (1), to negate and turn
+them (1.5), to multiply by cosines and sines (2), to add (1.5) and to put it back (1); backward they are 8.5."""
+
 
 class LatentAttention(Attention):
     """Queries, and keys with values, each from a normalized low-rank vector; a part of a head is rotated.
@@ -50,19 +54,28 @@ class LatentAttention(Attention):
             *linear(s.local_tokens, s.hidden, self._down_width, role="kv_down"),
             normed(model.kv_rank),
             *linear(s.tokens, model.kv_rank, self._up_width, role="kv_up"),
+            call("copy", s.tokens, self._copied_width),
         )
+
+    @property
+    def _copied_width(self) -> Number:
+        """Entries per token that are read and written once, by torch's own operators.
+
+        Heads of queries and keys are put together from the part that is rotated and the part that is not, values taken
+        out of the product; backward, gradients are put together for both products. The kernel that rotates all at once
+        is an experiment of Megatron-core: without it the rotated part is copied and multiplied seven times.
+        """
+        s, model = self.sizes, self.sizes.model
+        rotated = s.heads * model.rotated_size
+        return self._head_width - rotated // 2 + _ROTATIONS * int(model.rotary) * rotated
 
     @property
     def _normed_heads(self) -> Calls:
         return ()  # what `qk_norm` stands for is in the low ranks
 
     @property
-    def _rotation(self) -> Call:
-        """Queries and keys are put together from what is rotated and what is not, so both move whole."""
-        s, model = self.sizes, self.sizes.model
-        return call(
-            "rope", s.micro_batch, s.length, s.heads, s.heads, model.head_size, count=int(model.rotary)
-        )
+    def _rotation(self) -> Calls:
+        return ()  # part of the copies
 
     @property
     def parameters(self) -> Number:

@@ -64,8 +64,9 @@ class Linears:
     def calls(self, kind: LinearKind, *shape: Any, role: str) -> Calls:
         """The product of a linear, [m, k, n], or of one per group, [groups, m, k, n].
 
-        A frozen weight has no gradient. An adapter projects the input to its rank and from there to the output, which it
-        is added to; its products run in the training's type, and cut like the linear need no collective of their own.
+        A frozen weight has no gradient. An adapter projects the input to its rank and from there to the output, which
+        it is added to; its products run in the training's type, and cut like the linear need no collective of their
+        own.
         """
         operator = "gemm" if len(shape) == 3 else "grouped_gemm"
         if self.is_cast(kind):
@@ -119,3 +120,7 @@ class Linears:
     def adapter_parameters(self, matrices: tuple[Matrix, ...]) -> Any:
         """R · (k + n) for every linear that has an adapter, with what a device holds of the linear."""
         return sum(one.count * self.rank * (one.k + one.n) for one in matrices if self.is_adapted(one.kind))
+
+
+IN_TRAINING_TYPE = Linears()
+"""All weights trained, all products in the training's type."""

@@ -2,6 +2,7 @@
 
 from kernelcast.runtime.step.calls import Calls, call
 from kernelcast.runtime.step.layers.further_prediction import FurtherPrediction
+from kernelcast.runtime.step.layers.linear import Matrix
 from kernelcast.runtime.step.layers.norm import Norm
 from kernelcast.runtime.step.layers.sizes import Beside, Kept, Layer, Number
 from kernelcast.runtime.step.recomputation import Recomputation
@@ -135,6 +136,13 @@ class Loss(Layer):
     @property
     def expert_parameters(self) -> Number:
         return self._extra * self.further.expert_parameters if self._extra else 0
+
+    @property
+    def weights(self) -> tuple[Matrix, ...]:
+        """Those of further predictions' layers."""
+        if not self._extra:
+            return ()
+        return tuple(one._replace(count=self._extra * one.count) for one in self.further.layer.weights)
 
     def kept_bytes(self, kept: Kept) -> Number:
         """The final norm's input and output, of every prediction, and what leads to the further ones' layers.

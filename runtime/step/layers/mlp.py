@@ -105,6 +105,11 @@ class Mlp(Layer):
         return Matrix("mlp", s.hidden, self.branches * s.mlp_width), Matrix("mlp", s.mlp_width, s.hidden)
 
     @property
+    def exchanges(self) -> Calls:
+        """What is exchanged with other devices' experts in either pass: nothing."""
+        return ()
+
+    @property
     def input_kind(self) -> LinearKind | None:
         """The linears that alone read its norm's output; None where others do too."""
         return "mlp"

@@ -13,7 +13,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
 from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind
-from kernelcast.runtime.step.layers.linear import Linears, Matrix
+from kernelcast.runtime.step.layers.linear import IN_TRAINING_TYPE, Linears, Matrix
 from kernelcast.runtime.step.layers.modules import TORCH, Modules
 from kernelcast.runtime.step.recomputation import Recomputation
 
@@ -39,8 +39,9 @@ class Sizes:
     `kind` is that of the layer. With `sequence_parallel` (0 or 1), norms and residuals hold a tp-th of the tokens.
     `group` is the tensor-parallel group, which collectives run in; `overlap` says which of them run beside products.
     `cp`, `ep`, `expert_tp` and `context_exchange` are as in `Parallelism`, with the groups that their collectives run
-    in; `imbalance` is its `expert_imbalance`, `vocabulary_multiple` its own, and `drops` 1 where it has dropout. `linears`
-    says how linears compute.
+    in; `imbalance` is its `expert_imbalance`, `vocabulary_multiple` its own, and `drops` 1 where it has dropout.
+    `dispatches_float8` and `overlaps_experts` are `fp8_dispatch` and `expert_overlap`; `linears` says how linears
+    compute.
     """
 
     model: ModelConfig
@@ -60,7 +61,9 @@ class Sizes:
     imbalance: float = LAYOUT["expert_imbalance"].default
     vocabulary_multiple: int = LAYOUT["vocabulary_multiple"].default
     drops: int = 0
-    linears: Linears = Linears()
+    dispatches_float8: bool = False
+    overlaps_experts: bool = False
+    linears: Linears = IN_TRAINING_TYPE
 
     @classmethod
     def of(cls, model: ModelConfig, layout: Parallelism, cluster: Cluster) -> "Sizes":
@@ -83,6 +86,8 @@ class Sizes:
             overlap=layout.tensor_overlap,
             context_exchange=layout.context_exchange,
             imbalance=layout.expert_imbalance,
+            dispatches_float8=layout.fp8_dispatch,
+            overlaps_experts=layout.expert_overlap,
             linears=Linears.of(lambda name: getattr(layout, name)),
         )
 
@@ -94,7 +99,7 @@ class Sizes:
         *,
         vocabulary_multiple: int,
         imbalance: float,
-        linears: Linears = Linears(),
+        linears: Linears = IN_TRAINING_TYPE,
     ) -> "Sizes":
         """Without groups, of the fields of many layouts, float64 [rows] each."""
         of_rows = {name: columns[name] for name in _OF_ROWS}
@@ -258,6 +263,11 @@ class Layer(ABC):
     def weights(self) -> tuple[Matrix, ...]:
         """Its weight matrices in linears that may run in 8 bit, or have adapters."""
         return ()
+
+    @property
+    def adapter_parameters(self) -> Number:
+        """Of the adapters beside its weights."""
+        return self.sizes.linears.adapter_parameters(self.weights)
 
     @property
     def matrices(self) -> Number:

@@ -2,7 +2,7 @@
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import LinearKind
-from kernelcast.runtime.step.calls import Calls, Component, call, forward
+from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
 from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.layers.experts import Experts
 from kernelcast.runtime.step.layers.latent_attention import LatentAttention
@@ -81,7 +81,7 @@ class TransformerLayer(Layer):
     @property
     def beside_forward(self) -> tuple[Beside, ...]:
         """Inputs of column-parallel products are gathered, outputs of row-parallel ones summed, a piece at a time."""
-        own = self.attention.beside_forward
+        own = (*self.attention.beside_forward, *self._beside_other(Direction.FORWARD))
         if self.sizes.overlap != "products":
             return own
         s, none = self.sizes, Beside(component=Component.BESIDE_FORWARD, in_pieces=True)
@@ -104,7 +104,7 @@ class TransformerLayer(Layer):
         row-parallel product's output gathered beside that of its input.
         """
         again = _two([self.gathered_again(*roles) for roles in self._columns], self.gathered_again())
-        again = (*again, *self.attention.beside_backward)
+        again = (*again, *self.attention.beside_backward, *self._beside_other(Direction.BACKWARD))
         if self.sizes.overlap == "none":
             return again
         summed = [self.summed_beside_weights(*roles) for roles in self._summed]
@@ -118,6 +118,15 @@ class TransformerLayer(Layer):
             if self._in_pieces
         ]
         return (*pairs, *_two(gathered, Beside(in_pieces=True)))
+
+    def _beside_other(self, direction: Direction) -> tuple[Beside, ...]:
+        """The exchange with experts, while a layer computes as much for another micro-batch."""
+        if not self.sizes.overlaps_experts:
+            return ()
+        is_forward, exchanges = direction is Direction.FORWARD, self.mlp.exchanges
+        compute = forward(self.calls) if is_forward else backward(self.calls)
+        component = Component.BESIDE_FORWARD if is_forward else Component.BESIDE_BACKWARD
+        return (Beside(forward(exchanges), compute if exchanges else (), component),)
 
     @property
     def _in_pieces(self) -> bool:
@@ -203,11 +212,6 @@ class TransformerLayer(Layer):
     @property
     def weights(self) -> tuple[Matrix, ...]:
         return (*self.attention.weights, *self.mlp.weights)
-
-    @property
-    def adapter_parameters(self) -> Number:
-        """Of the adapters beside its weights."""
-        return self.sizes.linears.adapter_parameters(self.weights)
 
     def input_bytes(self, kept: Kept) -> Number:
         """Its input, which is the first norm's: all that full recomputation keeps."""

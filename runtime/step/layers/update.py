@@ -83,7 +83,7 @@ class DataParallel:
 
     def own(self, parameters: int) -> int:
         """Parameters that a device updates."""
-        shards = self.zero >= 2 or self._scatters_once
+        shards = self.zero >= 2 or self.scatters_once
         return -(-parameters // self.shards) if shards else parameters
 
     def gather(self, parameters: int) -> Calls:
@@ -104,14 +104,15 @@ class DataParallel:
         return self.overlap_bucket or usual
 
     @property
-    def _scatters_once(self) -> bool:
+    def scatters_once(self) -> bool:
+        """Whether gradients are reduced and scattered once per update."""
         return self.zero == 1 and self.scatters
 
     def combined(self, parameters: int) -> Calls:
         """Gradients combined once per update, unless the backward passes did."""
         if self.zero >= 2:
             return ()
-        if self._scatters_once:
+        if self.scatters_once:
             return self._scattered(parameters, overlaps=self.overlaps_gradients)
         bucket = self._overlapping if self.overlaps_gradients else self.bucket_entries
         return self._collective("all_reduce", self.group, self.dp, parameters, bucket, self.gradient_width)
@@ -169,9 +170,12 @@ def update_of(shares: Sequence[tuple[int, DataParallel]], role: str, layers: int
     # A shard is a smaller stage: as many parameters per layer, fewer of both.
     own_layers = max(1, -(-layers * own // parameters)) if layers and parameters else layers
     kept = own if zero >= 2 else parameters
+    # Megatron-core's buffers, those of experts too, in a pass of its own (`DistributedDataParallel.scale_gradients`).
+    is_scaled = shares[0][1].scatters_once and shares[0][1].dp > 1
     return Update(
         gradients=tuple(one for held, how in shares for one in how.combined(held)),
         optimizer=(
+            *((call("gradient_scale", width * parameters),) if is_scaled else ()),
             call("gradient_clip", width * own),
             call("adam", ceil(share * own), ceil(share * own_layers), role=role),
             call("gradient_zero", width * kept),

@@ -36,17 +36,17 @@ def test_a_training_step(step: Any, make_trace: TraceMaker) -> None:
         ("gemm/mlp_up", "forward"): ((4, 8, 32), 12.0),
         ("gelu", "forward"): ((2, 2, 32), 2.0),
         ("gemm/mlp_down", "forward"): ((4, 32, 8), 13.0),
+        ("residual_add", "forward"): ((2, 2, 8), 2.0),
         ("gemm/logits", "forward"): ((4, 8, 50), 30.0),
         ("all_reduce", "once"): ((4096, 1, 2), 15.0),
     }
     assert {point.dtype for point, _ in extracted.points} == {"bfloat16"}
     left = {key[0]: (key[3], key[4], key[5], *value) for key, value in extracted.left.items()}
     assert left == {
-        "add": ("aten::add", "[[2,2,8],[2,2,8]]", "no operator for it", 1, 2.0),
         "accumulate": ("aten::mm", "", "no operator for it", 1, 1.0),
     }
-    assert (extracted.count, extracted.recognised_count, extracted.attributed_count) == (16, 14, 15)
-    assert extracted.recognised_us + 3.0 == pytest.approx(extracted.total_us)
+    assert (extracted.count, extracted.recognised_count, extracted.attributed_count) == (16, 15, 15)
+    assert extracted.recognised_us + 1.0 == pytest.approx(extracted.total_us)
 
 
 def test_what_ran_beside_another_stream_is_noticed(step: Any, make_trace: TraceMaker) -> None:
@@ -204,4 +204,5 @@ def test_a_shape_that_no_tensor_has_leaves_its_kernel_over(
     assert left[5] == "shapes that the operator here does not have"
     assert total == (1, expected[operator.partition("::")[2], "forward"][1])
     lost = {name for name, _ in expected.keys() - found(extracted).keys()}
-    assert lost == {operator.partition("::")[2]}
+    # Without the norm its width is not known, and so what a residual addition is.
+    assert lost - {"residual_add"} == {operator.partition("::")[2]}

@@ -189,6 +189,11 @@ def test_traces_that_other_projects_published(db: Path) -> None:
         ("gemm", "", (8944, 1024, 2816), 48),
         ("gemm", "mlp_down", (8944, 2816, 1024), 24),
         ("batched_gemm", "", (1, 32, 1, 559), 1),
+        # Several calls each.
+        ("rms_norm", "", (16, 559, 1024), 49),
+        ("rope", "", (16, 559, 16, 16, 64), 24),
+        ("swiglu", "", (16, 559, 2816), 24),
+        ("residual_add", "", (16, 559, 1024), 48),
     }
     assert inference.device == "NVIDIA H100 80GB HBM3, 80 GiB"
     for one in done.values():

@@ -80,7 +80,7 @@ def test_events_point_to_their_sample(make_file: FileMaker, db: Path, step: Any)
     [unrecognised] = asked(
         db, "SELECT count(*) FROM trace_event WHERE sample_number IS NULL AND reason <> ''"
     )
-    assert unrecognised == (2,)
+    assert unrecognised == (1,)
 
 
 def test_ranks_side_by_side(make_file: FileMaker, db: Path, step: Any) -> None:

@@ -26,7 +26,7 @@ from kernelcast.runtime.operators import OPERATORS, Operator
 from kernelcast.runtime.operators.elementwise import elementwise
 
 COMPUTE = [op.name for op in OPERATORS.values() if not (op.is_collective or op.is_on_request)]
-COLUMNS = [column for name in COMPUTE for column in columns_of(name)]
+COLUMNS = [column for name in COMPUTE for column in columns_of(name, load_plan("quick"))]
 
 
 def of_role(points: list[Point], operator: str, role: str = "") -> list[Point]:
@@ -258,11 +258,53 @@ class TestThePaperPlan:
 
 
 def test_what_is_imported_only_is_refused_by_name(plan: Plan) -> None:
-    assert {"grouped_gemm", "moe"}.isdisjoint(op.name for op in planned_operators(plan))
+    assert "moe" not in {op.name for op in planned_operators(plan)}
     with pytest.raises(UsageError, match=r"^operator 'moe' is called by no layer yet, and imported only; "):
         planned_operators(plan, ("moe",))
-    with pytest.raises(UsageError, match=r": operator grouped_gemm is called by no layer yet, and imported"):
-        planned_operators(replace(plan, operators=("gelu", "grouped_gemm")))
+    with pytest.raises(UsageError, match=r": operator moe is called by no layer yet, and imported"):
+        planned_operators(replace(plan, operators=("gelu", "moe")))
+
+
+OF_EXPERTS = {"router", "permute", "unpermute", "grouped_gemm"}
+
+
+def test_operators_of_experts_need_ranges_of_experts(plan: Plan) -> None:
+    assert OF_EXPERTS.isdisjoint(op.name for op in planned_operators(plan))
+    named = replace(plan, operators=("gelu", "router"))
+    for asked in (lambda: planned_operators(plan, ("router",)), lambda: planned_operators(named)):
+        with pytest.raises(UsageError, match="it has no models that call router; expected ranges of exp"):
+            asked()
+    ranges = replace(
+        plan.ranges, experts=(4,), experts_per_token=(2,), expert_ratio=(2.0,), expert_parallel=(2,)
+    )
+    points = compute_points(replace(plan, ranges=ranges), tuple(sorted(OF_EXPERTS)))
+    assert {point.operator for point in points} == OF_EXPERTS
+    for _, m, k, n in (point.vector for point in points if point.operator == "grouped_gemm"):
+        # Two of four experts on a device; gate and up of 2 · hidden each, and back.
+        assert n == 4 * k or k == 2 * n
+        assert m >= 1
+
+
+def test_a_plan_with_further_ranges_measures_the_old_operators_at_their_old_sizes_too(plan: Plan) -> None:
+    whole = replace(plan, shapes_per_operator=0)
+    ranges = replace(plan.ranges, kv_rank=(16,), sliding_window=(4,), context_parallel=(2,))
+    before = {(point.operator, point.vector) for point in compute_points(whole, ("gemm", "rms_norm"))}
+    found = compute_points(replace(whole, ranges=ranges), ("gemm", "rms_norm", "attention_block"))
+    assert before < {(point.operator, point.vector) for point in found}
+    blocks = [point.law.named(point.vector) for point in found if point.operator == "attention_block"]
+    assert {(one["l_query"], one["l_key"]) for one in blocks} >= {
+        (8, 8),
+        (4, 2),
+        (4, 8),
+    }  # window, ring, gather
+    assert {"kv_down", "kv_up", "query_up"} <= {point.role for point in found}
+
+
+def test_some_ranges_of_experts_alone_are_refused(plan: Plan) -> None:
+    with pytest.raises(
+        UsageError, match="only some of experts, experts_per_token and expert_ratio, expected all"
+    ):
+        replace(plan.ranges, experts=(4,))
 
 
 @pytest.mark.parametrize(
@@ -292,16 +334,14 @@ def test_an_operator_without_a_shape_is_no_silent_gap(
         compute_points(replace(plan, **change))  # type: ignore[arg-type]
 
 
-def test_what_no_step_calls_is_measured_where_it_is_named(plan: Plan) -> None:
+def test_collectives_that_are_named_are_measured_alone(plan: Plan) -> None:
     def planned(plan: Plan, *names: str) -> set[str]:
         return {op.name for op in planned_operators(plan, names, collectives=True)}
 
     asked = {op.name for op in OPERATORS.values() if op.is_collective and not op.is_on_request}
     assert planned(plan) == asked
-    assert "all_to_all" not in asked
     assert planned(plan, "all_to_all") == {"all_to_all"}
     assert planned(replace(plan, operators=("all_to_all", "gelu"))) == {"all_to_all"}
-    assert planned(replace(plan, collectives={"all_to_all": ()})) == asked | {"all_to_all"}
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
         (
             "seed = 3",
             "seed = 3\nspeed = 4",
-            "speed is unknown; known are collectives, load, messages, most_elements, most_gflop",
+            "speed is unknown; known are collectives, device, load, messages, models, most_el",
         ),
         ("seed = 3", "", "seed is missing"),
         ("seed = 3", "seed = -1", "seed is -1, expected a whole number from 0"),
@@ -68,7 +68,7 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
         (
             "seed = 3",
             f'seed = 3\n"{"a" * 5000}" = 1',
-            f"'{'a' * 79} is unknown; known are collectives, load, messages",
+            f"'{'a' * 79} is unknown; known are collectives, device, load",
         ),
         ("seed = 3", "seed = 3\noperators = [[1]]", "operators has [1], expected some of embedding, "),
         ("seed = 3", "seed = 3.0", "seed is 3.0, expected a whole number from 0"),
@@ -78,7 +78,7 @@ def test_a_plan_file_keeps_its_name_without_its_path(plan_file: Path) -> None:
         ("most_gflop = 1.0", "most_gflop = inf", "most_gflop is inf, expected a number above 0"),
         ("most_gflop = 1.0", 'most_gflop = "1"', "most_gflop is '1', expected a number above 0"),
         ("[ranges]", "[ranks]", "ranks is unknown; known are"),
-        ("[ranges]", "[ranges.inner]", "ranges.inner is unknown; known are attention_heads, head_size"),
+        ("[ranges]", "[ranges.inner]", "ranges.inner is unknown; known are attention_heads, context_"),
         (
             "head_size = [8, 16]",
             "",

@@ -52,3 +52,12 @@ def test_in_float32_nothing_but_the_peak_is_known(make_bundle: Make) -> None:
 def test_of_an_unknown_device_nothing_is_known(make_bundle: Make) -> None:
     path = make_bundle({"gemm": 7.0}, compute=(UNKNOWN,), dtype="float16", name="z9.kcast")
     assert answered(path, GEMM, (8192, 8192, 8192))[0] == pytest.approx(7.0)
+
+
+def test_products_in_8_bit_take_as_long_as_the_device_needs_for_those(make_bundle: Make) -> None:
+    h100 = ComputeFingerprint(kind="cuda", device_name="NVIDIA H100 80GB HBM3", memory_gib=80)
+    path = make_bundle({"gemm_float8_block": 7.0}, compute=(h100,), dtype="bfloat16", name="h100.kcast")
+    # 2 · 8192³ FLOPs at what an H100 holds of its 1,978.9 TFLOP/s in 8 bit.
+    least_us = 555.62 / sustained()["h100-sxm-float8"].share
+    key = ("gemm_float8_block", Direction.FORWARD)
+    assert answered(path, key, (8192, 8192, 8192))[0] == pytest.approx(least_us, rel=1e-4)

@@ -69,8 +69,10 @@ def test_sources_by_hand() -> None:
         if source is not None:
             details = source.factor, source.gathered, source.alike, source.is_part
             found[key] = (source.answered_by[0], *details)
-            assert source.answered_by[1] is key[1]
+            per_update = OPERATORS[key[0]].per_update
+            assert source.answered_by[1] is (F if per_update else key[1])
     alike = ("residual_add", 1.0, False, True, False)
+    rows_moved = ("residual_add", 4.2, False, True, False)
     assert found == {
         ("dropout", F): alike,
         ("dropout", B): alike,
@@ -87,8 +89,21 @@ def test_sources_by_hand() -> None:
         ("swiglu", B): ("gelu", 1.0, False, True, False),
         ("router", F): alike,
         ("router", B): alike,
-        ("permute", F): alike,
-        ("permute", B): alike,
+        ("copy", F): alike,
+        ("copy", B): alike,
+        ("permute", F): rows_moved,
+        ("permute", B): rows_moved,
+        ("unpermute", F): rows_moved,
+        ("unpermute", B): rows_moved,
+        ("gradient_clip", ONCE): alike,
+        ("gradient_zero", ONCE): alike,
+        ("gradient_scale", ONCE): alike,
+        ("float8_cast", F): alike,
+        **{
+            (f"grouped_{name}", direction): (name, 1.0, False, False, False)
+            for name in ("gemm_float8_tensor", "gemm_float8_block")
+            for direction in (F, INPUT, WEIGHT)
+        },
         ("attention_block", F): ("flash_attention", 1.0, False, False, False),
         ("attention_block", B): ("flash_attention", 1.0, False, False, False),
         ("grouped_gemm", F): ("gemm", 1.0, False, False, False),

@@ -192,3 +192,36 @@ def test_laws(make_bundle: Make, layout: dict[str, Any], attention: str, factor:
     assert slow.mfu is not None
     assert slow.step_time_s > found.step_time_s
     assert slow.mfu * slow.step_time_s == pytest.approx(found.mfu * found.step_time_s)
+
+
+def test_linears_in_8_bit_are_held_to_both_peaks(make_bundle: Make) -> None:
+    path = make_bundle(compute=[H100], dtype="bfloat16")
+    usual, cast = (predict(path, fp8_recipe=recipe) for recipe in ("none", "blockwise"))
+    assert cast.model_flops == usual.model_flops
+    # Of a layer's forward pass 24 d² FLOPs per token are its linears', 2 l d its attention's; the logits' are 2 d v.
+    linears, others = 4 * 24 * 64 * 64, 4 * 2 * 32 * 64 + 2 * 64 * usual.padded_vocabulary_size
+    share = linears / (linears + others)
+    assert cast.peak is not None
+    assert cast.peak.flops_per_s == pytest.approx(1 / (share / 1978.9e12 + (1 - share) / 989.4e12))
+    assert cast.peak.dtype == f"{share:.0%} of FLOPs in float8_e4m3fn, else bfloat16"
+    assert cast.mfu == pytest.approx(cast.flops_per_s_per_device / cast.peak.flops_per_s)
+
+
+def test_what_is_frozen_has_no_gradient_to_compute(make_bundle: Make) -> None:
+    path = make_bundle(compute=[H100], dtype="bfloat16")
+    usual, adapted = (predict(path, lora_rank=rank) for rank in (0, 1))
+    tokens, d, length = 2 * 4 * 32, 64, 32
+    # Linears and logits twice instead of three times; attention, whose backward pass has five products for two, and
+    # three passes of adapters: rank · (inputs and outputs) of QKV, output, up and down.
+    linears = 4 * 24 * d * d + 2 * d * usual.padded_vocabulary_size
+    adapters = 4 * 2 * ((d + 3 * d) + (d + d) + (d + 4 * d) + (4 * d + d))
+    attention = 4 * 2 * length * d
+    assert adapted.model_flops == pytest.approx(tokens * (2 * linears + 3 * adapters + 3.5 * attention))
+
+
+def test_without_products_in_8_bit_there_is_no_answer(make_bundle: Make) -> None:
+    path = make_bundle(without=["gemm_float8_tensor"])
+    with pytest.raises(
+        DataError, match=r"gemm_float8_tensor .* with fp8_recipe tensorwise; none needs no products in"
+    ):
+        predict(path, fp8_recipe="tensorwise")

@@ -33,3 +33,12 @@ def test_no_device_holds_more_than_its_bursts_and_its_peak() -> None:
     for one in sustained().values():
         assert 0 < one.share < one.burst < 1
         assert one.rows >= 10
+
+
+def test_products_in_8_bit_have_a_share_of_their_own() -> None:
+    h100, h200 = device("h100-sxm"), device("h200-sxm")
+    share = sustained()["h100-sxm-float8"].share
+    assert sustained_flops_per_s(h100, "float8_e4m3fn") == pytest.approx(share * 1978.9e12)
+    assert sustained_origin(h200, "float8_e5m2") is h100
+    # No Ampere device computes in 8 bit.
+    assert sustained_flops_per_s(device("a100-sxm"), "float8_e4m3fn") is None

@@ -26,10 +26,18 @@ def states(stage: StageMemory) -> int:
     return stage.weights_bytes + stage.gradients_bytes + stage.optimizer_bytes
 
 
+# Tensor parallelism cuts all of their matrices, whatever else is cut.
+DENSE = [
+    name
+    for name in built_in_names()
+    if not (load_model(name).experts or load_model(name).kv_rank or load_model(name).extra_predictions)
+]
+
+
 @st.composite
 def models(draw: st.DrawFn) -> ModelConfig:
     if draw(st.booleans()):
-        return load_model(draw(st.sampled_from(built_in_names())))
+        return load_model(draw(st.sampled_from(DENSE)))
     kv_heads = draw(st.sampled_from((1, 2, 4, 8)))
     heads = kv_heads * draw(st.sampled_from((1, 2, 4)))
     length = draw(st.integers(1, 64)) * 64
@@ -207,7 +215,7 @@ def test_parameters_of_all_stages_are_the_models(
     question: tuple[ModelConfig, Parallelism, dict[str, Any]],
 ) -> None:
     model, layout, _ = question
-    layout = replace(layout, tp=1, zero=0, dp=1)
+    layout = replace(layout, tp=1, zero=0, dp=1, lora_rank=0, fp8_recipe="none", fp8_dispatch=False)
     held = sum(stage.parameters for stage in stage_memory(model, layout))
     padding = -model.vocabulary_size % layout.vocabulary_multiple * model.hidden_size
     ends = 1 if model.tied_embeddings and layout.pp == 1 else 2
@@ -322,3 +330,23 @@ def test_buffers_are_counted_once_per_stage_with_layers() -> None:
     # The mask of an unfused softmax, a byte per pair of tokens.
     masks = [a.working_bytes - b.working_bytes for a, b in zip(unfused, fused, strict=True)]
     assert masks == [4096 * 4096] * 2 + [0]
+
+
+@pytest.mark.parametrize("name", ["mixtral-8x7b", "deepseek-v2"])
+@pytest.mark.parametrize("pp", [1, 4])
+def test_experts_are_spread_and_the_rest_is_not(name: str, pp: int) -> None:
+    model = load_model(name)
+    layout = Parallelism(pp=pp, tp=1, dp=8, micro_batch=1, micro_batches=4, zero=0, vocabulary_multiple=1)
+    whole, spread = (stage_memory(model, replace(layout, ep=ep), dtype="bfloat16") for ep in (1, 8))
+    assert sum(stage.parameters for stage in whole) == total_parameters(model)
+    experts = model.layers - model.dense_layers
+    held = experts * model.experts * 3 * model.hidden_size * model.expert_width
+    assert (
+        sum(one.parameters - other.parameters for one, other in zip(whole, spread, strict=True))
+        == held * 7 // 8
+    )
+    # Half of the experts' gradients and states on half as many: ZeRO shards what two devices hold over two.
+    sharded = stage_memory(model, replace(layout, ep=4, zero=1), dtype="bfloat16")
+    assert sum(stage.optimizer_bytes for stage in sharded) == pytest.approx(
+        12 * total_parameters(model) / 8, rel=1e-6
+    )

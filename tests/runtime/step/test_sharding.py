@@ -84,6 +84,7 @@ def test_megatrons_distributed_optimizer() -> None:
     # Gradients come as shards, which are clipped and updated; the buffer of all is set to zero.
     assert [(named(call), call.shape[0]) for call in update.calls] == [
         ("reduce_scatter/data", 2 * 1_097_430_528),
+        ("gradient_scale", 2 * 1_097_430_528),
         ("gradient_clip", 2 * 137_178_816),
         ("adam/last_stage", 137_178_816),
         ("gradient_zero", 2 * 1_097_430_528),

@@ -55,10 +55,13 @@ def samples(parsed: Parsed) -> list[tuple[str, str, str, tuple[int, ...], float 
     ("row", "expected"),
     [
         (GEMM, ("gemm", "bfloat16", "vllm_default", (8, 128, 512))),
-        (GEMM | {"gemm_dtype": "fp8"}, ("gemm", "float8_e4m3fn", "vllm_default", (8, 128, 512))),
+        (
+            GEMM | {"gemm_dtype": "fp8"},
+            ("gemm_float8_tensor", "float8_e4m3fn", "vllm_default", (8, 128, 512)),
+        ),
         (
             GEMM | {"gemm_dtype": "fp8_block"},
-            ("gemm", "float8_e4m3fn", "block-scaled, vllm_default", (8, 128, 512)),
+            ("gemm_float8_block", "float8_e4m3fn", "vllm_default", (8, 128, 512)),
         ),
         (ATTENTION, ("flash_attention", "bfloat16", "vllm_flash_attn", (2, 64, 16, 4, 128))),
         # message_size is the gathered whole, and our entries are a shard; elsewhere they are one process's input.

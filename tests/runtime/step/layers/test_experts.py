@@ -5,12 +5,13 @@ from dataclasses import replace
 import pytest
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.step.calls import Call
+from kernelcast.runtime.step.calls import Call, backward, forward
 from kernelcast.runtime.step.decomposition import decompose
 from kernelcast.runtime.step.layers.experts import Experts
 from kernelcast.runtime.step.layers.kinds import LayerKind
 from kernelcast.runtime.step.layers.modules import MODULES
 from kernelcast.runtime.step.layers.sizes import Kept, Sizes
+from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
 
 MIXTURE = ModelConfig(
@@ -62,12 +63,12 @@ def test_calls() -> None:
         ("gemm/router", (24, 32, 8), 1),
         ("router", (24, 8), 1),
         ("permute", (24, 2, 32), 1),
-        ("permute", (48, 1, 32), 1),
+        ("copy", (48, 32), 1),
         ("grouped_gemm/experts_gate_up", (2, 24, 32, 40), 1),
         ("swiglu", (1, 48, 20), 1),
         ("grouped_gemm/experts_down", (2, 24, 20, 32), 1),
-        ("permute", (48, 1, 32), 1),
-        ("permute", (24, 2, 32), 1),
+        ("copy", (48, 32), 1),
+        ("unpermute", (24, 2, 32), 1),
         ("gemm/shared_gate_up", (48, 32, 24), 1),
         ("swiglu", (3, 16, 12), 1),
         ("gemm/shared_down", (48, 12, 32), 1),
@@ -76,11 +77,16 @@ def test_calls() -> None:
 
 
 def test_rows_are_sent_and_come_back() -> None:
-    assert listed(Experts(sizes()).forward_collectives) == [("all_to_all/expert", (24 * 2 * 32, 1, 4), 2)]
+    # With a row goes its probability in fp32, 4 bytes, once.
+    assert listed(Experts(sizes()).forward_collectives) == [
+        ("all_to_all/expert", (24 * 2 * 32, 1, 4), 2),
+        ("all_to_all/expert", (24 * 2 * 2, 1, 4), 1),
+    ]
     assert listed(Experts(sizes(ep=1)).forward_collectives) == []
     cut = listed(Experts(sizes(ep=2, expert_tp=2)).forward_collectives)
     assert cut == [
         ("all_to_all/expert", (1536, 1, 2), 2),
+        ("all_to_all/expert", (96, 1, 2), 1),
         ("all_gather/expert_tensor", (1536, 1, 2), 1),
         ("reduce_scatter/expert_tensor", (3072, 1, 2), 1),
     ]
@@ -159,3 +165,26 @@ def test_a_model_without_experts_has_none_to_spread() -> None:
     dense = replace(MIXTURE, experts=0, experts_per_token=0, shared_expert_size=0, dense_layers=0)
     with pytest.raises(UsageError, match=r"^ep is 4, expected 1: model mixture has no experts"):
         LAYOUT.check(dense)
+
+
+def test_rows_are_sent_in_8_bit_and_come_back_in_16() -> None:
+    layer = Experts(sizes(fp8_recipe="blockwise", fp8_dispatch=True))
+    sent = [("all_to_all/expert", (768, 1, 4), 1), ("all_to_all/expert", (1536, 1, 4), 1)]
+    assert listed(layer.forward_collectives) == listed(layer.backward_collectives) == sent
+    with pytest.raises(UsageError, match=r"^fp8_dispatch is true, expected false with fp8_recipe none$"):
+        sizes(fp8_dispatch=True)
+
+
+def test_exchanges_beside_another_micro_batchs_computing() -> None:
+    exposed, hidden = (TransformerLayer(sizes(expert_overlap=one)) for one in (False, True))
+    exchange = [("all_to_all/expert", (1536, 1, 4), 2)]
+    assert exchange[0] in listed(exposed.forward_collectives)
+    assert exchange[0] not in listed(hidden.forward_collectives)
+    [ahead] = [one for one in hidden.beside_forward if one.collective]
+    [back] = [one for one in hidden.beside_backward if "all_to_all" in str(one.collective)]
+    assert listed(ahead.collective) == listed(back.collective) == exchange
+    assert (ahead.compute, back.compute) == (forward(hidden.calls), backward(hidden.calls))
+    # A dense layer of the same model lists as many pairs, with nothing in it.
+    dense = TransformerLayer(hidden.sizes.of_kind(LayerKind()))
+    assert len(dense.beside_forward) == len(hidden.beside_forward)
+    assert not any(one.collective for one in dense.beside_forward)

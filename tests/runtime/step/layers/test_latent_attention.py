@@ -32,7 +32,8 @@ def test_products_of_one_of_two_devices() -> None:
         ("gemm", "kv_down", (24, 32, 10)),
         ("rms_norm", "", (3, 8, 6)),
         ("gemm", "kv_up", (48, 6, 32)),
-        ("rope", "", (3, 16, 2, 2, 12)),
+        # 2 heads: queries of 12, keys half of 8 + 12 (4 are rotated, and shared), values of 8; 7 times the rotated 4.
+        ("copy", "", (48, 2 * (12 + 10 + 8) + 7 * 2 * 4)),
         # Heads of 12 for queries and keys, 8 for values: 10 in the mean.
         ("flash_attention", "", (3, 16, 2, 2, 10)),
         ("gemm", "attention_output", (48, 16, 32)),

@@ -1,0 +1,246 @@
+"""`kernelcast compare`: is a run as fast as it should be, and if not, why."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+
+from kernelcast.cli.frameworks import layout_option, open_layout, read_fields
+from kernelcast.cli.options import (
+    bundle_option,
+    chosen_bundle,
+    field_options,
+    json_option,
+    memory_options,
+    model_option,
+    no_calibration_option,
+    take_memory,
+)
+from kernelcast.cli.tables import seconds, seconds_precisely, text_table
+from kernelcast.runtime import Estimate, Estimator, UsageError, load_model
+from kernelcast.runtime.answers.fabric_choice import find_fabric
+from kernelcast.runtime.estimate.doubts import warning_lines
+from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.output_file import check_target
+from kernelcast.runtime.request.fields import REQUEST
+from kernelcast.runtime.request.reading import read_request
+from kernelcast.runtime.stack import find_stack
+from kernelcast.validate.compare.compared_step import ComparedStep, compare_log, compare_traces
+from kernelcast.validate.compare.kept import keep_in_database, keep_in_file
+from kernelcast.validate.compare.rows import Row
+
+_path = click.Path(path_type=Path)
+_MIB = 2**20
+_PART_TITLES = {
+    "forward": "forward passes",
+    "backward": "backward passes",
+    "update": "update",
+    "other": "compute of no known pass",
+    "communication": "exposed communication",
+    "copies": "copies and fills alone",
+    "host": "idle: host late",
+    "waiting": "idle: waiting",
+}
+
+
+@click.command("compare")
+@click.argument("traces", metavar="[DB|TRACE]...", nargs=-1, type=_path)
+@click.option(
+    "--log", "log_path", metavar="FILE", type=_path, help="Read step times from a training log instead."
+)
+@bundle_option
+@model_option
+@field_options(*REQUEST.values())
+@layout_option
+@memory_options()
+@no_calibration_option
+@click.option("--run", "run_id", default="", help="Start of the run's id, where a database has several.")
+@click.option("--top", type=click.IntRange(min=1), default=12, show_default=True, help="Operators to show.")
+@click.option(
+    "--keep", "runs_path", metavar="FILE", type=_path, help="Write the step as a runs file (validate add)."
+)
+@click.option("--site", default="own runs", show_default=True, help="Who measured, in that file.")
+@click.option(
+    "--db", "database_path", metavar="FILE", type=_path, help="Keep traces, step and prediction there."
+)
+@json_option
+def compare(
+    *,
+    traces: tuple[Path, ...],
+    log_path: Path | None,
+    bundle: str | None,
+    hardware: str | None,
+    model_name: str,
+    layout: str | None,
+    no_calibration: bool,
+    run_id: str,
+    top: int,
+    runs_path: Path | None,
+    site: str,
+    database_path: Path | None,
+    as_json: bool,
+    **fields: Any,
+) -> None:
+    """Set the measured step of a real run beside the predicted one, and say what it loses its time to.
+
+    Takes the traces of a run, a folder of its ranks, or a database of them; with --log the step times that
+    Megatron-LM, torchtitan, NeMo, DeepSpeed, Hugging Face Trainer or Composer printed, which tell whether the run is
+    slow, and not why.
+
+    \b
+    kernelcast compare profiles/ --hardware h100-sxm --model llama-3-8b --dp 8 --micro-batch 1 --micro-batches 4
+    kernelcast compare --log train.log --hardware h100-sxm --model llama-3-8b --layout train.sh
+    """
+    if bool(traces) == (log_path is not None):
+        found = "both" if traces else "neither"
+        raise UsageError(f"{found} of traces and --log given, expected one of them")
+    if runs_path is not None:
+        check_target(runs_path, "--keep")
+    estimate = _predicted(bundle, hardware, model_name, layout, fields, is_calibrated=not no_calibration)
+    if log_path is not None:
+        compared = compare_log(log_path, estimate)
+    else:
+        compared = compare_traces(traces, estimate, run_id=run_id)
+    if runs_path is not None:
+        fabric = fields.get("fabric") or ""
+        source = log_path.name if log_path is not None else "torch.profiler"
+        keep_in_file(compared, runs_path, site=site, source=source, device=hardware or "", fabric=fabric)
+    kept = "" if database_path is None else keep_in_database(compared, traces, database_path)
+    if as_json:
+        click.echo(json_text(compared.to_dict(), indent=2))
+        return
+    _show(compared, top)
+    if runs_path is not None:
+        click.echo(f"\n{runs_path}: step written; kernelcast validate add {runs_path} scores it from now on")
+    if kept:
+        click.echo(f"\n{database_path}: step {kept[:12]} with its prediction stored")
+
+
+def _predicted(
+    bundle: str | None,
+    hardware: str | None,
+    model_name: str,
+    layout: str | None,
+    fields: dict[str, Any],
+    *,
+    is_calibrated: bool,
+) -> Estimate:
+    path = chosen_bundle(bundle, hardware)
+    memory = take_memory(fields)
+    given = {name: value for name, value in fields.items() if value is not None} | memory
+    sequence_length = fields["sequence_length"]
+    if layout is not None:
+        file = open_layout(layout)
+        sequence_length = sequence_length or file.sequence_length()
+    model = load_model(model_name, sequence_length=sequence_length)
+    if layout is not None:
+        given = read_fields(file, model, given, None)
+    fabric = find_fabric(given["fabric"]) if "fabric" in given else None
+    stack = find_stack(given.pop("stack")) if "stack" in given else None
+    given = given if stack is None else stack.fill(given)
+    estimator = Estimator.load(path, calibrated=is_calibrated, stack=stack)
+    return estimator.predict(model=model, fabric=fabric, **read_request(given))
+
+
+def _show(compared: ComparedStep, top: int) -> None:
+    estimate = compared.estimate
+    interval = ""
+    if estimate.interval_s is not None:
+        low_s, high_s = estimate.interval_s
+        interval = f" ({seconds_precisely(low_s)} to {seconds_precisely(high_s)}, 90 %)"
+    times = compared.steps_s
+    of = f"median of {len(times)} steps, {seconds(min(times))} to {seconds(max(times))}"
+    if compared.logged is not None:
+        of = f"{compared.logged.framework}'s log: {of}"
+    click.echo(f"measured   {seconds_precisely(compared.measured_s)}, {of}")
+    click.echo(f"predicted  {seconds_precisely(estimate.step_time_s)}{interval}")
+    side = {"slow": "above its interval", "fast": "below its interval"}.get(
+        compared.verdict, "inside its interval"
+    )
+    click.echo(f"verdict    {compared.verdict}: {compared.difference:+.1%} against the prediction, {side}")
+    if compared.traced is not None:
+        _show_causes(compared)
+        _show_rows("part of the step", compared.parts, _PART_TITLES)
+        _show_operators(compared.operators[:top])
+        _show_collectives(compared.collectives)
+    for line in (*compared.notes, *warning_lines(estimate.doubts)):
+        click.echo(f"note: {line}")
+
+
+def _show_causes(compared: ComparedStep) -> None:
+    if not compared.causes:
+        click.echo("\nno cause costs more than 3 % of the step")
+        return
+    click.echo("\nwhat it loses time to, the dearest first (they may overlap)")
+    rows = [(f"{one.excess_s * 1e3:,.1f} ms", one.line) for one in compared.causes]
+    for line in text_table(("per step", "cause"), rows, indent="  ").splitlines():
+        click.echo(line)
+
+
+def _show_rows(title: str, rows: Sequence[Row], titles: dict[str, str]) -> None:
+    shown = [
+        (titles.get(row.name, row.name), _ms(row.measured_s), _ms(row.predicted_s), _change(row))
+        for row in rows
+    ]
+    total = [
+        sum(value or 0.0 for value in column)
+        for column in zip(*((r.measured_s, r.predicted_s) for r in rows), strict=True)
+    ]
+    shown.append(("step", _ms(total[0]), _ms(total[1]), f"{1e3 * (total[0] - total[1]):+,.2f}"))
+    click.echo(f"\n{text_table((title, 'measured ms', 'predicted ms', 'difference ms'), shown)}")
+
+
+def _show_operators(rows: Sequence[Row]) -> None:
+    shown = [
+        (
+            row.name,
+            row.pass_,
+            _ms(row.measured_s),
+            _ms(row.predicted_s),
+            "" if row.low_s is None or row.high_s is None else f"{_ms(row.low_s)} to {_ms(row.high_s)}",
+            _change(row),
+            "" if row.ratio is None else f"{row.ratio:.2f}",
+            "slow" if row.is_slow else "",
+        )
+        for row in rows
+    ]
+    heads = ("operator", "pass", "measured ms", "predicted ms", "interval", "difference ms", "ratio", "")
+    click.echo(f"\n{text_table(heads, shown)}")
+
+
+def _show_collectives(rows: Sequence[Row]) -> None:
+    if not rows:
+        return
+    shown = [
+        (
+            row.name,
+            _ms(row.measured_s),
+            _ms(row.predicted_s),
+            _change(row),
+            f"{row.launches:,.0f}",
+            f"{row.calls:,}",
+            f"{row.measured_bytes / _MIB:,.1f}",
+            f"{row.predicted_bytes / _MIB:,.1f}",
+        )
+        for row in rows
+    ]
+    heads = (
+        "collective",
+        "exposed ms",
+        "predicted ms",
+        "difference ms",
+        "calls",
+        "predicted",
+        "MiB",
+        "predicted MiB",
+    )
+    click.echo(f"\n{text_table(heads, shown)}")
+
+
+def _ms(value_s: float | None) -> str:
+    return "" if value_s is None else f"{value_s * 1e3:,.2f}"
+
+
+def _change(row: Row) -> str:
+    return f"{row.excess_s * 1e3:+,.2f}"

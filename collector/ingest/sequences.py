@@ -1,0 +1,114 @@
+"""Operators that a program writes as several calls: norms, rotary embedding and gates without a kernel of their own.
+
+Rows of data: the calls in their order, without what only changes layouts and types, which is part of the operator where
+it stands inside. A product between a gate's activation and its multiplication stays a product.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from kernelcast.collector.ingest.points import DTYPES, NO_TYPE, Point, Unclear
+from kernelcast.collector.traces.arguments import shapes, texts
+from kernelcast.collector.traces.call_tree import NODE_PREFIX, CallTree
+
+Shapes = tuple[tuple[int, ...], ...]
+VARIANT = "unfused"
+
+
+@dataclass(frozen=True, slots=True)
+class CallSequence:
+    """Calls in their order; `reading` gives the workload vector from the shapes of each, None where they do not fit."""
+
+    operator: str
+    names: tuple[str, ...]
+    reading: Callable[[Sequence[Shapes]], tuple[int, ...] | None]
+
+
+def _rows(dims: Sequence[Shapes]) -> tuple[int, ...] | None:
+    shape = dims[0][0] if dims[0] else ()
+    return shape if len(shape) == 3 else (1, *shape) if len(shape) == 2 else None
+
+
+def _gate(dims: Sequence[Shapes]) -> tuple[int, ...] | None:
+    """The activation's input is as large as both factors."""
+    first, last = dims[0][:1], dims[-1][:2]
+    return _rows(dims) if last == (*first, *first) else None
+
+
+def _rotary(dims: Sequence[Shapes]) -> tuple[int, ...] | None:
+    """Queries in the first half of the calls, keys in the second, each [b, heads, tokens, head size]."""
+    query, key = (dims[place][0] if dims[place] else () for place in (0, len(dims) // 2))
+    if len(query) != 4 or len(key) != 4 or (query[0], *query[2:]) != (key[0], *key[2:]):
+        return None
+    b, heads, tokens, size = query
+    return (b, tokens, heads, key[1], size) if key[1] and heads % key[1] == 0 else None
+
+
+_ROTATED = ("mul", "neg", "cat", "mul", "add")
+SEQUENCES = (
+    CallSequence("rms_norm", ("pow", "mean", "add", "rsqrt", "mul", "mul"), _rows),
+    CallSequence("rope", _ROTATED * 2, _rotary),
+    CallSequence("swiglu", ("silu", "mul"), _gate),
+    CallSequence("geglu", ("gelu", "mul"), _gate),
+)
+_INSIDE = frozenset(
+    f"aten::{name}"
+    for name in (
+        "to", "slice", "view", "unsqueeze", "squeeze", "contiguous", "transpose", "reshape", "split", "chunk", "narrow",
+        "type_as", "expand", "clone", "detach", "select", "unbind", "permute",
+    )
+)  # fmt: skip
+_BETWEEN = frozenset({"aten::linear", "aten::mm", "aten::addmm", "aten::matmul", "aten::t"})
+_BY_FIRST: Mapping[str, tuple[CallSequence, ...]] = MappingProxyType(
+    {
+        first: tuple(row for row in SEQUENCES if row.names[0] == first)
+        for first in {row.names[0] for row in SEQUENCES}
+    }
+)
+
+
+def sequences_of(tree: CallTree) -> dict[int, tuple[int, Point | Unclear]]:
+    """The calls that are part of a sequence: the first one of it, and what it is."""
+    by_thread: dict[str, list[int]] = defaultdict(list)
+    for index, (event, parent) in enumerate(zip(tree.calls, tree.parents, strict=True)):
+        if parent is None and tree.backward_nodes[index] is None and not event.name.startswith(NODE_PREFIX):
+            by_thread[tree.threads[index]].append(index)
+    found: dict[int, tuple[int, Point | Unclear]] = {}
+    for calls in by_thread.values():
+        for place, index in enumerate(calls):
+            if index in found:
+                continue
+            for row in _BY_FIRST.get(tree.calls[index].name.removeprefix("aten::"), ()):
+                if (matched := _matched(tree, calls, place, row)) is not None:
+                    part, point = matched
+                    found |= dict.fromkeys(part, (index, point))
+                    break
+    return found
+
+
+def _matched(
+    tree: CallTree, calls: Sequence[int], place: int, row: CallSequence
+) -> tuple[list[int], Point | Unclear] | None:
+    """The calls of the sequence that begins at `place`; None where it is none."""
+    own: list[int] = []
+    part: list[int] = []
+    for index in calls[place:]:
+        name = tree.calls[index].name
+        if name == f"aten::{row.names[len(own)]}":
+            own.append(index)
+            part.append(index)
+            if len(own) == len(row.names):
+                break
+        elif name in _INSIDE:
+            part.append(index)
+        elif name not in _BETWEEN:
+            return None
+    if len(own) < len(row.names):
+        return None
+    vector = row.reading([shapes(tree.arguments[index].dims) for index in own])
+    if vector is None:
+        return None
+    dtype = next((DTYPES.get(text, "") for text in texts(tree.arguments[own[0]].types)), "")
+    return part, Point(row.operator, dtype, vector, "", VARIANT) if dtype else NO_TYPE

@@ -1,0 +1,110 @@
+"""The workloads of models that a plan names, in the layouts that its ranges allow."""
+
+from collections.abc import Iterator, Mapping
+from functools import cache, lru_cache
+from itertools import product
+from typing import get_args
+
+from kernelcast.collector.plans.plan_ranges import Plan, Ranges
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.operators import OPERATORS, Vector
+from kernelcast.runtime.request.fields import ContextExchange
+from kernelcast.runtime.request.layout import Cluster, Parallelism
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.calls import Call, Calls
+from kernelcast.runtime.step.decomposition import StageKind
+from kernelcast.runtime.step.groups import Group
+from kernelcast.runtime.step.layers.embedding import Embedding
+from kernelcast.runtime.step.layers.kinds import kinds_of
+from kernelcast.runtime.step.layers.loss import Loss
+from kernelcast.runtime.step.layers.sizes import Sizes
+from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
+from kernelcast.runtime.step.layers.update import DataParallel
+from kernelcast.runtime.step.parameters import stage_parameters
+
+Column = tuple[str, str]
+Found = Mapping[Column, tuple[Vector, ...]]
+
+_DEGREES = ("tensor_parallel", "context_parallel", "expert_parallel")
+_REMEMBERED = 1 << 12
+
+
+def model_workloads(plan: Plan, picked: Mapping[str, float]) -> Found:
+    """Workloads of every operator and role that the picked model calls; none where it cannot be laid out so."""
+    return _picked_workloads(plan.models, picked)
+
+
+def _picked_workloads(models: tuple[ModelConfig, ...], picked: Mapping[str, float]) -> Found:
+    degrees = tuple(int(picked.get(name, 1)) for name in _DEGREES)
+    model = models[int(picked["model"])]
+    return _workloads(
+        model, int(picked["sequence_length"]), degrees, int(picked["micro_batch"]), int(picked["layers"])
+    )
+
+
+def model_columns(plan: Plan) -> tuple[Column, ...]:
+    """Every operator and role that one of the plan's models calls, in the order of the table of operators."""
+    return _columns(plan.models, plan.ranges)
+
+
+@cache
+def _columns(models: tuple[ModelConfig, ...], ranges: Ranges) -> tuple[Column, ...]:
+    axes = {"model": tuple(range(len(models)))} | ranges.axes()
+    always = {name: axes[name][0] for name in ("micro_batch", "layers")}
+    ways = {name: axes.get(name, (1,)) for name in ("model", "sequence_length", *_DEGREES)}
+    found = {
+        column
+        for values in product(*ways.values())
+        for column in _picked_workloads(models, always | dict(zip(ways, values, strict=True)))
+    }
+    return tuple(
+        (name, role) for name, row in OPERATORS.items() for role in row.roles if (name, role) in found
+    )
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _workloads(
+    model: ModelConfig, length: int, degrees: tuple[int, ...], micro_batch: int, layers: int
+) -> Found:
+    found: dict[Column, dict[Vector, None]] = {}
+    for sizes in _sizes(model, length, degrees, micro_batch):
+        for one in (*_passes(sizes), *_updates(sizes, min(layers, model.layers))):
+            if one.count and not OPERATORS[one.operator].is_collective:
+                found.setdefault((one.operator, one.role), {})[one.shape] = None
+    return {column: tuple(vectors) for column, vectors in found.items()}
+
+
+def _sizes(model: ModelConfig, length: int, degrees: tuple[int, ...], micro_batch: int) -> Iterator[Sizes]:
+    tp, cp, ep = degrees
+    if ep > 1 and not model.experts:
+        return
+    for exchange in get_args(ContextExchange)[: None if cp > 1 else 1]:
+        try:
+            other = model.with_sequence_length(length)
+            layout = Parallelism(
+                pp=1, tp=tp, dp=ep, cp=cp, ep=ep, micro_batch=micro_batch, micro_batches=1,
+                sequence_parallel=tp > 1, context_exchange=exchange,
+            )  # fmt: skip
+            layout.check(other)
+        except UsageError:
+            continue  # sizes that do not divide
+        yield Sizes.of(other, layout, Cluster(gpus_per_node=layout.world_size))
+
+
+def _passes(sizes: Sizes) -> Calls:
+    layers = (TransformerLayer(sizes.of_kind(kind)) for kind in kinds_of(sizes.model).distinct)
+    return (*Embedding(sizes).calls, *(one for layer in layers for one in layer.calls), *Loss(sizes).calls)
+
+
+def _updates(sizes: Sizes, layers: int) -> Iterator[Call]:
+    """Of a first, a middle and a last stage with as many layers."""
+    kinds, every = kinds_of(sizes.model), sizes.model.layers
+    alone = DataParallel(dp=1, zero=0, group=Group(), bucket_entries=1)
+    for start, first, last in (
+        (0, True, False),
+        ((every - layers) // 2, False, False),
+        (every - layers, False, True),
+    ):
+        stage = StageKind(counts=kinds.counts(start, start + layers), first=first, last=last)
+        held = int(stage_parameters(sizes, layers=stage.counts, first=first, last=last).total)
+        yield from alone.update(stage.optimizer_role, held, layers).optimizer

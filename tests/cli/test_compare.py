@@ -1,0 +1,218 @@
+"""`kernelcast compare`: logs, real runs of two processes with a cause put into each, and what is kept."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kernelcast.cli.main import main
+from kernelcast.store import Database
+from kernelcast.validate.runs import RunsFile
+
+ROOT = Path(__file__).resolve().parents[2]
+LAYOUT = ("--dp", 2, "--micro-batch", 2, "--micro-batches", 1, "--zero", 0)
+# docs/training_step.py, smaller, with one thing changed in it.
+DRIVER = """
+import importlib.util, os, subprocess, sys, time
+from pathlib import Path
+import torch
+import torch.distributed as dist
+found = importlib.util.spec_from_file_location("training_step", sys.argv[1])
+script = importlib.util.module_from_spec(found)
+found.loader.exec_module(script)
+script.D, script.LAYERS, script.LENGTH, script.VOCABULARY = 64, 2, 128, 500
+change, rank = sys.argv[3], int(os.environ["RANK"])
+work = lambda: None
+if change == "host":
+    work = lambda: time.sleep(0.3)
+if change == "all_reduce":
+    work = lambda: dist.all_reduce(torch.ones(4_000_000))
+if change == "rank" and rank == 1:
+    forward = script.Block.forward
+    def again(self, x):
+        with torch.no_grad():
+            for _ in range(20):
+                forward(self, x)
+        return forward(self, x)
+    script.Block.forward = again
+if change == "attention":
+    def unfused(q, k, v, is_causal):
+        scores = (q @ k.transpose(-2, -1)) * q.shape[-1] ** -0.5
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+        return torch.softmax(scores.masked_fill(mask, float("-inf")), -1) @ v
+    script.functional.scaled_dot_product_attention = unfused
+script.train(Path(sys.argv[2]), work)
+"""
+
+
+def run(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> str:
+    with pytest.raises(SystemExit) as caught:
+        main(["compare", *map(str, arguments)])
+    printed = capsys.readouterr()
+    assert caught.value.code == status, printed.err
+    return printed.err if status else printed.out
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    path = tmp_path / "traced.toml"
+    path.write_text(
+        'name = "traced"\nhidden_size = 64\nsequence_length = 128\nattention_heads = 4\nlayers = 2\n'
+        'vocabulary_size = 500\nnorm = "layer_norm"\nrotary = false\nlearned_positions = 128\n'
+    )
+    return path
+
+
+@pytest.fixture
+def asked(make_bundle: Callable[..., Path], model: Path) -> tuple[object, ...]:
+    """Bundle, model and layout; every operator takes a millisecond or so."""
+    times = dict.fromkeys(("gemm", "layer_norm", "flash_attention", "cross_entropy"), 300.0)
+    return ("--bundle", make_bundle(times), "--model", model, *LAYOUT)
+
+
+def train(folder: Path, change: str) -> Path:
+    driver = folder / "driver.py"
+    driver.write_text(DRIVER)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    script = str(ROOT / "docs" / "training_step.py")
+    traces = folder / "traces"
+    subprocess.run(
+        [*torchrun, str(driver), script, str(traces), change],
+        check=True,
+        capture_output=True,
+        timeout=300,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    return traces
+
+
+def causes(capsys: pytest.CaptureFixture[str], traces: Path, asked: tuple[object, ...]) -> dict[str, Any]:
+    document = json.loads(run(capsys, traces, *asked, "--json"))
+    assert document["format"] == "kernelcast.comparison/1"
+    assert document["ranks"] == [0, 1]
+    return {one["kind"]: one for one in reversed(document["causes"])}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("rank", "rank 1 is slow: it computes"),
+        ("host", "gaps of the host"),
+        ("all_reduce", "exposed all_reduce: "),
+        ("attention", "attention ran as products with a softmax, predicted is flash_attention"),
+    ],
+)
+def test_a_cause_that_is_put_into_a_real_run_is_found(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: tuple[object, ...], change: str, words: str
+) -> None:
+    found = causes(capsys, train(tmp_path, change), asked)
+    assert found[change]["line"].startswith(words)
+    if change == "all_reduce":
+        assert " MiB a step, predicted are " in found[change]["line"]
+    if change == "host":
+        assert found[change]["excess_s"] > 0.25
+
+
+@pytest.mark.slow
+def test_a_real_run_as_it_is_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: tuple[object, ...]
+) -> None:
+    traces = train(tmp_path, "nothing")
+    found = causes(capsys, traces, asked)
+    assert "attention" not in found or "ran as" not in found["attention"]["line"]
+    assert "all_reduce" not in found or "calls with" not in found["all_reduce"]["line"]
+    file, database = tmp_path / "ours.toml", tmp_path / "bench.db"
+    text = run(capsys, traces, *asked, "--keep", file, "--db", database)
+    assert text.startswith("measured ")
+    [kept] = RunsFile.read(file).runs
+    assert (kept.model.hidden_size, kept.parallelism.dp, kept.parallelism.zero) == (64, 2, 0)
+    with Database.open(database, read_only=True) as stored:
+        [step] = stored.step_list()
+        [prediction] = stored.prediction_list()
+        assert len(stored.trace_list()) == 2
+    assert step.min_s == pytest.approx(kept.measured_s)
+    assert prediction.step_id == step.id
+    again = run(capsys, database, *asked, "--db", database)
+    assert again.splitlines()[:3] == text.splitlines()[:3]
+    with Database.open(database, read_only=True) as stored:
+        assert len(stored.step_list()) == 1
+
+
+def log_of(path: Path, step_ms: float) -> Path:
+    path.write_text(f"elapsed time per iteration (ms): {step_ms} |\n" * 6)
+    return path
+
+
+def test_a_log_tells_whether_the_run_is_slow(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: tuple[object, ...]
+) -> None:
+    log = log_of(tmp_path / "train.log", 1000)
+    document = json.loads(run(capsys, "--log", log, *asked, "--json"))
+    predicted_ms = document["predicted_s"] * 1e3
+    assert (document["verdict"], document["framework"]) == ("slow", "Megatron-LM")
+    assert document["difference"] == pytest.approx(1000 / predicted_ms - 1)
+    lines = run(capsys, "--log", log_of(log, predicted_ms), *asked).splitlines()
+    assert lines[0].endswith("Megatron-LM's log: median of 4 steps, " + lines[0].split(", ")[-1])
+    assert lines[2] == "verdict    as predicted: +0.0% against the prediction, inside its interval"
+    lines = run(capsys, "--log", log_of(log, predicted_ms / 100), *asked).splitlines()
+    assert lines[2] == "verdict    fast: -99.0% against the prediction, below its interval"
+
+
+def test_a_logged_step_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: tuple[object, ...]
+) -> None:
+    file = tmp_path / "ours.toml"
+    run(capsys, "--log", log_of(tmp_path / "train.log", 1000), *asked, "--keep", file, "--site", "Here")
+    kept = RunsFile.read(file)
+    assert (kept.site, kept.source, kept.runs[0].measured_s) == ("Here", "train.log", 1.0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message", "status"),
+    [
+        ([], "neither of traces and --log given, expected one of them", 2),
+        (["x.json", "--log", "{log}"], "both of traces and --log given", 2),
+        (["--log", "{log}", "--db", "{folder}/x.db"], "--db keeps steps with their traces, found a log", 2),
+        (["--log", "{folder}/none.log"], "no such file, expected a training log", 1),
+        (["{folder}/none.json"], "no such file", 1),
+        (["--log", "{log}", "--keep", "{folder}/none/x.toml"], "there is no folder", 2),
+    ],
+)
+def test_what_is_refused_in_one_line(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    asked: tuple[object, ...],
+    arguments: list[str],
+    message: str,
+    status: int,
+) -> None:
+    log = log_of(tmp_path / "train.log", 10)
+    printed = run(
+        capsys, *(text.format(log=log, folder=tmp_path) for text in arguments), *asked, status=status
+    )
+    assert message in printed
+    assert printed.count("\n") == 1
+
+
+def test_traces_without_steps_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: tuple[object, ...]
+) -> None:
+    event = {
+        "ph": "X",
+        "cat": "cpu_op",
+        "name": "aten::mm",
+        "pid": 1,
+        "tid": 1,
+        "ts": 1,
+        "dur": 100,
+        "args": {},
+    }
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": [event]}))
+    assert "its traces mark no step on all ranks" in run(capsys, trace, *asked, status=1)

@@ -1,0 +1,268 @@
+"""Why a step is slower than predicted: each named cause with the time that it costs a step, and what shows it."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from kernelcast.runtime import Estimate
+from kernelcast.validate.compare.predicted_step import stage_of
+from kernelcast.validate.compare.rows import Row
+from kernelcast.validate.compare.traced_steps import TracedSteps
+
+LEAST_SHARE = 0.03
+"""A cause below this share of the step is not named."""
+_ALIKE = 0.15  # ratios of products this near to their median are alike
+_MOSTLY = 0.7  # of the products' time
+_BEHIND = 0.05  # of the other ranks' computing, in every step
+_MOST_OPERATORS = 5
+_UNEVEN = 1.2  # slowest step / typical one
+_MORE_DATA = 1.1
+_ATTENTION = (
+    "flash_attention",
+    "fused_softmax",
+    "softmax",
+    "causal_mask_fill",
+    "attention_heads",
+    "batched_gemm",
+)
+_ATTENTION_ROLES = ("attention_scores", "attention_values")
+_KIND_OF_ATTENTION = ("flash_attention", "fused_causal_softmax", "softmax")
+_PRODUCTS = ("gemm", "grouped_gemm")
+_MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cause:
+    """One cause: seconds of a step that it costs, and one line of what is known.
+
+    `kind`: attention, rank, host, all_reduce (or another collective), clocks, waiting, uneven, operator
+    or unknown_kernels.
+    """
+
+    kind: str
+    excess_s: float
+    line: str
+
+
+def find_causes(
+    traced: TracedSteps, estimate: Estimate, operators: Sequence[Row], collectives: Sequence[Row]
+) -> tuple[Cause, ...]:
+    """The causes that cost at least `LEAST_SHARE` of the step, the dearest first; their times may overlap."""
+    step_s = traced.step_s(traced.typical)
+    clocks = list(_clocks(operators))
+    slowdown = (
+        1.0
+        if not clocks
+        else 1 + clocks[0].excess_s / sum(row.predicted_s or 0.0 for row in _products(operators))
+    )
+    found = [
+        *_attention(operators),
+        *_slow_rank(traced, estimate),
+        *_late_host(traced),
+        *_communication(traced, collectives),
+        *clocks,
+        *_slow_operators(operators, slowdown),
+        *_unknown_kernels(operators),
+        *_uneven(traced),
+    ]
+    # Waiting for a slow rank or a late host has its cause there.
+    explains = any(one.kind in ("rank", "host") and one.excess_s >= LEAST_SHARE * step_s for one in found)
+    named = [one for one in found if one.kind != "waiting" or not explains]
+    return tuple(
+        sorted((one for one in named if one.excess_s >= LEAST_SHARE * step_s), key=lambda one: -one.excess_s)
+    )
+
+
+def _attention(operators: Sequence[Row]) -> Iterator[Cause]:
+    """Another kernel than the predicted one: what is one kernel runs as several, or the other way round."""
+    rows = [row for row in operators if _is_attention(row)]
+    excess_s = sum(row.excess_s for row in rows)
+    expected = [
+        name for name in _KIND_OF_ATTENTION if any(r.operator == name and r.predicted_s for r in rows)
+    ]
+    ran = [name for name in _KIND_OF_ATTENTION if any(r.operator == name and r.measured_s for r in rows)]
+    if expected and ran != expected:
+        named = (
+            " and ".join(ran).replace("softmax", "products with a softmax")
+            if ran
+            else "no kernel that is known"
+        )
+        line = f"attention ran as {named}, predicted is {expected[0]}: not the expected attention kernel"
+    else:
+        ratio = sum(r.measured_s or 0.0 for r in rows) / (sum(r.predicted_s or 0.0 for r in rows) or 1.0)
+        variants = sorted({variant for row in rows for variant in row.variants})
+        if not any(row.is_slow for row in rows if row.operator in _KIND_OF_ATTENTION):
+            return
+        which = f" ({', '.join(variants)})" if variants else ""
+        line = f"attention{which} takes {ratio:.2f} × the predicted time: perhaps not the expected kernel"
+    yield Cause(kind="attention", excess_s=excess_s, line=line)
+
+
+def _is_attention(row: Row) -> bool:
+    return row.operator in _ATTENTION or any(role in row.name for role in _ATTENTION_ROLES)
+
+
+def _slow_rank(traced: TracedSteps, estimate: Estimate) -> Iterator[Cause]:
+    """A rank that computes longer than the others of its stage in every step; those wait for it."""
+    compute: dict[int, dict[str, float]] = {
+        rank: {step: traced.parts_s[rank][step]["compute"] for step in traced.steps} for rank in traced.ranks
+    }
+    for rank, others in _beside(traced, estimate).items():
+        behind = [
+            (compute[rank][step], median(compute[other][step] for other in others)) for step in traced.steps
+        ]
+        excess_s = min(own - usual for own, usual in behind)
+        if excess_s > 0:
+            own, usual = median(own for own, _ in behind), median(usual for _, usual in behind)
+            yield Cause(
+                kind="rank",
+                excess_s=own - usual if excess_s >= _BEHIND * usual else 0.0,
+                line=f"rank {rank} is slow: it computes {own * 1e3:,.1f} ms a step, other ranks of its stage "
+                f"{usual * 1e3:,.1f} ms, in each of {len(behind)} steps",
+            )
+
+
+def _beside(traced: TracedSteps, estimate: Estimate) -> dict[int, list[int]]:
+    """The other ranks of every rank's stage, for those that have some."""
+    stages: Mapping[int, int] = {rank: stage_of(rank, estimate) for rank in traced.ranks}
+    found = {
+        rank: [other for other in traced.ranks if other != rank and stages[other] == stages[rank]]
+        for rank in traced.ranks
+    }
+    return {rank: others for rank, others in found.items() if others}
+
+
+def _late_host(traced: TracedSteps) -> Iterator[Cause]:
+    """Gaps in which a device waited for its host: of the rank that has most of them."""
+    late = {
+        rank: median(traced.parts_s[rank][step]["idle_host"] for step in traced.steps)
+        for rank in traced.ranks
+    }
+    rank = max(late, key=lambda one: late[one])
+    gaps = [gap for gap in traced.gaps if gap.rank == rank]  # the longest first
+    where = ""
+    if gaps:
+        scope = f" in {gaps[0].scope}" if gaps[0].scope else ""
+        where = f"; the longest, {gaps[0].time_s * 1e3:,.1f} ms, ends with {gaps[0].name}{scope}"
+    alone = "" if len(late) == 1 or min(late.values()) > late[rank] / 2 else f" of rank {rank}"
+    yield Cause(
+        kind="host",
+        excess_s=late[rank],
+        line=f"gaps of the host{alone}: the device waits {late[rank] * 1e3:,.1f} ms a step for its next launch{where}",
+    )
+
+
+def _communication(traced: TracedSteps, collectives: Sequence[Row]) -> Iterator[Cause]:
+    """Exposed collectives beyond the prediction; the rank that waits least for others shows what transfers take."""
+    for row in collectives:
+        by_rank = row.by_rank_s or {}
+        least_s = min(by_rank.values(), default=0.0)
+        predicted_s = row.predicted_s or 0.0
+        size, wanted = row.measured_bytes / _MIB, row.predicted_bytes / _MIB
+        excess_s = least_s - predicted_s
+        if row.measured_bytes > _MORE_DATA * row.predicted_bytes:
+            # The messages that nobody predicted, at the rate of all of them.
+            extra_s = (row.measured_s or 0.0) * (1 - row.predicted_bytes / row.measured_bytes)
+            yield Cause(
+                kind=row.operator,
+                excess_s=max(extra_s, excess_s),
+                line=f"exposed {row.name}: {row.launches:.0f} calls with {size:,.1f} MiB a step, predicted are "
+                f"{row.calls} with {wanted:,.1f} MiB",
+            )
+        elif row.measured_s is not None:
+            high_s = row.high_s or 0.0
+            where = "above its interval" if least_s > high_s else "within its interval"
+            yield Cause(
+                kind=row.operator,
+                excess_s=excess_s if least_s > high_s else 0.0,
+                line=f"exposed {row.name}: {least_s * 1e3:,.1f} ms a step on the rank that waits least, predicted are "
+                f"{predicted_s * 1e3:,.1f} ms ({where}): less is hidden, or the network is slower",
+            )
+        waits = max(by_rank.values(), default=0.0) - least_s
+        if waits > 0 and len(by_rank) > 1:
+            waiting = max(by_rank, key=lambda one: by_rank[one])
+            yield Cause(
+                kind="waiting",
+                excess_s=waits,
+                line=f"rank {waiting} waits {waits * 1e3:,.1f} ms a step in {row.name} for a later rank",
+            )
+
+
+def _products(operators: Sequence[Row]) -> list[Row]:
+    return [row for row in operators if row.operator in _PRODUCTS and row.is_matched]
+
+
+def _clocks(operators: Sequence[Row]) -> Iterator[Cause]:
+    """All matrix products longer by the same factor: no kernel's fault. The fastest rank counts."""
+    ratios = []
+    for row in _products(operators):
+        ranks = [time_s for time_s in (row.by_rank_s or {}).values() if time_s]
+        # The row sums stages; the share of the fastest rank in it is that of one stage's.
+        fastest = min(ranks) / (sum(ranks) / len(ranks))
+        ratios.append((fastest * (row.ratio or 0.0), row.predicted_s or 0.0))
+    if len(ratios) < 3:
+        return
+    total_s = sum(weight for _, weight in ratios)
+    middle = _weighted_median(ratios)
+    alike = sum(weight for ratio, weight in ratios if abs(ratio / middle - 1) <= _ALIKE)
+    if middle > 1 and alike >= _MOSTLY * total_s:
+        low, high = min(ratio for ratio, _ in ratios), max(ratio for ratio, _ in ratios)
+        yield Cause(
+            kind="clocks",
+            excess_s=(middle - 1) * total_s,
+            line=f"clocks: matrix products take {middle:.2f} × the predicted time on every rank, alike in all shapes "
+            f"({low:.2f} to {high:.2f}): lower clocks, a power limit, or other work on the device",
+        )
+
+
+def _weighted_median(values: Sequence[tuple[float, float]]) -> float:
+    half, sum_ = sum(weight for _, weight in values) / 2, 0.0
+    for value, weight in sorted(values):
+        sum_ += weight
+        if sum_ >= half:
+            return value
+    return 0.0
+
+
+def _slow_operators(operators: Sequence[Row], slowdown: float) -> Iterator[Cause]:
+    """The dearest operators above their interval, of products what a common slowdown does not explain."""
+    slow = [row for row in operators if row.is_slow and not _is_attention(row)]
+    for row in slow[:_MOST_OPERATORS]:
+        factor = slowdown if row.operator in _PRODUCTS else 1.0
+        excess_s = (row.measured_s or 0.0) - factor * (row.predicted_s or 0.0)
+        yield Cause(
+            kind="operator",
+            excess_s=excess_s,
+            line=f"{row.name} ({row.pass_}) takes {(row.measured_s or 0.0) * 1e3:,.2f} ms a step, predicted are "
+            f"{(row.predicted_s or 0.0) * 1e3:,.2f} ms ({(row.low_s or 0.0) * 1e3:,.2f} to "
+            f"{(row.high_s or 0.0) * 1e3:,.2f})",
+        )
+
+
+def _unknown_kernels(operators: Sequence[Row]) -> Iterator[Cause]:
+    """What ran and is in no prediction, less what was predicted and not found: it may be that under another name."""
+    extra = [row for row in operators if row.predicted_s is None and not _is_attention(row)]
+    missing_s = sum(
+        row.predicted_s or 0.0 for row in operators if row.measured_s is None and not _is_attention(row)
+    )
+    extra_s = sum(row.measured_s or 0.0 for row in extra)
+    longest = sorted(extra, key=lambda row: -(row.measured_s or 0.0))[:3]
+    named = ", ".join(f"{row.name} ({row.pass_}) {(row.measured_s or 0.0) * 1e3:,.1f} ms" for row in longest)
+    yield Cause(
+        kind="unknown_kernels",
+        excess_s=extra_s - missing_s,
+        line=f"kernels that the prediction does not contain take {extra_s * 1e3:,.1f} ms a step ({named}); what it "
+        f"contains and the trace does not show is {missing_s * 1e3:,.1f} ms",
+    )
+
+
+def _uneven(traced: TracedSteps) -> Iterator[Cause]:
+    times = [traced.step_s(step) for step in traced.steps]
+    typical_s = traced.step_s(traced.typical)
+    if max(times) >= _UNEVEN * typical_s:
+        yield Cause(
+            kind="uneven",
+            excess_s=sum(times) / len(times) - typical_s,
+            line=f"steps differ: {min(times) * 1e3:,.1f} to {max(times) * 1e3:,.1f} ms, the typical one "
+            f"{typical_s * 1e3:,.1f} ms",
+        )

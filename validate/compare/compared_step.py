@@ -1,0 +1,167 @@
+"""A measured step beside its prediction: whether it is slow, and, of traces, where and why."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kernelcast.collector.ingest.opened import opened_traces
+from kernelcast.runtime import Estimate
+from kernelcast.runtime.errors import UsageError
+from kernelcast.store import Database
+from kernelcast.store.trace_report import traced_runs
+from kernelcast.validate.compare.causes import Cause, find_causes
+from kernelcast.validate.compare.logs import LoggedSteps, logged_steps
+from kernelcast.validate.compare.predicted_step import predicted_step
+from kernelcast.validate.compare.rows import Row, collective_rows, operator_rows, part_rows
+from kernelcast.validate.compare.traced_steps import TracedSteps, traced_steps
+
+FORMAT = "kernelcast.comparison/1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedStep:
+    """A step of a real run and what was predicted for it. Seconds; `measured_s` is the median of the run's steps.
+
+    `traced` and the rows are of traces only; `logged` of a log only.
+    """
+
+    estimate: Estimate
+    steps_s: tuple[float, ...]
+    measured_s: float
+    traced: TracedSteps | None = None
+    logged: LoggedSteps | None = None
+    parts: tuple[Row, ...] = ()
+    operators: tuple[Row, ...] = ()
+    collectives: tuple[Row, ...] = ()
+    causes: tuple[Cause, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def difference(self) -> float:
+        """Measured / predicted - 1; above 0 the run is slower than predicted."""
+        return self.measured_s / self.estimate.step_time_s - 1
+
+    @property
+    def verdict(self) -> str:
+        """`slow`, `fast`, or `as predicted`: above, below or inside the prediction's 90 % interval."""
+        low_s, high_s = self.estimate.interval_s or (self.estimate.step_time_s, self.estimate.step_time_s)
+        return "slow" if self.measured_s > high_s else "fast" if self.measured_s < low_s else "as predicted"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, form `kernelcast.comparison/1` (docs/json.md). Times in seconds."""
+        interval_s, traced, logged = self.estimate.interval_s, self.traced, self.logged
+        return {
+            "format": FORMAT,
+            "verdict": self.verdict,
+            "measured_s": self.measured_s,
+            "predicted_s": self.estimate.step_time_s,
+            "interval_s": None if interval_s is None else list(interval_s),
+            "difference": self.difference,
+            "steps_s": list(self.steps_s),
+            "run_id": None if traced is None else traced.run_id,
+            "ranks": [] if traced is None else list(traced.ranks),
+            "framework": None if logged is None else logged.framework,
+            "causes": [{"kind": one.kind, "excess_s": one.excess_s, "line": one.line} for one in self.causes],
+            "parts": [
+                {"part": one.name, "measured_s": one.measured_s, "predicted_s": one.predicted_s}
+                for one in self.parts
+            ],
+            "operators": [_operator_values(one) for one in self.operators],
+            "collectives": [
+                _operator_values(one)
+                | {"measured_bytes": one.measured_bytes, "predicted_bytes": one.predicted_bytes}
+                for one in self.collectives
+            ],
+            "notes": list(self.notes),
+        }
+
+
+def compare_traces(paths: Sequence[Path], estimate: Estimate, *, run_id: str = "") -> ComparedStep:
+    """Compare the traces of one run (files, a folder of ranks, or a database) with an estimate.
+
+    Raises:
+        UsageError: they are several runs, and `run_id` begins none or several.
+        DataError: a file is no trace, or marks no steps.
+    """
+    gpus_per_node = min(estimate.cluster.gpus_per_node, estimate.parallelism.world_size)
+    with opened_traces(paths, gpus_per_node=gpus_per_node) as database:
+        runs = traced_runs(database, run_id)
+        if len(runs) > 1:
+            listed = ", ".join(run[:12] for run in runs)
+            raise UsageError(f"--run: found {len(runs)} runs ({listed}), expected the start of one's id")
+        return compare_run(database, runs[0], estimate)
+
+
+def compare_run(database: Database, run_id: str, estimate: Estimate) -> ComparedStep:
+    """Compare a run that the database has traces of with an estimate.
+
+    Raises:
+        DataError: its traces mark no steps.
+    """
+    traced = traced_steps(database, run_id)
+    predicted = predicted_step(estimate, traced.ranks)
+    operators = operator_rows(traced, predicted, estimate)
+    collectives = collective_rows(traced, predicted, estimate)
+    return ComparedStep(
+        estimate=estimate,
+        steps_s=tuple(traced.step_s(step) for step in traced.steps),
+        measured_s=traced.step_s(traced.typical),
+        traced=traced,
+        parts=part_rows(traced, predicted),
+        operators=operators,
+        collectives=collectives,
+        causes=find_causes(traced, estimate, operators, collectives),
+        notes=tuple(_notes(traced, estimate)),
+    )
+
+
+def compare_log(path: Path, estimate: Estimate) -> ComparedStep:
+    """Compare the step times that a training log tells with an estimate.
+
+    Raises:
+        DataError: it cannot be read, or tells no step time.
+    """
+    layout = estimate.parallelism
+    logged = logged_steps(
+        path,
+        samples=layout.samples_per_update,
+        tokens=layout.samples_per_update * estimate.model.sequence_length,
+        devices=layout.world_size,
+    )
+    return ComparedStep(estimate=estimate, steps_s=logged.steps_s, measured_s=logged.median_s, logged=logged)
+
+
+def _notes(traced: TracedSteps, estimate: Estimate) -> list[str]:
+    """What trace and prediction disagree about, or is worth knowing."""
+    found = []
+    world_size = estimate.parallelism.world_size
+    if traced.world_size is not None and traced.world_size != world_size:
+        found.append(f"the traces are of {traced.world_size} processes, the layout is for {world_size}")
+    measured_on = {one.split(",")[0] for one in estimate.provenance.compute}
+    device = traced.hardware.split(",")[0]
+    if measured_on and device not in measured_on and not device.startswith("unknown"):
+        found.append(f"the traces are of {device}, the prediction is for {', '.join(sorted(measured_on))}")
+    if len(traced.ranks) < world_size:
+        found.append(
+            f"{len(traced.ranks)} of {world_size} ranks are traced: a slow one among the others shows as waiting only"
+        )
+    return found
+
+
+def _operator_values(row: Row) -> dict[str, Any]:
+    return {
+        "operator": row.operator or None,
+        "name": row.name,
+        "pass": row.pass_,
+        "vector": list(row.vector),
+        "measured_s": row.measured_s,
+        "predicted_s": row.predicted_s,
+        "low_s": row.low_s,
+        "high_s": row.high_s,
+        "ratio": row.ratio,
+        "excess_s": row.excess_s,
+        "is_slow": row.is_slow,
+        "launches": row.launches,
+        "calls": row.calls,
+    }

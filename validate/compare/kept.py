@@ -1,0 +1,132 @@
+"""A compared step kept as a measured one: in a runs file, which `validate add` takes, or with its trace in a database."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from kernelcast.collector.ingest import ingest_traces
+from kernelcast.collector.ingest.opened import is_database, trace_files
+from kernelcast.runtime import Estimate, ModelConfig
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.output_file import write_bytes
+from kernelcast.runtime.request.fields import LAYOUT
+from kernelcast.runtime.request.models import built_in_names
+from kernelcast.store import Database, MeasuredStep
+from kernelcast.validate.compare.compared_step import ComparedStep
+from kernelcast.validate.run_steps import store_predictions
+
+_NAME = "compared"
+
+
+def runs_toml(compared: ComparedStep, *, site: str, source: str, device: str = "", fabric: str = "") -> str:
+    """The step as a runs file (docs/validation.md, Runs files): the shortest time, as it counts there, and the mean."""
+    estimate = compared.estimate
+    hardware = compared.traced.hardware if compared.traced else "; ".join(estimate.provenance.compute)
+    about = {
+        "site": site,
+        "hardware": hardware or "not recorded",
+        "source": source,
+        "device": device,
+        "fabric": fabric,
+    }
+    lines = [f"{name} = {_toml(value)}" for name, value in about.items() if value]
+    name = estimate.model.name
+    if name not in built_in_names():
+        name = _NAME
+        lines += ["", f"[models.{name}]", *_lines(_model_fields(estimate.model))]
+    run = {
+        "model": name,
+        "sequence_length": estimate.model.sequence_length,
+        **_layout(estimate),
+        "gpus_per_node": estimate.cluster.gpus_per_node,
+        "bucket_entries": estimate.bucket_entries,
+        "measured_s": min(compared.steps_s),
+        "mean_s": fmean(compared.steps_s),
+    }
+    return "\n".join([*lines, "", "[[runs]]", *_lines(run)]) + "\n"
+
+
+def keep_in_file(compared: ComparedStep, path: Path, **about: str) -> None:
+    """Write `runs_toml` to a file.
+
+    Raises:
+        DataError: it cannot be written.
+    """
+    write_bytes(path, runs_toml(compared, **about).encode(), str(path))
+
+
+def keep_in_database(compared: ComparedStep, traces: Sequence[Path], database_path: Path) -> str:
+    """Add traces, measured step and prediction to a database, which is made where there is none; answers the step's id.
+
+    Raises:
+        UsageError: the step is of no trace, or `traces` are another database.
+    """
+    traced, estimate = compared.traced, compared.estimate
+    if traced is None:
+        raise UsageError(
+            "--db keeps steps with their traces, found a log; expected --keep FILE for a runs file"
+        )
+    if not is_database(traces[0]):
+        ingest_traces(
+            trace_files(traces),
+            database_path,
+            gpus_per_node=min(estimate.cluster.gpus_per_node, estimate.parallelism.world_size),
+        )
+    elif traces[0].resolve() != database_path.resolve():
+        raise UsageError(f"--db is {database_path}, expected {traces[0]}, which holds the traces")
+    layout = estimate.parallelism
+    with Database.open(database_path) as database:
+        if traced.run_id not in {run.id for run in database.run_list()}:
+            raise UsageError(
+                f"{database_path}: holds these traces in other runs, expected a database without them"
+            )
+        step = MeasuredStep.from_repetitions(
+            run_id=traced.run_id,
+            repetitions_s=compared.steps_s,
+            model=asdict(estimate.model),
+            pp=layout.pp,
+            tp=layout.tp,
+            dp=layout.dp,
+            micro_batch=layout.micro_batch,
+            micro_batches=layout.micro_batches,
+            schedule="1F1B" if layout.schedule == "1f1b" else layout.schedule,
+            recomputation=layout.recompute != "none",
+            dtype=estimate.provenance.dtype,
+            options=_layout(estimate) | {"gpus_per_node": estimate.cluster.gpus_per_node, "profiled": True},
+            components_s={f"part {row.name}": row.measured_s for row in compared.parts if row.measured_s},
+        )
+        found = database.add_step(step)
+        store_predictions(database, step, [estimate])
+    return found
+
+
+def _layout(estimate: Estimate) -> dict[str, Any]:
+    """The layout's fields that differ from their defaults, and those that every run gives."""
+    needed = ("pp", "tp", "dp", "micro_batch", "micro_batches")
+    values = {name: getattr(estimate.parallelism, name, None) for name in LAYOUT}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in values.items()
+        if value is not None and (name in needed or value != LAYOUT[name].default)
+    }
+
+
+def _model_fields(model: ModelConfig) -> dict[str, Any]:
+    plain = {field.name: getattr(model, field.name) for field in fields(model) if field.name != "name"}
+    return {
+        name: list(value) if isinstance(value, tuple) else value
+        for name, value in plain.items()
+        if value is not None
+    }
+
+
+def _lines(values: dict[str, Any]) -> list[str]:
+    return [f"{name} = {_toml(value)}" for name, value in values.items()]
+
+
+def _toml(value: object) -> str:
+    # TOML's basic strings, numbers, lists and booleans are those of JSON.
+    return json.dumps(value, ensure_ascii=False)

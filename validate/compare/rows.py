@@ -1,0 +1,230 @@
+"""Measured and predicted work of a step side by side: parts, operators, collectives, and kernels of no operator."""
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kernelcast.collector.ingest.collectives import kind_of
+from kernelcast.runtime import Estimate
+from kernelcast.runtime.operators import OPERATORS
+from kernelcast.validate.compare.predicted_step import PredictedCalls, PredictedStep, stage_of
+from kernelcast.validate.compare.traced_steps import TracedSteps, Work
+
+PARTS = ("forward", "backward", "update", "other", "communication", "copies", "host", "waiting")
+"""The parts of a step, in the order of their display; `other`: the host's side was not recorded."""
+_ELEMENT_BYTES = {"float32": 4, "float64": 8}
+_UPDATE = "update"
+_NEAR = 1.5  # how far apart two workloads of one operator may be to be the same call
+_PRODUCTS = ("gemm", "batched_gemm", "grouped_gemm")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One operator in one pass, or one collective: seconds in a step, measured and predicted (None: it has none).
+
+    `name` is operator and roles; of a host's operator that the table lacks its own name. Bytes are those of a step's
+    messages. `by_rank_s` are the measured seconds of every rank.
+    """
+
+    name: str
+    operator: str
+    pass_: str
+    vector: tuple[int, ...] = ()
+    measured_s: float | None = None
+    predicted_s: float | None = None
+    low_s: float | None = None
+    high_s: float | None = None
+    launches: float = 0.0
+    calls: int = 0
+    measured_bytes: float = 0.0
+    predicted_bytes: float = 0.0
+    variants: tuple[str, ...] = ()
+    by_rank_s: Mapping[int, float] | None = None
+
+    @property
+    def excess_s(self) -> float:
+        """How much longer it took than predicted."""
+        return (self.measured_s or 0.0) - (self.predicted_s or 0.0)
+
+    @property
+    def ratio(self) -> float | None:
+        """Measured / predicted; None where one of them is missing."""
+        return self.measured_s / self.predicted_s if self.measured_s and self.predicted_s else None
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it took longer than its interval allows."""
+        return self.measured_s is not None and self.high_s is not None and self.measured_s > self.high_s
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether it was measured and predicted."""
+        return self.measured_s is not None and self.predicted_s is not None
+
+
+def part_rows(traced: TracedSteps, predicted: PredictedStep) -> tuple[Row, ...]:
+    """The parts of the typical step, means over the ranks; those that neither side has are left out."""
+    step, ranks = traced.typical, traced.ranks
+    measured: dict[str, float] = defaultdict(float)
+    for rank in ranks:
+        parts = traced.parts_s[rank][step]
+        measured["communication"] += parts["exposed_communication"]
+        measured["copies"] += parts["memory"]
+        measured["host"] += parts["idle_host"]
+        measured["waiting"] += sum(
+            value for name, value in parts.items() if name.startswith("idle_") and name != "idle_host"
+        )
+    for work in _typical(traced):
+        if work.class_ == "compute":
+            measured[work.pass_ or "other"] += work.time_s
+    rows = (
+        Row(
+            name=part,
+            operator="",
+            pass_="",
+            measured_s=measured[part] / len(ranks),
+            predicted_s=predicted.parts_s.get(part, 0.0),
+        )
+        for part in PARTS
+    )
+    return tuple(row for row in rows if row.measured_s or row.predicted_s)
+
+
+def operator_rows(traced: TracedSteps, predicted: PredictedStep, estimate: Estimate) -> tuple[Row, ...]:
+    """Every operator of the prediction and of the trace, and compute of none, by how much longer it took.
+
+    A measured call is the predicted one of the same operator, pass and workload; else of the same role; else, but of
+    products, of the nearest workload within 1.5 times.
+    """
+    once = [calls for calls in predicted.calls if not calls.is_collective and calls.pass_ == _UPDATE]
+    wanted = [calls for calls in predicted.calls if not calls.is_collective and calls.pass_ != _UPDATE]
+    of: dict[PredictedCalls, list[Work]] = {calls: [] for calls in wanted}
+    others: dict[tuple[str, str, str], list[Work]] = defaultdict(list)
+    update: list[Work] = []
+    for work in _typical(traced):
+        if work.class_ == "communication":
+            continue
+        if (
+            work.pass_ == _UPDATE
+        ):  # frameworks fuse clipping, the optimizer and setting to zero in their own ways
+            update.append(work)
+            continue
+        found = _matching(work, wanted)
+        if found is not None:
+            of[found].append(work)
+        else:
+            called = " ".join(filter(None, (work.operator, work.role))) or work.host_operator or work.class_
+            others[called, work.operator, work.pass_].append(work)
+    rows = [
+        _row(traced, estimate, work, calls, " ".join([calls.operator, *filter(None, calls.roles)]))
+        for calls, work in of.items()
+    ]
+    rows += [
+        _row(traced, estimate, work, None, name, operator, pass_)
+        for (name, operator, pass_), work in others.items()
+    ]
+    if once or update:
+        rows.append(_update_row(_row(traced, estimate, update, None, _UPDATE, "", _UPDATE), once))
+    return tuple(sorted(rows, key=lambda row: -row.excess_s))
+
+
+def collective_rows(traced: TracedSteps, predicted: PredictedStep, estimate: Estimate) -> tuple[Row, ...]:
+    """Every kind of collective: exposed seconds and bytes of a step, by how much longer it took."""
+    measured: dict[str, list[Work]] = defaultdict(list)
+    for work in _typical(traced):
+        # On a CPU the call that starts a collective has time of its own, but describes nothing.
+        if work.class_ == "communication" and (work.collective or work.time_s):
+            measured[kind_of(work.collective) or work.collective or "not described"].append(work)
+    wanted: dict[str, list[PredictedCalls]] = defaultdict(list)
+    for calls in predicted.calls:
+        if calls.is_collective:
+            wanted[calls.operator].append(calls)
+    width = _ELEMENT_BYTES.get(estimate.provenance.dtype, 2)
+    total_s = sum(calls.time_s for of_kind in wanted.values() for calls in of_kind)
+    # What the prediction overlaps is left out of every kind alike.
+    exposed = predicted.parts_s["communication"] / total_s if total_s else 1.0
+    rows = []
+    for kind in dict.fromkeys([*measured, *wanted]):
+        row = _row(traced, estimate, measured.get(kind, []), None, kind, kind, "once")
+        calls = wanted.get(kind, [])
+        rows.append(
+            replace(
+                row,
+                predicted_s=exposed * sum(one.time_s for one in calls) if calls else None,
+                low_s=exposed * sum(one.low_s for one in calls) if calls else None,
+                high_s=sum(one.high_s for one in calls) if calls else None,
+                calls=sum(one.calls for one in calls),
+                predicted_bytes=float(sum(one.calls * one.message_bytes(width) for one in calls)),
+            )
+        )
+    return tuple(sorted(rows, key=lambda row: -row.excess_s))
+
+
+def _update_row(measured: Row, once: Sequence[PredictedCalls]) -> Row:
+    return replace(
+        measured,
+        name=" + ".join(dict.fromkeys(calls.operator for calls in once)) or _UPDATE,
+        predicted_s=sum(calls.time_s for calls in once) if once else None,
+        low_s=sum(calls.low_s for calls in once) if once else None,
+        high_s=sum(calls.high_s for calls in once) if once else None,
+        calls=sum(calls.calls for calls in once),
+    )
+
+
+def _typical(traced: TracedSteps) -> Sequence[Work]:
+    step = traced.typical
+    return [work for work in traced.work if work.step == step]
+
+
+def _matching(work: Work, wanted: Iterable[PredictedCalls]) -> PredictedCalls | None:
+    same = [calls for calls in wanted if calls.operator == work.operator and calls.pass_ == work.pass_]
+    exact = next((calls for calls in same if calls.vector == work.vector), None)
+    of_role = next((calls for calls in same if work.role and work.role in calls.roles), None)
+    if exact or of_role or not same or not work.vector or work.operator in _PRODUCTS:
+        return exact or of_role
+    elements = OPERATORS[work.operator].elements
+    distance = {
+        id(calls): abs(math.log(max(elements(calls.vector), 1) / max(elements(work.vector), 1)))
+        for calls in same
+    }
+    nearest = min(same, key=lambda calls: distance[id(calls)])
+    return nearest if distance[id(nearest)] <= math.log(_NEAR) else None
+
+
+def _row(
+    traced: TracedSteps,
+    estimate: Estimate,
+    work: Sequence[Work],
+    calls: PredictedCalls | None,
+    name: str,
+    operator: str = "",
+    pass_: str = "",
+) -> Row:
+    """Seconds are summed over the stages, of a stage's ranks the mean, as in the prediction."""
+    ranks_of: dict[int, int] = defaultdict(int)
+    for rank in traced.ranks:
+        ranks_of[stage_of(rank, estimate)] += 1
+    by_rank: dict[int, float] = dict.fromkeys(traced.ranks, 0.0)
+    time_s = launches = size = 0.0
+    for one in work:
+        share = 1 / ranks_of[stage_of(one.rank, estimate)]
+        by_rank[one.rank] += one.time_s
+        time_s += share * one.time_s
+        launches += share * one.launches
+        size += share * one.launches * (one.message_bytes or 0)
+    return Row(
+        name=name,
+        operator=calls.operator if calls else operator,
+        pass_=calls.pass_ if calls else pass_,
+        vector=calls.vector if calls else (),
+        measured_s=time_s if work else None,
+        predicted_s=calls.time_s if calls else None,
+        low_s=calls.low_s if calls else None,
+        high_s=calls.high_s if calls else None,
+        launches=launches,
+        calls=calls.calls if calls else 0,
+        measured_bytes=size,
+        variants=tuple(sorted({one.variant for one in work if one.variant})),
+        by_rank_s=by_rank if work else None,
+    )
