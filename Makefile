@@ -55,6 +55,7 @@ test-slurm: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate_fabrics.py
 	$(BIN)/python docs/generate_hardware.py
+	$(BIN)/python docs/generate_models.py
 	$(BIN)/python docs/generate_sql.py
 	$(BIN)/python docs/generate_asking.py
 	$(BIN)/python docs/generate_commands.py

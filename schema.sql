@@ -799,9 +799,9 @@ SELECT
     round(sum(iif(class = 'memory', exposed_us, 0)) / 1e3, 3) AS memory_ms, -- copies and fills alone
     round(sum(idle_us) / 1e3, 3) AS idle_ms, -- the four causes below
     round(sum(late_us) / 1e3, 3) AS idle_host_ms, -- before the launch of what ends it: the host was late
-    round(sum(iif(ended_stream <> stream, idle_us - late_us, 0)) / 1e3, 3)
+    round(sum(iif(ended_stream <> (stream & 1048575), idle_us - late_us, 0)) / 1e3, 3)
         AS idle_other_stream_ms, -- launched; another stream ran last: it waited for that one
-    round(sum(iif(ended_stream <> stream, 0, idle_us - late_us)) / 1e3, 3)
+    round(sum(iif(ended_stream <> (stream & 1048575), 0, idle_us - late_us)) / 1e3, 3)
         AS idle_dependency_ms, -- launched; its own stream ran last: an event, another rank, or the launch's latency
     round(sum(iif(late_us IS NULL, idle_us, 0)) / 1e3, 3) AS idle_unknown_ms, -- its launch was not recorded
     round(sum(iif(class = 'communication', duration_us, 0)) / 1e3, 3) AS communication_ms, -- exposed or not
@@ -815,7 +815,7 @@ SELECT
     run_id
 FROM (
     SELECT
-        *,
+        run_id, trace_id, rank, step, step_index, class, stream, duration_us, exposed_us, idle_us, late_us,
         -- The latest end of all before it, with the stream that it was on in its lowest 20 bits.
         max(CAST((start_us + duration_us) * 1e3 AS BIGINT) * 1048576 + (stream & 1048575)) OVER (
             PARTITION BY trace_id, device ORDER BY sequence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING

@@ -121,6 +121,10 @@ def _kind(source: Source) -> str:
         return "part"
     if source.is_other_pass:
         return "other pass"
+    if source.order:
+        return "product"
+    if source.asks is not None:
+        return "equal work"
     return "alike" if source.alike else "collective"
 
 

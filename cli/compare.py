@@ -15,15 +15,17 @@ from kernelcast.cli.options import (
     memory_options,
     model_option,
     no_calibration_option,
+    print_notes,
     take_memory,
 )
 from kernelcast.cli.tables import seconds, seconds_precisely, text_table
-from kernelcast.runtime import Estimate, Estimator, UsageError, load_model
+from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.output_file import check_target
 from kernelcast.runtime.request.fields import REQUEST
+from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.stack import find_stack
 from kernelcast.validate.compare.compared_step import ComparedStep, compare_log, compare_traces
@@ -133,7 +135,9 @@ def _predicted(
     if layout is not None:
         file = open_layout(layout)
         sequence_length = sequence_length or file.sequence_length()
-    model = load_model(model_name, sequence_length=sequence_length)
+    found = find_model(model_name, sequence_length=sequence_length)
+    print_notes(found)
+    model = found.model
     if layout is not None:
         given = read_fields(file, model, given, None)
     fabric = find_fabric(given["fabric"]) if "fabric" in given else None

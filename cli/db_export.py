@@ -59,9 +59,8 @@ def export(
                 "expected: pip install 'kernelcast[parquet]'"
             ) from error
         rows = export_parquet(database_path, target, subset, max_size_bytes=max_size_bytes)
-        click.echo(
-            f"{target}: {rows['sample']:,} samples, {rows['kernel']:,} kernels, {rows['trace_event']:,} events"
-        )
+        events = f", {rows['trace_event']:,} events of traces" if rows["trace_event"] else ""
+        click.echo(f"{target}: {rows['sample']:,} samples, {rows['kernel']:,} kernels{events}")
         return
     exported = export_database(database_path, target, subset, max_size_bytes=max_size_bytes)
     parts = [f"{count:,} {table}" for table, count in exported.rows.items() if count]

@@ -34,6 +34,7 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "hardware": Verb("hardware", "hardware", "", "List the hardware whose measurements ship."),
         "fabric": Verb("fabric", "fabric", "", "Describe what connects devices, and show collectives on it."),
         "stack": Verb("stack", "stack", "", "Fit and list what training software does to sums of operators."),
+        "models": Verb("models", "models", "", "List built-in models, or how a model's file is read."),
         "train": Verb("train", "train", "train", "Fit regressors and write them as an ONNX bundle."),
         "calibrate": Verb("calibrate", "calibrate", "", "Correct a bundle by a few measured steps."),
         "bundle": Verb("bundle", "bundle", "", "Look into, verify, compare and sign bundles."),
@@ -46,7 +47,10 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         ),
         "serve": Verb("serve", "serve", "serve", "Answer predictions over HTTP, from a warm bundle."),
         "compare": Verb(
-            "compare", "compare", "collector", "Is a real run as fast as predicted, and if not, why?"
+            "compare",
+            "compare",
+            "collector",
+            "Say whether a real run is as fast as predicted, and if not, why.",
         ),
         "validate": Verb("validate", "validate", "", "Predict steps that were measured, and compare."),
         "demo": Verb("demo", "demo", "all", "Do all of it on this machine and check it against real steps."),

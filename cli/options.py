@@ -169,8 +169,8 @@ model_option = click.option(
     shell_complete=lambda context, option, begun: [
         name for name in built_in_names() if name.startswith(begun.lower())
     ],
-    help="Model: a built-in name such as llama-3.1-8b or meta-llama/Llama-3.1-8B (docs/models.md lists them), a .toml "
-    "or .json file, or a Hugging Face config.json.",
+    help="Model: a built-in name such as llama-3.1-8b or meta-llama/Llama-3.1-8B (kernelcast models lists them), a "
+    ".toml or .json file, or a Hugging Face config.json.",
 )
 
 

@@ -33,7 +33,12 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
 @click.command("run")
 @click.option("--bundle", "bundle_path", required=True, type=_FILE, help="Bundle of regressors (.kcast).")
 @database_option("The database for the steps; created if missing.")
-@click.option("--config", "config_path", type=_FILE, help="Configurations like validate/here.toml.")
+@click.option(
+    "--config",
+    "config_path",
+    type=_FILE,
+    help="Configurations: here, modern, or a file like validate/here.toml.  [default: here]",
+)
 @click.option(
     "--repetitions",
     type=click.IntRange(min=1),

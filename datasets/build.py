@@ -164,11 +164,17 @@ def with_float8(name: str, path: Path) -> Path:
                 jobs=0,
                 on_progress=_progress(f"{name} in 8 bit"),
             )
-        added = read_bundle(trained)
+        return join_float8(path, read_bundle(trained), tables.data)
+
+
+def join_float8(path: Path, added: Bundle, data: str | None) -> Path:
+    """Write the operators in 8 bit of `added` into the bundle at `path`, in the place of its own."""
+    bundle = read_bundle(path)
     manifest = bundle.manifest
     kept = tuple(entry for entry in manifest.regressors if not OPERATORS[entry.operator].dtype)
-    own = tuple(replace(entry, data=tables.data) for entry in added.manifest.regressors)
-    digests = "".join(one.dataset_digest for one in (manifest, added.manifest))
+    in_float8 = [entry for entry in added.manifest.regressors if OPERATORS[entry.operator].dtype]
+    own = tuple(replace(entry, data=data) for entry in in_float8)
+    digests = "".join(sorted(entry.table_digest for entry in (*kept, *own)))
     manifest = replace(
         manifest,
         software=tuple(dict.fromkeys((*manifest.software, *added.manifest.software))),

@@ -194,8 +194,8 @@ SITES = {
 }
 SIMUMAX_COMMENTS = {
     "simumax-b200": "",
-    "simumax-b200-experts": " Latent attention; experts take as many tokens from each sender as they have room for, and "
-    "empty rows are padded: every expert has 154 rows of each sender.",
+    "simumax-b200-experts": " Latent attention; experts take as many tokens from each sender as they have room for, "
+    "and empty rows are padded: every expert has 154 rows of each sender.",
     "simumax-b200-context": " Heads are exchanged for tokens.",
 }
 

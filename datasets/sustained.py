@@ -35,8 +35,8 @@ TABLES = {
 repetitions; nor vLLM's on H200, whose weights are memory that nobody wrote, which draws less power."""
 
 SETTLED_US = 20_000.0, 10_000.0
-"""The longest of these that a table has enough products of. Rates of the B200 still fall between 10 and 20 ms, from 0.49
-to 0.47 of the peak in the median; those of the A100 and the H100 do not."""
+"""The longest of these that a table has enough products of. Rates of the B200 still fall between 10 and 20 ms, from
+0.49 to 0.47 of the peak in the median; those of the A100 and the H100 do not."""
 FEWEST_ROWS = 10
 FEWEST_TOKENS = 1024
 """Of each side of a product: smaller ones are limited by memory."""

@@ -59,6 +59,9 @@ GROUP BY operator, name
 ORDER BY total_ms DESC
 LIMIT 5;
 ```
+
+Traces go with it: `bench-parquet/trace_event` has a file per rank, and `bench-parquet/traces.sql` makes the views above
+in DuckDB, over one export or over many: [traces.md](traces.md#many-ranks).
 """
 
 

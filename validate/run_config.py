@@ -17,6 +17,7 @@ from kernelcast.validate.runs_models import RunModels
 _FIELDS = ("rounds", "warm_up_steps", "seed", "models", "defaults", "runs")
 _RUN_FIELDS = ("model", "sequence_length", *LAYOUT, "bucket_entries")
 _MOST = 2**31 - 1
+_SHIPPED = ("here", "modern")
 
 
 _MAX_FILE_BYTES = 1 << 20
@@ -33,16 +34,18 @@ class RunConfig:
 
     @classmethod
     def load(cls, path: Path | None, *, dtype: str) -> Self:
-        """Read a configuration; None: here.toml, which ships.
+        """Read a configuration, a file or the name of one that ships (`here`, `modern`); None: here.
 
         Raises:
             DataError: the file, or a model's file that it names, is missing, unreadable or not TOML.
             UsageError: a field is unknown, missing or wrong, or a layout cannot be trained here.
         """
-        where = f"configuration {shown_path(path) if path else 'here.toml'}"
+        name = "here" if path is None else str(path)
+        is_shipped = path is None or (name in _SHIPPED and not path.exists())
+        where = f"configuration {f'{name}.toml' if is_shipped or path is None else shown_path(path)}"
         try:
-            if path is None:
-                content = files("kernelcast.validate").joinpath("here.toml").read_bytes()
+            if is_shipped or path is None:
+                content = files("kernelcast.validate").joinpath(f"{name}.toml").read_bytes()
             else:
                 content = read_small_file(path, where=where, most_bytes=_MAX_FILE_BYTES)
             document = parse_toml(content)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.errors import shown
 from kernelcast.runtime.estimate.estimate import Estimate
-from kernelcast.runtime.request.fields import DEGREES, LAYOUT
+from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.stack import NAMES, Stack
 from kernelcast.runtime.stack.stack import DEFAULT_SHARE, LARGEST_FACTOR, OPTIONS, factor_index
 from kernelcast.validate.reweighted import reweighted_step_s
@@ -192,4 +192,5 @@ def left_out_by(steps: Sequence[MeasuredRun]) -> tuple[str, list[str]]:
 
 def layout_name(run: MeasuredRun) -> str:
     """A run's degrees, as in `2-1-4`."""
-    return "-".join(str(getattr(run.parallelism, name)) for name in DEGREES)
+    layout = run.parallelism
+    return f"{layout.pp}-{layout.tp}-{layout.dp}" + (f"-cp{layout.cp}" if layout.cp > 1 else "")

@@ -61,6 +61,22 @@ def permute(x: Tensor, rows: Tensor) -> Tensor:
     return x.index_select(0, rows)
 
 
+class _Reorder(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+        ctx.inverse = inverse
+        return x.index_select(0, order)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        return gradients[0].index_select(0, ctx.inverse), None, None
+
+
+def reorder(x: Tensor, order: Tensor, inverse: Tensor) -> Tensor:
+    """All rows of x [n, d] in another order [n]; backward as well, by the `inverse` order."""
+    return _Reorder.apply(x, order, inverse)  # type: ignore[no-untyped-call,no-any-return]
+
+
 def unpermute(x: Tensor, pairs: Tensor, weights: Tensor) -> Tensor:
     """The weighted sum of each token's k rows of x [tokens · k, d], which are in the order of `pairs` → [tokens, d].
 
@@ -81,5 +97,5 @@ def grouped_linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
         ends = torch.cumsum(counts, 0, dtype=torch.int32)
         out: Tensor = _grouped_mm(x, weight.transpose(1, 2), offs=ends)
         return out
-    parts = zip(x.split(counts.tolist()), weight.unbind(0), strict=True)
+    parts = zip(torch.split(x, counts.tolist()), weight.unbind(0), strict=True)
     return torch.cat([F.linear(rows, own) for rows, own in parts])

@@ -94,7 +94,8 @@ def _matched(
     """The calls of the sequence that begins at `place`; None where it is none."""
     own: list[int] = []
     part: list[int] = []
-    for index in calls[place:]:
+    for position in range(place, len(calls)):
+        index = calls[position]
         name = tree.calls[index].name
         if name == f"aten::{row.names[len(own)]}":
             own.append(index)

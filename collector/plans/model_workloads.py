@@ -97,13 +97,14 @@ def _passes(sizes: Sizes) -> Calls:
 
 
 def _updates(sizes: Sizes, layers: int) -> Iterator[Call]:
-    """Of a first, a middle and a last stage with as many layers."""
+    """Of a first, a middle and a last stage with as many layers, and of a single one."""
     kinds, every = kinds_of(sizes.model), sizes.model.layers
     alone = DataParallel(dp=1, zero=0, group=Group(), bucket_entries=1)
     for start, first, last in (
         (0, True, False),
         ((every - layers) // 2, False, False),
         (every - layers, False, True),
+        *([(0, True, True)] if layers == every else []),
     ):
         stage = StageKind(counts=kinds.counts(start, start + layers), first=first, last=last)
         held = int(stage_parameters(sizes, layers=stage.counts, first=first, last=last).total)

@@ -116,7 +116,7 @@ def _why_not(name: str) -> str:
     if OPERATORS[name].is_collective:
         return "is a collective, which `collect comm` measures"
     if not _is_collected(name):
-        return "is called by no layer yet, and imported only"
+        return "has no bench, and is imported only"
     return "is no collective, `collect compute` measures it"
 
 

@@ -43,7 +43,7 @@ class Ranges:
     sliding_window: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        if not any(getattr(self, name) for name in OF_MODELS):
+        if not self.hidden_size:
             return  # the plan names its models
         if missing := [
             name for name in ("hidden_size", "mlp_ratio", "vocabulary_size") if not getattr(self, name)
@@ -131,7 +131,7 @@ class Plan:
         given = [name for name in OF_MODELS if getattr(self.ranges, name)]
         if self.models and given:
             raise UsageError(f"ranges.{given[0]} is given beside models, whose own is measured")
-        if not self.models and not given:
+        if not self.models and not self.ranges.hidden_size:
             raise UsageError("ranges.hidden_size is missing, expected it, or models by name")
 
     def axes(self) -> dict[str, tuple[float, ...]]:

@@ -178,7 +178,7 @@ def _sources(axes: frozenset[str]) -> Mapping[Column, Sequence[_Source]]:
                 found.setdefault(column, {}).setdefault(one.shape, _Source(number, part, column))
     called = {operator for operator, _ in found}
     for op in OPERATORS.values():
-        if op.name not in called:
+        if op.name not in called and not op.dtype:  # products in 8 bit have no bench
             alike = [own for (name, _), own in found.items() if OPERATORS[name].features == op.features]
             if alike:
                 found[op.name, ""] = {shape: source for own in alike for shape, source in own.items()}
@@ -205,7 +205,8 @@ def axes_of(plan: Plan, column: Column) -> dict[str, tuple[float, ...]]:
     """The plan's ranges, one value of those that the column does not depend on."""
     axes = plan.axes()
     unused = _NOT_OF_A_STAGE if OPERATORS[column[0]].per_update else _OF_A_STAGE
-    return axes | {name: axes[name][:1] for name in unused if name in axes}
+    kept = ("expert_parallel",) if plan.models else ()  # whose experts are among the parameters
+    return axes | {name: axes[name][:1] for name in unused if name in axes and name not in kept}
 
 
 def every_workload(plan: Plan, columns: Sequence[Column]) -> dict[Column, list[Vector]]:

@@ -47,12 +47,12 @@ def heads_for_tokens(
     One message to each process holds queries, keys and values (DeepSpeed-Ulysses, arXiv 2309.14509, section 3.1).
     """
     heads = [x.shape[2] // parts for x in (query, key, value)]
-    with operator_mark("context_heads"):
-        by_process = torch.cat([x.unflatten(2, (parts, -1)) for x in (query, key, value)], dim=3)
+    with operator_mark("copy"):
+        by_process = torch.cat([torch.unflatten(x, 2, (parts, -1)) for x in (query, key, value)], dim=3)
         sent = by_process.permute(2, 0, 1, 3, 4).contiguous()
     ones = [1] * parts
     got = exchange(sent, ones, ones, group, "context")
-    with operator_mark("context_heads"):
+    with operator_mark("copy"):
         whole = got.transpose(0, 1).flatten(1, 2)
         found = whole.split_with_sizes(heads, dim=2)
     return found[0], found[1], found[2]
@@ -60,9 +60,9 @@ def heads_for_tokens(
 
 def tokens_for_heads(x: Tensor, parts: int, group: dist.ProcessGroup) -> Tensor:
     """The way back: [b, l, width / parts] of all tokens → [b, l / parts, width] of a process's own."""
-    with operator_mark("context_heads"):
-        sent = x.unflatten(1, (parts, -1)).transpose(0, 1).contiguous()
+    with operator_mark("copy"):
+        sent = torch.unflatten(x, 1, (parts, -1)).transpose(0, 1).contiguous()
     ones = [1] * parts
     got = exchange(sent, ones, ones, group, "context")
-    with operator_mark("context_heads"):
+    with operator_mark("copy"):
         return got.permute(1, 2, 0, 3).flatten(2)

@@ -7,7 +7,14 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from kernelcast.collector.functions.experts import by_expert, grouped_linear, permute, route, unpermute
+from kernelcast.collector.functions.experts import (
+    by_expert,
+    grouped_linear,
+    permute,
+    reorder,
+    route,
+    unpermute,
+)
 from kernelcast.collector.functions.transformer import swiglu
 from kernelcast.collector.training.exchanges import exchange
 from kernelcast.collector.training.marks import operator_mark
@@ -61,11 +68,11 @@ class Experts(nn.Module):
         """Rows to the devices of their experts, and what these make of them back."""
         group, parts = self.part.group, self.part.parts
         assert group is not None
-        with operator_mark("expert_counts"):
-            received = torch.empty_like(counts)
+        received = torch.empty_like(counts)
+        with operator_mark("all_to_all", "expert_counts"):
             dist.all_to_all_single(received, counts, group=group)
-            from_each = received.view(parts, -1)
-            sent, came = counts.view(parts, -1).sum(1).tolist(), from_each.sum(1).tolist()
+        from_each = received.view(parts, -1)
+        sent, came = counts.view(parts, -1).sum(1).tolist(), from_each.sum(1).tolist()
         rows = exchange(rows, sent, came, group, "expert")
         local = from_each.shape[1]
         if local == 1:
@@ -74,10 +81,11 @@ class Experts(nn.Module):
         with operator_mark("copy"):
             experts = torch.arange(local, device=rows.device).repeat(parts)
             order = torch.argsort(experts.repeat_interleave(received), stable=True)
-            rows = permute(rows, order)
+            inverse = torch.argsort(order)
+            rows = reorder(rows, order, inverse)
         rows = self._computed(rows, from_each.sum(0))
         with operator_mark("copy"):
-            rows = permute(rows, torch.argsort(order))
+            rows = reorder(rows, inverse, order)
         return exchange(rows, came, sent, group, "expert")
 
     def _computed(self, rows: Tensor, counts: Tensor) -> Tensor:

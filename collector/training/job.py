@@ -75,12 +75,22 @@ _WITHOUT: dict[str, Any] = {
     "tied_embeddings": False,
     "kv_rank": 0,
     "rotary_size": 0,
+    "window_chunks": False,
     "qk_norm": False,
     "post_norms": False,
     "visible_share": 1.0,
     "extra_predictions": 0,
 }
 _WITHOUT_OF_EXPERTS: dict[str, Any] = {"router": "softmax", "parallel_residual": False, "biases": "none"}
+
+
+_LAYOUT_WITHOUT: dict[str, Any] = {
+    "sequence_parallel": False,
+    "dropout": 0.0,
+    "fp8_recipe": "none",
+    "lora_rank": 0,
+    "expert_overlap": False,
+}
 
 
 def require_trainable(model: ModelConfig) -> None:
@@ -142,8 +152,9 @@ def _require_layout(layout: Parallelism) -> None:
         raise UsageError(
             f"context_exchange is {layout.context_exchange}, real steps train all_to_all only (cp {layout.cp})"
         )
-    if layout.sequence_parallel:
-        raise UsageError("sequence_parallel is true, real steps train false only")
+    for name, value in _LAYOUT_WITHOUT.items():
+        if (found := getattr(layout, name)) != value:
+            raise UsageError(f"{name} is {_plain(found)}, real steps train {_plain(value)} only")
     if layout.schedule == "1f1b" and layout.micro_batches < layout.pp:
         raise UsageError(
             f"micro_batches is {layout.micro_batches}, real steps over {layout.pp} pipeline stages "

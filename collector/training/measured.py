@@ -25,6 +25,7 @@ _COLLECTIVES = {
     called("all_reduce", "expert_data"): "expert_data",
     called("all_to_all", "context"): "context",
     called("all_to_all", "expert"): "experts",
+    called("all_to_all", "expert_counts"): "experts",
 }
 """Exchanges of a step by their marks, and the kind of group that calls them."""
 _US_PER_S = 1e6

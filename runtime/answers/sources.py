@@ -16,7 +16,6 @@ PART_LOG_HALF_WIDTH = math.log(1.1)
 SAME_PRODUCT_LOG_HALF_WIDTH = math.log(1.2)
 OTHER_PASS_LOG_HALF_WIDTH = {OperatorClass.COMPUTE: math.log(1.5), OperatorClass.MEMORY: math.log(3.0)}
 ALIKE_LOG_HALF_WIDTH = math.log(2.0)
-EQUAL_WORK_LOG_HALF_WIDTH = math.log(1.3)
 COLLECTIVE_LOG_HALF_WIDTH = math.log(1.3)
 
 # What runs once per update has no passes: streaming gradients is a forward pass of a substitute.
@@ -66,7 +65,9 @@ class Source:
         if not self.is_substitute:
             return 0.0
         if self.asks is not None:
-            return EQUAL_WORK_LOG_HALF_WIDTH
+            found = OPERATORS[self.key[0]].substitute
+            assert found is not None
+            return math.log(found.within)
         if self.is_part:
             return PART_LOG_HALF_WIDTH
         if self.order:
@@ -91,6 +92,7 @@ class Source:
         if entry.equal_features:
             own, partner = (list(entry.features).index(name) for name in entry.equal_features)
             vector = (*vector[:own], vector[partner], *vector[own + 1 :])
+        vector = _folded(vector, entry)
         return vector, factor * (self._ratio(vector) if self.is_other_pass else 1.0)
 
     def _ratio(self, vector: Vector) -> float:
@@ -145,6 +147,24 @@ def source_of(key: Key, entries: Collection[Key]) -> Source | None:
     if other in row.costs and (name, other) in entries:
         return Source(key=key, answered_by=(name, other), is_other_pass=True)
     return None
+
+
+def _folded(vector: Vector, entry: RegressorEntry) -> Vector:
+    """A workload with a feature of one measured value at that value, and as many more of others (`Operator.folded`)."""
+    folded = OPERATORS[entry.operator].folded
+    if folded is None:
+        return vector
+    names = list(entry.features)
+    position = names.index(folded[0])
+    low, high = entry.training_range[position]
+    if low != high or low < 1 or vector[position] % low:
+        return vector
+    times = vector[position] // int(low)
+    others = {names.index(name) for name in folded[1]}
+    return tuple(
+        int(low) if at == position else value * times if at in others else value
+        for at, value in enumerate(vector)
+    )
 
 
 def is_answered(row: Operator, entries: Collection[Key]) -> bool:

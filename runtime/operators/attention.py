@@ -49,6 +49,7 @@ FLASH_ATTENTION = Operator(
     # Backward over forward, of long kernels: 3.1 in the median of Perlmutter's, 2.8 to 3.0 of SimuMax's A100 and B200.
     backward_slowdown=1.2,
     equal_unless_measured=_GROUPED,
+    folded=("b", ("heads", "kv_heads")),  # every head of every sample is computed by itself
 )
 
 

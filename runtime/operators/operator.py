@@ -101,6 +101,8 @@ class Substitute:
     - `gathered`: it is asked for all processes' entries, not for one process's shard;
     - `asks`: it is asked for another workload of equal work, and its time multiplied, both functions of the workload;
     - else for the same workload.
+
+    Nine of ten times of equal work are within a factor of `within`, where that was measured (docs/trust.md).
     """
 
     operator: str
@@ -108,6 +110,7 @@ class Substitute:
     alike: bool = False
     gathered: bool = False
     asks: "Callable[[Vector], tuple[Vector, float]] | None" = None
+    within: float = 1.3
 
 
 Wire = Callable[[int, int], tuple[float, float]]
@@ -126,6 +129,7 @@ class Operator:
     - `is_optional`: left out of the sum where a bundle lacks it, with a warning.
     - `substitute`: what answers where a bundle lacks it.
     - `equal_unless_measured`: (feature, partner): where all measurements have both equal, it is asked with both equal.
+    - `folded`: (feature, others): where it was measured with one value, as many of the others are asked for instead.
     - `ring_passes`: a collective's entries over each link of a ring, as a function of the processes p:
       `ring_passes[0] + ring_passes[1] · p + ring_passes[2] / p` (NVIDIA nccl-tests, PERFORMANCE.md).
     - `is_divided`: a collective whose entries are split between the processes, an equal part for each; `is_in_place`:
@@ -139,8 +143,8 @@ class Operator:
     - `backward_slowdown`: how much longer a FLOP of the backward pass takes, where only the other pass was measured.
     - `dtype`: the element type that it computes in, whatever the training's; empty for the training's.
     - `variant_flops`: multiples of the FLOPs by the variant that was measured, such as attention without a mask.
-    - `kernels`: those that frameworks run for one call by direction, where they are many: each takes as long as a launch
-      at least, which an operator that answers in its place does not know.
+    - `kernels`: those that frameworks run for one call by direction, where they are many: each takes at least as long
+      as a launch, which an operator that answers in its place does not know.
     - `fewest_entry_bytes`: an entry that any kernel moves has no fewer, whatever the training's type.
     """
 
@@ -155,6 +159,7 @@ class Operator:
     is_optional: bool = False
     substitute: Substitute | None = field(default=None, repr=False)
     equal_unless_measured: tuple[str, str] | None = field(default=None, repr=False)
+    folded: tuple[str, tuple[str, ...]] | None = field(default=None, repr=False)
     ring_passes: tuple[float, float, float] | None = field(default=None, repr=False)
     is_divided: bool = False
     is_in_place: bool = False

@@ -11,9 +11,9 @@ from kernelcast.runtime.operators.operator import (
 )
 
 # Fused Adam reads parameter, gradient and both moments and writes all but the gradient. The paper's vector is
-# [mp, d, encoders]; parameters follow from it, and also hold for other vocabularies and MLP widths. Beside 16-bit weights
-# and gradients, masters and moments are in fp32: gradient in (2), master and both moments in and out (24), weight out
-# (2), 28 bytes per parameter, as many as with everything in fp32 (7 · 4); gradients in fp32 make it 30.
+# [mp, d, encoders]; parameters follow from it, and also hold for other vocabularies and MLP widths. Beside 16-bit
+# weights and gradients, masters and moments are in fp32: gradient in (2), master and both moments in and out (24),
+# weight out (2), 28 bytes per parameter, as many as with everything in fp32 (7 · 4); gradients in fp32 make it 30.
 ADAM = Operator(
     name="adam",
     title="fused Adam step over the parameters of a stage",
@@ -60,7 +60,7 @@ GRADIENT_CLIP = _on_gradients(
 )
 GRADIENT_SCALE = _on_gradients(
     "gradient_scale",
-    "gradients of a stage searched for what is no number, and divided by the number of replicas, before they are summed",
+    "gradients of a stage searched for what is no number, and divided by the replicas before they are summed",
     flops="3 parameters",
     elements="3 parameters",
     least="2 parameters",

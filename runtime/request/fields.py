@@ -138,7 +138,7 @@ MODEL = table(
     Field("tied_embeddings", FLAG, "The output projection is the embedding's matrix.", False),
     Field("learned_positions", _SIZE_OR_NONE, "Rows of a learned position table.", 0),
     Field("sliding_window", _SIZE_OR_NONE, "Tokens that attention looks back, 0 for all.", 0, unit="tokens"),
-    Field("window_chunks", FLAG, "The window is a chunk: tokens see their own one's (Llama 4).", False),
+    Field("window_chunks", FLAG, "Windows are chunks that tokens do not look out of (Llama 4).", False),
     Field("global_interval", whole(0, MAX_LAYERS), "Every so many-th layer has no window, 0 for none.", 0),
     Field("qk_norm", FLAG, "Queries and keys are normalized.", False),
     Field("post_norms", FLAG, "Attention and MLP are followed by a norm each, beside the two before them.", False),

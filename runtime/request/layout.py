@@ -293,10 +293,6 @@ class Parallelism:
                 raise UsageError(
                     f"{name} is {getattr(self, name)}, expected 1: model {model.name} has no experts"
                 )
-        if self.lora_rank and model.extra_predictions:
-            raise UsageError(
-                f"lora_rank is {self.lora_rank}, expected 0: model {model.name} predicts further tokens"
-            )
         if self.layer_counts is not None and sum(self.layer_counts) != model.layers:
             raise UsageError(
                 f"layer_counts add up to {sum(self.layer_counts)}, expected {model.layers}, "

@@ -162,6 +162,8 @@ class ModelConfig:
             )
 
     def _check_sequence(self) -> None:
+        if self.window_chunks and not self.sliding_window:
+            raise UsageError("window_chunks is true, expected false where sliding_window is 0")
         if self.learned_positions and self.sequence_length > self.learned_positions:
             raise UsageError(
                 f"sequence_length is {self.sequence_length}, expected at most learned_positions "

@@ -197,3 +197,53 @@ def test_a_prior_that_cannot_be_used_makes_no_database(
     assert isinstance(found.exception, UsageError | DataError)
     assert message in str(found.exception)
     assert not list(tmp_path.iterdir())
+
+
+MODEL = Path(__file__).parent.parent / "data" / "plans" / "small_model.toml"
+
+
+def for_models(*arguments: str) -> Result:
+    return CliRunner().invoke(collect, ["plan", "--for", str(MODEL), *arguments])
+
+
+def test_a_plan_for_a_model_is_a_file_that_measures_it(tmp_path: Path) -> None:
+    path = tmp_path / "ours.toml"
+    found = for_models("--layouts", "tp2", "--device", "cpu", "--operator", "rope", "--json", "-o", str(path))
+    assert found.exit_code == 0, found.output
+    asked = json.loads(found.stdout)
+    read = CliRunner().invoke(
+        collect, ["plan", "--plan", str(path), "--device", "cpu", "--operator", "rope", "--json"]
+    )
+    again = json.loads(read.stdout)
+    assert [o["points"] for o in again["operators"]] == [o["points"] for o in asked["operators"]]
+    assert asked["operators"][0]["points"] >= 8
+
+
+def test_the_time_on_a_device_that_is_not_here() -> None:
+    operators = ("--operator", "gemm", "--operator", "adam")
+    found = {}
+    for name in ("h100-sxm", "a100-sxm"):
+        document = json.loads(for_models("--hardware", name, *operators, "--json").stdout)
+        assert document["source"].startswith("operators of NVIDIA ")
+        assert document["dtype"] in ("bfloat16", "float16")
+        assert document["memory_bytes"] >= 40 * 2**30
+        found[name] = document["seconds"]
+    assert all(seconds > 1 for seconds in found.values())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--layouts", "tp2"], "--layouts is given without --for, expected a model that the plan is for"),
+        (["-o", "ours.toml"], "--output is given without --for, expected a model that the plan is for"),
+        (["--for", "nobodys"], "model 'nobodys' is unknown"),
+        (
+            ["--hardware", "h100-sxm", "--procs-per-node", "1,2"],
+            "--hardware goes with neither --db, --prior nor",
+        ),
+    ],
+)
+def test_wrong_use_of_plans_for_models(arguments: list[str], message: str) -> None:
+    error = CliRunner().invoke(collect, ["plan", *arguments]).exception
+    assert isinstance(error, UsageError)
+    assert str(error).startswith(message)

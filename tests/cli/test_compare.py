@@ -93,7 +93,7 @@ def train(folder: Path, change: str) -> Path:
 
 def causes(capsys: pytest.CaptureFixture[str], traces: Path, asked: tuple[object, ...]) -> dict[str, Any]:
     document = json.loads(run(capsys, traces, *asked, "--json"))
-    assert document["format"] == "kernelcast.comparison/1"
+    assert document["format"] == "kernelcast.compared_step/1"
     assert document["ranks"] == [0, 1]
     return {one["kind"]: one for one in reversed(document["causes"])}
 

@@ -246,7 +246,7 @@ def test_warnings_are_shown_by_cause(make_bundle: Make, model_file: Path, run: R
         (["--db", "bench.db"], UsageError, "--db is given without --explain, expected both"),
         (["--explain", "rop"], UsageError, "operator rop is unknown; those of this step are embedding, "),
         (["--explain", "gelu", "--db", "none.db"], DataError, "none.db: no such database; expected a file"),
-        (["--model", "gpt-2o"], UsageError, "model 'gpt-2o' is unknown; built in are gpt-20b, "),
+        (["--model", "gpt-2o"], UsageError, "model 'gpt-2o' is unknown, nearest are gpt-20b"),
         (["--model", "none.toml"], DataError, "model file none.toml: no such file"),
         (["--bundle", "none.kcast"], DataError, "bundle none.kcast: no such file"),
     ],

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from distributed import LocalCluster
 
 from kernelcast.cli.main import main
+from kernelcast.cli.predict import predict
 from kernelcast.cli.search import search_
 from kernelcast.cli.sizes import in_gib, parse_size
 from kernelcast.runtime import DataError, UsageError
@@ -63,6 +64,35 @@ def document(bundle: Path, model_file: Path, *more: str) -> dict[str, Any]:
     assert result.exit_code == 0, result.output
     values: dict[str, Any] = json.loads(result.stdout)
     return values
+
+
+def test_a_length_that_is_only_the_longest_is_asked_for(bundle: Path, tmp_path: Path) -> None:
+    config = {
+        "model_type": "llama",
+        "hidden_size": 8,
+        "num_attention_heads": 2,
+        "num_hidden_layers": 4,
+        "intermediate_size": 16,
+        "vocab_size": 100,
+        "max_position_embeddings": 131_072,
+    }
+    path = tmp_path / "long.json"
+    path.write_text(json.dumps(config))
+    said = (
+        f"model file {path}: max_position_embeddings is 131072, the longest sequence that the model serves, "
+    )
+    asked = "expected sequence_length (--sequence-length) with the tokens of a sequence in training"
+    error = run(bundle, path).exception
+    assert isinstance(error, UsageError)
+    assert str(error) == said + asked
+    values = document(bundle, path, "--sequence-length", "16")
+    assert "model_notes" not in values
+    # A prediction says what it took.
+    layout = "--micro-batch 1 --micro-batches 1"
+    arguments = ["--bundle", str(bundle), "--model", str(path), *layout.split(), "--json"]
+    result = CliRunner().invoke(predict, arguments)
+    assert result.stderr == f"warning: {said}and is predicted; sequence_length gives that of training\n"
+    assert json.loads(result.stdout)["model_notes"] == [result.stderr.removeprefix("warning: ").strip()]
 
 
 def test_readable(bundle: Path, model_file: Path) -> None:

@@ -5,6 +5,8 @@ import importlib.util
 import json
 import re
 import shlex
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -129,10 +131,18 @@ def test_what_is_refused_in_one_line(
 
 
 def test_the_page_runs_as_it_is_written(
-    ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ranks: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    make_bundle: Callable[..., Path],
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    make_bundle(name="here.kcast")
+    shutil.copy(ROOT / "docs" / "traced-gpt.toml", tmp_path)
+    (tmp_path / "train.log").write_text("elapsed time per iteration (ms): 812.5 |\n")
     (tmp_path / "profiles").mkdir()
+    (tmp_path / "traces").mkdir()
     for place, rank in (
         ("rank0", 0),
         ("rank1", 1),
@@ -140,12 +150,14 @@ def test_the_page_runs_as_it_is_written(
         ("after", 1),
         ("profiles/0", 0),
         ("profiles/1", 1),
+        ("traces/0", 0),
+        ("traces/1", 1),
     ):
         content = (ranks / f"rank{rank}.json").read_bytes()
         (tmp_path / f"{place}.json.gz").write_bytes(gzip.compress(content))
     text = (ROOT / "docs" / "traces.md").read_text(encoding="utf-8")
     commands = re.findall(r"^kernelcast (.*)$", text, re.MULTILINE)
-    assert len(commands) == 8
+    assert len(commands) == 12
     run_id = report(capsys, "profiles")["run_id"]
     for command in commands:
         words = shlex.split(
@@ -154,5 +166,7 @@ def test_the_page_runs_as_it_is_written(
         if words[0] == "ingest":
             words[1:2] = sorted(map(str, Path("profiles").iterdir()))
         assert run(capsys, *words)
+    assert (tmp_path / "bench-parquet" / "traces.sql").exists()
+    assert (tmp_path / "ours.toml").read_text().startswith("site = ")
     assert "rank 1, stream 20" in (tmp_path / "report.html").read_text()
     assert json.loads((tmp_path / "step.json").read_text())["traceEvents"]

@@ -11,8 +11,7 @@ from kernelcast.validate.compare.traced_steps import TracedSteps
 
 LEAST_SHARE = 0.03
 """A cause below this share of the step is not named."""
-_ALIKE = 0.15  # ratios of products this near to their median are alike
-_MOSTLY = 0.7  # of the products' time
+_COMMON = 0.2  # of the products' time may be slowed down less than what counts as common to all
 _BEHIND = 0.05  # of the other ranks' computing, in every step
 _MOST_OPERATORS = 5
 _UNEVEN = 1.2  # slowest step / typical one
@@ -56,7 +55,7 @@ def find_causes(
         else 1 + clocks[0].excess_s / sum(row.predicted_s or 0.0 for row in _products(operators))
     )
     found = [
-        *_attention(operators),
+        *_attention(operators, slowdown),
         *_slow_rank(traced, estimate),
         *_late_host(traced),
         *_communication(traced, collectives),
@@ -73,8 +72,11 @@ def find_causes(
     )
 
 
-def _attention(operators: Sequence[Row]) -> Iterator[Cause]:
-    """Another kernel than the predicted one: what is one kernel runs as several, or the other way round."""
+def _attention(operators: Sequence[Row], slowdown: float) -> Iterator[Cause]:
+    """Another kernel than the predicted one: what is one kernel runs as several, or the other way round.
+
+    What a common slowdown of products explains is not the kernel's.
+    """
     rows = [row for row in operators if _is_attention(row)]
     excess_s = sum(row.excess_s for row in rows)
     expected = [
@@ -89,9 +91,12 @@ def _attention(operators: Sequence[Row]) -> Iterator[Cause]:
         )
         line = f"attention ran as {named}, predicted is {expected[0]}: not the expected attention kernel"
     else:
-        ratio = sum(r.measured_s or 0.0 for r in rows) / (sum(r.predicted_s or 0.0 for r in rows) or 1.0)
+        predicted_s = sum(row.predicted_s or 0.0 for row in rows)
+        ratio = sum(row.measured_s or 0.0 for row in rows) / (predicted_s or 1.0)
+        excess_s -= (slowdown - 1) * predicted_s
         variants = sorted({variant for row in rows for variant in row.variants})
-        if not any(row.is_slow for row in rows if row.operator in _KIND_OF_ATTENTION):
+        high_s = sum(row.high_s or 0.0 for row in rows)
+        if ratio * predicted_s <= slowdown * high_s:
             return
         which = f" ({', '.join(variants)})" if variants else ""
         line = f"attention{which} takes {ratio:.2f} × the predicted time: perhaps not the expected kernel"
@@ -193,7 +198,7 @@ def _products(operators: Sequence[Row]) -> list[Row]:
 
 
 def _clocks(operators: Sequence[Row]) -> Iterator[Cause]:
-    """All matrix products longer by the same factor: no kernel's fault. The fastest rank counts."""
+    """Matrix products of all shapes are slow: no kernel's fault. The fastest rank counts."""
     ratios = []
     for row in _products(operators):
         ranks = [time_s for time_s in (row.by_rank_s or {}).values() if time_s]
@@ -202,24 +207,23 @@ def _clocks(operators: Sequence[Row]) -> Iterator[Cause]:
         ratios.append((fastest * (row.ratio or 0.0), row.predicted_s or 0.0))
     if len(ratios) < 3:
         return
-    total_s = sum(weight for _, weight in ratios)
-    middle = _weighted_median(ratios)
-    alike = sum(weight for ratio, weight in ratios if abs(ratio / middle - 1) <= _ALIKE)
-    if middle > 1 and alike >= _MOSTLY * total_s:
+    common = _weighted(ratios, _COMMON)
+    if common > 1:
         low, high = min(ratio for ratio, _ in ratios), max(ratio for ratio, _ in ratios)
         yield Cause(
             kind="clocks",
-            excess_s=(middle - 1) * total_s,
-            line=f"clocks: matrix products take {middle:.2f} × the predicted time on every rank, alike in all shapes "
-            f"({low:.2f} to {high:.2f}): lower clocks, a power limit, or other work on the device",
+            excess_s=(common - 1) * sum(weight for _, weight in ratios),
+            line=f"clocks: matrix products of all shapes take longer, {_weighted(ratios, 0.5):.2f} × the predicted "
+            f"time ({low:.2f} to {high:.2f}), on every rank: lower clocks, a power limit, or other work on the device",
         )
 
 
-def _weighted_median(values: Sequence[tuple[float, float]]) -> float:
-    half, sum_ = sum(weight for _, weight in values) / 2, 0.0
+def _weighted(values: Sequence[tuple[float, float]], share: float) -> float:
+    """The value that this share of the weight is at most."""
+    wanted, sum_ = share * sum(weight for _, weight in values), 0.0
     for value, weight in sorted(values):
         sum_ += weight
-        if sum_ >= half:
+        if sum_ >= wanted:
             return value
     return 0.0
 

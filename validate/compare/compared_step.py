@@ -16,7 +16,7 @@ from kernelcast.validate.compare.predicted_step import predicted_step
 from kernelcast.validate.compare.rows import Row, collective_rows, operator_rows, part_rows
 from kernelcast.validate.compare.traced_steps import TracedSteps, traced_steps
 
-FORMAT = "kernelcast.comparison/1"
+FORMAT = "kernelcast.compared_step/1"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class ComparedStep:
         return "slow" if self.measured_s > high_s else "fast" if self.measured_s < low_s else "as predicted"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, form `kernelcast.comparison/1` (docs/json.md). Times in seconds."""
+        """Plain values, form `kernelcast.compared_step/1` (docs/json.md). Times in seconds."""
         interval_s, traced, logged = self.estimate.interval_s, self.traced, self.logged
         return {
             "format": FORMAT,

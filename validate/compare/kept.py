@@ -1,4 +1,4 @@
-"""A compared step kept as a measured one: in a runs file, which `validate add` takes, or with its trace in a database."""
+"""A compared step kept as a measured one: in a runs file, which `validate add` takes, or in a database."""
 
 import json
 from collections.abc import Sequence
@@ -9,7 +9,7 @@ from typing import Any
 
 from kernelcast.collector.ingest import ingest_traces
 from kernelcast.collector.ingest.opened import is_database, trace_files
-from kernelcast.runtime import Estimate, ModelConfig
+from kernelcast.runtime import Estimate, ModelConfig, load_model
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.output_file import write_bytes
 from kernelcast.runtime.request.fields import LAYOUT
@@ -34,7 +34,7 @@ def runs_toml(compared: ComparedStep, *, site: str, source: str, device: str = "
     }
     lines = [f"{name} = {_toml(value)}" for name, value in about.items() if value]
     name = estimate.model.name
-    if name not in built_in_names():
+    if not _is_built_in(estimate.model):
         name = _NAME
         lines += ["", f"[models.{name}]", *_lines(_model_fields(estimate.model))]
     run = {
@@ -101,6 +101,12 @@ def keep_in_database(compared: ComparedStep, traces: Sequence[Path], database_pa
         found = database.add_step(step)
         store_predictions(database, step, [estimate])
     return found
+
+
+def _is_built_in(model: ModelConfig) -> bool:
+    return model.name in built_in_names() and model == load_model(
+        model.name, sequence_length=model.sequence_length
+    )
 
 
 def _layout(estimate: Estimate) -> dict[str, Any]:

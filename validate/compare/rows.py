@@ -147,15 +147,15 @@ def collective_rows(traced: TracedSteps, predicted: PredictedStep, estimate: Est
     rows = []
     for kind in dict.fromkeys([*measured, *wanted]):
         row = _row(traced, estimate, measured.get(kind, []), None, kind, kind, "once")
-        calls = wanted.get(kind, [])
+        called = wanted.get(kind, [])
         rows.append(
             replace(
                 row,
-                predicted_s=exposed * sum(one.time_s for one in calls) if calls else None,
-                low_s=exposed * sum(one.low_s for one in calls) if calls else None,
-                high_s=sum(one.high_s for one in calls) if calls else None,
-                calls=sum(one.calls for one in calls),
-                predicted_bytes=float(sum(one.calls * one.message_bytes(width) for one in calls)),
+                predicted_s=exposed * sum(one.time_s for one in called) if called else None,
+                low_s=exposed * sum(one.low_s for one in called) if called else None,
+                high_s=sum(one.high_s for one in called) if called else None,
+                calls=sum(one.calls for one in called),
+                predicted_bytes=float(sum(one.calls * one.message_bytes(width) for one in called)),
             )
         )
     return tuple(sorted(rows, key=lambda row: -row.excess_s))

@@ -29,7 +29,8 @@ _STORED = ("fp8", "mxfp4")
 """Forms that released weights are stored in after a training in others, as the papers tell it (docs/models.md)."""
 _LONGEST_TRAINED = 8192
 """Positions that a file may have as the length of training; more are what the model serves, and came with a later
-training on longer sequences. No built-in model was trained on longer ones for most of its tokens."""
+training on longer sequences. Of the built-in models Mixtral and Gemma 3 alone were trained on longer ones from the
+beginning: there the question is one too many."""
 
 
 def from_huggingface(values: Mapping[str, Any], path: Path) -> FoundModel:

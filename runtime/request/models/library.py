@@ -15,12 +15,14 @@ from kernelcast.runtime.request.models.huggingface import from_huggingface
 from kernelcast.runtime.request.spelling import nearest_names
 from kernelcast.runtime.shipped import MODELS
 
-_NO_SIZE = re.compile(r"instruct|base|hf|it|pt|chat|meta|v0\.\d|\d{4}|17b|16e|128e")
+_NO_SIZE = re.compile(
+    r"instruct|base|hf|it|pt|chat|meta|v0\.\d|0\d{3}|1124|2[3-9](0[1-9]|1[0-2])|17b|16e|128e"
+)
 """Words of published names that do not tell models of other sizes apart: what was trained later, dates, versions, and
 Llama 4's second sizes."""
 _PUBLISHED = re.compile(r"([A-Za-z][\w.-]*/)?[\w. -]+")
 """Names as models are published under, with or without their organisation."""
-_MOST_NEAR, _NEAR = 3, 0.7
+_MOST_NEAR, _NEAR = 8, 0.75
 _LONGEST_NAME = 200
 
 
@@ -59,7 +61,10 @@ def _plain(name: str) -> str:
 def unknown_model(asked: str, names: Iterable[str], more: str) -> UsageError:
     """The error about a name that no model has: the nearest ones, else all. `more` says what else is accepted."""
     known, wanted = list(names), asked[-_LONGEST_NAME:].rsplit("/", 1)[-1].lower()
-    near = nearest_names(wanted, known) or get_close_matches(wanted, known, n=_MOST_NEAR, cutoff=_NEAR)
+    begun = [name for name in known if wanted and name.startswith(wanted)]
+    near = (
+        nearest_names(wanted, known) or begun or get_close_matches(wanted, known, n=_MOST_NEAR, cutoff=_NEAR)
+    )
     known_names = f"nearest are {', '.join(near[:_MOST_NEAR])}" if near else f"known are {', '.join(known)}"
     return UsageError(f"model {shown(asked)} is unknown, {known_names}; {more}")
 

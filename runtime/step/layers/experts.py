@@ -166,7 +166,8 @@ class Experts(Mlp):
         activated = kept.element * (self.branches + after_silu)
         scores = 2 * _SCORE_BYTES * s.local_tokens * s.model.experts
         read, by_shared = (s.linears.input_bytes(kind, kept.element) for kind in _KINDS)
-        routed = self.rows * (read * s.hidden + (activated + read) * self.width)
+        results = kept.modules.kept_results * kept.element * s.imbalance * self.sent_rows * s.hidden
+        routed = self.rows * (read * s.hidden + (activated + read) * self.width) + results
         shared = s.tokens * (activated + by_shared) * self.shared_width
         if s.model.shared_expert_size:
             # The router keeps what shared experts read.

@@ -17,25 +17,33 @@ class Modules:
     - `accumulates_in_products`: the products that make weight gradients add them to the accumulated ones. A gradient of
       its own then exists only as what autograd is given: one unused tensor for every shape of a layer's weights,
       which stays.
+    - `kept_results`: tensors of the experts' results that are kept where they are weighted and summed; probabilities
+      that are applied in the activation need none.
     - `reuses_loss`: a plain loss keeps probabilities in fp32 but not the logits, and writes its gradient over them.
     """
 
     copies_attention_inputs: bool = False
     fuses_gate: bool = False
     accumulates_in_products: bool = False
+    kept_results: int = 2
     reuses_loss: bool = False
 
 
 TORCH = Modules()
 MODULES: Mapping[ModuleKind, Modules] = MappingProxyType(
     {
-        # A model written with torch's own modules, as those that `validate run` trains: autograd keeps all it can need.
+        # A model written with torch's own modules, as those that `validate run` trains: autograd keeps all it can need,
+        # of experts' results the factor of a product and the source of `index_add`.
         "torch": TORCH,
         # Megatron-core with TransformerEngine: get_qkv_layout makes q, k, v contiguous where they are no layout that
         # its kernels know, SwiGLUFunction, gradient_accumulation_fusion with get_dummy_wgrad, and
         # VocabParallelCrossEntropy (docs/memory.md, Modules).
         "megatron": Modules(
-            copies_attention_inputs=True, fuses_gate=True, accumulates_in_products=True, reuses_loss=True
+            copies_attention_inputs=True,
+            fuses_gate=True,
+            accumulates_in_products=True,
+            kept_results=0,
+            reuses_loss=True,
         ),
     }
 )

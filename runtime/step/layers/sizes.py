@@ -265,14 +265,14 @@ class Layer(ABC):
         return ()
 
     @property
-    def adapter_parameters(self) -> Number:
-        """Of the adapters beside its weights."""
-        return self.sizes.linears.adapter_parameters(self.weights)
-
-    @property
     def matrices(self) -> Number:
         """Entries of its weight matrices, without biases and norms."""
         return sum(one.entries for one in self.weights)
+
+    @property
+    def adapter_parameters(self) -> Number:
+        """Of the adapters beside its weights."""
+        return self.sizes.linears.adapter_parameters(self.weights)
 
     @property
     def forward_collectives(self) -> Calls:

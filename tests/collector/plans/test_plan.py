@@ -259,9 +259,9 @@ class TestThePaperPlan:
 
 def test_what_is_imported_only_is_refused_by_name(plan: Plan) -> None:
     assert "moe" not in {op.name for op in planned_operators(plan)}
-    with pytest.raises(UsageError, match=r"^operator 'moe' is called by no layer yet, and imported only; "):
+    with pytest.raises(UsageError, match=r"^operator 'moe' has no bench, and is imported only; "):
         planned_operators(plan, ("moe",))
-    with pytest.raises(UsageError, match=r": operator moe is called by no layer yet, and imported"):
+    with pytest.raises(UsageError, match=r": operator moe has no bench, and is imported"):
         planned_operators(replace(plan, operators=("gelu", "moe")))
 
 

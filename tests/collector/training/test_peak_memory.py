@@ -365,8 +365,20 @@ def test_measured_peak(
     assert predicted.total_bytes == pytest.approx(measured, rel=0.025)
 
 
-def test_the_model_that_real_steps_train() -> None:
-    model = ModelConfig(**GPT)
+MIXTURE = LLAMA | {"biases": "none", "experts": 8, "experts_per_token": 2, "expert_size": 96}
+SHARED = {"shared_expert_size": 64, "dense_layers": 1, "experts_per_token": 4}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        pytest.param(GPT, id="gpt"),
+        pytest.param(MIXTURE, id="mixture"),
+        pytest.param(MIXTURE | SHARED, id="mixture, shared experts after a dense layer"),
+    ],
+)
+def test_the_model_that_real_steps_train(fields: dict[str, Any]) -> None:
+    model = ModelConfig(**fields)
 
     def steps() -> object:
         stage = Chunk(

@@ -3,6 +3,7 @@
 import json
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -22,7 +23,7 @@ from kernelcast.runtime import ModelConfig, Parallelism
 LAYERS = 2
 
 
-def traced(norm: str, recompute: str) -> tuple[TracedWork, dict[str, list[object]]]:
+def traced(norm: str, recompute: str, **fields: Any) -> tuple[TracedWork, dict[str, list[object]]]:
     model = ModelConfig(
         name="tiny",
         hidden_size=32,
@@ -31,6 +32,7 @@ def traced(norm: str, recompute: str) -> tuple[TracedWork, dict[str, list[object
         layers=LAYERS,
         vocabulary_size=100,
         norm=norm,  # type: ignore[arg-type]
+        **fields,
     )
     chunk = Chunk(
         model,
@@ -89,6 +91,31 @@ def test_every_operator_is_found_in_its_direction(norm: str, recompute: str) -> 
     adds = [p for p in pieces if p.owner.name == "residual_add" and p.owner.direction == "backward"]
     assert len({p.owner.call for p in adds}) == 2 * 2 * LAYERS  # passed on, and met by the other gradient
     assert len(said["layer_forward"]) == len(said["layer_backward"]) == LAYERS
+
+
+@pytest.mark.parametrize("recompute", ["none", "full"])
+def test_operators_of_experts_are_found(recompute: str) -> None:
+    fields = {
+        "activation": "swiglu", "biases": "none", "experts": 4, "experts_per_token": 2, "expert_size": 24,
+        "shared_expert_size": 16, "sliding_window": 5, "global_interval": 2,
+    }  # fmt: skip
+    work, _ = traced("rms_norm", recompute, **fields)
+    calls = {(p.owner.name, p.owner.direction, p.owner.call) for p in work.pieces if p.owner.known}
+    found = Counter((name, direction) for name, direction, _ in calls)
+    for name, count in {
+        "gemm/router": 2,
+        "router": 2,
+        "permute": 2,
+        "unpermute": 2,
+        "grouped_gemm/experts_gate_up": 2,
+        "grouped_gemm/experts_down": 2,
+        "gemm/shared_gate_up": 2,
+        "swiglu": 4,
+        "attention_block": 1,  # every second layer looks back to the first token
+        "flash_attention": 1,
+    }.items():
+        assert found[name, "forward"] == count * (2 if recompute == "full" else 1), name
+        assert found[name, "backward"] == count, name
 
 
 def test_pieces_do_not_overlap_and_fill_the_step() -> None:

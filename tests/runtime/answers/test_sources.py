@@ -109,6 +109,11 @@ def test_sources_by_hand() -> None:
         ("grouped_gemm", F): ("gemm", 1.0, False, False, False),
         ("grouped_gemm", INPUT): ("gemm", 1.0, False, False, False),
         ("grouped_gemm", WEIGHT): ("gemm", 1.0, False, False, False),
+        **{
+            (f"grouped_gemm_float8_{scaled}", way): (f"gemm_float8_{scaled}", 1.0, False, False, False)
+            for scaled in ("tensor", "block")
+            for way in (F, INPUT, WEIGHT)
+        },
         ("all_gather", ONCE): ("all_reduce", 0.5, True, False, False),
         ("reduce_scatter", ONCE): ("all_reduce", 0.5, False, False, False),
     }

@@ -9,12 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism
+from kernelcast.runtime import Cluster, DataError, Estimate, Estimator, ModelConfig, Parallelism, load_model
 from kernelcast.runtime.bundle.file import read_bundle, write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.estimate.utilisation import model_flops
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.operators import Direction
+from kernelcast.runtime.step.decomposition import decompose
+from kernelcast.runtime.step.parameters import active_parameters
 
 Make = Callable[..., Path]
 TINY: dict[str, Any] = {
@@ -225,3 +228,29 @@ def test_without_products_in_8_bit_there_is_no_answer(make_bundle: Make) -> None
         DataError, match=r"gemm_float8_tensor .* with fp8_recipe tensorwise; none needs no products in"
     ):
         predict(path, fp8_recipe="tensorwise")
+
+
+@pytest.mark.parametrize(
+    ("name", "published"),
+    # 10⁹ FLOPs per token on 4,096 tokens, arXiv 2505.09343, Table 2, without DeepSeek-V3's further prediction. Its
+    # figure for Qwen-72B is less than six FLOPs per parameter, and left out.
+    [("deepseek-v2", 155), ("deepseek-v3", 250), ("llama-3.1-405b", 2448)],
+)
+def test_flops_per_token_are_the_published_ones(name: str, published: float) -> None:
+    model = replace(load_model(name, sequence_length=4096), extra_predictions=0)
+    assert flops_per_token(model) / 1e9 == pytest.approx(published, rel=0.015)
+
+
+def test_flops_per_token_of_a_mixture_by_hand() -> None:
+    mixtral = load_model("mixtral-8x7b", sequence_length=4096)
+    # Six per parameter of a token but the embedding's, and half of 12 · layers · heads' width · tokens
+    # (arXiv 2204.02311, appendix B).
+    parameters = active_parameters(mixtral) - 32_000 * 4096
+    assert flops_per_token(mixtral) == pytest.approx(6 * parameters + 6 * 32 * 4096 * 4096, rel=0.001)
+
+
+def flops_per_token(model: ModelConfig) -> float:
+    layout = Parallelism(pp=1, tp=1, dp=1, micro_batch=1, micro_batches=1)
+    cluster = Cluster(gpus_per_node=8)
+    parts = decompose(model=model, parallelism=layout, cluster=cluster, bucket_entries=10**9)
+    return model_flops(parts) / model.sequence_length

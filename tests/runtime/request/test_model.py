@@ -81,6 +81,7 @@ def test_toml_with_a_model_table_beside_others(tmp_path: Path) -> None:
             {"num_local_experts": 8},
             "field 'num_local_experts' is unknown",
         ),
+        ({"window_chunks": True}, "window_chunks is true, expected false where sliding_window is 0"),
         ({"parallel_residual": "no"}, "parallel_residual is 'no', expected true or false"),
         ({"forward_syncs": -1}, "forward_syncs is -1, expected a whole number from 0 to 100"),
         ({"name": ""}, "name is '', expected a text on one line"),

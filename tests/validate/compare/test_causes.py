@@ -133,7 +133,7 @@ def test_lower_clocks(ran: Ran, estimate: Estimate) -> None:
 
     cause = only(ran(slower), estimate)
     assert cause.kind == "clocks"
-    assert "3.00 × the predicted time on every rank, alike in all shapes (3.00 to 3.00)" in cause.line
+    assert "take longer, 3.00 × the predicted time (3.00 to 3.00), on every rank" in cause.line
 
 
 def test_one_slow_product_is_no_matter_of_clocks(ran: Ran, estimate: Estimate) -> None:

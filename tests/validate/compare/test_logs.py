@@ -10,7 +10,7 @@ from kernelcast.validate.compare.logs import logged_steps
 # Steps of 16 samples and 65,536 tokens on 4 devices.
 LOGS = {
     "Megatron-LM": (
-        " [2026-01-01 10:00:00] iteration       {n}/     500 | consumed samples:   16 | elapsed time per iteration (ms): "
+        " [2026-01-01 10:00:00] iteration   {n}/  500 | consumed samples:   16 | elapsed time per iteration (ms): "
         "2000.5 | throughput per GPU (TFLOP/s/GPU): 300.1 | learning rate: 1E-05 |",
         2.0005,
     ),

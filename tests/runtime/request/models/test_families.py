@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from kernelcast.runtime import UsageError
+from kernelcast.runtime.errors import KernelcastError
 from kernelcast.runtime.request.models import find_model, load_model
 from kernelcast.runtime.request.models.families import FAMILIES, REFUSED
 from kernelcast.runtime.step.layers.attention_core import visible_keys
@@ -307,3 +310,34 @@ def test_chunks_of_attention() -> None:
     seen = (2 * 8192 * 8193 + 3616 * 3617) / 2
     assert visible_keys(local) == pytest.approx(seen / 20_000)
     assert visible_keys(other) == pytest.approx(20_001 / 2)
+
+
+_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=4,
+)
+_FIELDS = sorted({name for values in BUILT_IN.values() for name in values.get("text_config", values)})
+
+
+@settings(deadline=None)
+@given(
+    base=st.sampled_from([values.get("text_config", values) for values in BUILT_IN.values()]),
+    kind=st.none() | st.sampled_from(sorted(FAMILIES)),
+    change=st.dictionaries(st.sampled_from(_FIELDS), _VALUES, max_size=3),
+)
+def test_any_file_is_a_model_or_one_line(
+    tmp_path_factory: pytest.TempPathFactory, base: Values, kind: str | None, change: Values
+) -> None:
+    values = base | ({} if kind is None else {"model_type": kind}) | change
+    path = written(tmp_path_factory.getbasetemp(), values, "any")
+    refusal, parameters = "", 0
+    try:
+        parameters = total_parameters(find_model(path).model)
+    except KernelcastError as error:
+        refusal = str(error)
+    assert refusal or parameters > 0
+    if refusal:
+        assert refusal.startswith(f"model file {path}: ")
+        assert refusal.isprintable()
+        assert len(refusal) < 800

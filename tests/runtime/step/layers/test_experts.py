@@ -44,6 +44,10 @@ LAYOUT = Parallelism(
 )
 
 
+PROBABILITIES = 24 * 2 * 2
+"""One in fp32 goes with every row, two entries of 16 bits."""
+
+
 def sizes(**changes: object) -> Sizes:
     layout = replace(LAYOUT, **changes)
     return Sizes.of(MIXTURE, layout, Cluster(gpus_per_node=8)).of_kind(LayerKind(has_experts=True))
@@ -169,7 +173,7 @@ def test_a_model_without_experts_has_none_to_spread() -> None:
 
 def test_rows_are_sent_in_8_bit_and_come_back_in_16() -> None:
     layer = Experts(sizes(fp8_recipe="blockwise", fp8_dispatch=True))
-    sent = [("all_to_all/expert", (768, 1, 4), 1), ("all_to_all/expert", (1536, 1, 4), 1)]
+    sent = [("all_to_all/expert", (size, 1, 4), 1) for size in (768, 1536, PROBABILITIES)]
     assert listed(layer.forward_collectives) == listed(layer.backward_collectives) == sent
     with pytest.raises(UsageError, match=r"^fp8_dispatch is true, expected false with fp8_recipe none$"):
         sizes(fp8_dispatch=True)
@@ -177,7 +181,7 @@ def test_rows_are_sent_in_8_bit_and_come_back_in_16() -> None:
 
 def test_exchanges_beside_another_micro_batchs_computing() -> None:
     exposed, hidden = (TransformerLayer(sizes(expert_overlap=one)) for one in (False, True))
-    exchange = [("all_to_all/expert", (1536, 1, 4), 2)]
+    exchange = [("all_to_all/expert", (1536, 1, 4), 2), ("all_to_all/expert", (PROBABILITIES, 1, 4), 1)]
     assert exchange[0] in listed(exposed.forward_collectives)
     assert exchange[0] not in listed(hidden.forward_collectives)
     [ahead] = [one for one in hidden.beside_forward if one.collective]

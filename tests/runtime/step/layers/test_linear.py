@@ -202,6 +202,15 @@ def test_wrong_fields() -> None:
         replace(LAYOUT, fp8_recipe="mxfp8")
     with pytest.raises(UsageError, match=r"^lora_linears is .*, expected one or more of attention, mlp$"):
         replace(LAYOUT, lora_linears=("experts",))
-    further = replace(LLAMA, extra_predictions=1)
-    with pytest.raises(UsageError, match=r"^lora_rank is 2, expected 0: model .* predicts further tokens$"):
-        replace(LAYOUT, lora_rank=2).check(further)
+
+
+def test_further_predictions_are_in_8_bit_or_frozen_too(llama: Sizes) -> None:
+    further = replace(llama, model=replace(LLAMA, extra_predictions=1))
+    cast, frozen = (Loss(replace(further, linears=one)) for one in (TENSORWISE, ADAPTED))
+    names = [one[:2] for one in products(forward(cast.calls))]
+    assert names.count(("gemm", "logits")) == 1  # counted twice
+    assert ("gemm", "next_token") in names
+    assert ("gemm_float8_tensor", "mlp_down") in names
+    gradients = [one[1] for one in products(backward(frozen.calls)) if one[2] == "weight_gradient"]
+    assert set(gradients) == {"adapter_down", "adapter_up"}
+    assert frozen.adapter_parameters == 2 * (32 + 48) + 2 * (24 + 32) + 2 * (32 + 40) + 2 * (20 + 32)

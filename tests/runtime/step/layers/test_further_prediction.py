@@ -1,0 +1,123 @@
+"""Predictions of further tokens by hand: calls, collectives, parameters, memory, and where in a pipeline they are."""
+
+from dataclasses import replace
+
+from kernelcast.runtime import Cluster, ModelConfig, Parallelism
+from kernelcast.runtime.memory import stage_memory
+from kernelcast.runtime.step.calls import Calls
+from kernelcast.runtime.step.decomposition import Decomposition, decompose
+from kernelcast.runtime.step.parameters import total_parameters
+
+# Two layers, the last one with four experts, and predictions of two further tokens.
+MODEL = ModelConfig(
+    name="further",
+    hidden_size=32,
+    sequence_length=16,
+    attention_heads=4,
+    layers=2,
+    vocabulary_size=256,
+    mlp_size=40,
+    norm="rms_norm",
+    activation="swiglu",
+    experts=4,
+    experts_per_token=2,
+    expert_size=20,
+    dense_layers=1,
+    extra_predictions=2,
+)
+PLAIN = replace(MODEL, extra_predictions=0)
+LAYOUT = Parallelism(pp=2, tp=2, dp=2, ep=2, micro_batch=3, micro_batches=2, sequence_parallel=True, zero=0)
+
+
+def taken_apart(model: ModelConfig, **changes: object) -> Decomposition:
+    layout = replace(LAYOUT, **changes)
+    return decompose(model=model, parallelism=layout, cluster=Cluster(gpus_per_node=8), bucket_entries=10**9)
+
+
+def counted(calls: Calls) -> dict[tuple[str, str, tuple[int, ...]], int]:
+    """How often each operator is called, by role and shape."""
+    found: dict[tuple[str, str, tuple[int, ...]], int] = {}
+    for one in calls:
+        key = (f"{one.operator}/{one.direction}", one.role, one.shape)
+        found[key] = found.get(key, 0) + one.count
+    return {key: count for key, count in found.items() if count}
+
+
+def test_every_further_prediction_is_a_layer_a_projection_and_the_loss_again() -> None:
+    further, plain = taken_apart(MODEL), taken_apart(PLAIN)
+    assert further.layers == plain.layers
+    assert further.first == plain.first
+    [of_experts] = [layer for layer in plain.layers if any(one.role == "router" for one in layer.forward)]
+    for name in ("forward", "backward"):
+        expected = counted(getattr(plain.last, name))
+        expected = {key: 3 * count for key, count in expected.items()}
+        for block in (of_experts, plain.first):
+            for key, count in counted(getattr(block, name)).items():
+                expected[key] = expected.get(key, 0) + 2 * count
+        found = counted(getattr(further.last, name))
+        own = {
+            key: count - expected.get(key, 0) for key, count in found.items() if count != expected.get(key, 0)
+        }
+        # 48 tokens, 24 on a device; the projection is cut in two.
+        if name == "forward":
+            assert own == {
+                ("rms_norm/forward", "", (3, 8, 32)): 4,
+                ("gemm/forward", "next_token", (48, 64, 16)): 2,
+                # The projection's input, twice as wide, is gathered, and its output.
+                ("all_gather/once", "tensor", (768, 1, 2)): 6,
+            }
+        else:
+            assert own == {
+                ("rms_norm/backward", "", (3, 8, 32)): 4,
+                ("gemm/input_gradient", "next_token", (48, 64, 16)): 2,
+                ("gemm/weight_gradient", "next_token", (48, 64, 16)): 2,
+                ("all_gather/once", "tensor", (768, 1, 2)): 4,
+                ("reduce_scatter/once", "tensor", (1536, 1, 2)): 4,
+            }
+
+
+def test_parameters_are_the_last_stages_and_none_of_the_models() -> None:
+    assert total_parameters(MODEL) == total_parameters(PLAIN)
+    further, plain = taken_apart(MODEL), taken_apart(PLAIN)
+    first, last = (
+        further.parameters(stage) - plain.parameters(other)
+        for stage, other in zip(further.stages, plain.stages, strict=True)
+    )
+    # On one of two devices: attention 32 · 128 / 2, router 32 · 4, two of four experts of 3 · 32 · 20, four norms and a
+    # final one, the projection 64 · 32 / 2; and once a copy of the embedding, 256 · 32 / 2.
+    layer = 32 * 128 // 2 + 32 * 4 + 2 * 3 * 32 * 20
+    assert (first, last) == (0, 2 * (layer + 5 * 32 + 64 * 32 // 2) + 256 * 32 // 2)
+    # The copy's gradients are summed with the first stage's.
+    summed = [one for one in further.update(further.stages[1]).gradients if one.shape[0] == 256 * 32 // 2]
+    assert len(summed) == 1
+    # A single stage has the embedding already.
+    one, other = taken_apart(MODEL, pp=1), taken_apart(PLAIN, pp=1)
+    more = one.parameters(one.stages[0]) - other.parameters(other.stages[0])
+    assert more == last - 256 * 32 // 2
+    assert not any(call.shape[0] == 256 * 32 // 2 for call in one.update(one.stages[0]).gradients)
+
+
+def test_full_recomputation_runs_their_layers_again() -> None:
+    kept, again = taken_apart(MODEL), taken_apart(MODEL, recompute="full")
+    routers = [
+        sum(
+            one.count
+            for one in parts.last.backward
+            if one.operator == "router" and one.direction == "forward"
+        )
+        for parts in (kept, again)
+    ]
+    assert routers == [0, 2]
+
+
+def test_memory() -> None:
+    further, plain = stage_memory(MODEL, LAYOUT), stage_memory(PLAIN, LAYOUT)
+    assert further[0] == plain[0]
+    assert further[1].logits_bytes == 3 * plain[1].logits_bytes
+    # The last stage has one layer, of the same kind, and keeps one micro-batch: two layers more than it had. Each with
+    # the final norm's input and output, and before it the outputs of two norms and an embedding: 5 · 24 · 32 entries
+    # of 2 bytes, and two statistics of 4 bytes for 24 tokens.
+    one_layer = stage_memory(replace(PLAIN, layers=3), replace(LAYOUT, layer_counts=(1, 2)))[1]
+    layer = one_layer.activations_bytes - plain[1].activations_bytes
+    ends = 5 * 24 * 32 * 2 + 2 * 24 * 4
+    assert further[1].activations_bytes - plain[1].activations_bytes == 2 * (layer + ends)
