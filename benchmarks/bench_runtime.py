@@ -36,6 +36,7 @@ SIZES: dict[str, dict[str, object]] = {
     "10²": {"gpus": (4,), "global_batch": 4, "recompute": ("none",)},
     "10⁴": {"gpus": (64,), "global_batch": 96},
     "10⁶": {"gpus": (2520, 5040), "global_batch": 720720, "virtual_stages": "2-12"},
+    "deepseek-v3:": {"model": "deepseek-v3", "gpus": (2048,), "global_batch": 15360},
 }
 DEVICES: dict[str, dict[str, object]] = {
     "10": {"gpus": (10,), "global_batch": 1000},
@@ -301,7 +302,8 @@ def measure_search(bundle: Path, **asked: object) -> dict[str, float]:
     limits = {name: tuple(value) if isinstance(value, list) else value for name, value in asked.items()}
     if "virtual_stages" in limits:
         limits["virtual_stages"] = NumberSet.parse(str(limits["virtual_stages"]))
-    space = Space(model=load_model(MODEL), gpus_per_node=NODE, **limits)  # type: ignore[arg-type]
+    model = load_model(str(limits.pop("model", MODEL)))
+    space = Space(model=model, gpus_per_node=NODE, **limits)  # type: ignore[arg-type]
     estimator = Estimator.load(bundle)
     estimator.predictor.load()
     before_mb = peak_mb()

@@ -1,13 +1,16 @@
 """Collectives of a real run: what they carry, and over which nodes and devices their group is laid out."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from types import MappingProxyType
 from typing import Any
 
 from kernelcast.collector.ingest.points import DTYPES, NO_TYPE, Point, Unclear
 from kernelcast.collector.traces.arguments import Arguments, shapes, texts, whole
+from kernelcast.runtime.operators import OPERATORS
 
 # Entries count as in the table: one process's shard of an all-gather, its input of a reduce-scatter or an all-to-all.
 _NAMES: Mapping[str, str] = MappingProxyType(
@@ -19,6 +22,18 @@ _NAMES: Mapping[str, str] = MappingProxyType(
         "_reduce_scatter": "reduce_scatter", "all_gather_into_tensor": "all_gather",
         "reduce_scatter_tensor": "reduce_scatter",
     }
+)  # fmt: skip
+# The first whose words are all in a group's name.
+_ROLES: tuple[tuple[frozenset[str], str], ...] = (
+    (frozenset({"expert", "data"}), "expert_data"), (frozenset({"dp", "ep"}), "expert_data"),
+    (frozenset({"edp"}), "expert_data"), (frozenset({"efsdp"}), "expert_data"),
+    (frozenset({"expert", "tensor", "and"}), ""), (frozenset({"tensor", "and"}), ""),
+    (frozenset({"expert", "tensor"}), "expert_tensor"), (frozenset({"etp"}), "expert_tensor"),
+    (frozenset({"expert"}), "expert"), (frozenset({"ep"}), "expert"),
+    (frozenset({"data"}), "data"), (frozenset({"dp"}), "data"), (frozenset({"fsdp"}), "data"),
+    (frozenset({"context"}), "context"), (frozenset({"cp"}), "context"),
+    (frozenset({"tensor"}), "tensor"), (frozenset({"tp"}), "tensor"),
+    (frozenset({"pipeline"}), "pipeline"), (frozenset({"pp"}), "pipeline"),
 )  # fmt: skip
 _NOT_RECORDED = Unclear("a collective whose size and group were not recorded")
 _UNEVEN = Unclear("an all-to-all that may send more to one process than to another")
@@ -37,7 +52,22 @@ def collective(arguments: Arguments, gpus_per_node: int) -> Point | Unclear:
         return _NOT_RECORDED
     if kind == "all_to_all" and not _is_even(arguments, elements, len(ranks)):
         return _UNEVEN
-    return _point(kind, elements, DTYPES.get(str(arguments.dtype), ""), ranks, gpus_per_node)
+    found = _point(kind, elements, DTYPES.get(str(arguments.dtype), ""), ranks, gpus_per_node)
+    return (
+        found
+        if isinstance(found, Unclear)
+        else replace(found, role=role_of(kind, arguments.group_description))
+    )
+
+
+def role_of(kind: str, description: object) -> str:
+    """The role of a collective by what its group is called: `EXPERT_MODEL_PARALLEL_GROUP`, `mesh_cp`; "" where unknown.
+
+    Megatron-core's and DeviceMesh's names are read.
+    """
+    words = set(re.split("[^a-z]+", description.lower())) if isinstance(description, str) else set()
+    roles = [role for name, role in _ROLES if words >= name]
+    return roles[0] if roles and roles[0] in OPERATORS[kind].roles else ""
 
 
 def kind_of(name: str) -> str:

@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from kernelcast.collector.ingest.collectives import annotated_collective, annotated_message, collective
+from kernelcast.collector.ingest.experts import BOTH_GRADIENTS, DEEP_EP, GROUPED_MM, is_weight_gradient
 from kernelcast.collector.ingest.points import NO_OPERATOR, Point, Unclear
 from kernelcast.collector.ingest.recognise import Surroundings, may_be_operator, recognised
 from kernelcast.collector.ingest.sequences import sequences_of
-from kernelcast.collector.traces.arguments import Arguments, arguments_of, whole
+from kernelcast.collector.traces.arguments import Arguments, arguments_of, shapes, whole
 from kernelcast.collector.traces.call_tree import NODE_PREFIX, CallTree
 from kernelcast.collector.traces.kineto import (
     ANNOTATION_CATEGORY,
@@ -27,6 +28,7 @@ from kernelcast.collector.traces.kineto import (
 )
 from kernelcast.runtime.operators import Direction
 
+_DEEP_EP = "deep_ep"
 _NO_CALL = Unclear("no operator of the host is recorded for it")
 _NO_FORWARD = Unclear("backward of a call that cannot be told")
 _NCCL = ("nccl:", "rccl:")
@@ -163,6 +165,8 @@ def _device_pieces(
                 described = annotated_message(annotation.name, said, only, around)
                 found = annotated_collective(annotation.name, said, only, gpus_per_node)
             yield Placed(piece, found, -1 - number, Direction.ONCE, described)
+        elif _DEEP_EP in event.name.lower():
+            yield Placed(piece, DEEP_EP, -1 - number, Direction.ONCE)
         else:
             yield Placed(piece, *operators.place(call))
 
@@ -247,7 +251,7 @@ class _Operators:
         """What a kernel is part of that `call` launched (on a CPU: that is `call`)."""
         if call is None:
             return _NO_CALL, 0, Direction.FORWARD
-        node, direction = self._tree.backward_nodes[call], Direction.FORWARD
+        node, direction, launched_by = self._tree.backward_nodes[call], Direction.FORWARD, call
         if node is not None:
             direction = Direction.BACKWARD
             call = self._tree.forward_of(node)
@@ -261,7 +265,19 @@ class _Operators:
             self._found[outermost] = recognised(
                 self._tree.calls[outermost].name, self._tree.arguments[outermost], self._around
             )
-        return self._found[outermost], outermost, direction
+        found = self._found[outermost]
+        if isinstance(found, Point) and found.operator == "grouped_gemm" and direction is Direction.BACKWARD:
+            return self._gradient(found, launched_by, outermost)
+        return found, outermost, direction
+
+    def _gradient(self, point: Point, call: int | None, instance: int) -> _Place:
+        """Of a product whose gradients are apart: which one the grouped product around `call` makes."""
+        while call is not None and self._tree.calls[call].name != GROUPED_MM:
+            call = self._tree.parents[call]
+        if call is None:
+            return BOTH_GRADIENTS, instance, Direction.BACKWARD
+        of_weights = is_weight_gradient(shapes(self._tree.arguments[call].dims))
+        return point, instance, Direction.WEIGHT_GRADIENT if of_weights else Direction.INPUT_GRADIENT
 
 
 def _added_up(tree: CallTree, pieces: Sequence[Placed], *, is_device: bool) -> Extracted:

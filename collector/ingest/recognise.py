@@ -4,10 +4,12 @@ A call counts as the outermost recognised one around its kernels: the cross-entr
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from types import MappingProxyType
 
+from kernelcast.collector.ingest import experts
+from kernelcast.collector.ingest.experts import OfExperts
 from kernelcast.collector.ingest.linears import LinearRoles
 from kernelcast.collector.ingest.named_calls import (
     BY_NAME,
@@ -34,6 +36,7 @@ class Surroundings:
     softmaxes: frozenset[tuple[int, int, int]]  # heads of all samples, queries, keys
     widths: frozenset[int] = frozenset()  # of norms
     products: frozenset[tuple[int, int]] = frozenset()  # rows and columns of the results of products
+    experts: OfExperts = field(default_factory=OfExperts)
 
     @classmethod
     def of(cls, tree: CallTree, sequences: Iterable[Point | Unclear] = ()) -> "Surroundings":
@@ -47,12 +50,15 @@ class Surroundings:
         }
         embeddings: set[tuple[int, int]] = set()
         softmaxes: set[tuple[int, int, int]] = set()
+        of_mixture: list[tuple[str, Shapes, Sequence[str]]] = []
         for index, event in enumerate(tree.calls):
             name = event.name
             if not (name in _OF_INTEREST or _is_norm(name)) or tree.backward_nodes[index] is not None:
                 continue
             dims = shapes(tree.arguments[index].dims)
-            if name in _PRODUCTS:
+            if name in experts.RULES:
+                of_mixture.append((name, dims, texts(tree.arguments[index].concrete)))
+            elif name in _PRODUCTS:
                 left, right = _factors(name, dims)
                 if len(left) == 2 and len(right) == 2:
                     products.append((right[0], right[1]))
@@ -69,6 +75,7 @@ class Surroundings:
             frozenset(softmaxes),
             frozenset(norms),
             frozenset(results),
+            experts.of_experts(of_mixture, norms),
         )
 
 
@@ -82,7 +89,9 @@ def recognised(name: str, arguments: Arguments, around: Surroundings) -> Point |
         return OTHER_SHAPE if is_recorded else NO_SHAPES
     types = [DTYPES.get(text, "") for text in texts(arguments.types)]
     first = next((kind for kind, shape in zip(types, dims, strict=False) if shape), "")
-    if name in _RULES:
+    if name in experts.RULES:
+        found = experts.RULES[name](name, dims, around.experts)
+    elif name in _RULES:
         found = _RULES[name](name, dims, texts(arguments.concrete), around)
     else:
         found = named_call(name, dims, texts(arguments.concrete))
@@ -194,7 +203,7 @@ def _attention(name: str, dims: Shapes, concrete: Sequence[str], around: Surroun
 _PRODUCTS = frozenset({"aten::addmm", "aten::mm", "aten::_addmm_activation", "aten::_scaled_mm"})
 _LAYER_NORMS = frozenset({"aten::layer_norm", "aten::native_layer_norm"})
 _NORMS = _LAYER_NORMS | {"aten::rms_norm", "aten::_fused_rms_norm"}
-_OF_INTEREST = _PRODUCTS | {"aten::embedding", "aten::_softmax"}
+_OF_INTEREST = _PRODUCTS | experts.RULES.keys() | {"aten::embedding", "aten::_softmax"}
 _OPTIMIZERS = frozenset({"aten::_fused_adam_", "aten::_fused_adamw_"})
 # Where `is_causal` stands among the inputs.
 _CAUSAL_AT = MappingProxyType(
@@ -226,7 +235,7 @@ _RULES: Mapping[str, Callable[[str, Shapes, Sequence[str], Surroundings], Found]
         "aten::cross_entropy_loss": _cross_entropy,
     }
 )
-_RECOGNISED = frozenset(_RULES) | frozenset(BY_NAME) | _OPTIMIZERS
+_RECOGNISED = frozenset(_RULES) | frozenset(BY_NAME) | _OPTIMIZERS | experts.RULES.keys()
 
 
 def may_be_operator(name: str) -> bool:

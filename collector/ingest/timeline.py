@@ -18,7 +18,7 @@ from kernelcast.collector.traces.kineto import Trace
 from kernelcast.store import EventKind, TracedEvent, TracedStep
 
 _RANKS = {"compute": 0, "communication": 1, "memory": 2}
-_COMMUNICATION = ("nccl", "rccl", "msccl", "gloo:", "cross_device_reduce", "c10d::")
+_COMMUNICATION = ("nccl", "rccl", "msccl", "gloo:", "cross_device_reduce", "c10d::", "deep_ep", "nvshmem")
 _MEMORY_CATEGORIES = ("gpu_memcpy", "gpu_memset")
 _BYTES = {
     "float64": 8, "double": 8, "long": 8, "int64": 8, "float32": 4, "float": 4, "int": 4, "int32": 4,

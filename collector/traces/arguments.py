@@ -16,7 +16,7 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, renam
     "elements_out": "Out msg nelems", "split_in": "In split size", "split_out": "Out split size",
     "group_size": "Group size", "group_ranks": "Process Group Ranks", "rank_start": "Global rank start",
     "rank_stride": "Global rank stride", "old_external_id": "external id", "moved_bytes": "bytes",
-    "group_name": "Process Group Name",
+    "group_name": "Process Group Name", "group_description": "Process Group Description",
 }):  # fmt: skip
     """The arguments that are used, unchecked."""
 
@@ -39,6 +39,7 @@ class Arguments(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, renam
     rank_start: Any = None
     rank_stride: Any = None
     group_name: Any = None
+    group_description: Any = None
     old_external_id: Any = None  # torch 1.8
     moved_bytes: Any = None  # of a copy or a fill
 

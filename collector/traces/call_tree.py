@@ -192,8 +192,9 @@ class CallTree:
         return next((index for index in reversed(few) if index <= node and key in self._keys(index)), None)
 
     def _keys(self, index: int) -> tuple[str, str]:
-        """What a forward call is found by: its thread, or its bare name."""
-        return self.threads[index], _bare(self.calls[index].name.partition("::")[2])
+        """What a forward call is found by: its thread, or its bare name; functions in Python have no `aten::`."""
+        name = self.calls[index].name
+        return self.threads[index], _bare(name.partition("::")[2] or name)
 
     @cached_property
     def _forward(self) -> dict[int, int | list[int] | dict[str, list[int]]]:

@@ -29,6 +29,11 @@ class Load:
     live_layers: tuple[int, ...]
 
     @property
+    def late_layers(self) -> tuple[int, ...]:
+        """Layers whose weight gradients are late, over all micro-batches."""
+        return tuple(self.late * count for count in self.layers) if self.late else (0,) * len(self.layers)
+
+    @property
     def numbers(self) -> tuple[int, ...]:
         """All of them, one after the other."""
         ends = (self.first, self.last, self.chunk_layers, self.live_first, self.live_last, self.late)

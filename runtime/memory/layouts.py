@@ -2,6 +2,7 @@
 
 from functools import lru_cache
 from itertools import accumulate
+from operator import le
 from typing import Any
 
 import numpy as np
@@ -133,8 +134,8 @@ def _fullest(
 
 
 def _no_more(load: Load, other: Load) -> bool:
-    pairs = zip(load.layers + load.live_layers, other.layers + other.live_layers, strict=True)
-    late = zip(load.layers, other.layers, strict=True)
-    return all(own <= theirs for own, theirs in pairs) and all(
-        load.late * own <= other.late * theirs for own, theirs in late
+    return (
+        all(map(le, load.layers, other.layers))
+        and all(map(le, load.live_layers, other.live_layers))
+        and all(map(le, load.late_layers, other.late_layers))
     )

@@ -26,6 +26,8 @@ class LayerKinds(NamedTuple):
 
     def counts(self, first: int, until: int) -> tuple[int, ...]:
         """Layers of each kind from number `first` to before number `until`."""
+        if len(self.distinct) == 1:
+            return (until - first,)
         own = self.of_layer[first:until]
         return tuple(own.count(kind) for kind in range(len(self.distinct)))
 
