@@ -68,12 +68,18 @@ def stored_runs(path: Path, manifest: Manifest) -> StoredRuns:
     )
 
 
+PROFILED = "profiled"
+"""The option of a step that was timed in its trace, which makes it longer: it is compared, not calibrated with."""
+
+
 def _why_left_out(step: MeasuredStep, run: Run | None, manifest: Manifest) -> str:
     """Why a step cannot be compared with the bundle; empty where it can."""
     hardware = {fingerprint.digest for fingerprint in manifest.compute}
     software = {fingerprint.digest for fingerprint in manifest.software if fingerprint.torch}
     if step.status is not Status.OK:
         return "failed"
+    if step.options.get(PROFILED):
+        return "under a profiler"
     if step.dtype != manifest.dtype:
         return "of another element type"
     if run is None:

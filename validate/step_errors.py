@@ -27,13 +27,19 @@ _HEADER = """\
 
 def step_errors() -> StepErrors:
     """Errors of all steps that ship and can be predicted, by source, and of the stacks that ship on other devices."""
-    asked = asked_files(shipped_runs())
+    machines = _machines(asked_files(shipped_runs()))
     return StepErrors(
-        sources=tuple(
-            _source(one, timeline, one.score(timeline=timeline)) for timeline in _BOTH for one in asked
-        ),
-        carried=tuple(_carried(asked)),
+        sources=tuple(_source(files, timeline) for timeline in _BOTH for files in machines),
+        carried=tuple(_carried(machines)),
     )
+
+
+def _machines(asked: Sequence[AskedFile]) -> list[list[AskedFile]]:
+    """Files by who measured on which device: several files of one machine are one source."""
+    found: dict[tuple[str, str], list[AskedFile]] = {}
+    for one in asked:
+        found.setdefault((one.file.publisher, one.file.device), []).append(one)
+    return list(found.values())
 
 
 def step_errors_toml(errors: StepErrors) -> str:
@@ -66,11 +72,12 @@ def log_errors(steps: Sequence[ScoredStep]) -> list[float]:
     ]
 
 
-def _source(asked: AskedFile, timeline: TimelineKind, steps: Sequence[ScoredStep]) -> ErrorsOfSource:
+def _source(files: Sequence[AskedFile], timeline: TimelineKind) -> ErrorsOfSource:
+    steps = [step for one in files for step in one.score(timeline=timeline)]
     found = log_errors(steps)
     return ErrorsOfSource(
-        name=asked.path.stem,
-        publisher=asked.file.publisher,
+        name=files[0].path.stem,
+        publisher=files[0].file.publisher,
         timeline=timeline,
         steps=len(found),
         unsteady=sum(not step.run.is_steady for step in steps),
@@ -78,12 +85,11 @@ def _source(asked: AskedFile, timeline: TimelineKind, steps: Sequence[ScoredStep
     )
 
 
-def _carried(asked: Sequence[AskedFile]) -> Iterator[CarriedError]:
+def _carried(machines: Sequence[Sequence[AskedFile]]) -> Iterator[CarriedError]:
     for name in shipped_stacks():
         stack = stack_named(name)
-        for one in asked:
-            if is_carried(stack, one.estimator.bundle):
-                found = log_errors(one.score(stack))
-                yield CarriedError(
-                    stack=name, name=one.path.stem, steps=len(found), log_error=round(mean(found), _DECIMALS)
-                )
+        for files in machines:
+            if is_carried(stack, files[0].estimator.bundle):
+                found = [error for one in files for error in log_errors(one.score(stack))]
+                error = round(mean(found), _DECIMALS)
+                yield CarriedError(stack=name, name=files[0].path.stem, steps=len(found), log_error=error)

@@ -97,5 +97,5 @@ def grouped_linear(x: Tensor, weight: Tensor, counts: Tensor) -> Tensor:
         ends = torch.cumsum(counts, 0, dtype=torch.int32)
         out: Tensor = _grouped_mm(x, weight.transpose(1, 2), offs=ends)
         return out
-    parts = zip(torch.split(x, counts.tolist()), weight.unbind(0), strict=True)
+    parts = zip(torch.split_with_sizes(x, counts.tolist()), weight.unbind(0), strict=True)
     return torch.cat([F.linear(rows, own) for rows, own in parts])

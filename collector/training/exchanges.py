@@ -48,7 +48,9 @@ def heads_for_tokens(
     """
     heads = [x.shape[2] // parts for x in (query, key, value)]
     with operator_mark("copy"):
-        by_process = torch.cat([torch.unflatten(x, 2, (parts, -1)) for x in (query, key, value)], dim=3)
+        by_process = torch.cat(
+            [x.reshape(*x.shape[:2], parts, -1, x.shape[3]) for x in (query, key, value)], dim=3
+        )
         sent = by_process.permute(2, 0, 1, 3, 4).contiguous()
     ones = [1] * parts
     got = exchange(sent, ones, ones, group, "context")
@@ -61,7 +63,7 @@ def heads_for_tokens(
 def tokens_for_heads(x: Tensor, parts: int, group: dist.ProcessGroup) -> Tensor:
     """The way back: [b, l, width / parts] of all tokens → [b, l / parts, width] of a process's own."""
     with operator_mark("copy"):
-        sent = torch.unflatten(x, 1, (parts, -1)).transpose(0, 1).contiguous()
+        sent = x.reshape(x.shape[0], parts, -1, x.shape[2]).transpose(0, 1).contiguous()
     ones = [1] * parts
     got = exchange(sent, ones, ones, group, "context")
     with operator_mark("copy"):

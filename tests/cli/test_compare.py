@@ -138,6 +138,7 @@ def test_a_real_run_as_it_is_and_kept(
         assert len(stored.trace_list()) == 2
     assert step.min_s == pytest.approx(kept.measured_s)
     assert prediction.step_id == step.id
+    assert (step.options["profiled"], step.options["zero"], step.options["layer_split"]) == (True, 0, "even")
     again = run(capsys, database, *asked, "--db", database)
     assert again.splitlines()[:3] == text.splitlines()[:3]
     with Database.open(database, read_only=True) as stored:
@@ -198,6 +199,24 @@ def test_what_is_refused_in_one_line(
     )
     assert message in printed
     assert printed.count("\n") == 1
+
+
+def test_a_trace_of_another_model_is_noticed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], asked: tuple[object, ...]
+) -> None:
+    args = {"External id": 1, "Input Dims": [[64, 32], [32, 8]], "Input type": ["float", "float"]}
+    shared = {"ph": "X", "pid": 1, "tid": 1, "ts": 1}
+    events = [
+        {"cat": "user_annotation", "name": "ProfilerStep#1", "dur": 200, "args": {}, **shared},
+        {"cat": "cpu_op", "name": "aten::mm", "dur": 100, "args": args, **shared},
+    ]
+    trace = tmp_path / "trace.json"
+    trace.write_text(json.dumps({"schemaVersion": 1, "traceEvents": events}))
+    document = json.loads(run(capsys, trace, *asked, "--json"))
+    assert any(
+        note.startswith("the traces show 0% of the predicted matrix products") for note in document["notes"]
+    )
+    assert document["operators"][0]["name"] == "gemm"
 
 
 def test_traces_without_steps_are_refused(

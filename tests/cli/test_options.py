@@ -30,8 +30,6 @@ def test_what_is_no_number_of_use_is_one_line(
     [
         (["--micro-bacth", "2"], "No such option '--micro-bacth'. Did you mean '--micro-batch'?"),
         (["--context-parallel", "2"], "No such option '--context-parallel'."),
-        (["--cp", "2"], "No such option '--cp'."),
-        (["--ep=2"], "No such option '--ep'."),
         (["--mp", "1", "--tp", "1"], "--tp and --mp are both given, expected only --tp"),
     ],
 )

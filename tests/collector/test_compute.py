@@ -269,3 +269,13 @@ def test_the_site_is_kept(database: Database, plan: Plan, quick: Effort) -> None
         database, one_shape(plan), operators=("gelu",), effort=quick, device="cpu", site="Example site"
     )
     assert [run.site for run in database.run_list()] == ["Example site"]
+
+
+def test_a_plan_for_another_kind_of_device_is_refused(database: Database, plan: Plan, quick: Effort) -> None:
+    with pytest.raises(UsageError) as caught:
+        collect_compute(database, replace(one_shape(plan), device="cuda"), effort=quick, device="cpu")
+    assert str(caught.value) == (
+        "plan tiny is for a cuda (hidden sizes up to 64), found cpu; expected a plan for your models: "
+        "kernelcast collect plan --for MODEL -o FILE"
+    )
+    assert not samples(database)

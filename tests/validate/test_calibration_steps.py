@@ -199,3 +199,11 @@ def test_a_step_that_this_version_cannot_lay_out_is_named(tmp_path: Path, of_her
         stored_runs(crowded, of_here)
     with pytest.raises(DataError, match=r"other\.db: step [0-9a-f]{12}: model: field 'd' is unknown"):
         stored_runs(other, of_here)
+
+
+def test_steps_of_traces_are_left_out(tmp_path: Path, of_here: Manifest) -> None:
+    path = tmp_path / "bench.db"
+    store(path, {"times": (1.0,)}, {"times": (0.5,), "options": {"profiled": True}})
+    found = stored_runs(path, of_here)
+    assert [run.measured_s for run in found.runs] == [1.0]
+    assert found.left_out == "1 under a profiler"

@@ -58,12 +58,20 @@ def load(folder: Path, text: str) -> RunConfig:
     return RunConfig.load(path, dtype="float32")
 
 
-def test_what_ships_was_not_measured_alone() -> None:
-    jobs = RunConfig.load(None, dtype="float32").jobs
-    assert len(jobs) >= 12
-    assert {job.label for job in jobs} == {"1-1-1", "2-1-1", "1-2-1", "1-1-2"}
-    assert {job.model.norm for job in jobs} == {"layer_norm", "rms_norm"}
-    measured = {(point.operator, point.vector) for point in compute_points(load_plan("validate"))}
+@pytest.mark.parametrize(
+    ("name", "plan", "norms", "labels"),
+    [
+        (None, "validate", {"layer_norm", "rms_norm"}, {"1-1-1", "2-1-1", "1-2-1", "1-1-2"}),
+        ("modern", "modern", {"rms_norm"}, {"1-1-1", "1-1-2", "1-1-2-ep2", "1-1-1-cp2"}),
+    ],
+)
+def test_what_ships_was_not_measured_alone(
+    name: str | None, plan: str, norms: set[str], labels: set[str]
+) -> None:
+    jobs = RunConfig.load(None if name is None else Path(name), dtype="float32").jobs
+    assert {job.label for job in jobs} == labels
+    assert {job.model.norm for job in jobs} == norms
+    measured = {(point.operator, point.vector) for point in compute_points(load_plan(plan))}
     asked = set()
     for job in jobs:
         parts = decompose(

@@ -13,10 +13,11 @@ from kernelcast.store.trace_report import traced_runs
 from kernelcast.validate.compare.causes import Cause, find_causes
 from kernelcast.validate.compare.logs import LoggedSteps, logged_steps
 from kernelcast.validate.compare.predicted_step import predicted_step
-from kernelcast.validate.compare.rows import Row, collective_rows, operator_rows, part_rows
+from kernelcast.validate.compare.rows import PRODUCTS, Row, collective_rows, operator_rows, part_rows
 from kernelcast.validate.compare.traced_steps import TracedSteps, traced_steps
 
 FORMAT = "kernelcast.compared_step/1"
+_LEAST_MATCHED = 0.5  # of the predicted matrix products
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,7 +113,7 @@ def compare_run(database: Database, run_id: str, estimate: Estimate) -> Compared
         operators=operators,
         collectives=collectives,
         causes=find_causes(traced, estimate, operators, collectives),
-        notes=tuple(_notes(traced, estimate)),
+        notes=tuple(_notes(traced, estimate, operators)),
     )
 
 
@@ -132,12 +133,20 @@ def compare_log(path: Path, estimate: Estimate) -> ComparedStep:
     return ComparedStep(estimate=estimate, steps_s=logged.steps_s, measured_s=logged.median_s, logged=logged)
 
 
-def _notes(traced: TracedSteps, estimate: Estimate) -> list[str]:
+def _notes(traced: TracedSteps, estimate: Estimate, operators: Sequence[Row]) -> list[str]:
     """What trace and prediction disagree about, or is worth knowing."""
     found = []
     world_size = estimate.parallelism.world_size
     if traced.world_size is not None and traced.world_size != world_size:
         found.append(f"the traces are of {traced.world_size} processes, the layout is for {world_size}")
+    products = [row for row in operators if row.operator in PRODUCTS and row.predicted_s]
+    products_s = sum(row.predicted_s or 0.0 for row in products)
+    found_s = sum(row.predicted_s or 0.0 for row in products if row.is_matched)
+    if found_s < _LEAST_MATCHED * products_s:
+        found.append(
+            f"the traces show {found_s / products_s:.0%} of the predicted matrix products, by their shapes: another "
+            "model or layout, or traces without shapes (record_shapes=True)?"
+        )
     measured_on = {one.split(",")[0] for one in estimate.provenance.compute}
     device = traced.hardware.split(",")[0]
     if measured_on and device not in measured_on and not device.startswith("unknown"):

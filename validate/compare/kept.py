@@ -15,6 +15,7 @@ from kernelcast.runtime.output_file import write_bytes
 from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.request.models import built_in_names
 from kernelcast.store import Database, MeasuredStep
+from kernelcast.validate.calibration_steps import PROFILED
 from kernelcast.validate.compare.compared_step import ComparedStep
 from kernelcast.validate.run_steps import store_predictions
 
@@ -95,7 +96,12 @@ def keep_in_database(compared: ComparedStep, traces: Sequence[Path], database_pa
             schedule="1F1B" if layout.schedule == "1f1b" else layout.schedule,
             recomputation=layout.recompute != "none",
             dtype=estimate.provenance.dtype,
-            options=_layout(estimate) | {"gpus_per_node": estimate.cluster.gpus_per_node, "profiled": True},
+            options=_layout(estimate, is_whole=True)
+            | {
+                "gpus_per_node": estimate.cluster.gpus_per_node,
+                "bucket_entries": estimate.bucket_entries,
+                PROFILED: True,
+            },
             components_s={f"part {row.name}": row.measured_s for row in compared.parts if row.measured_s},
         )
         found = database.add_step(step)
@@ -109,14 +115,14 @@ def _is_built_in(model: ModelConfig) -> bool:
     )
 
 
-def _layout(estimate: Estimate) -> dict[str, Any]:
-    """The layout's fields that differ from their defaults, and those that every run gives."""
+def _layout(estimate: Estimate, *, is_whole: bool = False) -> dict[str, Any]:
+    """The layout's fields that differ from their defaults, and those that every run gives; or all of them."""
     needed = ("pp", "tp", "dp", "micro_batch", "micro_batches")
     values = {name: getattr(estimate.parallelism, name, None) for name in LAYOUT}
     return {
         name: list(value) if isinstance(value, tuple) else value
         for name, value in values.items()
-        if value is not None and (name in needed or value != LAYOUT[name].default)
+        if value is not None and (is_whole or name in needed or value != LAYOUT[name].default)
     }
 
 

@@ -16,7 +16,7 @@ PARTS = ("forward", "backward", "update", "other", "communication", "copies", "h
 _ELEMENT_BYTES = {"float32": 4, "float64": 8}
 _UPDATE = "update"
 _NEAR = 1.5  # how far apart two workloads of one operator may be to be the same call
-_PRODUCTS = ("gemm", "batched_gemm", "grouped_gemm")
+PRODUCTS = ("gemm", "batched_gemm", "grouped_gemm")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -181,7 +181,7 @@ def _matching(work: Work, wanted: Iterable[PredictedCalls]) -> PredictedCalls | 
     same = [calls for calls in wanted if calls.operator == work.operator and calls.pass_ == work.pass_]
     exact = next((calls for calls in same if calls.vector == work.vector), None)
     of_role = next((calls for calls in same if work.role and work.role in calls.roles), None)
-    if exact or of_role or not same or not work.vector or work.operator in _PRODUCTS:
+    if exact or of_role or not same or not work.vector or work.operator in PRODUCTS:
         return exact or of_role
     elements = OPERATORS[work.operator].elements
     distance = {

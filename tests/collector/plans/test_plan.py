@@ -42,6 +42,16 @@ def test_the_quick_plan_samples_every_compute_operator() -> None:
     assert max(counts.values()) == quick.shapes_per_operator
 
 
+def test_the_modern_plan_samples_all_that_todays_models_call() -> None:
+    modern = load_plan("modern")
+    counts = Counter(point.operator for point in compute_points(modern))
+    assert set(counts) == set(modern.operators)
+    assert OF_EXPERTS | {"attention_block", "copy"} <= set(counts)
+    assert min(counts.values()) >= 8
+    roles = {point.role for point in compute_points(modern, ("gemm",))}
+    assert {"router", "shared_gate_up", "query_down", "query_up", "kv_down", "kv_up"} <= roles
+
+
 def test_the_quick_plan_sends_from_4_kib_to_64_mib() -> None:
     plan = load_plan("quick")
     entries = plan.entries("all_reduce", processes=2, element_bytes=4)

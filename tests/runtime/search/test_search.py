@@ -141,7 +141,7 @@ OPTIONAL = tuple(row.name for row in OPERATORS.values() if row.is_optional)
 def test_a_bundle_without_optional_operators_is_searched_as_it_predicts(
     make_varied: Callable[..., Path], without: tuple[str, ...], timeline: TimelineKind
 ) -> None:
-    """Residual additions answer for biases and masks; the rest is left out."""
+    """Residual additions answer for biases, masks and passes over gradients."""
     given = Estimator.load(make_varied(without=without))
     model = replace(TINY, kv_heads=4)
     space = Space(model=model, gpus=(4,), global_batch=4, gpus_per_node=2)
