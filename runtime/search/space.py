@@ -44,6 +44,8 @@ _DP = DEGREES.index("dp")
 Unit = tuple[int, ...]
 """Layouts that share their degrees, ep, expert_tp, micro_batch and micro_batches, in this order."""
 _OF_UNIT = (*DEGREES, *EXPERT_DEGREES, "micro_batch", "micro_batches")
+_DECIDING = ("shard_group", "context_exchange")
+"""Of what all layouts have in common, what decides which degrees are valid."""
 _LEAST_PART = 4096
 """Tokens of a sequence's part below which context parallelism is not looked at unless it is asked for."""
 
@@ -162,12 +164,11 @@ class Space:
         for degrees in together:
             try:
                 values: dict[str, Any] = dict(zip(_OF_UNIT, degrees, strict=False))
-                shard_group = self.common.get("shard_group", LAYOUT["shard_group"].default)
                 layout = Parallelism(
                     **values,
                     micro_batch=1,
                     micro_batches=1,
-                    shard_group=shard_group,
+                    **{name: self.common[name] for name in _DECIDING},
                     # The least that a layout with experts has to do.
                     sequence_parallel=bool(self.model.experts) and values["tp"] > 1,
                 )

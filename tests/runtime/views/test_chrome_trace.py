@@ -50,8 +50,8 @@ def test_collectives_of_experts_lie_inside_passes(make_bundle: Make) -> None:
     assert len(inside) == len(passes) == 2 * 2 * 3
     around = {(event["tid"], event["ts"]): event["ts"] + event["dur"] for event in passes}
     for event in inside:
-        # Four layers of a stage, there and back.
-        assert event["dur"] == 4 * 2 * 50
+        # Four layers of a stage: rows, their probabilities, and back.
+        assert event["dur"] == 4 * 3 * 50
         assert event["ts"] + event["dur"] < around[event["tid"], event["ts"]]
 
 

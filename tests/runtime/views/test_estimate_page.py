@@ -170,22 +170,26 @@ SHARED: dict[str, Any] = {"dp": 2, "cp": 2, "ep": 2, "context_exchange": "all_to
 
 
 def test_collectives_of_experts_and_contexts(make_bundle: Make) -> None:
-    # There and back for the experts, and queries, keys and values, then their results: twice 50 each, and as many back.
+    # Rows, their probabilities, and the results for the experts; queries, keys and values, then results: 50 each.
     estimate = ask(make_bundle({"all_to_all": 50.0}), model=MIXTURE, **SHARED, pp=2)
     timeline = simulated_step(estimate)
     shares = {share.name: share.time_s * 1e6 for share in step_shares(estimate, timeline)}
-    assert shares["expert all-to-all"] == pytest.approx(3 * (100 + 100))
+    assert shares["expert all-to-all"] == pytest.approx(3 * (150 + 150))
     assert shares["context-parallel exchange"] == pytest.approx(3 * (100 + 100))
     assert "tensor-parallel collectives" not in shares
     assert sum(shares.values()) == pytest.approx(estimate.step_time_s * 1e6)
     components = estimate.components.to_dict()
-    assert (components["EP_Alltoall"], components["CP_Exchange"]) == pytest.approx((100e-6, 100e-6))
+    assert (components["EP_Alltoall"], components["CP_Exchange"]) == pytest.approx((150e-6, 100e-6))
     root = parsed(page(estimate))
     check_alone(root)
-    for style, name in (("expert", "expert all-to-all"), ("context", "context-parallel exchange")):
+    for style, name, time_us in (
+        ("expert", "expert all-to-all", 150),
+        ("context", "context-parallel exchange", 100),
+    ):
         titles = ["".join(one.itertext()) for one in of_class(next(root.iter("svg")), style, "path")]
         assert titles == [
-            f"stage {stage}: {name} inside passes, 100.0 µs of each, 600.0 µs in all" for stage in range(2)
+            f"stage {stage}: {name} inside passes, {time_us}.0 µs of each, {6 * time_us}.0 µs in all"
+            for stage in range(2)
         ]
         assert f"{name} (part of a pass)" in said(root)
     dense = ask(make_bundle(), pp=2, tp=2)
