@@ -110,12 +110,19 @@ def _mpt(row: Mapping[str, str]) -> dict[str, Any]:
 
 
 def simumax(content: bytes) -> dict[str, str]:
-    """Texts by file name, one for each kind of model, of SimuMax's measured B200 steps (JSON)."""
-    rows = [row for row in json.loads(content)["rows"] if row["status"] == "ok"]
+    """Texts by file name, one for each kind of model, of SimuMax's measured B200 steps (JSON).
+
+    Virtual stages and transfers beside computing are left out.
+    """
     kinds: dict[str, list[dict[str, Any]]] = {}
-    for row in rows:
-        kinds.setdefault(_simumax_file(row), []).append(row)
-    return {name: _simumax_text(name, own, content) for name, own in kinds.items()}
+    left_out = []
+    for row in json.loads(content)["rows"]:
+        if row["status"] == "ok" and row["vp_size"] == 1 and not row["pp_comm_async"]:
+            kinds.setdefault(_simumax_file(row), []).append(row)
+        else:
+            left_out.append(row["case"])
+    without = f" Left out: {', '.join(left_out)}." if left_out else ""
+    return {name: _simumax_text(name, own, content, without) for name, own in kinds.items()}
 
 
 def _simumax_file(row: Mapping[str, Any]) -> str:
@@ -129,7 +136,7 @@ def _degrees(row: Mapping[str, Any]) -> dict[str, int]:
     return {name: int(value) for name, value in re.findall(r"_(tp|pp|ep|cp|dp)(\d+)", row["case"])}
 
 
-def _simumax_text(name: str, rows: list[dict[str, Any]], content: bytes) -> str:
+def _simumax_text(name: str, rows: list[dict[str, Any]], content: bytes, without: str) -> str:
     models: dict[str, dict[str, Any]] = {}
     runs = []
     for row in rows:
@@ -159,7 +166,7 @@ def _simumax_text(name: str, rows: list[dict[str, Any]], content: bytes) -> str:
     return _file(
         comment=(
             f"{len(runs)} training steps on one B200 node that SimuMax published; published_error is its simulator's. "
-            f"memory_gib is allocated on the fullest device of every stage.{SIMUMAX_COMMENTS[name]}"
+            f"memory_gib is allocated on the fullest device of every stage.{SIMUMAX_COMMENTS[name]}{without}"
         ),
         head={
             "site": SITES[name],

@@ -82,8 +82,6 @@ def test_megatron_steps_have_even_stages_and_the_fullest_ranks_memory(
 @pytest.mark.parametrize(
     "change",
     [
-        {"case": "llama3_70b_l12_tp2_cp4_pp1_dp1_seq32768_mbc4_cef"},
-        {"model": "deepseekv2", "case": "deepseekv2_tp1_ep8_pp1_dp8_l4_mbc4_cef"},
         {"status": "failed", "case": "llama3_70b_l12_tp4_pp1_dp2_mbc4_cef"},
         {"vp_size": 2, "case": "llama3_70b_l12_tp1_pp2_dp4_mbc8_cef"},
     ],
@@ -95,6 +93,22 @@ def test_what_cannot_be_asked_for_is_named_and_left_out(
     assert len(read(texts, tmp_path)["simumax-b200"].runs) == 1
     comment = " ".join(line[2:] for line in texts["simumax-b200"].splitlines() if line.startswith("#"))
     assert change["case"] in comment
+
+
+def test_experts_and_context_parallelism_have_files_of_their_own(convert: ModuleType, tmp_path: Path) -> None:
+    rows = [
+        ROW,
+        ROW | {"case": "llama3_70b_l12_tp2_cp4_pp1_dp1_seq32768_mbc4_cef"},
+        ROW | {"model": "deepseekv2", "case": "deepseekv2_tp1_ep8_pp1_dp8_l12_mbc4_cef"},
+    ]
+    files = read(convert.simumax(json.dumps({"rows": rows}).encode()), tmp_path)
+    [dense], [context], [experts] = (
+        files[f"simumax-b200{kind}"].runs for kind in ("", "-context", "-experts")
+    )
+    assert (dense.parallelism.cp, dense.model.sequence_length) == (1, 4096)
+    assert (context.parallelism.cp, context.parallelism.context_exchange) == (4, "all_to_all")
+    assert (context.model.sequence_length, context.parallelism.dp) == (32768, 1)
+    assert (experts.parallelism.ep, experts.model.experts, experts.model.kv_rank) == (8, 160, 512)
 
 
 @pytest.mark.parametrize("source", TABLES)
