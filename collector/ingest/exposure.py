@@ -5,7 +5,7 @@ device is busy, `idle` is when nothing ran before it, and `late` the part of tha
 """
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 
@@ -22,31 +22,39 @@ class Span:
     late_ns: int | None = None
 
 
-def expose(spans: Sequence[Span]) -> None:
-    """Fill in the results for the events of one device, given by start; time is n log n.
+def expose(spans: Iterable[Span]) -> Iterator[tuple[int, Span]]:
+    """The events of one device, given by start: the place of each and its results, as they are over; time is n log n.
 
-    Of events of one rank that run at the same time the one that started last counts: calls of a CPU nest.
+    Of events of one rank that run at the same time the one that started last counts: calls of a CPU nest. No event is
+    held once it is over: a large trace has millions.
     """
     running: list[tuple[int, int, int, Span]] = []  # rank, latest start first
-    clock = spans[0].start_ns if spans else 0
-    for number, span in enumerate(spans):
-        clock = _run(running, clock, span.start_ns)
+    clock: int | None = None
+    end_ns = 0
+    for place, span in enumerate(spans):
+        clock = span.start_ns if clock is None else (yield from _run(running, clock, span.start_ns))
         span.idle_ns = max(span.start_ns - clock, 0)
         if span.launch_ns is not None:
             span.late_ns = min(max(span.launch_ns - clock, 0), span.idle_ns)
         clock = max(clock, span.start_ns)
-        heapq.heappush(running, (span.rank, -span.start_ns, -number, span))
-    _run(running, clock, max((span.end_ns for span in spans), default=0))
+        end_ns = max(end_ns, span.end_ns) if place else span.end_ns
+        heapq.heappush(running, (span.rank, -span.start_ns, -place, span))
+    if clock is not None:
+        yield from _run(running, clock, end_ns)
+    yield from ((-place, span) for _, _, place, span in running)
 
 
-def _run(running: list[tuple[int, int, int, Span]], clock: int, until: int) -> int:
+def _run(
+    running: list[tuple[int, int, int, Span]], clock: int, until: int
+) -> Generator[tuple[int, Span], None, int]:
     """Give the time from `clock` on to what runs, at most `until`; answers the moment that was reached."""
     while running and clock < until:
-        span = running[0][-1]
+        _, _, place, span = running[0]
         end_ns = min(span.end_ns, until)
         if end_ns > clock:
             span.exposed_ns += end_ns - clock
             clock = end_ns
         if span.end_ns <= clock:
             heapq.heappop(running)
+            yield -place, span
     return clock

@@ -18,7 +18,7 @@ from kernelcast.collector.ingest.points import NO_OPERATOR, Point, Unclear
 from kernelcast.collector.ingest.recognise import Surroundings, may_be_operator, recognised
 from kernelcast.collector.ingest.sequences import sequences_of
 from kernelcast.collector.traces.arguments import Arguments, arguments_of, shapes, whole
-from kernelcast.collector.traces.call_tree import NODE_PREFIX, CallTree
+from kernelcast.collector.traces.call_tree import COMMUNICATION_CALL, NODE_PREFIX, CallTree
 from kernelcast.collector.traces.kineto import (
     ANNOTATION_CATEGORY,
     DEVICE_CATEGORIES,
@@ -29,6 +29,7 @@ from kernelcast.collector.traces.kineto import (
 from kernelcast.runtime.operators import Direction
 
 _DEEP_EP = "deep_ep"
+_C10D = "c10d::"
 _NO_CALL = Unclear("no operator of the host is recorded for it")
 _NO_FORWARD = Unclear("backward of a call that cannot be told")
 _NCCL = ("nccl:", "rccl:")
@@ -158,9 +159,7 @@ def _device_pieces(
             annotation = None if call is None else annotations.begun_in(tree.calls[call])
             if annotation is not None and not (described and isinstance(described.collective, str)):
                 said = arguments_of(annotation)
-                base = next(
-                    (i for i in tree.ancestors(call) if tree.calls[i].name.startswith("c10d::")), None
-                )
+                base = None if call is None else tree.innermost(_C10D)[call]
                 around = None if base is None else tree.arguments[base]
                 described = annotated_message(annotation.name, said, only, around)
                 found = annotated_collective(annotation.name, said, only, gpus_per_node)
@@ -193,7 +192,7 @@ class _Annotations:
 
 def _described(tree: CallTree, call: int | None) -> Arguments | None:
     """The arguments of the call that describes a collective, where they are not the kernel's own."""
-    around = None if call is None else tree.communication[call]
+    around = None if call is None else tree.innermost(COMMUNICATION_CALL)[call]
     return None if around is None else tree.arguments[around]
 
 
@@ -272,8 +271,7 @@ class _Operators:
 
     def _gradient(self, point: Point, call: int | None, instance: int) -> _Place:
         """Of a product whose gradients are apart: which one the grouped product around `call` makes."""
-        while call is not None and self._tree.calls[call].name != GROUPED_MM:
-            call = self._tree.parents[call]
+        call = None if call is None else self._tree.innermost(GROUPED_MM)[call]
         if call is None:
             return BOTH_GRADIENTS, instance, Direction.BACKWARD
         of_weights = is_weight_gradient(shapes(self._tree.arguments[call].dims))

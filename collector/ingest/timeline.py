@@ -59,28 +59,28 @@ class TraceEvents:
     @cached_property
     def _figures(self) -> "tuple[array[int], array[int], array[int], array[int]]":
         """Start, exposed, idle and late time of every event, ns; late is -1 where it is not known."""
-        spans: list[Span] = []
-        by_device: dict[int, list[Span]] = {}
-        for placed in self.extracted.pieces:
-            piece = placed.piece
-            launch_us = piece.launch_us if self.extracted.is_device else piece.start_us
-            start_ns = self._ns(piece.start_us)
-            span = Span(
-                start_ns,
-                max(self._ns(piece.end_us), start_ns),
-                _RANKS[_class_of(piece)],
-                None if launch_us is None else self._ns(launch_us),
-            )
-            spans.append(span)
-            by_device.setdefault(piece.device, []).append(span)
-        for of_device in by_device.values():
-            expose(of_device)
+        pieces = self.extracted.pieces
+        by_device: dict[int, array[int]] = {}
+        for place, placed in enumerate(pieces):
+            by_device.setdefault(placed.piece.device, array("q")).append(place)
         # As arrays, which take a tenth of the memory.
-        return (
-            array("q", (span.start_ns for span in spans)),
-            array("q", (span.exposed_ns for span in spans)),
-            array("q", (span.idle_ns for span in spans)),
-            array("q", (-1 if span.late_ns is None else span.late_ns for span in spans)),
+        empty = array("q", [0]) * len(pieces)
+        starts, exposed, idle, late = empty[:], empty[:], empty[:], empty
+        for places in by_device.values():
+            for number, span in expose(self._span(pieces[place].piece) for place in places):
+                place = places[number]
+                starts[place], exposed[place], idle[place] = span.start_ns, span.exposed_ns, span.idle_ns
+                late[place] = -1 if span.late_ns is None else span.late_ns
+        return starts, exposed, idle, late
+
+    def _span(self, piece: Piece) -> Span:
+        launch_us = piece.launch_us if self.extracted.is_device else piece.start_us
+        start_ns = self._ns(piece.start_us)
+        return Span(
+            start_ns,
+            max(self._ns(piece.end_us), start_ns),
+            _RANKS[_class_of(piece)],
+            None if launch_us is None else self._ns(launch_us),
         )
 
     def __iter__(self) -> Iterator[TracedEvent]:

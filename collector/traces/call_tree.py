@@ -52,6 +52,7 @@ class CallTree:
         self.parents: list[int | None] = []
         self.launches: dict[int, Event] = {}
         self._around_launch: dict[int, int | None] = {}
+        self._innermost: dict[str, list[int | None]] = {}
         ends_us = [event.end_us for event in self.calls]
         open_calls: dict[object, tuple[str, list[int]]] = {}
         launches = trace.of_category(*LAUNCH_CATEGORIES)
@@ -87,14 +88,17 @@ class CallTree:
             sequences.append(_NO_ID if sequence is None else sequence)
         return externals, sequences
 
-    @cached_property
-    def communication(self) -> Sequence[int | None]:
-        """The innermost call around every call (or the call) that describes a collective."""
-        found: list[int | None] = []
-        for index, (event, parent) in enumerate(zip(self.calls, self.parents, strict=True)):
-            around = None if parent is None else found[parent]
-            found.append(index if event.name == COMMUNICATION_CALL else around)
-        return found
+    def innermost(self, wanted: str) -> Sequence[int | None]:
+        """For every call the innermost one of a name around it, or itself; `wanted` may be a namespace (`c10d::`).
+
+        Found for all calls at once: a search outwards from each would be quadratic where calls nest deeply.
+        """
+        if wanted not in self._innermost:
+            found = self._innermost[wanted] = []
+            for index, (event, parent) in enumerate(zip(self.calls, self.parents, strict=True)):
+                is_wanted = event.name.startswith(wanted) if wanted.endswith("::") else event.name == wanted
+                found.append(index if is_wanted else None if parent is None else found[parent])
+        return self._innermost[wanted]
 
     @cached_property
     def self_times_us(self) -> Sequence[float]:
@@ -121,12 +125,6 @@ class CallTree:
                     break
                 running = self.parents[running]
             cursor_us, running = max(cursor_us, start_us), index
-
-    def ancestors(self, index: int | None) -> Iterator[int]:
-        """The call and those around it, innermost first."""
-        while index is not None:
-            yield index
-            index = self.parents[index]
 
     def launching(self, kernel: Event, arguments: Arguments) -> int | None:
         """The innermost call that launched a kernel, or None; `arguments` are the kernel's."""

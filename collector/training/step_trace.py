@@ -118,10 +118,9 @@ class _Owners:
     def of_kernels(self, kernels: Iterable[Event]) -> Iterator[Piece]:
         """The kernels of a device, in order of time."""
         for kernel in kernels:
-            launching = self._tree.launching(kernel, arguments_of(kernel))
-            calls = (index for index in self._tree.ancestors(launching) if self._is_work[index])
-            call = next(calls, None)
-            owner = Owner() if call is None else self._owners[call]
+            call = self._tree.launching(kernel, arguments_of(kernel))
+            # What is inside of work is work.
+            owner = Owner() if call is None or not self._is_work[call] else self._owners[call]
             yield Piece(
                 owner if owner.known else replace(owner, name=kernel.name), kernel.start_us, kernel.end_us
             )

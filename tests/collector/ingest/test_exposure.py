@@ -9,8 +9,8 @@ COMPUTE, COMMUNICATION, MEMORY = 0, 1, 2
 
 
 def figures(*spans: Span) -> list[tuple[int, int, int | None]]:
-    expose(spans)
-    return [(span.exposed_ns, span.idle_ns, span.late_ns) for span in spans]
+    in_order = [span for _, span in sorted(expose(spans), key=lambda done: done[0])]
+    return [(span.exposed_ns, span.idle_ns, span.late_ns) for span in in_order]
 
 
 def test_compute_hides_communication_which_hides_copies() -> None:
@@ -49,7 +49,9 @@ SPANS = st.lists(
 def test_instant_by_instant(drawn: list[tuple[int, int, int, int | None]]) -> None:
     spans = [Span(start, start + time, rank, launch) for start, time, rank, launch in sorted(drawn, key=str)]
     spans.sort(key=lambda span: span.start_ns)
-    expose(spans)
+    done = list(expose(spans))
+    assert all(spans[place] is span for place, span in done)
+    assert sorted(place for place, _ in done) == list(range(len(spans)))
     exposed = [0] * len(spans)
     idle = 0
     for instant in range(spans[0].start_ns, max(span.end_ns for span in spans)):
