@@ -3,7 +3,6 @@
 from dataclasses import dataclass
 from functools import partial
 from math import gcd
-from typing import get_args
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.cut import even_cut, layout_text, read_layout_text
@@ -15,6 +14,7 @@ from kernelcast.runtime.frameworks.megatron_kinds import (
     ExpertTensorParallel,
     Heads,
 )
+from kernelcast.runtime.frameworks.megatron_recomputation import Recompute
 from kernelcast.runtime.frameworks.rows import (
     Beyond,
     Choice,
@@ -28,8 +28,7 @@ from kernelcast.runtime.frameworks.rows import (
     lacks,
 )
 from kernelcast.runtime.frameworks.shell import LAUNCHER, WORLD_SIZE, parse_shell, render_shell
-from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH, RecomputeModule
-from kernelcast.runtime.request.kinds import choice
+from kernelcast.runtime.request.fields import LAYOUT, MODEL, SEARCH
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,54 +196,6 @@ class Positions:
     def read(self, settings: Settings, facts: Facts) -> Found:
         """Nothing: they belong to the model."""
         return Found({})
-
-
-@dataclass(frozen=True, slots=True)
-class Recompute:
-    """What is recomputed: modules of every layer, or whole layers, perhaps only the first of every chunk ("block")."""
-
-    granularity: str = "--recompute-granularity"
-    activations: str = "--recompute-activations"
-    modules: str = "--recompute-modules"
-    method: str = "--recompute-method"
-    layers: str = "--recompute-num-layers"
-    fields: tuple[str, ...] = ("recompute", "recompute_modules", "recompute_layers")
-
-    @property
-    def keys(self) -> tuple[str, ...]:
-        """All of them."""
-        return (self.granularity, self.activations, self.modules, self.method, self.layers)
-
-    def write(self, facts: Facts) -> Part:
-        """Modules where they are not the usual ones; whole layers with their method."""
-        kind, modules, layers = (facts[name] for name in self.fields)
-        if kind == "none":
-            return Part({})
-        lost = ("recompute_early_stop (all is run again)",) if facts["recompute_early_stop"] else ()
-        if kind == "selective":
-            own = {} if modules == LAYOUT["recompute_modules"].default else {self.modules: modules}
-            return Part({self.granularity: kind, **own}, lost)
-        method = ("block", layers) if layers else ("uniform", 1)
-        return Part({self.granularity: kind, self.method: method[0], self.layers: method[1]}, lost)
-
-    def read(self, settings: Settings, facts: Facts) -> Found:
-        """Nothing is recomputed where nothing is said."""
-        usual = "selective" if self.activations in settings else "none"
-        asked = settings.get(self.granularity)
-        kind = usual if asked is None else checked(self.granularity, asked, choice(("selective", "full")))
-        if kind == "full":
-            method = checked(self.method, settings.get(self.method, "uniform"), choice(("uniform", "block")))
-            count = checked(self.layers, settings.get(self.layers, 1), MODEL["layers"].kind)
-            return Found({"recompute": kind, "recompute_layers": count if method == "block" else 0})
-        if kind == "none" or self.modules not in settings:
-            return Found({"recompute": kind})
-        listed = settings[self.modules]
-        known = tuple(name for name in get_args(RecomputeModule) if name in listed)
-        unknown = [name for name in listed if name not in known]
-        notes = (f"{self.modules} {' '.join(unknown)} is not modelled",) if unknown else ()
-        if not known:
-            return Found({"recompute": "none"}, notes)
-        return Found({"recompute": kind, "recompute_modules": known}, notes)
 
 
 @dataclass(frozen=True, slots=True)
