@@ -34,7 +34,8 @@ def lines_run(call: Callable[[], object]) -> int:
 
 
 def event(cat: str, name: str, start_us: float, time_us: float, tid: int = 1, **args: Any) -> dict[str, Any]:
-    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, "ts": start_us, "dur": time_us, "args": args}  # fmt: skip
+    times = {"ts": start_us, "dur": time_us}
+    return {"ph": "X", "cat": cat, "name": name, "pid": 1, "tid": tid, **times, "args": args}
 
 
 def deep(n: int, name: Callable[[int], str], kernel: str, **numbers: int) -> Events:
