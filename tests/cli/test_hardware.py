@@ -94,9 +94,7 @@ def test_it_says_how_well_measured_steps_on_it_were_predicted() -> None:
 def test_it_warns_where_the_job_s_software_is_not_that_of_the_measurements() -> None:
     asked = ["--hardware", "h100-sxm", *LAYOUT, "--software", "sglang 0.5.14, TransformerEngine 2.11"]
     warning = run(predict, *asked).stdout.splitlines()[-1]
-    assert warning.startswith(
-        "warning: software: no measurement names TransformerEngine 2.11; they are of H100 SXM"
-    )
+    assert warning.startswith("warning: software: no measurement names TransformerEngine 2.11; they are of ")
     assert json.loads(run(predict, *asked, "--json").stdout)["other_software"] == ["TransformerEngine 2.11"]
     assert isinstance(run(predict, *asked[:-1], " , ").exception, UsageError)
 

@@ -177,7 +177,7 @@ def test_a_limit_that_is_too_short_is_told() -> None:
         (
             ["train.sbatch", "--steps", "1e12", "--format", "slurm"],
             DataError,
-            "walltime is 53,",
+            "walltime is 5",
         ),
         (["train.sbatch", "--bundle", "none.kcast"], DataError, "bundle "),
         (["off.sbatch"], UsageError, "off.sbatch: #KERNELCAST off stands in it"),

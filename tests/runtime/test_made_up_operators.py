@@ -107,8 +107,8 @@ def test_roles_that_the_table_does_not_list(monkeypatch: pytest.MonkeyPatch, mak
     path = make_bundle({"gemm": 17.0, "adam": 23.0})
     usual = predicted(path)
 
-    def renamed(operator: str, *shape: Any, role: str = "", count: Any = 1) -> Any:
-        return call(operator, *shape, role=f"made up {role}", count=count)
+    def renamed(operator: str, *shape: Any, role: str = "", count: Any = 1, **others: Any) -> Any:
+        return call(operator, *shape, role=f"made up {role}", count=count, **others)
 
     for module in (attention, embedding, loss, mlp, norm, transformer_layer, decomposition):
         monkeypatch.setattr(module, "call", renamed, raising=False)

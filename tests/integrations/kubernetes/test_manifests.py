@@ -201,7 +201,7 @@ def test_the_layout_must_have_the_gpus_of_the_pods(k8s: K8s, changes: dict[str, 
         ('micro_batch: "1"', "micro_batch: few", "annotation kernelcast/micro_batch: micro_batch is 'few'"),
         ("kernelcast/steps", "kernelcast/stops", "annotation kernelcast/stops: field 'stops' is unknown"),
         ("kernelcast/steps", "kernelcast/models", "annotation kernelcast/models: field models stands here"),
-        ("model: tiny", "model: huge", "annotation kernelcast/model: model is 'huge', expected the path"),
+        ("model: tiny", "model: huge", "annotation kernelcast/model: model 'huge' is unknown, known are "),
         ("    backoffLimit", "    completions: 4\n    backoffLimit", "spec.completions is 4, expected at most"),
         ("    backoffLimit", "    parallelism: x\n    backoffLimit", "spec.parallelism is 'x', expected a"),
         (

@@ -135,8 +135,8 @@ def test_a_role_is_one_of_the_operator(tmp_path: Path) -> None:
         ("", Direction.FORWARD),
         ("mlp_up", Direction.WEIGHT_GRADIENT),
     ]
-    with pytest.raises(DataError, match="role: found 'router', expected of gemm: qkv, attention_output"):
-        read(tmp_path, head + "gemm,router,forward,float16,4,8,16,5\n", strict=True)
+    with pytest.raises(DataError, match="role: found 'rotor', expected of gemm: qkv, attention_output"):
+        read(tmp_path, head + "gemm,rotor,forward,float16,4,8,16,5\n", strict=True)
 
 
 OLD_HEAD = "operator,direction,dtype,mp,b,l,d,h,batch_heads,l_query,l_key,head_size,heads,encoders,parameters,time_us\n"
