@@ -19,7 +19,7 @@ from kernelcast.runtime.search import Question, Space
 from kernelcast.runtime.search.sweep import sweep
 from kernelcast.runtime.step import decomposition
 from kernelcast.runtime.step.calls import Calls, call
-from kernelcast.runtime.step.layers import attention, embedding, loss, mlp, norm, transformer_layer
+from kernelcast.runtime.step.layers import attention, embedding, linear, loss, mlp, norm, transformer_layer
 
 Make = Callable[..., Path]
 MODEL = ModelConfig(
@@ -110,7 +110,7 @@ def test_roles_that_the_table_does_not_list(monkeypatch: pytest.MonkeyPatch, mak
     def renamed(operator: str, *shape: Any, role: str = "", count: Any = 1, **others: Any) -> Any:
         return call(operator, *shape, role=f"made up {role}", count=count, **others)
 
-    for module in (attention, embedding, loss, mlp, norm, transformer_layer, decomposition):
+    for module in (attention, embedding, linear, loss, mlp, norm, transformer_layer, decomposition):
         monkeypatch.setattr(module, "call", renamed, raising=False)
     decomposition._passes.cache_clear()
     other = predicted(path)

@@ -133,6 +133,7 @@ def test_two_processes_measure_and_resume(tmp_path: Path, plan: Plan, plan_file:
             "all_gather": "gloo:all_gather",
             "reduce_scatter": "gloo:",
             "point_to_point": "gloo:recv",
+            "all_to_all": "gloo:all_to_all",
         }[sample.operator]
         assert any(name.startswith(expected) for name in names), names
 
@@ -173,8 +174,8 @@ def test_groups_that_share_a_node_are_apart_from_lone_ones(tmp_path: Path, plan_
     # The rest of what these processes can form; what is there is not measured again.
     done = collect(*chosen)
     assert done.returncode == 0, done.stderr
-    rest = 2 * len(COLLECTIVES) - 2  # a message has two ends
-    assert done.stdout.startswith(f"{path}: {3 * rest} measured, 3 already there")
+    rest = 2 * len(COLLECTIVES) - 3  # a message has two ends; two are there
+    assert done.stdout.startswith(f"{path}: {3 * rest} measured, 6 already there")
     with Database.open(path, read_only=True) as database:
         found = {(row.vector[1:], row.conditions.get("groups_per_node")) for row in database.read_samples()}
     assert found == {((1, 2), 2), ((1, 4), None)}
