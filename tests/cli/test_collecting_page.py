@@ -27,7 +27,7 @@ def lines() -> list[str]:
 def here(line: str) -> list[str]:
     """A line's arguments, for a run of seconds on a CPU."""
     arguments = shlex.split(line)[1:]
-    if arguments[:1] == ["collect"]:
+    if arguments[:1] == ["collect"] and "--for" not in arguments:
         if "--plan" in arguments:
             arguments[arguments.index("--plan") + 1] = str(PLAN)
         else:
