@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from kernelcast.cli.options import bundle_option, chosen_bundle
-from kernelcast.explore.assets import asset_routes
+from kernelcast.explore.files import asset_routes
 from kernelcast.explore.material import Material, open_material
 from kernelcast.serve import Limits, Warm, run, tcp_listener
 from kernelcast.serve.limits import usual_workers

@@ -1,1 +1,1 @@
-"""What ships, a database and traces in the browser of this machine: pages beside `serve`'s answers (docs/explore.md)."""
+"""What ships, a database and traces in the browser: pages beside `serve`'s answers (docs/explore.md)."""

@@ -75,6 +75,7 @@ a { color: var(--link); }
 .facts dd { margin: 0; overflow-wrap: anywhere; }
 .scroll { overflow-x: auto; }
 .scroll:focus-visible { outline: 2px solid var(--backward); outline-offset: 2px; }
+nav { display: flex; gap: 1.25rem; margin-bottom: 1rem; }
 .shares { display: grid; grid-template-columns: max-content max-content max-content minmax(6rem, 1fr); gap: .3rem 1rem;
   align-items: center; margin: .75rem 0; font-variant-numeric: tabular-nums; }
 .shares > * { display: contents; }
@@ -88,7 +89,7 @@ th, td { padding: .3rem .65rem; text-align: left; white-space: nowrap; border-bo
 th.number, td.number { text-align: right; }
 thead th { border-bottom: 2px solid var(--line); vertical-align: bottom; }
 tbody tr:hover { background: var(--card); }
-.sortable td:last-child { white-space: normal; min-width: 15rem; }
+.notes td:last-child { white-space: normal; min-width: 15rem; }
 th button { all: unset; cursor: pointer; font-weight: 600; }
 th button:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
 th[aria-sort=ascending] button::after { content: " ↑"; }

@@ -25,7 +25,7 @@ export const rate = (value) => (value >= 100 ? whole(value) : value.toPrecision(
 /** `8.0 B`, `671 B`, `1.5 T`. */
 export function amount(value) {
   for (const [scale, unit] of [[1e15, "P"], [1e12, "T"], [1e9, "B"], [1e6, "M"]]) {
-    if (value >= scale) return `${significant(value / scale, 3)} ${unit}`;
+    if (value >= scale) return `${+(value / scale).toPrecision(3)} ${unit}`;
   }
   return whole(value);
 }

@@ -111,7 +111,8 @@ function modelNote() {
 
 async function loadModel() {
   const asked = state.config ?? state.model;
-  model = await ask("/model", { model: asked });
+  const found = await ask("/model", { model: asked });
+  if (asked === (state.config ?? state.model)) model = found;
 }
 
 function changed(name, value) {
@@ -134,16 +135,18 @@ async function refresh({ ofModel = false } = {}) {
   searching?.abort();
   const mine = (searching = new AbortController());
   await guarded(async () => {
-    if (ofModel || !model) {
-      await loadModel();
-      if (mine.signal.aborted) return;
-    }
-    showControls();
+    const loading = ofModel || !model ? loadModel() : Promise.resolve();
+    // A name is all that a search needs; fields of the model are only needed where the question changes them.
+    const isNamed = !state.config && !state.attention;
+    if (!isNamed || state.layout) await loading;
+    if (mine.signal.aborted) return;
+    if (model) showControls();
     const chosen = state.layout ? newest.run(() => guarded(() => showLayout(state.layout, null))) : null;
     status("Searching among usual layouts…", true);
     let quick = null;
     try {
-      quick = await ask("/layouts", searchBody(state, catalogue, model.model, { quick: true }), { signal: mine.signal });
+      [quick] = await Promise.all([ask("/layouts", searchBody(state, catalogue, model?.model, { quick: true }), { signal: mine.signal }), loading]);
+      showControls();
       takeRows(quick);
     } catch (error) {
       if (!(error instanceof Refused) || !/no valid layout|more than/.test(error.message)) throw error;
@@ -319,5 +322,7 @@ async function start() {
   });
 }
 
+// On a small screen answers come first: what is rarely changed is folded.
+if (matchMedia("(max-width: 56rem)").matches) for (const fold of document.querySelectorAll(".fold")) fold.open = false;
 connect();
 start();

@@ -4,7 +4,7 @@ import { counted } from "./format.js";
 
 export const OWN = "";
 export const FACTORS = { "-3": 1 / 8, "-2": 1 / 4, "-1": 1 / 2, 0: 1, 1: 2, 2: 4, 3: 8 };
-const QUICK = { zero: [1], schedules: ["1f1b", "interleaved"], top: 200 };
+const QUICK = { zero: [1], schedules: ["1f1b", "interleaved"], virtual_stages: [2, 4], micro_batch: "1-4", top: 200 };
 
 /** The description of the state's fabric, or null where it is measured, or that of a bundle. */
 export function described(state, catalogue) {

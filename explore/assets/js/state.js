@@ -4,7 +4,7 @@ export const LAYOUT_FIELDS = ["pp", "tp", "dp", "cp", "ep", "expert_tp", "micro_
   "sequence_parallel", "recompute", "zero", "layer_split"];
 
 export const DEFAULTS = {
-  hardware: "h100-sxm", fabric: "", gpus: "64", model: "llama-3.1-8b", batch: "512", sequence: "", recompute: "", schedule: "",
+  hardware: "h100-sxm", fabric: "", gpus: "64", model: "llama-3.1-70b", batch: "512", sequence: "", recompute: "", schedule: "",
   zero: "", top: "1000", network: "0", attention: "", price: "", tokens: "1T",
 };
 
