@@ -64,7 +64,7 @@ export function showCompared(answers, { remove, open }) {
   byId("compared").replaceChildren(
     h("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Pinned answers" },
       h("table", {}, h("thead", {}, h("tr", {}, h("th", { class: "text" }), heads, two ? h("th", { scope: "col" }, "B against A") : null)),
-        h("tbody", {}, measured(LESS_IS_BETTER, 1), measured(MORE_IS_BETTER, -1), asked))),
+        h("tbody", {}, asked, measured(LESS_IS_BETTER, 1), measured(MORE_IS_BETTER, -1)))),
     h("div", { class: "columns" }, answers.map((one, index) => h("div", {}, h("h3", {}, `Where the time of ${letters[index]} goes`), sharesList(one.pictures.shares)))),
     ...(two ? [] : [h("p", { class: "hint" }, "Pin a second answer to compare: choose another layout, hardware or model first.")]),
   );
