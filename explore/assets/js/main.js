@@ -23,12 +23,26 @@ const RETRY_MS = 2000;
 
 let state = read(location.hash.slice(1));
 let catalogue = null, model = null, rows = [], estimate = null, answered = null, pins = [];
-let searching = null, lost = null;
+let searching = null, lost = null, working = 0;
 const newest = new Newest();
 
 const table = new LayoutTable(byId("table"), choose);
 const chart = new Pareto(byId("chart"), choose);
 const sliders = new Sliders(byId("sliders"), byId("slider-note"), change);
+
+/** Counts what is under way; screen readers wait for it, as tests do. */
+async function busy(task) {
+  working += 1;
+  byId("answers").setAttribute("aria-busy", "true");
+  try {
+    return await task();
+  } finally {
+    working -= 1;
+    byId("answers").setAttribute("aria-busy", String(working > 0));
+  }
+}
+
+const soon = (task) => busy(() => newest.run(task));
 
 /** Runs a task of the page; a refusal is shown where the question is, a lost server above everything. */
 async function guarded(task) {
@@ -131,40 +145,42 @@ function remember() {
 // Answers --------------------------------------------------------------------------------------------------------
 
 /** Everything anew: the model where it changed, a quick search, its best layout, then the whole search. */
-async function refresh({ ofModel = false } = {}) {
+function refresh({ ofModel = false } = {}) {
   searching?.abort();
   const mine = (searching = new AbortController());
-  await guarded(async () => {
-    const loading = ofModel || !model ? loadModel() : Promise.resolve();
-    // A name is all that a search needs; fields of the model are only needed where the question changes them.
-    const isNamed = !state.config && !state.attention;
-    if (!isNamed || state.layout) await loading;
-    if (mine.signal.aborted) return;
-    if (model) showControls();
-    const chosen = state.layout ? newest.run(() => guarded(() => showLayout(state.layout, null))) : null;
-    status("Searching among usual layouts…", true);
-    let quick = null;
-    try {
-      [quick] = await Promise.all([ask("/layouts", searchBody(state, catalogue, model?.model, { quick: true }), { signal: mine.signal }), loading]);
-      showControls();
-      takeRows(quick);
-    } catch (error) {
-      if (!(error instanceof Refused) || !/no valid layout|more than/.test(error.message)) throw error;
-    }
-    await chosen;
-    status(`${counted(quick)}; looking at all…`, true);
-    await new Promise((done) => setTimeout(done, FULL_AFTER_MS));
-    if (mine.signal.aborted) return;
-    try {
-      const full = await ask("/layouts", searchBody(state, catalogue, model.model, { quick: false }), { signal: mine.signal });
-      takeRows(full);
-      status(full.best ? counted(full) : "");
-      if (full.why_nothing) throw new Refused(full.why_nothing);
-    } catch (error) {
-      if (!(error instanceof Refused) || !quick?.best) throw error;
-      status(`${counted(quick)}. Only usual layouts: ${error.message}`);
-    }
-  });
+  return busy(() => guarded(() => searched(mine, ofModel)));
+}
+
+async function searched(mine, ofModel) {
+  const loading = ofModel || !model ? loadModel() : Promise.resolve();
+  // A name is all that a search needs; fields of the model are only needed where the question changes them.
+  const isNamed = !state.config && !state.attention;
+  if (!isNamed || state.layout) await loading;
+  if (mine.signal.aborted) return;
+  if (model) showControls();
+  const chosen = state.layout ? soon(() => guarded(() => showLayout(state.layout, null))) : null;
+  status("Searching among usual layouts…", true);
+  let quick = null;
+  try {
+    [quick] = await Promise.all([ask("/layouts", searchBody(state, catalogue, model?.model, { quick: true }), { signal: mine.signal }), loading]);
+    showControls();
+    takeRows(quick);
+  } catch (error) {
+    if (!(error instanceof Refused) || !/no valid layout|more than/.test(error.message)) throw error;
+  }
+  await chosen;
+  status(`${counted(quick)}; looking at all…`, true);
+  await new Promise((done) => setTimeout(done, FULL_AFTER_MS));
+  if (mine.signal.aborted) return;
+  try {
+    const full = await ask("/layouts", searchBody(state, catalogue, model.model, { quick: false }), { signal: mine.signal });
+    takeRows(full);
+    status(full.best ? counted(full) : "");
+    if (full.why_nothing) throw new Refused(full.why_nothing);
+  } catch (error) {
+    if (!(error instanceof Refused) || !quick?.best) throw error;
+    status(`${counted(quick)}. Only usual layouts: ${error.message}`);
+  }
 }
 
 function counted(found) {
@@ -186,7 +202,7 @@ function takeRows(found) {
   chart.show(rows, limit);
   byId("table-title").textContent = rows.length ? `Best ${whole(rows.length)} layouts` : "No layout fits";
   if (!rows.length && !state.layout) byId("answer").hidden = true;
-  if (rows.length && !state.layout) newest.run(() => guarded(() => showLayout(rows[0].layout, rows[0])));
+  if (rows.length && !state.layout) soon(() => guarded(() => showLayout(rows[0].layout, rows[0])));
   else if (estimate) mark();
 }
 
@@ -222,7 +238,7 @@ function choose(row) {
 /** The user wants this layout. A slider that moves on asks again as soon as the last answer is there. */
 function change(layout) {
   state.layout = layout;
-  newest.run(async () => {
+  return soon(async () => {
     const isShown = await guarded(() => showLayout(layout));
     if (isShown) remember();
     else if (answered) {
@@ -235,7 +251,7 @@ function change(layout) {
 // Pins, files, links ---------------------------------------------------------------------------------------------
 
 async function showPins() {
-  await guarded(async () => {
+  await busy(() => guarded(async () => {
     pins = await Promise.all(state.pins.map(async (text) => {
       const known = pins.find((one) => one.text === text);
       if (known) return known;
@@ -245,7 +261,7 @@ async function showPins() {
       const [own, pictures] = await Promise.all([ask("/predict", body), ask("/pictures", body)]);
       return { text, state: its, estimate: own, pictures };
     }));
-  });
+  }));
   showCompared(pins, {
     remove: (index) => { state.pins.splice(index, 1); remember(); showPins(); },
     open: (index) => { state = { ...read(state.pins[index]), pins: state.pins }; remember(); refresh({ ofModel: true }); byId("answer").scrollIntoView(); },
@@ -311,7 +327,7 @@ function connect() {
 const initialHardware = () => (catalogue.bundle.startsWith("hardware:") ? catalogue.bundle.slice("hardware:".length) : OWN);
 
 async function start() {
-  await guarded(async () => {
+  await busy(() => guarded(async () => {
     const [found, pages] = await Promise.all([ask("/catalogue"), ask("/pages")]);
     catalogue = found;
     if (!new URLSearchParams(location.hash.slice(1)).has("hardware")) state.hardware = initialHardware();
@@ -319,7 +335,7 @@ async function start() {
     fillControls();
     showPins();
     await refresh({ ofModel: true });
-  });
+  }));
 }
 
 // On a small screen answers come first: what is rarely changed is folded.
