@@ -48,7 +48,6 @@ const soon = (task) => busy(() => newest.run(task));
 async function guarded(task) {
   try {
     await task();
-    byId("problem").hidden = true;
     return true;
   } catch (error) {
     if (error.name === "AbortError") return false;
@@ -152,6 +151,7 @@ function refresh({ ofModel = false } = {}) {
 }
 
 async function searched(mine, ofModel) {
+  byId("problem").hidden = true;
   const loading = ofModel || !model ? loadModel() : Promise.resolve();
   // A name is all that a search needs; fields of the model are only needed where the question changes them.
   const isNamed = !state.config && !state.attention;
@@ -238,6 +238,7 @@ function choose(row) {
 /** The user wants this layout. A slider that moves on asks again as soon as the last answer is there. */
 function change(layout) {
   state.layout = layout;
+  byId("problem").hidden = true;
   return soon(async () => {
     const isShown = await guarded(() => showLayout(layout));
     if (isShown) remember();

@@ -30,7 +30,7 @@ export function read(text) {
     if (config && typeof config === "object") state.config = config;
   } catch { /* no model: the named one counts */ }
   state.layout = readLayout(found.get("layout"));
-  state.pins = found.getAll("pin").slice(0, 2);
+  state.pins = found.getAll("pin").filter((pin) => readLayout(new URLSearchParams(pin).get("layout"))).slice(0, 2);
   return state;
 }
 

@@ -81,6 +81,7 @@ def test_what_if(tab: Tab, explorer: Explorer) -> None:
     assert tab.text("#network-note") == "50 Gbit/s per GPU between nodes"
     assert tab.layout() == layout  # what-ifs keep the layout
     tab.settle()
+    tab.expected = ("status of 422",)  # its nodes are not connected
     tab.page.select_option("#fabric", "h100-nvswitch")
     tab.settle()
     assert tab.page.locator("#network").is_disabled()
