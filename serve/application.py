@@ -162,7 +162,7 @@ class Application:
                 found = work(warm, json_object(content))
                 return found if isinstance(found, bytes) else json_bytes(found)
 
-            return await self._again_or(request.url.path, content, warm, answer, media)
+            return await self._again_or(request.url.path, content, warm, answer, media=media)
 
         return endpoint
 
@@ -173,12 +173,12 @@ class Application:
             content, warm = await content_of(request, JSON, self.limits), self.warm
             gone = threading.Event()
             watching = asyncio.create_task(_watch(request, gone))
+
+            def answer(warm: Warm) -> bytes:
+                return json_bytes(work(warm, json_object(content), self.limits, gone.is_set))
+
             try:
-                return await self._answer(
-                    "search",
-                    warm,
-                    lambda warm: json_bytes(work(warm, json_object(content), self.limits, gone.is_set)),
-                )
+                return await self._again_or(request.url.path, content, warm, answer, pool="search")
             except NobodyWaits:
                 return Response(status_code=CLIENT_GONE)  # for the figures
             finally:
@@ -198,14 +198,14 @@ class Application:
         )
 
     async def _again_or(
-        self, path: str, content: bytes, warm: Warm, work: Work, media: str = JSON
+        self, path: str, content: bytes, warm: Warm, work: Work, *, media: str = JSON, pool: str = "answer"
     ) -> Response:
         """The answer that the same question got before, or a new one."""
         remembered = self._remembered  # of the bundle that answers, also when another one has come at the end
         known = remembered.get(path, content)
         if known is not None:
             return Response(known, media_type=media)
-        response = await self._answer("answer", warm, work, media=media)
+        response = await self._answer(pool, warm, work, media=media)
         if response.status_code == 200:
             remembered.put(path, content, bytes(response.body))
         return response

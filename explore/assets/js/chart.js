@@ -51,7 +51,7 @@ export class Pareto {
       labelFont: "12px system-ui", labelSize: 18 };
     const values = (plot, splits) => splits.map((one) => (one === null ? "" : `${+(one * scale[0]).toPrecision(3)}`));
     const few = (plot, splits) => splits.map((one) => (!isLog || /^[125]/.test(one.toExponential()) || high / low < 20 ? one : null));
-    const x = { ...axis, label: `step in ${scale[1]}`, size: 34, values, filter: few, space: 44 };
+    const x = { ...axis, label: `step in ${scale[1]}`, size: 26, labelGap: -2, values, filter: few, space: 44 };
     const options = {
       mode: 2, ...this.#size(), legend: { show: false }, cursor: { show: false }, padding: [10, 14, 0, 0],
       scales: {

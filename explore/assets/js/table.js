@@ -10,12 +10,12 @@ const COLUMNS = [
   ["Step", "step_s", (one) => h("td", {}, one.isFront ? h("span", { class: "on-front", title: "on the Pareto front" }, "◆ ") : null, seconds(one.step_s))],
   ["Memory", "memory_bytes", (one) => h("td", {}, gib(one.memory_bytes))],
   ["MFU", "mfu", (one) => h("td", {}, percent(one.mfu))],
-  ["Tokens/s/GPU", "rate", (one) => h("td", {}, rate(one.rate))],
   ...["tp", "pp", "dp", "cp", "ep"].map((name) => [name, name, (one) => h("td", {}, String(one.layout[name]))]),
   ["Micro-batch", "micro_batch", (one) => h("td", {}, `${one.layout.micro_batch} × ${one.layout.micro_batches}`)],
   ["Schedule", "schedule", (one) => h("td", { class: "text" }, schedule(one.layout))],
   ["Recompute", "recompute", (one) => h("td", { class: "text" }, one.layout.recompute)],
   ["ZeRO", "zero", (one) => h("td", {}, String(one.layout.zero))],
+  ["Tokens/s/GPU", "rate", (one) => h("td", {}, rate(one.rate))],
 ];
 const TEXTS = ["schedule", "recompute"];
 
@@ -41,10 +41,13 @@ export class LayoutTable {
     this.#order();
   }
 
+  /** Mark a row, and bring it into sight where it is another one than before. */
   chosen(rank) {
+    const isOther = rank !== this.#chosen && rank !== null;
     this.#chosen = rank;
     this.#active = Math.max(0, this.#shown.findIndex((one) => one.rank === rank));
-    this.#draw();
+    if (isOther) this.#reveal();
+    else this.#draw();
   }
 
   #build() {
