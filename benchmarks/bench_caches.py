@@ -20,10 +20,17 @@ from kernelcast.collector.measuring.harness import Effort, measure
 from kernelcast.runtime.operators import Direction
 from kernelcast.store.statistics import quiet_us
 
-SHAPES = (("bias_add", (448, 288)), ("layer_norm", (1, 448, 288)), ("gelu", (1, 448, 288)), ("gemm", (448, 288, 288)))
+SHAPES = (
+    ("bias_add", (448, 288)),
+    ("layer_norm", (1, 448, 288)),
+    ("gelu", (1, 448, 288)),
+    ("gemm", (448, 288, 288)),
+)
 
 
-def time_us(operator: str, vector: tuple[int, ...], place: Place, direction: Direction, *, is_kept: bool) -> float:
+def time_us(
+    operator: str, vector: tuple[int, ...], place: Place, direction: Direction, *, is_kept: bool
+) -> float:
     """The quiet time of one measurement, µs."""
     bench = BENCHES[operator](Point(operator=operator, vector=vector), place)
     with nullcontext() if is_kept else patch.object(cache_state, "_run_small_operators"):
@@ -47,7 +54,9 @@ def main() -> None:
                 for _ in range(rounds)
             ]
             kept, evicted = (median(column) for column in zip(*times, strict=True))
-            print(f"| {operator} {list(vector)} | {direction} | {kept:.0f} | {evicted:.0f} | {evicted / kept:.2f} |")
+            print(
+                f"| {operator} {list(vector)} | {direction} | {kept:.0f} | {evicted:.0f} | {evicted / kept:.2f} |"
+            )
 
 
 if __name__ == "__main__":
