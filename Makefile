@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack tools test-slurm test-browser pictures docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-substitutes bench-hardware bench-explore datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack tools test-slurm test-browser pictures docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -208,6 +208,10 @@ bench-traces: $(INSTALLED) $(HTA_VENV)/.installed
 # BENCH_EXPLORE=--write puts the table into docs/explore.md.
 bench-explore: $(INSTALLED) chromium
 	$(BIN)/python benchmarks/bench_explore.py $(BENCH_EXPLORE)
+
+# What a CPU's caches keep of torch's own code (collector/measuring/cache_state.py).
+bench-caches: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_caches.py
 
 bench-gloo: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_gloo.py --write docs/method.md

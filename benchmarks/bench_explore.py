@@ -76,11 +76,11 @@ def moves(browser: Any, address: str) -> tuple[list[float], list[float]]:
     return passes[0], passes[1]
 
 
-def row(name: str, times_ms: list[float]) -> str:
+def row(name: str, times_ms: list[float]) -> tuple[str, ...]:
     """A row of the table."""
     ordered = sorted(times_ms)
     high_ms = ordered[int(0.9 * (len(ordered) - 1))]
-    return f"| {name} | {statistics.median(ordered):,.0f} ms | {high_ms:,.0f} ms | {len(ordered)} |"
+    return name, f"{statistics.median(ordered):,.0f} ms", f"{high_ms:,.0f} ms", f"{len(ordered)}"
 
 
 def main() -> None:
@@ -110,8 +110,6 @@ def main() -> None:
         server.terminate()
         server.wait()
     rows = [
-        "| from | median | 90th percentile | times |",
-        "|---|---|---|---|",
         row("opening the page to figures and pictures, the server just started", [max(very_first)]),
         row("opening the page to figures and pictures, a new question", [max(one) for one in opened]),
         row("the same question again", [max(one) for one in opened_again]),

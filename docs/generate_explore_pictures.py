@@ -17,9 +17,11 @@ from playwright.sync_api import sync_playwright
 FOLDER = Path(__file__).parent
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
-# A pipeline whose passes can be told apart.
-QUESTION = "#batch=128&layout=4.4.2.2.1.1.1.64.1f1b.1.true.none.1.balanced"
-PICTURES = {"light": QUESTION, "dark": "#hardware=b200-sxm&model=mixtral-8x22b&batch=256"}
+# The light one has a pipeline whose passes can be told apart.
+PICTURES = {
+    "light": "#batch=64&schedule=1f1b&zero=1&price=2.5",
+    "dark": "#hardware=b200-sxm&model=mixtral-8x22b&batch=256",
+}
 
 
 def main() -> None:
