@@ -17,6 +17,8 @@ from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
+from kernelcast.validate.markdown import table
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "explore.md"
 BEGIN, END = "<!-- make bench-explore -->\n", "<!-- end -->\n"
@@ -116,10 +118,10 @@ def main() -> None:
         row("a moved slider to figures and pictures, a new layout", new),
         row("the same, asked before", again),
     ]
-    text = (
-        "\n".join(rows)
-        + f"\n\n({os.cpu_count()} cores, shared by server and browser; load before: {before:.1f}.)\n"
-    )
+    lines = table(("from", "median", "90th percentile", "times"), rows, is_padded=False)
+    cores = os.cpu_count()
+    text = "\n".join(lines)
+    text += f"\n\n({cores} cores, shared by server and browser; load before: {before:.1f}.)\n"
     print(text, end="")
     if options.write:
         content = PAGE.read_text(encoding="utf-8")
