@@ -40,8 +40,9 @@ def explore(
     kernelcast explore profiles/
     """
     path = Path(chosen_bundle(bundle, hardware if bundle or hardware else _HARDWARE))
-    listener = tcp_listener(f"127.0.0.1:{port}")
     with ExitStack() as stack:
+        listener = tcp_listener(f"127.0.0.1:{port}")
+        stack.callback(listener.close)
         material = open_material(files, stack) if files else Material()
         warm = Warm.load(path, os.environ)
         address = listener.name + material.first

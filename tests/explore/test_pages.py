@@ -1,9 +1,12 @@
 """The explorer's pages over HTTP: what is answered, to whom, with which policy."""
 
 import json
+import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from hashlib import sha256
 from html.parser import HTMLParser
@@ -114,19 +117,24 @@ def test_a_database(explore: Explore) -> None:
     assert explorer.stop() == 0
 
 
-def test_traces(explore: Explore, tmp_path: Path) -> None:
+def write_trace(path: Path, *, duration: int = 400) -> None:
+    """A step with one matrix product of `duration` µs on an H100."""
     events = [
         {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#1", "pid": 1, "tid": 1, "ts": 0, "dur": 1000},
         {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10, "dur": 50,
          "args": {"External id": 7, "Input Dims": [[64, 32], [32, 16]], "Input type": ["float", "float"]}},
         {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 20, "dur": 5,
          "args": {"correlation": 3, "External id": 7}},
-        {"ph": "X", "cat": "kernel", "name": "gemm_kernel", "pid": 0, "tid": 7, "ts": 30, "dur": 400,
+        {"ph": "X", "cat": "kernel", "name": "gemm_kernel", "pid": 0, "tid": 7, "ts": 30, "dur": duration,
          "args": {"correlation": 3, "stream": 7, "device": 0, "External id": 7}},
     ]  # fmt: skip
-    trace = tmp_path / "rank0.json"
     properties = [{"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_000_000_000}]
-    trace.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": properties, "traceEvents": events}))
+    path.write_text(json.dumps({"schemaVersion": 1, "deviceProperties": properties, "traceEvents": events}))
+
+
+def test_traces(explore: Explore, tmp_path: Path) -> None:
+    trace = tmp_path / "rank0.json"
+    write_trace(trace)
     explorer = explore(trace)
     assert explorer.address.endswith("/traces")
     status, _, body = explorer.get("/traces")
@@ -163,3 +171,48 @@ def test_a_port_that_is_taken(explorer: Explorer) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith(f"kernelcast: error: address 127.0.0.1:{explorer.port}: cannot be had")
+
+
+def test_the_browser_is_opened(tmp_path: Path) -> None:
+    seen, browser = tmp_path / "seen", tmp_path / "browser"
+    browser.write_text(f'#!/bin/sh\necho "$1" > {seen}.new && mv {seen}.new {seen}\n')
+    browser.chmod(0o755)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "kernelcast.cli.main", "explore"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "BROWSER": str(browser), "KERNELCAST_SITE": ""},
+    )
+    assert process.stdout is not None
+    address = process.stdout.readline().split(" ")[0]
+    end = time.monotonic() + 60
+    while not seen.exists():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=60) == 0
+    process.stdout.close()
+    assert seen.read_text() == f"{address}\n"
+
+
+def test_a_bundle_of_the_user_s(explore: Explore, make_bundle: Callable[..., Path]) -> None:
+    explorer = explore("--bundle", make_bundle())
+    assert json.loads(explorer.get("/catalogue")[2])["bundle"] == "test.kcast"
+
+
+def test_two_traced_runs_are_listed(explore: Explore, tmp_path: Path) -> None:
+    database = tmp_path / "traces.db"
+    for run in (1, 2):
+        trace = tmp_path / f"run{run}.json"
+        write_trace(trace, duration=400 * run)
+        result = CliRunner().invoke(kernelcast, ["ingest", str(trace), "--db", str(database)])
+        assert result.exit_code == 0, result.output
+    explorer = explore(database)
+    pages = [one["path"] for one in json.loads(explorer.get("/pages")[2])]
+    assert pages == ["/", "/database", "/traces"]
+    links = Links()
+    links.feed(explorer.get("/traces")[2].decode())
+    runs = [link for link in links.found if link.startswith("/traces/")]
+    assert len(runs) == 2
+    for run in runs:
+        assert "gemm_kernel" in explorer.get(run)[2].decode()

@@ -270,7 +270,7 @@ async function showPins() {
 }
 
 function pin() {
-  const text = written({ ...state, layout: answered.layout, pins: [] });
+  const text = written({ ...state, layout: answered.layout, pins: [] }, true);
   if (!state.pins.includes(text)) state.pins = [...state.pins.slice(0, 1), text];
   remember();
   showPins().then(() => byId("compare").scrollIntoView({ block: "nearest" }));
@@ -299,9 +299,9 @@ function connect() {
   }
   byId("question").addEventListener("submit", (event) => event.preventDefault());
   byId("front").addEventListener("change", () => table.onlyFront(byId("front").checked));
-  byId("reset").addEventListener("click", () => { state = { ...fresh(), hardware: initialHardware() }; remember(); showPins(); refresh({ ofModel: true }); });
+  byId("reset").addEventListener("click", () => { state = fresh(); remember(); showPins(); refresh({ ofModel: true }); });
   byId("share").addEventListener("click", async () => {
-    const url = `${location.origin}${location.pathname}#${written({ ...state, layout: state.layout ?? answered?.layout })}`;
+    const url = `${location.origin}${location.pathname}#${written({ ...state, layout: state.layout ?? answered?.layout }, true)}`;
     if (await copied(url)) {
       byId("share").textContent = "Link copied";
       setTimeout(() => { byId("share").textContent = "Copy link"; }, 2000);
@@ -331,7 +331,8 @@ async function start() {
   await busy(() => guarded(async () => {
     const [found, pages] = await Promise.all([ask("/catalogue"), ask("/pages")]);
     catalogue = found;
-    if (!new URLSearchParams(location.hash.slice(1)).has("hardware")) state.hardware = initialHardware();
+    DEFAULTS.hardware = initialHardware();
+    state = read(location.hash.slice(1));
     if (pages.length > 1) byId("nav").replaceChildren(...pages.map(({ path, title }) => h("a", { href: path, "aria-current": path === location.pathname ? "page" : null }, title)));
     fillControls();
     showPins();

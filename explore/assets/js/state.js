@@ -3,6 +3,7 @@
 export const LAYOUT_FIELDS = ["pp", "tp", "dp", "cp", "ep", "expert_tp", "micro_batch", "micro_batches", "schedule", "virtual_stages",
   "sequence_parallel", "recompute", "zero", "layer_split"];
 
+/** What an address need not say; the hardware is the one that the server begins with. */
 export const DEFAULTS = {
   hardware: "h100-sxm", fabric: "", gpus: "64", model: "llama-3.1-70b", batch: "512", sequence: "", recompute: "", schedule: "",
   zero: "", top: "1000", network: "0", attention: "", price: "", tokens: "1T",
@@ -11,9 +12,12 @@ export const DEFAULTS = {
 /** `config`: fields of a model that was opened, or null; `layout`: the chosen one, or null for the best; `pins`: of compared answers. */
 export const fresh = () => ({ ...DEFAULTS, config: null, layout: null, pins: [] });
 
-export function written(state) {
+/** `isWhole`: with the hardware, whatever a server begins with. */
+export function written(state, isWhole = false) {
   const found = new URLSearchParams();
-  for (const name of Object.keys(DEFAULTS)) if (state[name] !== DEFAULTS[name]) found.set(name, state[name]);
+  for (const name of Object.keys(DEFAULTS)) {
+    if (state[name] !== DEFAULTS[name] || (isWhole && name === "hardware")) found.set(name, state[name]);
+  }
   if (state.config) found.set("config", JSON.stringify(state.config));
   if (state.layout) found.set("layout", LAYOUT_FIELDS.map((name) => state.layout[name]).join("."));
   for (const pin of state.pins) found.append("pin", pin);

@@ -161,3 +161,17 @@ def test_every_control_has_a_name_and_is_reached_by_tab(tab: Tab, explorer: Expl
     for picture in tab.page.locator("#timeline svg, #memory svg").all():
         assert picture.get_attribute("role") == "img"
         assert picture.get_attribute("aria-labelledby")
+
+
+def test_a_bundle_of_the_user_s(tab: Tab, explore: Explore, make_bundle: Callable[..., Path]) -> None:
+    explorer = explore("--bundle", make_bundle())
+    tab.open(explorer.home + SMALL)
+    assert tab.page.locator("#hardware option:checked").inner_text() == "test.kcast"
+    assert tab.text("#hardware-note") == "your bundle"
+    assert tab.page.locator("#network").is_disabled()
+    answer = tab.text("#tiles")
+    tab.page.select_option("#hardware", "h100-sxm")
+    tab.settle()
+    assert tab.text("#tiles") != answer
+    tab.open(tab.page.url)
+    assert tab.page.input_value("#hardware") == "h100-sxm"
