@@ -1,5 +1,6 @@
 """Hardware that a request may name: estimators of what ships, each loaded when it is first asked for."""
 
+import gc
 import threading
 from collections import OrderedDict
 
@@ -39,8 +40,12 @@ class NamedHardware:
                 found.predictor.load()
                 with self._lock:
                     self._known[name] = found
-                    while len(self._known) > self._most:
+                    is_full = len(self._known) > self._most
+                    if is_full:
                         self._known.popitem(last=False)
+                if is_full:
+                    # It refers to itself, and its loaded models, which Python does not count, are most of its memory.
+                    gc.collect()
         return found
 
     def put(self, name: str, estimator: Estimator) -> None:

@@ -8,7 +8,7 @@ const NEAR_PX = 18;
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
 export class Pareto {
-  #place; #choose; #plot = null; #rows = []; #limit = null; #chosen = null; #tip; #at = -1;
+  #place; #choose; #plot = null; #rows = []; #limit = null; #chosen = null; #tip; #legend = null; #at = -1;
 
   constructor(place, choose) {
     this.#place = place;
@@ -33,7 +33,7 @@ export class Pareto {
   }
 
   #size() {
-    return { width: Math.max(240, this.#place.clientWidth), height: Math.max(200, this.#place.clientHeight - 28) };
+    return { width: Math.max(240, this.#place.clientWidth), height: Math.max(180, this.#place.clientHeight - (this.#legend?.offsetHeight ?? 24) - 6) };
   }
 
   #make() {
@@ -53,7 +53,7 @@ export class Pareto {
     const few = (plot, splits) => splits.map((one) => (!isLog || /^[125]/.test(one.toExponential()) || high / low < 20 ? one : null));
     const x = { ...axis, label: `step in ${scale[1]}`, size: 26, labelGap: -2, values, filter: few, space: 44 };
     const options = {
-      mode: 2, ...this.#size(), legend: { show: false }, cursor: { show: false }, padding: [10, 14, 0, 0],
+      mode: 2, legend: { show: false }, cursor: { show: false }, padding: [10, 14, 0, 0],
       scales: {
         x: { time: false, distr: isLog ? 3 : 1, log: 10, range: isLog ? [low * 0.96, high * 1.05] : [low - (high - low) * 0.04, high + (high - low) * 0.04 + low * 1e-3] },
         y: { range: [0, Math.max(...sizes, limit ?? 0) * 1.06] },
@@ -63,12 +63,12 @@ export class Pareto {
       hooks: { draw: [(plot) => this.#over(plot, limit)] },
     };
     const target = h("div", { class: "plot", tabindex: "0", role: "img", "aria-label": summary(rows, front) });
-    const key = h("ul", { class: "legend" },
+    this.#legend = h("ul", { class: "legend" },
       h("li", {}, h("span", { class: "dot cloud" }), ` ${rows.length.toLocaleString("en-US")} layouts`),
       h("li", {}, h("span", { class: "dot front" }), " Pareto front"), h("li", {}, h("span", { class: "dot chosen" }), " shown below"),
       limit === null ? null : h("li", {}, h("span", { class: "rule" }), " what a GPU has"));
-    this.#place.replaceChildren(target, key, this.#tip);
-    this.#plot = new window.uPlot(options, [null, points(rows), points(front)], target);
+    this.#place.replaceChildren(target, this.#legend, this.#tip);
+    this.#plot = new window.uPlot({ ...options, ...this.#size() }, [null, points(rows), points(front)], target);
     target.addEventListener("pointermove", (event) => this.#hover(this.#near(event)));
     target.addEventListener("pointerleave", () => this.#hover(null));
     target.addEventListener("click", (event) => { const one = this.#near(event); if (one) this.#choose(one); });

@@ -5,7 +5,7 @@ import { showHeadline, showPictures } from "./answer.js";
 import { Pareto } from "./chart.js";
 import { showCompared } from "./compare.js";
 import { byId, copied, download, h, options } from "./dom.js";
-import { amount, gib, whole } from "./format.js";
+import { amount, counted, gib, whole } from "./format.js";
 import { jobText } from "./jobs.js";
 import { FACTORS, OWN, described, layoutBody, searchBody, tokensOf } from "./questions.js";
 import { Sliders } from "./sliders.js";
@@ -132,8 +132,17 @@ function changed(name, value) {
   state[name] = value;
   if (!KEEPS_LAYOUT.includes(name)) state.layout = null;
   remember();
-  if (ONLY_SHOWN.includes(name)) return estimate ? headline() : undefined;
+  if (ONLY_SHOWN.includes(name)) return shownAlone(name, value);
   return refresh({ ofModel: name === "model" });
+}
+
+/** Tokens and price only multiply what is there. */
+function shownAlone(name, value) {
+  const isWrong = value !== "" && !(name === "tokens" ? counted(value) > 0 : Number(value) >= 0);
+  byId(name).setAttribute("aria-invalid", String(isWrong));
+  byId("problem").hidden = !isWrong;
+  if (isWrong) byId("problem").textContent = `${name} is '${value}', expected ${name === "tokens" ? "a number such as 300B or 15T" : "a number such as 2.50"}`;
+  if (estimate) headline();
 }
 
 function remember() {
@@ -147,7 +156,12 @@ function remember() {
 function refresh({ ofModel = false } = {}) {
   searching?.abort();
   const mine = (searching = new AbortController());
-  return busy(() => guarded(() => searched(mine, ofModel)));
+  return busy(async () => {
+    const isAnswered = (await guarded(() => searched(mine, ofModel))) || mine.signal.aborted;
+    // What was answered before stays in sight, but not as if it were this question's.
+    for (const part of [document.querySelector(".found"), byId("answer")]) part.classList.toggle("stale", !isAnswered && rows.length > 0);
+    if (!isAnswered && rows.length && !lost) status("Shown is the answer to the question before.");
+  });
 }
 
 async function searched(mine, ofModel) {
@@ -169,21 +183,21 @@ async function searched(mine, ofModel) {
     if (!(error instanceof Refused) || !/no valid layout|more than/.test(error.message)) throw error;
   }
   await chosen;
-  status(`${counted(quick)}; looking at all…`, true);
+  status(`${lookedAt(quick)}; looking at all…`, true);
   await new Promise((done) => setTimeout(done, FULL_AFTER_MS));
   if (mine.signal.aborted) return;
   try {
     const full = await ask("/layouts", searchBody(state, catalogue, model.model, { quick: false }), { signal: mine.signal });
     takeRows(full);
-    status(full.best ? counted(full) : "");
+    status(full.best ? lookedAt(full) : "");
     if (full.why_nothing) throw new Refused(full.why_nothing);
   } catch (error) {
     if (!(error instanceof Refused) || !quick?.best) throw error;
-    status(`${counted(quick)}. Only usual layouts: ${error.message}`);
+    status(`${lookedAt(quick)}. Only usual layouts: ${error.message}`);
   }
 }
 
-function counted(found) {
+function lookedAt(found) {
   if (!found) return "";
   return `${whole(found.layouts)} layouts looked at, ${whole(found.out_of_memory)} do not fit into memory, ` +
     `the best ${whole(found.step_time_s.length)} shown; ${found.seconds.toFixed(2)} s`;

@@ -100,6 +100,10 @@ def test_price_and_tokens(tab: Tab, explorer: Explorer) -> None:
     tab.page.fill("#price", "4")
     tab.page.press("#price", "Enter")
     assert float(tile(tab, "Price").split("\n")[1].replace(",", "")) == pytest.approx(4 * hours, rel=0.02)
+    tab.page.fill("#tokens", "many")
+    tab.page.press("#tokens", "Enter")
+    assert tab.text("#problem") == "tokens is 'many', expected a number such as 300B or 15T"
+    assert tab.page.get_attribute("#tokens", "aria-invalid") == "true"
     tab.page.fill("#tokens", "")
     tab.page.press("#tokens", "Enter")
     assert tab.page.locator("#tiles div").filter(has_text="Training on").count() == 0
@@ -121,6 +125,8 @@ def test_wrong_numbers_are_said(tab: Tab, explorer: Explorer) -> None:
         tab.page.press("#gpus", "Enter")
         tab.settle()
         assert tab.text("#problem") == f"GPUs is '{value}', expected a whole number from 1"
+        assert tab.text("#status") == "Shown is the answer to the question before."
+        assert tab.page.locator("#answer.stale").count() == 1
     tab.page.fill("#gpus", "1")  # too few for the model
     tab.page.press("#gpus", "Enter")
     tab.settle()
@@ -135,3 +141,4 @@ def test_wrong_numbers_are_said(tab: Tab, explorer: Explorer) -> None:
     tab.page.press("#gpus", "Enter")
     tab.settle()
     assert not tab.page.is_visible("#problem")
+    assert tab.page.locator(".stale").count() == 0
