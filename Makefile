@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-substitutes bench-hardware datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack tools test-slurm docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-substitutes bench-hardware datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -59,6 +59,10 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/generate_sql.py
 	$(BIN)/python docs/generate_asking.py
 	$(BIN)/python docs/generate_commands.py
+
+# Source archive and wheel into dist/, byte for byte the same from the same files.
+dist: $(INSTALLED)
+	$(BIN)/python release/dist.py dist
 
 bench-store: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_store.py
