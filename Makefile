@@ -57,12 +57,19 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/generate_hardware.py
 	$(BIN)/python docs/generate_models.py
 	$(BIN)/python docs/generate_sql.py
-	$(BIN)/python docs/generate_asking.py
+	$(BIN)/python docs/generate_schema.py
+	$(BIN)/python docs/generate_fields.py
+	$(BIN)/python docs/generate_output.py
 	$(BIN)/python docs/generate_commands.py
 
 # Source archive and wheel into dist/, byte for byte the same from the same files.
 dist: $(INSTALLED)
 	$(BIN)/python release/dist.py dist
+
+# The documentation as a site, which works without a network: open site/index.html.
+site: $(INSTALLED)
+	test -x $(BIN)/zensical || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python docs/build_site.py
 
 bench-store: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_store.py
@@ -159,7 +166,7 @@ bench-hardware: $(INSTALLED)
 bench-train: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_train.py "$(PUBLISHED)" $(BENCH_TRAIN)
 
-# Adaptive against random sampling; writes docs/sampling.json, docs/sampling.png and the table in docs/collecting.md.
+# Adaptive against random sampling; writes docs/sampling.json, docs/sampling.png and the table in docs/few-points.md.
 bench-sampling: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_sampling.py "$(PUBLISHED)" $(BENCH_SAMPLING)
 
@@ -194,7 +201,7 @@ bench-parse: $(INSTALLED) $(HTA_VENV)/.installed
 bench-traces: $(INSTALLED) $(HTA_VENV)/.installed
 	$(BIN)/python benchmarks/bench_traces.py --kernels 800000
 	$(BIN)/python benchmarks/bench_trace_analysis.py $(wildcard $(TRACES)/*/control.json.gz $(TRACES)/*/nccl_data.json.gz \
-	  $(TRACES)/*/test.json.gz $(TRACES)/*/h100*.json.gz) --hta-python $(HTA_VENV)/bin/python --write docs/traces.md
+	  $(TRACES)/*/test.json.gz $(TRACES)/*/h100*.json.gz) --hta-python $(HTA_VENV)/bin/python --write docs/trace-figures.md
 
 bench-gloo: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_gloo.py --write docs/method.md

@@ -19,13 +19,20 @@ EXTRAS = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["op
 K = "kernelcast"
 # A server answers its first question, then ends.
 _SERVED = """
-import re, subprocess, sys, urllib.request
+import re, subprocess, sys, time, urllib.error, urllib.request
+def asked(url):
+    for _ in range(100):  # an address may be printed before it answers
+        try:
+            return urllib.request.urlopen(url, timeout=60).read(200)
+        except urllib.error.URLError:
+            time.sleep(0.3)
+    sys.exit("no answer")
 with subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
     try:
         for line in server.stdout:
             print(line, end="")
             if address := re.search(r"http://[^ /]*:\\d+", line):
-                print(urllib.request.urlopen(address[0] + sys.argv[1], timeout=60).read(200))
+                print(asked(address[0] + sys.argv[1]))
                 break
         else:
             sys.exit("no address")
@@ -35,7 +42,7 @@ with subprocess.Popen(sys.argv[2:], stdout=subprocess.PIPE, stderr=subprocess.ST
 _DASK = """
 import subprocess, sys
 from distributed import LocalCluster
-with LocalCluster(n_workers=1, processes=False, dashboard_address=None) as cluster:
+with LocalCluster(n_workers=1, processes=False, protocol="tcp://", dashboard_address=None) as cluster:
     command = "kernelcast search --hardware a100-sxm --model llama-2-7b --gpus 8 --global-batch 8 --dask".split()
     sys.exit(subprocess.run([sys.argv[1] + "/" + command[0], *command[1:], cluster.scheduler_address]).returncode)
 """
@@ -87,8 +94,8 @@ def installed(
     shutil.copy(ROOT / "tests" / "data" / "small.db", folder)
     shutil.copy(ROOT / "tests" / "data" / "plans" / "tiny.toml", folder)
     shutil.copy(ROOT / "integrations" / "kubernetes" / "train-job.yaml", folder)
-    rows = (f"gelu,forward,1,{4096 * n},1024,{3 + 5.0 * n:.3f}\n" for n in range(1, 41))
-    (folder / "gelu.csv").write_text("operator,direction,b,l,d,time_us\n" + "".join(rows))
+    rows = (f"gelu,forward,float32,1,{4096 * n},1024,{3 + 5.0 * n:.3f}\n" for n in range(1, 41))
+    (folder / "gelu.csv").write_text("operator,direction,dtype,b,l,d,time_us\n" + "".join(rows))
 
     def run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
         return subprocess.run(
