@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -43,21 +44,33 @@ def staged(text: str, folder: Path) -> str:
         if target.parent == ROOT and target.name in BESIDE:
             return f"[{found[1]}]({target.name.lower()}{anchor})"
         if target.parent == DOCS and target.suffix == ".md":
-            return f"[{found[1]}]({target.name}{anchor})"
+            # On a site nobody sees names of files.
+            words = _title(target) if found[1] == found[2] and target.exists() else found[1]
+            return f"[{words}]({target.name}{anchor})"
         if any(target.match(str(DOCS / pattern)) for pattern in _ASSETS):
             return f"[{found[1]}]({target.relative_to(DOCS)}{anchor})"
         return found[1] if "`" in found[1] or " " in found[1] else f"`{found[1]}`"
 
     fence = re.compile(r"(^```.*?^```$)", re.MULTILINE | re.DOTALL)
     parts = fence.split(text)
-    parts[::2] = (re.sub(r"(?<!!)\[([^\]]+)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)", link, part) for part in parts[::2])
+    parts[::2] = (
+        re.sub(r"(?<!!)\[([^\]]+)\]\((?!\w+:)([^)#\s]+)(#[^)\s]*)?\)", link, part) for part in parts[::2]
+    )
     return "".join(parts)
+
+
+@cache
+def _title(page: Path) -> str:
+    heading = re.match(r"# (.*)", page.read_text(encoding="utf-8"))
+    return page.stem if heading is None else heading[1].partition(": ")[0]
 
 
 def fetched(site: Path) -> Iterator[str]:
     """What pages of a built site would fetch from elsewhere."""
     for path in sorted(site.rglob("*.html")):
-        yield from (f"{path.relative_to(site)}: {found}" for found in _FOREIGN.findall(path.read_text("utf-8")))
+        yield from (
+            f"{path.relative_to(site)}: {found}" for found in _FOREIGN.findall(path.read_text("utf-8"))
+        )
 
 
 def main() -> int:
@@ -68,7 +81,10 @@ def main() -> int:
     try:
         done = subprocess.run([*command, "-f", str(ROOT / "mkdocs.yml")], env=environment, check=False)
     except FileNotFoundError:
-        print("docs/build_site.py: zensical is not installed; expected: pip install -e '.[docs]'", file=sys.stderr)
+        print(
+            "docs/build_site.py: zensical is not installed; expected: pip install -e '.[docs]'",
+            file=sys.stderr,
+        )
         return 1
     foreign = list(fetched(ROOT / "site"))
     print(*foreign, sep="\n", end="\n" if foreign else "")

@@ -1,9 +1,9 @@
 """Run the marked blocks of pages and write what their commands print below them (`make docs`).
 
-A block is marked by a line before its fence: `<!-- run -->`, `<!-- run: tests/data/small.db as bench.db -->` with files of
-the project that it needs, or `<!-- run fails -->` where the command is refused. The marked blocks of a page run in their
-order in one empty folder. Lines that begin with `$ ` are commands, and what they print is written below them; in a block
-without such lines every line is a command, and what it prints is not shown.
+A block is marked by a line before its fence: `<!-- run -->`, `<!-- run: tests/data/small.db as bench.db -->` with
+files of the project that it needs, or `<!-- run fails -->` where the command is refused. The marked blocks of a page
+run in their order in one empty folder. Lines that begin with `$ ` are commands, and what they print is written below
+them; in a block without such lines every line is a command, and what it prints is not shown.
 """
 
 import os
@@ -53,7 +53,13 @@ def _block(block: re.Match[str], folder: Path) -> str:
 def _printed(script: str, folder: Path, *, fails: bool) -> str:
     # The command of this Python, whatever the shell's path says.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    environment = os.environ | {"PATH": path, "COLUMNS": "100", "LINES": "40", "NO_COLOR": "1", "HOME": str(folder)}
+    environment = os.environ | {
+        "PATH": path,
+        "COLUMNS": "100",
+        "LINES": "40",
+        "NO_COLOR": "1",
+        "HOME": str(folder),
+    }
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", script], cwd=folder, env=environment, stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=_LIMIT_S, check=False,

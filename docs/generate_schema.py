@@ -26,7 +26,7 @@ of names.
 """
 
 # Pixels.
-_WIDTH, _HEIGHT, _ACROSS, _DOWN, _MARGIN = 172.0, 30.0, 40.0, 62.0, 14.0
+_WIDTH, _HEIGHT, _ACROSS, _DOWN, _MARGIN = 156.0, 30.0, 10.0, 62.0, 6.0
 _STYLE = """
 .box { fill: #eef2f7; stroke: #5b6b7f } .name { font: 13px ui-monospace, monospace; fill: #16202c }
 .arrow { fill: none; stroke: #5b6b7f; stroke-width: 1.2 } .head { fill: #5b6b7f }

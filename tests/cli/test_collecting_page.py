@@ -1,5 +1,5 @@
-"""docs/collecting.md and the pages that go on from it: their commands in order, at a smaller plan, with processes of this
-machine in place of srun's.
+"""docs/collecting.md and the pages that go on from it: their commands in order, at a smaller plan, with processes of
+this machine in place of srun's.
 """
 
 import re
