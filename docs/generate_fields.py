@@ -1,10 +1,11 @@
 """Write docs/fields.md: the fields of a request, from the table that everything reads them by (`make docs`)."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from kernelcast.runtime.request.fields import LAYOUT, MEMORY, OPTIONS, SEARCH, SEQUENCE_LENGTH, WISHES, Field
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values
+from kernelcast.validate.markdown import table
 
 PAGE = Path(__file__).resolve().parent / "fields.md"
 
@@ -46,15 +47,18 @@ def page() -> str:
 
 
 def _section(title: str, text: str, fields: Mapping[str, Field]) -> str:
-    rows = "".join(_row(field) for field in fields.values())
     lead = f"{text}\n\n" if text else ""
-    return f"## {title}\n\n{lead}| field | accepted | not given | meaning |\n|---|---|---|---|\n{rows}\n"
+    return f"## {title}\n\n{lead}{_table(('field', 'accepted', 'not given', 'meaning'), map(_row, fields.values()))}\n"
 
 
-def _row(field: Field) -> str:
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    return "".join(f"{line}\n" for line in table(heads, list(rows), is_padded=False))
+
+
+def _row(field: Field) -> tuple[str, ...]:
     default = field.otherwise or ("needed" if field.default is None else f"`{_plain(field.default)}`")
     old = f" Formerly {', '.join(f'`{name}`' for name in field.old)}." if field.old else ""
-    return f"| `{field.name}` | {field.kind.expected} | {default} | {field.help}{old} |\n"
+    return f"`{field.name}`", field.kind.expected, default, field.help + old
 
 
 def _plain(value: object) -> str:
@@ -62,11 +66,11 @@ def _plain(value: object) -> str:
 
 
 def _limits() -> str:
-    rows = "".join(
-        f"| `{name}` | {','.join(map(str, few_values(field))).lower() or USUAL.get(name, 'any')} |\n"
+    rows = (
+        (f"`{name}`", ",".join(map(str, few_values(field))).lower() or USUAL.get(name, "any"))
         for name, field in LIMITS.items()
     )
-    return f"| limit of a search | not given |\n|---|---|\n{rows}"
+    return _table(("limit of a search", "not given"), rows)
 
 
 if __name__ == "__main__":

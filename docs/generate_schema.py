@@ -9,6 +9,7 @@ from pathlib import Path
 from kernelcast.runtime.views.markup import Markup, element
 from kernelcast.store.migrations import SCHEMA_PATH
 from kernelcast.store.schema_comments import documented
+from kernelcast.validate.markdown import table
 
 DOCS = Path(__file__).resolve().parent
 PAGE, PICTURE = DOCS / "schema.md", DOCS / "schema.svg"
@@ -58,16 +59,12 @@ def references() -> Mapping[str, tuple[str, ...]]:
 
 
 def _section(name: str, parents: tuple[str, ...]) -> str:
-    table = documented()[name]
+    found = documented()[name]
     links = ", ".join(f"[{one}](#{one})" for one in parents)
     refers = f" Refers to {links}." if links else ""
-    rows = "".join(f"| `{column}` | {_cell(text)} |\n" for column, text in table.columns.items())
-    columns = f"\n\n| column | what it holds |\n|---|---|\n{rows}" if rows else "\n"
-    return f"### {name}\n\n{table.comment}{refers}{columns}\n"
-
-
-def _cell(text: str) -> str:
-    return text.replace("|", "\\|")
+    rows = [(f"`{column}`", text.replace("|", "\\|")) for column, text in found.columns.items()]
+    columns = "\n".join(["", "", *table(("column", "what it holds"), rows, is_padded=False)]) if rows else ""
+    return f"### {name}\n\n{found.comment}{refers}{columns}\n\n"
 
 
 def picture() -> str:
