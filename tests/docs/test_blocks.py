@@ -29,7 +29,7 @@ def test_the_page_shows_what_its_commands_print(name: str) -> None:
 
 
 def test_pages_of_tutorials_have_marked_blocks() -> None:
-    assert {"asking.md", "first-prediction.md", "sharing.md", "predicting.md"} <= set(PAGES)
+    assert {"asking.md", "first-prediction.md", "frameworks.md", "predicting.md", "sharing.md"} <= set(PAGES)
 
 
 @pytest.mark.parametrize(
