@@ -23,10 +23,10 @@ _BEGIN = """\
 # Questions in SQL
 
 A kernelcast database is a SQLite file that documents itself: `schema.sql` has a comment per table and column, and the
-file contains them ([schema.md](schema.md)). Read it with `kernelcast db query`, `sqlite3`, pandas, DuckDB or Datasette (`kernelcast db serve`
-shows the questions below). The answers are those of `tests/data/small.db`, which was measured on a virtual machine with
-2 cores (`docs/small_database.py` lists the commands). This page is written by `make docs`, and a test asks every
-question again.
+file contains them ([schema.md](schema.md)). Read it with `kernelcast db query`, `sqlite3`, pandas, DuckDB or Datasette
+(`kernelcast db serve` shows the questions below). The answers are those of `tests/data/small.db`, which was measured on
+a virtual machine with 2 cores (`docs/small_database.py` lists the commands). This page is written by `make docs`, and a
+test asks every question again.
 
 An `operator` is what is timed, such as `gemm`; a `role` is why a step calls it, such as `qkv` or `mlp_up` (the paper's
 Linear1 and Linear3). The time does not depend on the role, so points are compared without it. A sample has the role
