@@ -42,7 +42,7 @@ SEND = Kind(
 SHARDS = Kind(
     name="shards",
     columns=(*_INNER, *EXPERT_DEGREES, "dp", "zero"),
-    parts=lambda d: [calls for block in d.blocks for calls in (block.gather, block.scatter)],
+    parts=lambda d: [calls for block in d.shards for calls in block],
 )
 RECOMPUTED = Kind(
     name="recomputed",

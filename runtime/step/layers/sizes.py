@@ -113,7 +113,13 @@ class Sizes:
 
     def of_kind(self, kind: LayerKind) -> "Sizes":
         """The same for a layer of another kind."""
-        return self if kind == self.kind else replace(self, kind=kind)
+        if kind not in self._by_kind:
+            self._by_kind[kind] = replace(self, kind=kind)
+        return self._by_kind[kind]
+
+    @cached_property
+    def _by_kind(self) -> dict[LayerKind, "Sizes"]:
+        return {self.kind: self}
 
     @cached_property
     def length(self) -> Number:
@@ -174,6 +180,26 @@ class Sizes:
     def mlp_width(self) -> Number:
         """MLP columns on one device, f/tp."""
         return self.model.mlp_size // self.tp
+
+    @cached_property
+    def experts(self) -> Number:
+        """Routed experts on one device, E/ep."""
+        return self.model.experts // self.ep
+
+    @cached_property
+    def expert_width(self) -> Number:
+        """Columns of one routed expert on one device."""
+        return self.model.expert_width // self.expert_tp
+
+    @cached_property
+    def shared_expert_width(self) -> Number:
+        """Columns of the shared experts on one device."""
+        return self.model.shared_expert_size // self.tp
+
+    @cached_property
+    def sent_rows(self) -> Number:
+        """Rows that a device sends to experts: one for each of its tokens and their experts."""
+        return self.local_tokens * self.model.experts_per_token
 
     @cached_property
     def vocabulary(self) -> Number:
@@ -272,7 +298,26 @@ class Layer(ABC):
     @property
     def adapter_parameters(self) -> Number:
         """Of the adapters beside its weights."""
-        return self.sizes.linears.adapter_parameters(self.weights)
+        linears = self.sizes.linears
+        return linears.adapter_parameters(self.weights) if linears.is_frozen else 0
+
+    @property
+    def cast_weights(self) -> tuple[Matrix, ...]:
+        """Those of its weights that have copies in 8 bit."""
+        linears = self.sizes.linears
+        if linears.recipe == "none":
+            return ()
+        return tuple(one for one in self.weights if linears.is_cast(one.kind))
+
+    @property
+    def weight_casts(self) -> Calls:
+        """The casts of these to 8 bit."""
+        return tuple(call("float8_cast", one.k, one.n, count=one.count) for one in self.cast_weights)
+
+    @property
+    def cast_entries(self) -> Number:
+        """Entries of these."""
+        return sum(one.entries for one in self.cast_weights)
 
     @property
     def forward_collectives(self) -> Calls:
