@@ -77,9 +77,7 @@ class _Sweep:
             self.found.problems |= answers.problems
         return self.found
 
-    def _take(
-        self, _: Engine, group: Configurations, layouts: Layouts, memory: NDArray[np.float64]
-    ) -> None:
+    def _take(self, _: Engine, group: Configurations, layouts: Layouts, memory: NDArray[np.float64]) -> None:
         """Rank a group by its times."""
         question, found = self.question, self.found
         if question.timeline == "closed-form":

@@ -17,7 +17,7 @@ from kernelcast.runtime.step.groups import ALONE, data_group, expert_data_group,
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind, LayerKinds, kinds_of
 from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes
+from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes, calls_of
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes, update_of
 from kernelcast.runtime.step.optimizers import moved_share
@@ -114,7 +114,7 @@ class _Passes(NamedTuple):
 @lru_cache(maxsize=_REMEMBERED)
 def _kept(kind: type[Layer], sizes: Sizes) -> _Passes:
     """Passes of one layer of which nothing is computed again."""
-    layer, calls = kind(sizes), kind(sizes).calls
+    layer, calls = kind(sizes), calls_of(kind(sizes))
     return _Passes(
         forward((*calls, *layer.forward_collectives)),
         (*backward(calls), *forward(layer.backward_collectives)),
@@ -221,9 +221,7 @@ class Decomposition:
     @cached_property
     def kept_layers(self) -> tuple[Block, ...]:
         """The same without recomputation."""
-        return tuple(
-            self._block(TransformerLayer, kind, Recomputation()) for kind in self.kinds.distinct
-        )
+        return tuple(self._block(TransformerLayer, kind, Recomputation()) for kind in self.kinds.distinct)
 
     @property
     def recomputed_fully(self) -> tuple[Calls, ...]:

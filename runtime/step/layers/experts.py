@@ -157,7 +157,9 @@ class Experts(Mlp):
     def weight_gradient_bytes(self, kept: Kept) -> Number:
         s, widths = self.sizes, self.branches + 1
         routed = self.rows * (2 * s.hidden + widths * s.expert_width)
-        return kept.element * (2 * s.local_tokens * s.hidden + routed + s.tokens * widths * s.shared_expert_width)
+        return kept.element * (
+            2 * s.local_tokens * s.hidden + routed + s.tokens * widths * s.shared_expert_width
+        )
 
     @property
     def weights(self) -> tuple[Matrix, ...]:

@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from kernelcast.runtime.operators import Direction
@@ -354,7 +354,7 @@ class Layer(ABC):
 
     def products(self, direction: Direction, *roles: str) -> Calls:
         """Products with these roles in one direction."""
-        calls = [one for one in self.calls if one.role in roles]
+        calls = [one for one in calls_of(self) if one.role in roles]
         passes = forward(calls) if direction is Direction.FORWARD else backward(calls)
         return tuple(one for one in passes if one.direction is direction)
 
@@ -378,3 +378,9 @@ class Layer(ABC):
             return Beside(of_weights=True)
         summed = forward(self.sizes.synced(1, gather=False))
         return Beside(summed, self.products(Direction.WEIGHT_GRADIENT, *roles), of_weights=True)
+
+
+@lru_cache(maxsize=64)
+def calls_of(layer: Layer) -> Calls:
+    """`Layer.calls`, which several descriptions of the same layer need one after the other."""
+    return layer.calls
