@@ -121,6 +121,11 @@ class ModelConfig:
         """Width of a routed expert."""
         return self.expert_size or self.mlp_size
 
+    @property
+    def expert_layers(self) -> int:
+        """Layers that have experts."""
+        return (self.layers - self.dense_layers) // self.expert_interval if self.experts else 0
+
     def _check_heads(self) -> None:
         if self.head_size is None and self.hidden_size % self.attention_heads:
             multiple = f"a multiple of attention_heads ({self.attention_heads})"

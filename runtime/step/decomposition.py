@@ -3,30 +3,27 @@
 What a chunk of the model costs follows from the times of its blocks, see chunk_times.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import NamedTuple
 
 from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
+from kernelcast.runtime.step.calls import Call, Calls, Component, call, forward
 from kernelcast.runtime.step.groups import ALONE, data_group, expert_data_group, pipeline_pair, shard_groups
+from kernelcast.runtime.step.layer_passes import REMEMBERED, passes_of
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind, LayerKinds, kinds_of
 from kernelcast.runtime.step.layers.loss import Loss
-from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes, calls_of
+from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes, update_of
 from kernelcast.runtime.step.optimizers import moved_share
 from kernelcast.runtime.step.parameters import HeldParameters, PartParameters, held_by, layer_of
 from kernelcast.runtime.step.partition import layers_of_chunks
 from kernelcast.runtime.step.recomputation import Recomputation
-
-# A search of tens of thousands of layouts asks for some dozens; a server keeps as many as it is let.
-_REMEMBERED = 1 << 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,44 +99,7 @@ def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]
     )
 
 
-class _Passes(NamedTuple):
-    """Forward and backward calls of one layer, and its collectives beside products in either pass."""
-
-    forward: Calls
-    backward: Calls
-    beside_forward: tuple[Beside, ...]
-    beside_backward: tuple[Beside, ...]
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _kept(kind: type[Layer], sizes: Sizes) -> _Passes:
-    """Passes of one layer of which nothing is computed again."""
-    layer, calls = kind(sizes), calls_of(kind(sizes))
-    return _Passes(
-        forward((*calls, *layer.forward_collectives)),
-        (*backward(calls), *forward(layer.backward_collectives)),
-        layer.beside_forward,
-        layer.beside_backward,
-    )
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _passes(kind: type[Layer], sizes: Sizes, how: Recomputation) -> _Passes:
-    """Passes of one layer; what recomputation runs again of a transformer layer stands last."""
-    layer, kept = kind(sizes), _kept(kind, sizes)
-    # As many for every layout of a search: without recomputation they are empty.
-    nothing = Beside()
-    again: Sequence[Beside] = [
-        nothing._replace(in_pieces=one.in_pieces, of_weights=one.of_weights) for one in kept.beside_forward
-    ]
-    if how.kind == "full":
-        again = [one._replace(component=Component.BESIDE_BACKWARD) for one in layer.beside_again(how)]
-    return kept._replace(
-        backward=(*kept.backward, *layer.recomputed(how)), beside_backward=(*kept.beside_backward, *again)
-    )
-
-
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=REMEMBERED)
 def _part_parameters(sizes: Sizes) -> PartParameters:
     return PartParameters.of(sizes)
 
@@ -250,10 +210,10 @@ class Decomposition:
     @property
     def shards(self) -> tuple[tuple[Calls, Calls], ...]:
         """`gather` and `scatter` of every block, in the order of `blocks`."""
-        layers = [(TransformerLayer, kind) for kind in self.kinds.distinct]
-        return tuple(self._shards(*one) for one in ((Embedding, DENSE), (Loss, DENSE), *layers))
+        layers = (self._shards(TransformerLayer, kind) for kind in self.kinds.distinct)
+        return self._shards(Embedding), self._shards(Loss), *layers
 
-    def _shards(self, kind: type[Layer], layer_kind: LayerKind) -> tuple[Calls, Calls]:
+    def _shards(self, kind: type[Layer], layer_kind: LayerKind = DENSE) -> tuple[Calls, Calls]:
         if not self.is_sharded:
             return (), ()
         layer = kind(self.sizes.of_kind(layer_kind))
@@ -267,7 +227,7 @@ class Decomposition:
     def _block(
         self, kind: type[Layer], layer_kind: LayerKind = DENSE, how: Recomputation | None = None
     ) -> Block:
-        passes = _passes(kind, self.sizes.of_kind(layer_kind), how or self.recomputation)
+        passes = passes_of(kind, self.sizes.of_kind(layer_kind), how or self.recomputation)
         gather, scatter = self._shards(kind, layer_kind)
         return Block(
             forward=passes.forward,

@@ -11,6 +11,7 @@ from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, LossKind,
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
+from kernelcast.runtime.step.expert_load import ExpertLoad
 from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind
 from kernelcast.runtime.step.layers.linear import IN_TRAINING_TYPE, Linears, Matrix
@@ -39,7 +40,8 @@ class Sizes:
     `kind` is that of the layer. With `sequence_parallel` (0 or 1), norms and residuals hold a tp-th of the tokens.
     `group` is the tensor-parallel group, which collectives run in; `overlap` says which of them run beside products.
     `cp`, `ep`, `expert_tp` and `context_exchange` are as in `Parallelism`, with the groups that their collectives run
-    in; `imbalance` is its `expert_imbalance`, `vocabulary_multiple` its own, and `drops` 1 where it has dropout.
+    in; `imbalance` is how full the fullest device's experts are (`ExpertLoad`), `vocabulary_multiple` its own, and
+    `drops` 1 where it has dropout.
     `dispatches_float8` and `overlaps_experts` are `fp8_dispatch` and `expert_overlap`; `linears` says how linears
     compute.
     """
@@ -58,7 +60,7 @@ class Sizes:
     expert_tensor_group: Group = ALONE
     overlap: TensorOverlap = LAYOUT["tensor_overlap"].default
     context_exchange: ContextExchange = LAYOUT["context_exchange"].default
-    imbalance: float = LAYOUT["expert_imbalance"].default
+    imbalance: Number = 1.0
     vocabulary_multiple: int = LAYOUT["vocabulary_multiple"].default
     drops: int = 0
     dispatches_float8: bool = False
@@ -69,6 +71,7 @@ class Sizes:
     def of(cls, model: ModelConfig, layout: Parallelism, cluster: Cluster) -> "Sizes":
         """What one device of a layout holds; a tensor-parallel degree of 1 has no sequence to cut."""
         expert_group, expert_tensor_group = expert_groups(layout, cluster)
+        load = ExpertLoad.of(lambda name: getattr(layout, name))
         return cls(
             model=model,
             tp=layout.tp,
@@ -85,7 +88,7 @@ class Sizes:
             drops=int(layout.dropout > 0),
             overlap=layout.tensor_overlap,
             context_exchange=layout.context_exchange,
-            imbalance=layout.expert_imbalance,
+            imbalance=load.fullest(model.experts, layout.ep).in_time,
             dispatches_float8=layout.fp8_dispatch,
             overlaps_experts=layout.expert_overlap,
             linears=Linears.of(lambda name: getattr(layout, name)),
@@ -98,7 +101,7 @@ class Sizes:
         columns: Mapping[str, Number],
         *,
         vocabulary_multiple: int,
-        imbalance: float,
+        imbalance: Number,
         linears: Linears = IN_TRAINING_TYPE,
     ) -> "Sizes":
         """Without groups, of the fields of many layouts, float64 [rows] each."""
