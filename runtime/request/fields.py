@@ -133,6 +133,8 @@ MODEL = table(
     Field("activation", choice(get_args(Activation)), "Activation of the MLP.", "gelu"),
     Field("attention", choice(get_args(Attention)), "Attention kernel.", "flash"),
     Field("rotary", FLAG, "Rotary position embedding.", True),
+    Field("unrotated_interval", whole(0, MAX_LAYERS), "Every so many-th layer has no rotary embedding, 0 for none.", 0),
+    Field("attention_sinks", FLAG, "Softmax of every head has one more, learned entry (gpt-oss).", False),
     Field("parallel_residual", FLAG, "Attention and MLP read the same input.", False),
     Field("biases", choice(get_args(Biases)), "Linears of a layer that have a bias.",
           otherwise="the attention's with LayerNorm, the MLP's with GeLU"),

@@ -179,6 +179,11 @@ class Sizes:
         """Width of one device's queries, keys and values together."""
         return self.query_width + 2 * self.kv_width
 
+    @property
+    def rotates(self) -> bool:
+        """Whether queries and keys have a rotary position embedding."""
+        return self.model.rotary and self.kind.rotates
+
     @cached_property
     def mlp_width(self) -> Number:
         """MLP columns on one device, f/tp."""

@@ -86,7 +86,9 @@ def test_experts_by_hand(make_bundle: Make) -> None:
 @pytest.mark.parametrize(
     "layout", [{"dp": 4, "ep": 4}, {"dp": 2, "cp": 2, "ep": 2}, {"tp": 2, "expert_tp": 2}]
 )
-@pytest.mark.parametrize("load", [{"expert_imbalance": 1.5}, {"expert_capacity": 1.5, "expert_padding": True}])
+@pytest.mark.parametrize(
+    "load", [{"expert_imbalance": 1.5}, {"expert_capacity": 1.5, "expert_padding": True}]
+)
 def test_a_full_device_adds_time_but_no_work(
     make_bundle: Make, layout: dict[str, Any], load: dict[str, Any]
 ) -> None:

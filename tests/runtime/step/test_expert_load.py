@@ -96,7 +96,10 @@ def test_memory_is_that_of_the_fullest_device() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"expert_tokens": (1, 2, 3)}, "3 numbers, expected 4, the experts of model mixture, or .* 2 layers .* 8"),
+        (
+            {"expert_tokens": (1, 2, 3)},
+            "3 numbers, expected 4, the experts of model mixture, or .* 2 layers .* 8",
+        ),
         ({"expert_tokens": (1, 2, 3, 4, 0, 0, 0, 0)}, "expert_tokens of layer 1 are all 0"),
     ],
 )
@@ -121,5 +124,7 @@ def test_what_does_not_go_together_is_refused(changes: dict[str, object], messag
 
 def test_a_model_without_experts_has_no_capacity() -> None:
     dense = replace(MODEL, experts=0, experts_per_token=0, expert_size=0, dense_layers=0)
-    with pytest.raises(UsageError, match="expert_capacity is 1.5, expected 0.0: model mixture has no experts"):
+    with pytest.raises(
+        UsageError, match="expert_capacity is 1.5, expected 0.0: model mixture has no experts"
+    ):
         replace(LAYOUT, ep=1, expert_capacity=1.5).check(dense)
