@@ -125,6 +125,6 @@ def test_what_does_not_go_together_is_refused(changes: dict[str, object], messag
 def test_a_model_without_experts_has_no_capacity() -> None:
     dense = replace(MODEL, experts=0, experts_per_token=0, expert_size=0, dense_layers=0)
     with pytest.raises(
-        UsageError, match="expert_capacity is 1.5, expected 0.0: model mixture has no experts"
+        UsageError, match=r"expert_capacity is 1\.5, expected 0\.0: model mixture has no experts"
     ):
         replace(LAYOUT, ep=1, expert_capacity=1.5).check(dense)
