@@ -43,7 +43,7 @@ def on_links(parts: Decomposition, *, between: bool) -> list[Calls]:
         for calls, beside in ((block.forward, ahead), (block.backward, back)):
             every = (*calls, *(one for own in beside for one in own.collective))
             collectives = (one for one in every if OPERATORS[one.operator].is_collective)
-            passes.append(tuple(one for one in collectives if (one.shape[1] > 1) is between))
+            passes.append(tuple(one for one in collectives if (one.shape[1] > 1) == between))
     return passes
 
 
