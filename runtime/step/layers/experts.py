@@ -123,9 +123,9 @@ class Experts(Mlp):
 
     @property
     def dense_parameters(self) -> Number:
-        """Router (d·E, and E with sigmoid scores, whose choice has a bias) and shared experts."""
+        """Router (d·E, and E with sigmoid scores, whose choice has a bias, or with biases) and shared experts."""
         s = self.sizes
-        biases = s.model.experts if s.model.router == "sigmoid" else 0
+        biases = s.model.experts if s.model.router == "sigmoid" or self.has_bias else 0
         return s.model.experts * s.hidden + biases + (self.branches + 1) * s.hidden * s.shared_expert_width
 
     @property
