@@ -75,6 +75,7 @@ _WITHOUT: dict[str, Any] = {
     "tied_embeddings": False,
     "kv_rank": 0,
     "rotary_size": 0,
+    "attention_sinks": False,
     "window_chunks": False,
     "qk_norm": False,
     "post_norms": False,
@@ -88,6 +89,7 @@ _LAYOUT_WITHOUT: dict[str, Any] = {
     "sequence_parallel": False,
     "dropout": 0.0,
     "fp8_recipe": "none",
+    "expert_capacity": 0.0,
     "lora_rank": 0,
     "expert_overlap": False,
 }

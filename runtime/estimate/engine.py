@@ -28,7 +28,7 @@ from kernelcast.runtime.estimate.pieces import (
     LAST,
     LAYERS,
     MICRO_BATCH,
-    ON_SHARD_LINKS,
+    ON_LINKS,
     RECOMPUTED,
     SEND,
     SHARDS,
@@ -49,6 +49,7 @@ from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, sum_of
 from kernelcast.runtime.step.decomposition import Decomposition, StageKind, chunks_of, stage_kinds
+from kernelcast.runtime.step.groups import shards_span_nodes
 from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.partition import partition
 
@@ -293,7 +294,7 @@ class Engine:
         for one in self._hidden_of(layouts, index, int(rows[0])):
             passes[one.is_forward].append(self._beside_us(layouts, prices, structure, one, rows))
         link_us = (
-            [prices.of(ON_SHARD_LINKS, 2 * index + direction, rows) for direction in range(2)]
+            [self._link_us(layouts, prices, 2 * index + direction, rows) for direction in range(2)]
             if structure.is_sharded
             else (nothing, nothing)
         )
@@ -308,6 +309,16 @@ class Engine:
             gather_us=prices.of(SHARDS, 2 * index, rows) if structure.is_sharded else nothing,
             scatter_us=prices.of(SHARDS, 2 * index + 1, rows) if structure.is_sharded else nothing,
         )
+
+    def _link_us(self, layouts: Layouts, prices: Prices, part: int, rows: Rows) -> Times:
+        """What collectives of a block's pass take on the links that ZeRO's shards are gathered over."""
+        shards = layouts.of_stack("shard_group") or layouts.replicas[rows]
+        spans = shards_span_nodes(shards, layouts["tp"][rows], self.cluster)
+        inside_us, between_us = (
+            prices.of(ON_LINKS, first + part, rows)
+            for first in (0, first_beside(len(kinds_of(self.model).distinct)))
+        )
+        return np.where(np.repeat(spans, 1 + self.draws), between_us, inside_us)
 
     def _beside_us(
         self, layouts: Layouts, prices: Prices, structure: Structure, one: Hidden, rows: Rows

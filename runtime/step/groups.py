@@ -1,6 +1,9 @@
 """How communication groups lie on nodes of g devices, a collective's layout (docs/method.md, A step)."""
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
 
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 
@@ -39,6 +42,11 @@ def shard_groups(parallelism: Parallelism, cluster: Cluster) -> tuple[Group, Gro
     """
     shards, per_node = parallelism.shards, max(1, cluster.gpus_per_node // parallelism.tp)
     return _spread(shards, per_node), _spread(parallelism.replicas // shards, max(1, per_node // shards))
+
+
+def shards_span_nodes(shards: Any, tp: Any, cluster: Cluster) -> Any:
+    """Whether ZeRO's shards lie on several nodes (`shard_groups`); of arrays, for each layout."""
+    return shards > np.maximum(1, cluster.gpus_per_node // tp)
 
 
 def context_group(parallelism: Parallelism, cluster: Cluster) -> Group:
