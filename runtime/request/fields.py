@@ -20,7 +20,7 @@ ContextExchange = Literal["ring", "all_to_all", "all_gather"]
 Attention = Literal["flash", "fused_softmax", "unfused"]
 Biases = Literal["all", "attention", "qkv", "mlp", "none"]
 Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zb_v", "dualpipe", "dualpipe_v"]
 LayerSplit = Literal["even", "paper", "balanced"]
 ReduceDtype = Literal["same", "float32"]
 RecomputeModule = Literal["core_attn", "mlp", "layernorm"]
@@ -161,8 +161,9 @@ LAYOUT = table(
     Field("expert_tp", _DEGREE, "Devices that an expert is cut into, out of the same.", 1),
     Field("micro_batch", _DEGREE, "Samples per micro-batch.", unit="samples"),
     Field("micro_batches", _DEGREE, "Micro-batches per update (or give the global batch)."),
-    Field("schedule", choice(get_args(Schedule)), "Order of passes (zero_bubble is ZB-H1).", "1f1b"),
-    Field("virtual_stages", _DEGREE, "Chunks per device, with schedule interleaved.", 1),
+    Field("schedule", choice(get_args(Schedule)),
+          "Order of passes (zero_bubble is ZB-H1, dualpipe_v half a dualpipe).", "1f1b"),
+    Field("virtual_stages", _DEGREE, "Chunks per device, with schedule interleaved; 2 with zb_v and dualpipe_v.", 1),
     Field("sequence_parallel", FLAG, "Cut norms and residuals along the sequence.", False),
     Field("recompute", choice(get_args(Recompute)), "Activation recomputation.", "none"),
     Field("zero", whole(0, 3), "ZeRO stage: what data parallelism shards (3 is FSDP).", 1),
@@ -226,7 +227,8 @@ LAYOUT = table(
           "Linears that fp8_recipe is for; router and logits never are.", get_args(LinearKind), of_stack=True),
     Field("fp8_dispatch", FLAG, "Rows are sent to experts in 8 bit, and gradients of their results.", False,
           of_stack=True),
-    Field("expert_overlap", FLAG, "All-to-alls of experts run beside the computing of another micro-batch.", False,
+    Field("expert_overlap", FLAG,
+          "All-to-alls of experts run beside another micro-batch's computing (dualpipe's pairs always do).", False,
           of_stack=True),
     Field("lora_rank", _SIZE_OR_NONE, "Rank of adapters beside frozen weights (LoRA), 0 to train all weights.", 0,
           of_stack=True),

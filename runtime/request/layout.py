@@ -30,6 +30,7 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.kinds import whole
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, check_schedule
 
 _COUNT = whole(0, MAX_DEGREE)
 # Layer counts are checked with the number of stages.
@@ -54,7 +55,8 @@ class Parallelism:
     - `recompute`: the backward pass of every layer runs again its forward pass ("full") or what lies
       between queries and attention output ("selective", arXiv 2205.05198).
     - `schedule`: order of forward and backward passes; "interleaved" gives every device `virtual_stages`
-      chunks of the model (arXiv 2104.04473), "zero_bubble" is ZB-H1 (arXiv 2401.10241).
+      chunks of the model (arXiv 2104.04473), "zero_bubble" is ZB-H1 and "zb_v" ZB-V (arXiv 2401.10241), "dualpipe" and
+      "dualpipe_v" are DeepSeek's (arXiv 2412.19437, section 3.2.1).
     - `zero`: what data parallelism shards: 0 nothing, 1 the optimizer's states, 2 gradients too, 3
       parameters too (arXiv 1910.02054; 3 is also called FSDP).
     - `sequence_parallel`: norms and residuals are cut along the sequence across the tp group
@@ -151,7 +153,10 @@ class Parallelism:
         for name in ("recompute_modules", "fp8_linears", "lora_linears"):
             if (value := getattr(self, name)) is not LAYOUT[name].default:
                 object.__setattr__(self, name, LAYOUT[name].kind.read(value))
-        self._check_virtual_stages()
+        kind = SCHEDULE_KINDS[self.schedule]
+        if kind.virtual_stages > 1 == self.virtual_stages:
+            object.__setattr__(self, "virtual_stages", kind.virtual_stages)
+        check_schedule(self.schedule, self.pp, self.micro_batches, self.virtual_stages)
         self._check_layer_counts()
         if self.shard_group and self.replicas % self.shard_group and self.replicas > 1:
             raise UsageError(
@@ -159,28 +164,15 @@ class Parallelism:
             )
         if self.fp8_dispatch and self.fp8_recipe == "none":
             raise UsageError("fp8_dispatch is true, expected false with fp8_recipe none")
-        if self.tp * self.replicas % (self.ep * self.expert_tp):
+        of_stage = self.world_size // self.pp
+        if of_stage % (self.ep * self.expert_tp):
             fields, product = (
                 ("ep", "") if self.expert_tp == 1 else ("ep · expert_tp", f"{self.ep} · {self.expert_tp} = ")
             )
             raise UsageError(
                 f"{fields} is {product}{self.ep * self.expert_tp}, expected a divisor of tp · dp · cp "
-                f"({self.tp * self.replicas})"
+                f"({of_stage})"
             )
-
-    def _check_virtual_stages(self) -> None:
-        if self.schedule != "interleaved":
-            if self.virtual_stages > 1:
-                raise UsageError(
-                    f"virtual_stages is {self.virtual_stages}, expected 1 with schedule {self.schedule}"
-                )
-            return
-        if self.pp == 1:
-            raise UsageError("pp is 1, expected 2 or more with schedule interleaved")
-        # As Megatron-LM demands: micro-batches go through the chunks of a device in groups of pp.
-        if self.micro_batches % self.pp:
-            multiple = f"a multiple of pp ({self.pp}) with schedule interleaved"
-            raise UsageError(f"micro_batches is {self.micro_batches}, expected {multiple}")
 
     def _check_layer_counts(self) -> None:
         counts = self.layer_counts
@@ -217,7 +209,7 @@ class Parallelism:
 
     @property
     def chunks(self) -> int:
-        """Pieces that the model is cut into: pp · virtual stages; chunk c runs on stage c mod pp."""
+        """Pieces that the model is cut into: pp · virtual stages (`stage_of` says where each lies)."""
         return self.pp * self.virtual_stages
 
     @property
@@ -240,11 +232,16 @@ class Parallelism:
     @property
     def replicas(self) -> int:
         """Devices that hold the same parameters: they sum their gradients, and ZeRO shards over them."""
-        return prod(getattr(self, name) for name in REPLICATING)
+        return self.copies * prod(getattr(self, name) for name in REPLICATING)
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model in one pipeline: 2 with dualpipe."""
+        return SCHEDULE_KINDS[self.schedule].copies
 
     @property
     def expert_replicas(self) -> int:
-        """Devices that hold the same experts: tp · dp · cp / (ep · expert_tp)."""
+        """Devices that hold the same experts: tp · dp · cp · copies / (ep · expert_tp)."""
         return self.tp * self.replicas // (self.ep * self.expert_tp)
 
     @property
