@@ -172,8 +172,13 @@ class Engine:
     ) -> Iterator[Configurations]:
         """The layouts at `rows`, which are those at `of_update` of the structure's updates."""
         passes = self._passes(layouts, structure, prices, rows)
+        together = (
+            self._passes(layouts, structure, prices, rows, in_pairs=True) if structure.pairs else passes
+        )
         whose = np.repeat(cuts.whose[of_update], 1 + self.draws)
         arrays = passes.per_chunk(cuts.chunks, whose, prices.of(SEND, 0, rows))
+        if structure.pairs:
+            arrays |= passes.saved(together, cuts.chunks, whose)
         gradients, optimizer, gather = (
             columns_of(
                 {stage: updates.of(update_kind(stage), part, of_update) for stage in cuts.stage_kinds},
@@ -209,19 +214,24 @@ class Engine:
                 **others,
             )
 
-    def _passes(self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows) -> Passes:
-        """Passes through the blocks of the layouts at `rows`."""
+    def _passes(
+        self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows, *, in_pairs: bool = False
+    ) -> Passes:
+        """Passes through the blocks of the layouts at `rows`, alone or `in_pairs` with one of another micro-batch."""
         share, recomputed = (layouts.of_stack(name) for name in ("exposed_share", "recompute_layers"))
-        first, last = (self._block(layouts, prices, structure, index, rows) for index in (FIRST, LAST))
+        first, last = (
+            self._block(layouts, prices, structure, index, rows, in_pairs) for index in (FIRST, LAST)
+        )
         numbers = range(len(kinds_of(self.model).distinct))
         layers = kept = tuple(
-            self._block(layouts, prices, structure, LAYERS + number, rows) for number in numbers
+            self._block(layouts, prices, structure, LAYERS + number, rows, in_pairs) for number in numbers
         )
         if recomputed:
             kept = tuple(
                 replace(
                     layer,
-                    backward_us=layer.backward_us - self._again_us(layouts, prices, structure, number, rows),
+                    backward_us=layer.backward_us
+                    - self._again_us(layouts, prices, structure, number, rows, in_pairs),
                 )
                 for number, layer in enumerate(layers)
             )
@@ -235,13 +245,13 @@ class Engine:
         )
 
     def _again_us(
-        self, layouts: Layouts, prices: Prices, structure: Structure, number: int, rows: Rows
+        self, layouts: Layouts, prices: Prices, structure: Structure, number: int, rows: Rows, in_pairs: bool
     ) -> Times:
         """What recomputation adds to a layer of a kind."""
         again = [prices.of(RECOMPUTED, number, rows)]
         for one in self._hidden_of(layouts, LAYERS + number, int(rows[0])):
             if one.is_again:
-                again.append(self._beside_us(layouts, prices, structure, one, rows))
+                again.append(self._beside_us(layouts, prices, structure, one, rows, in_pairs))
         return sum_of(again)
 
     def _overlap(
@@ -258,13 +268,14 @@ class Engine:
         if not (combines or gathers):
             return None
         distinct, whose = layouts.distinct(
-            *DEGREES, *EXPERT_DEGREES, "virtual_stages", "first_layers", "last_layers"
+            *DEGREES, *EXPERT_DEGREES, "virtual_stages", "copies", "first_layers", "last_layers"
         )
         counts = np.zeros((len(distinct), structure.pp))
         for row in np.unique(whose[rows]).tolist():
             parts = self._take_apart(distinct, row)
-            counts[row] = overlapping_buckets(parts, parts.stages, structure.virtual_stages)
+            counts[row] = overlapping_buckets(parts, parts.stages, structure.chunks_per_stage)
         return update_overlap(
+            structure,
             forward_us=passes["forward_us"],
             send_us=passes["send_forward_us"],
             completing_us=passes["weight_us" if structure.is_split else "backward_us"],
@@ -284,13 +295,13 @@ class Engine:
         )
 
     def _block(
-        self, layouts: Layouts, prices: Prices, structure: Structure, index: int, rows: Rows
+        self, layouts: Layouts, prices: Prices, structure: Structure, index: int, rows: Rows, in_pairs: bool
     ) -> BlockTimes:
         forward_us = prices.of(MICRO_BATCH, 2 * index, rows)
         nothing = np.zeros_like(forward_us)
         passes = {True: [forward_us], False: [prices.of(MICRO_BATCH, 2 * index + 1, rows)]}
         for one in self._hidden_of(layouts, index, int(rows[0])):
-            passes[one.is_forward].append(self._beside_us(layouts, prices, structure, one, rows))
+            passes[one.is_forward].append(self._beside_us(layouts, prices, structure, one, rows, in_pairs))
         return BlockTimes(
             forward_us=sum_of(passes[True]),
             backward_us=sum_of(passes[False]),
@@ -302,14 +313,17 @@ class Engine:
         )
 
     def _beside_us(
-        self, layouts: Layouts, prices: Prices, structure: Structure, one: Hidden, rows: Rows
+        self, layouts: Layouts, prices: Prices, structure: Structure, one: Hidden, rows: Rows, in_pairs: bool
     ) -> Times:
-        """What a collective beside a product adds to its pass."""
+        """What a collective beside computing adds to its pass."""
         network_us = prices.of(MICRO_BATCH, one.part, rows)
         if not network_us.any():
             return network_us
         if one.of_weights and structure.is_split:
             # Zero-bubble makes the weights' gradients later: nothing computes beside it.
+            return network_us
+        if one.of_another and not (in_pairs or layouts.of_stack("expert_overlap")):
+            # A pass alone has no other micro-batch beside it.
             return network_us
         within_us = prices.of(MICRO_BATCH, one.part + 1, rows)
         if one.in_pieces:

@@ -17,6 +17,7 @@ from kernelcast.runtime.request.fields import (
     Schedule,
 )
 from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.balance import AS_SPLIT, with_ends
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
@@ -30,6 +31,10 @@ COLUMNS = ("index", *SEARCHED, *_ENDS)
 _VALUES: dict[str, tuple[Any, ...]] = {
     name: tuple(LAYOUT[name].kind.values) for name in SEARCHED if LAYOUT[name].kind.types != (int,)
 }
+_COPIES, _PAIRS = (
+    np.array([getattr(SCHEDULE_KINDS[one], name) for one in SCHEDULES], dtype=np.int64)
+    for name in ("copies", "pairs")
+)
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 
 
@@ -57,7 +62,15 @@ class Layouts:
         return len(self.table)
 
     def __getitem__(self, column: str) -> NDArray[np.int64]:
-        """One column, int64 [layouts]."""
+        """One column, int64 [layouts], or what follows from several.
+
+        "copies" are those of the model in a pipeline; "pairs" is 1 where a schedule runs passes in pairs that exchange
+        with experts.
+        """
+        if column == "copies":
+            return _COPIES[self["schedule"]]
+        if column == "pairs":
+            return _PAIRS[self["schedule"]] * (self["ep"] > 1)
         return self.table[:, _AT[column]]
 
     @property
@@ -79,7 +92,7 @@ class Layouts:
     def replicas(self) -> NDArray[np.int64]:
         """Devices that hold the same parameters, int64 [layouts]."""
         found: NDArray[np.int64] = np.prod([self[name] for name in REPLICATING], axis=0)
-        return found
+        return found * self["copies"]
 
     def take(self, rows: NDArray[Any] | slice) -> "Layouts":
         """The layouts at `rows` (positions, a mask or a slice)."""
@@ -135,6 +148,6 @@ class Layouts:
 
     def _distinct_rows(self, columns: tuple[str, ...]) -> tuple["Layouts", NDArray[np.intp]]:
         # Too many combinations for one number each: slower, over rows.
-        selected = self.table[:, [_AT[name] for name in columns]]
+        selected = np.stack([self[name] for name in columns], axis=1)
         _, first, inverse = np.unique(selected, axis=0, return_index=True, return_inverse=True)
         return self.take(first), inverse.reshape(-1)

@@ -28,7 +28,7 @@ class Kind:
 _INNER = tuple(name for name in DEGREES if name not in ("pp", "dp"))
 MICRO_BATCH = Kind(
     name="micro-batch",
-    columns=(*_INNER, *EXPERT_DEGREES, "micro_batch", "sequence_parallel", "recompute"),
+    columns=(*_INNER, *EXPERT_DEGREES, "micro_batch", "sequence_parallel", "recompute", "pairs"),
     parts=lambda d: [
         *(calls for block in d.blocks for calls in (block.forward, block.backward)),
         *(calls for block in besides(d) for one in block for calls in (one.collective, one.compute)),
@@ -41,7 +41,7 @@ SEND = Kind(
 )
 SHARDS = Kind(
     name="shards",
-    columns=(*_INNER, *EXPERT_DEGREES, "dp", "zero"),
+    columns=(*_INNER, *EXPERT_DEGREES, "dp", "zero", "copies"),
     parts=lambda d: [calls for block in d.blocks for calls in (block.gather, block.scatter)],
 )
 RECOMPUTED = Kind(
@@ -68,7 +68,7 @@ def update_kind(stage: StageKind) -> Kind:
 
     name = f"update {stage.counts} {stage.first} {stage.last}"
     # pp decides where the ends of the model lie, which sum the gradients of tied embeddings.
-    return Kind(name=name, columns=(*DEGREES, *EXPERT_DEGREES, "zero"), parts=parts)
+    return Kind(name=name, columns=(*DEGREES, *EXPERT_DEGREES, "zero", "copies"), parts=parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,9 +6,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from kernelcast.runtime.pipeline.passes import Kind, Pass
+from kernelcast.runtime.pipeline.schedules import stage_orders
 from kernelcast.runtime.request.fields import Schedule
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 
-FULL_AFTER = {"1f1b": 1, "zero_bubble": 1, "interleaved": 3}
+FULL_AFTER = {"1f1b": 1, "zero_bubble": 1, "interleaved": 3, "zb_v": 4, "dualpipe": 4, "dualpipe_v": 4}
 """From this many times pp micro-batches on, more of them change nothing in flight; with gpipe every one does."""
 
 
@@ -16,7 +19,7 @@ FULL_AFTER = {"1f1b": 1, "zero_bubble": 1, "interleaved": 3}
 class Load:
     """One stage of a schedule at its fullest: layers held, and what is in flight (see `Rows`).
 
-    `layers` and `live_layers` are by kind of layer.
+    `layers` and `live_layers` are by kind of layer; `copies` of the model are in the pipeline.
     """
 
     first: int
@@ -27,6 +30,7 @@ class Load:
     late: int
     layers: tuple[int, ...]
     live_layers: tuple[int, ...]
+    copies: int = 1
 
     @property
     def late_layers(self) -> tuple[int, ...]:
@@ -36,7 +40,15 @@ class Load:
     @property
     def numbers(self) -> tuple[int, ...]:
         """All of them, one after the other."""
-        ends = (self.first, self.last, self.chunk_layers, self.live_first, self.live_last, self.late)
+        ends = (
+            self.first,
+            self.last,
+            self.chunk_layers,
+            self.live_first,
+            self.live_last,
+            self.late,
+            self.copies,
+        )
         return (*ends, *self.layers, *self.live_layers)
 
 
@@ -54,6 +66,7 @@ def loads(
       one backward (arXiv 2104.04473, section 2.2.2). With even chunks the first stage thus keeps
       1 + (pp − 1)/(pp · virtual_stages) times its share of all pp micro-batches (arXiv 2205.05198,
       section 4.2.3).
+    - zb_v, dualpipe and dualpipe_v: as their passes are in order (pipeline/v_shaped.py).
 
     What is in flight in the ends, and of each kind of layer, is at its most on its own, not always at the same moment.
     """
@@ -66,8 +79,44 @@ def loads(
 def _loads(
     schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[tuple[int, ...], ...]
 ) -> tuple[Load, ...]:
+    if SCHEDULE_KINDS[schedule].is_v:
+        orders = stage_orders(schedule, pp, micro_batches, virtual_stages)
+        return tuple(_load_of(schedule, pp, order, counts) for order in orders)
     return tuple(
         _load(schedule, pp, virtual_stages, micro_batches, stage, counts[stage::pp]) for stage in range(pp)
+    )
+
+
+def _load_of(schedule: Schedule, pp: int, order: Sequence[Pass], counts: tuple[tuple[int, ...], ...]) -> Load:
+    """A stage by its passes in order.
+
+    What weight gradients that come late wait with is less than what a whole pass keeps: late are as many micro-batches
+    as there are more in flight with them than ever without them.
+    """
+    chunks = sorted({one.chunk for one in order})
+    copies = SCHEDULE_KINDS[schedule].copies
+    model_chunks = len(counts) // copies
+    alive, late = (np.zeros((len(chunks), len(order) + 1), dtype=np.int64) for _ in range(2))
+    steps = {Kind.FORWARD: (1, 0), Kind.BACKWARD: (-1, 1), Kind.WEIGHT: (0, -1)}
+    for moment, one in enumerate(order, start=1):
+        row = chunks.index(one.chunk)
+        alive[row, moment], late[row, moment] = steps[one.kind]
+    alive, late = alive.cumsum(axis=1), late.cumsum(axis=1)
+    held = np.array([counts[chunk] for chunk in chunks], dtype=np.int64)
+    is_first, is_last = (
+        np.array([chunk % model_chunks == end for chunk in chunks]) for end in (0, model_chunks - 1)
+    )
+    more = (alive + late).sum(axis=0).max() - alive.sum(axis=0).max()
+    return Load(
+        first=int(is_first.any()),
+        last=int(is_last.any()),
+        chunk_layers=int(held[0].sum()),
+        live_first=int((is_first @ alive).max()),
+        live_last=int((is_last @ alive).max()),
+        late=-(-int(more) // len(chunks)),
+        layers=tuple(held.sum(axis=0).tolist()),
+        live_layers=tuple((held.T @ alive).max(axis=1).tolist()),
+        copies=copies,
     )
 
 

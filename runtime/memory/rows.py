@@ -18,7 +18,7 @@ NONE, SELECTIVE, FULL = 0, 1, 2
 """Codes of `Rows.recompute`: positions in `Recompute`."""
 
 
-_ENDS = ("first", "last", "chunk_layers", "live_first", "live_last", "late")
+_ENDS = ("first", "last", "chunk_layers", "live_first", "live_last", "late", "copies")
 """The numbers of a load before those by kind."""
 
 
@@ -32,6 +32,7 @@ class Rows:
     - in flight at the peak: `live_layers` (layers times micro-batches that wait for their backward pass) by kind,
       and micro-batches in the model's first (`live_first`) and last chunk (`live_last`), where the row has it;
     - `late` micro-batches wait for their weight gradients (zero-bubble only);
+    - `copies` of the model in the pipeline;
     - ZeRO shards over `shard_group` replicas, 0 for all of them, in every row;
     - `common`: the fields `COMMON` of all rows' layouts, those not given have their defaults.
     """
@@ -42,6 +43,7 @@ class Rows:
     live_first: Floats
     live_last: Floats
     late: Floats
+    copies: Floats
     layers: tuple[Floats, ...]
     live_layers: tuple[Floats, ...]
     layout: Mapping[str, Floats]
@@ -79,7 +81,7 @@ class Rows:
     @property
     def replicas(self) -> Floats:
         """Devices that hold the same parameters."""
-        found: Floats = np.prod([self.layout[name] for name in REPLICATING], axis=0)
+        found: Floats = self.copies * np.prod([self.layout[name] for name in REPLICATING], axis=0)
         return found
 
     @property

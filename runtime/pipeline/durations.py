@@ -134,5 +134,5 @@ class Durations:
         overlap = self.overlap and replace(
             self.overlap, first_us=rounded(self.overlap.first_us), last_us=rounded(self.overlap.last_us)
         )
-        names = (*PER_CHUNK, *PER_STAGE, *self._saved)
-        return type(self)(**{name: rounded(getattr(self, name)) for name in names}, overlap=overlap)
+        arrays = (*PER_CHUNK, *PER_STAGE, *self._saved)
+        return type(self)(**{name: rounded(getattr(self, name)) for name in arrays}, overlap=overlap)

@@ -59,7 +59,7 @@ class StepTimeline:
     """One step of one configuration: every stage, and the transfer from each chunk after its pass, in µs."""
 
     stages: tuple[StageTimeline, ...]
-    schedule: Schedule
+    messages: Messages
     send_forward_us: tuple[float, ...]
     send_backward_us: tuple[float, ...]
 
@@ -120,7 +120,7 @@ def step_timeline(
             )
         )
     return StepTimeline(
-        schedule=schedule,
+        messages=Messages.of(schedule, pp, virtual_stages),
         stages=tuple(stages),
         send_forward_us=tuple(on_grid.send_forward_us[0].tolist()),
         send_backward_us=tuple(on_grid.send_backward_us[0].tolist()),

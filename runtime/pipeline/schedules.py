@@ -3,14 +3,18 @@
 A chunk of the model lies on the stage that `stage_of` says (runtime/request/schedule.py).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import chain
 
+import numpy as np
+
 from kernelcast.runtime.errors import UsageError
-from kernelcast.runtime.pipeline.passes import Kind, Pass
+from kernelcast.runtime.pipeline.durations import Durations, Times
+from kernelcast.runtime.pipeline.passes import Kind, Pass, is_pair, units
 from kernelcast.runtime.pipeline.v_shaped import dualpipe, dualpipe_v, zb_v
 from kernelcast.runtime.request.fields import Schedule
-from kernelcast.runtime.request.schedule import check_schedule
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, check_schedule
 
 
 def check_shape(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> None:
@@ -39,6 +43,24 @@ def stage_orders(
     check_shape(schedule, pp, micro_batches, virtual_stages)
     order = _ORDERS[schedule]
     return tuple(tuple(order(stage, pp, micro_batches, virtual_stages)) for stage in range(pp))
+
+
+def saved_in_pairs_us(
+    durations: Durations, schedule: Schedule, micro_batches: int, virtual_stages: int = 1
+) -> Times:
+    """What passes that run together save in a step, float64 [configs, stages]."""
+    found = np.zeros((durations.configs, durations.stages))
+    if not SCHEDULE_KINDS[schedule].pairs:
+        return found
+    saved = {Kind.FORWARD: durations.saved_forward_us, Kind.BACKWARD: durations.saved_backward_us}
+    orders = stage_orders(schedule, durations.stages, micro_batches, virtual_stages)
+    for stage, order in enumerate(orders):
+        paired = Counter(one[:2] for unit in units(order) if is_pair(unit) for one in unit)
+        for (kind, chunk), count in paired.items():
+            saved_us = saved.get(kind)
+            if saved_us is not None:
+                found[:, stage] += count * saved_us[:, chunk]
+    return found
 
 
 def warm_up_passes(schedule: Schedule, stage: int, pp: int, virtual_stages: int = 1) -> int:

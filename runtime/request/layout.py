@@ -147,7 +147,7 @@ class Parallelism:
     def __post_init__(self) -> None:
         # A search makes hundreds of thousands of layouts, most fields of which have their defaults.
         for field in _CHECKED:
-            if (value := getattr(self, field.name)) is not field.default:
+            if (value := getattr(self, field.name)) is not field.default or value is None:
                 field.check(value)
         # In one order, and hashable.
         for name in ("recompute_modules", "fp8_linears", "lora_linears"):
@@ -232,7 +232,7 @@ class Parallelism:
     @property
     def replicas(self) -> int:
         """Devices that hold the same parameters: they sum their gradients, and ZeRO shards over them."""
-        return self.copies * prod(getattr(self, name) for name in REPLICATING)
+        return prod((self.copies, *(getattr(self, name) for name in REPLICATING)))
 
     @property
     def copies(self) -> int:

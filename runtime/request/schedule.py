@@ -91,10 +91,9 @@ def stage_of(schedule: Schedule, chunk: int, pp: int) -> int:
     return pp - 1 - place if SCHEDULE_KINDS[schedule].is_v and turn % 2 else place
 
 
-def chunks_on(schedule: Schedule, stage: int, pp: int, virtual_stages: int) -> tuple[int, ...]:
-    """The chunks on a stage, rising."""
-    copies = SCHEDULE_KINDS[schedule].copies
+def chunks_on(schedule: Schedule, pp: int, virtual_stages: int) -> tuple[tuple[int, ...], ...]:
+    """The chunks on every stage, rising."""
+    chunks = range(pp * virtual_stages * SCHEDULE_KINDS[schedule].copies)
     return tuple(
-        turn * pp + (pp - 1 - stage if SCHEDULE_KINDS[schedule].is_v and turn % 2 else stage)
-        for turn in range(virtual_stages * copies)
+        tuple(chunk for chunk in chunks if stage_of(schedule, chunk, pp) == stage) for stage in range(pp)
     )

@@ -11,6 +11,7 @@ from itertools import accumulate
 from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, stage_of
 from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
 from kernelcast.runtime.step.groups import ALONE, data_group, expert_data_group, pipeline_pair, shard_groups
 from kernelcast.runtime.step.layers.embedding import Embedding
@@ -68,7 +69,8 @@ class StageKind:
 class Chunk:
     """A piece of the model that passes run through at once; without virtual stages it is the stage.
 
-    `counts` are its layers of each kind, `kept` those of them that are not recomputed where others are.
+    `counts` are its layers of each kind, `kept` those of them that are not recomputed where others are. A chunk sends
+    forward and backward unless the model, or its next chunk, is on the same stage.
     """
 
     index: int
@@ -77,27 +79,32 @@ class Chunk:
     kept: tuple[int, ...]
     first: bool
     last: bool
+    sends_forward: bool
+    sends_backward: bool
 
 
 def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]:
-    """The chunks of a layout in the order of the model; chunk c runs on stage c mod pp.
+    """The chunks of a layout in the order of the model, those of a second copy of it after those of the first.
 
     Raises:
         UsageError: more chunks than the model's layers allow.
     """
     counts = layers_of_chunks(model.layers, parallelism)
     kinds, how = kinds_of(model), Recomputation.of(parallelism)
-    ends = accumulate(counts)
+    model_chunks = [*enumerate(zip(counts, accumulate(counts), strict=True))] * parallelism.copies
+    stages = [stage_of(parallelism.schedule, index, parallelism.pp) for index in range(len(model_chunks))]
     return tuple(
         Chunk(
             index=index,
-            stage=index % parallelism.pp,
+            stage=stages[index],
             counts=kinds.counts(end - count, end),
             kept=kinds.counts(end - how.kept_layers(count), end),
-            first=index == 0,
-            last=index == len(counts) - 1,
+            first=own == 0,
+            last=own == len(counts) - 1,
+            sends_forward=own < len(counts) - 1 and stages[index] != stages[index + 1],
+            sends_backward=own > 0 and stages[index] != stages[index - 1],
         )
-        for index, (count, end) in enumerate(zip(counts, ends, strict=True))
+        for index, (own, (count, end)) in enumerate(model_chunks)
     )
 
 
@@ -111,7 +118,8 @@ def _passes(kind: type[Layer], sizes: Sizes, how: Recomputation) -> tuple[Calls,
     # As many for every layout of a search: without recomputation they are empty.
     nothing = Beside()
     forward_again: Sequence[Beside] = [
-        nothing._replace(in_pieces=one.in_pieces, of_weights=one.of_weights) for one in layer.beside_forward
+        nothing._replace(in_pieces=one.in_pieces, of_weights=one.of_weights, of_another=one.of_another)
+        for one in layer.beside_forward
     ]
     if how.kind == "full":
         beside = layer.beside_again(how)
@@ -127,10 +135,10 @@ def _passes(kind: type[Layer], sizes: Sizes, how: Recomputation) -> tuple[Calls,
 class Decomposition:
     """A step of `model` as operator calls.
 
-    Point-to-point transfers are charged to the sender: forward after all but the last chunk, backward after all
-    but the first. Data-parallel collectives over more than `bucket_entries` entries become full buckets and
-    a remainder. Degrees of 1 call no collective. `element_bytes` are those of the type that is trained in, which is
-    that of the operators.
+    Point-to-point transfers are charged to the sender: forward after all but the last chunk, backward after all but the
+    first, unless the other chunk is on the same stage. Data-parallel collectives over more than `bucket_entries`
+    entries become full buckets and a remainder. Degrees of 1 call no collective. `element_bytes` are those of the type
+    that is trained in, which is that of the operators.
     """
 
     model: ModelConfig
@@ -316,8 +324,8 @@ class Decomposition:
 
     @property
     def is_split(self) -> bool:
-        """Whether the backward pass is cut into input and weight gradients (zero-bubble)."""
-        return self.parallelism.schedule == "zero_bubble"
+        """Whether the backward pass is cut into input and weight gradients (zero-bubble and its kin)."""
+        return SCHEDULE_KINDS[self.parallelism.schedule].splits
 
     @cached_property
     def chunks(self) -> tuple[Chunk, ...]:
@@ -330,8 +338,14 @@ class Decomposition:
         return stage_kinds(self.chunks, self.parallelism.pp)
 
     def calls(self, stage: int) -> Iterator[tuple[Component, Call]]:
-        """What a stage calls for one micro-batch, and then once per update, with the component it belongs to."""
-        for chunk in self.chunks[stage :: self.parallelism.pp]:
+        """What a stage calls for one micro-batch, and then once per update, with the component it belongs to.
+
+        Of two copies of the model a micro-batch runs through one: listed is the one that begins on the first stage.
+        Over all stages the other one calls as much.
+        """
+        for chunk in self.chunks[: self.parallelism.chunks]:
+            if chunk.stage != stage:
+                continue
             if chunk.first:
                 yield from _of_block(self.first, Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
             for kind, (count, kept) in enumerate(zip(chunk.counts, chunk.kept, strict=True)):
@@ -341,9 +355,9 @@ class Decomposition:
                         yield from ((component, one.times(layers)) for component, one in layer)
             if chunk.last:
                 yield from _of_block(self.last, Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
-            if not chunk.last:
+            if chunk.sends_forward:
                 yield from ((Component.SEND_FORWARD, one) for one in self.send)
-            if not chunk.first:
+            if chunk.sends_backward:
                 yield from ((Component.SEND_BACKWARD, one) for one in self.send)
         update = self.update(self.stages[stage])
         yield from ((Component.ALL_REDUCE, one) for one in update.gradients)
@@ -353,12 +367,12 @@ class Decomposition:
 
 def stage_kinds(chunks: tuple[Chunk, ...], pp: int) -> tuple[StageKind, ...]:
     """The kind of every stage of a pipeline."""
-    of_stage = [chunks[stage::pp] for stage in range(pp)]
+    of_stage = [[chunk for chunk in chunks if chunk.stage == stage] for stage in range(pp)]
     return tuple(
         StageKind(
             counts=tuple(sum(counts) for counts in zip(*(chunk.counts for chunk in own), strict=True)),
-            first=own[0].first,
-            last=own[-1].last,
+            first=any(chunk.first for chunk in own),
+            last=any(chunk.last for chunk in own),
         )
         for own in of_stage
     )

@@ -70,6 +70,9 @@ def _layout(estimate: Estimate) -> str:
         "1f1b": "1F1B",
         "interleaved": "interleaved 1F1B",
         "zero_bubble": "zero-bubble",
+        "zb_v": "ZB-V",
+        "dualpipe": "DualPipe",
+        "dualpipe_v": "DualPipe-V",
     }
     words = [layout.degrees, schedule[layout.schedule]]
     if layout.virtual_stages > 1:

@@ -12,7 +12,9 @@ from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, StageMemory, stage_memo
 from kernelcast.runtime.memory.states import PRECISIONS
 from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.runtime.request.models import built_in_names, load_model
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.parameters import total_parameters
+from tests.runtime.pipelines import pipelines
 
 DTYPES = tuple(PRECISIONS)
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "working")
@@ -63,19 +65,13 @@ def models(draw: st.DrawFn) -> ModelConfig:
 
 @st.composite
 def layouts(draw: st.DrawFn, model: ModelConfig) -> Parallelism:
-    schedule = draw(st.sampled_from(("gpipe", "1f1b", "interleaved", "zero_bubble")))
-    interleaved = schedule == "interleaved"
-    pp = draw(st.integers(2 if interleaved else 1, 8))
-    virtual_stages = draw(st.integers(1, 3)) if interleaved else 1
-    assume(pp * virtual_stages <= model.layers or pp == 1)
+    shape = draw(pipelines(most_pp=8, most_micro_batches=9, most_chunks=3))
+    assume(shape["pp"] * shape["virtual_stages"] <= model.layers or shape["pp"] == 1)
     layout = Parallelism(
-        pp=pp,
+        **shape,
         tp=draw(st.sampled_from((1, 2, 4, 8))),
         dp=draw(st.integers(1, 1000)),
         micro_batch=draw(st.integers(1, 16)),
-        micro_batches=draw(st.integers(1, 9)) * (pp if interleaved else 1),
-        schedule=schedule,
-        virtual_stages=virtual_stages,
         zero=draw(st.integers(0, 3)),
         recompute=draw(st.sampled_from(("none", "selective", "full"))),
         sequence_parallel=draw(st.booleans()),
@@ -113,13 +109,14 @@ def test_sizes_are_whole_and_add_up(question: tuple[ModelConfig, Parallelism, di
     model, layout, options = question
     stages = stage_memory(model, layout, **options)
     assert [stage.stage for stage in stages] == list(range(layout.pp))
-    assert sum(stage.layers for stage in stages) == model.layers
+    assert sum(stage.layers for stage in stages) == model.layers * layout.copies
     for stage in stages:
         sizes = [part(stage, name) for name in PARTS]
         assert all(type(size) is int and size >= 0 for size in sizes)
         assert stage.total_bytes == sum(sizes)
         assert stage.weights_bytes > 0
-        assert (stage.logits_bytes > 0) == (stage.stage == layout.pp - 1)
+        has_loss = {"zb_v": [0], "dualpipe_v": [0], "dualpipe": [0, layout.pp - 1]}
+        assert (stage.logits_bytes > 0) == (stage.stage in has_loss.get(layout.schedule, [layout.pp - 1]))
         assert stage.layers == 0 or stage.activations_bytes > 0
 
 
@@ -218,9 +215,11 @@ def test_parameters_of_all_stages_are_the_models(
     layout = replace(layout, tp=1, zero=0, dp=1, lora_rank=0, fp8_recipe="none", fp8_dispatch=False)
     held = sum(stage.parameters for stage in stage_memory(model, layout))
     padding = -model.vocabulary_size % layout.vocabulary_multiple * model.hidden_size
-    ends = 1 if model.tied_embeddings and layout.pp == 1 else 2
-    copy = model.vocabulary_size * model.hidden_size if model.tied_embeddings and layout.pp > 1 else 0
-    assert held == total_parameters(model) + ends * padding + copy
+    # Both ends of the model are on one stage where there is only one, or a stage's second chunk lies in reverse order.
+    together = layout.pp == 1 or SCHEDULE_KINDS[layout.schedule].is_v
+    ends = 1 if model.tied_embeddings and together else 2
+    copy = model.vocabulary_size * model.hidden_size if model.tied_embeddings and not together else 0
+    assert held == layout.copies * (total_parameters(model) + ends * padding + copy)
     layout = replace(layout, optimizer="adam_fused", optimizer_states="float32")
     fp32 = stage_memory(model, layout, dtype="float32")
     assert sum(states(stage) for stage in fp32) == 16 * held
