@@ -75,8 +75,9 @@ class Pipeline:
     def write(self, facts: Facts) -> Part:
         """Chunks of the same size by their size, others by the layout."""
         schedule, counts = facts["schedule"], facts["layer_counts"]
-        is_exact = schedule == ("interleaved" if facts["virtual_stages"] > 1 else "1f1b")
-        lost = () if is_exact else (f"schedule {schedule} (1F1B is used)",)
+        used = "interleaved" if facts["virtual_stages"] > 1 else "1f1b"
+        name = "1F1B" if used == "1f1b" else "interleaved 1F1B"
+        lost = () if schedule == used else (f"schedule {schedule} ({name} is used)",)
         if len(set(counts)) > 1:
             return Part({self.layout: layout_text(counts)}, lost)
         return Part({self.per_chunk: counts[0]} if facts["virtual_stages"] > 1 else {}, lost)

@@ -137,7 +137,9 @@ def _fullest(
 
 def _no_more(load: Load, other: Load) -> bool:
     return (
-        all(map(le, load.layers, other.layers))
+        # Of stages that differ in nothing else one has to stay.
+        load.chunk_layers <= other.chunk_layers
+        and all(map(le, load.layers, other.layers))
         and all(map(le, load.live_layers, other.live_layers))
         and all(map(le, load.late_layers, other.late_layers))
     )

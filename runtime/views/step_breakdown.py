@@ -114,9 +114,9 @@ def _busy_us(estimate: Estimate) -> Times:
     shape = layout.schedule, layout.pp, layout.virtual_stages
     for stage, chunks in enumerate(chunks_on(*shape)):
         found[stage] = all_us[0, list(chunks)].sum()
-    return (
-        found - saved_in_pairs_us(durations, layout.schedule, layout.micro_batches, layout.virtual_stages)[0]
-    )
+    saved_us = saved_in_pairs_us(durations, layout.schedule, layout.micro_batches, layout.virtual_stages)
+    found -= saved_us[0]
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,9 +22,12 @@ def cases(draw: st.DrawFn) -> Case:
     """A model and a layout of it, with a cut of its own in half the cases."""
     model = replace(load_model("llama-3-8b"), layers=draw(st.integers(24, 40)), sequence_length=4096)
     pp = draw(st.integers(1, 6))
-    interleaved = pp > 1 and draw(st.booleans())
-    virtual_stages = draw(st.integers(1, 4)) if interleaved else 1
-    schedule = "interleaved" if interleaved else draw(st.sampled_from(["1f1b", "gpipe", "zero_bubble"]))
+    one, several = (
+        ["1f1b", "gpipe", *(["zero_bubble"] if pp > 1 else [])],
+        ["interleaved", "zb_v", "dualpipe_v"],
+    )
+    schedule = draw(st.sampled_from(several if pp > 1 and draw(st.booleans()) else one))
+    virtual_stages = draw(st.integers(1, 4)) if schedule == "interleaved" else 1 + (schedule in several)
     counts = None
     if draw(st.booleans()):
         ends = sorted(draw(st.integers(0, model.layers)) for _ in range(pp * virtual_stages - 1))
@@ -36,7 +39,7 @@ def cases(draw: st.DrawFn) -> Case:
         dp=dp,
         cp=cp,
         micro_batch=draw(st.integers(1, 4)),
-        micro_batches=pp * draw(st.integers(1, 3)),
+        micro_batches=pp * draw(st.integers(2 if schedule == "dualpipe_v" else 1, 3)),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         schedule=schedule,
         virtual_stages=virtual_stages,
@@ -89,6 +92,8 @@ def expressible(name: str, model: ModelConfig, layout: Parallelism) -> Paralleli
     changes: dict[str, Any] = {}
     if layout.virtual_stages == 1 and (name == "megatron-lm" or layout.schedule == "interleaved"):
         changes["schedule"] = "1f1b"
+    elif name == "megatron-lm":
+        changes["schedule"] = "interleaved"
     if name == "torchtitan":
         if layout.schedule == "zero_bubble" or layout.pp == 1:
             changes["schedule"] = "1f1b"
