@@ -268,7 +268,7 @@ class Engine:
         if not (combines or gathers):
             return None
         distinct, whose = layouts.distinct(
-            *DEGREES, *EXPERT_DEGREES, "virtual_stages", "copies", "first_layers", "last_layers"
+            *DEGREES, *EXPERT_DEGREES, "schedule", "virtual_stages", "first_layers", "last_layers"
         )
         counts = np.zeros((len(distinct), structure.pp))
         for row in np.unique(whose[rows]).tolist():

@@ -214,7 +214,8 @@ def test_limits_and_ranking(bundle: Path, model_file: Path) -> None:
         (("--zero", "5"), "zero is '5', expected a whole number from 0 to 3"),
         (
             ("--schedules", "pipe"),
-            "schedules is 'pipe', expected gpipe, 1f1b, interleaved, zero_bubble, zb_v, dualpipe or dualpipe_v",
+            "schedules is 'pipe', expected gpipe, 1f1b, interleaved, zero_bubble, "
+            "zb_v, dualpipe or dualpipe_v",
         ),
         (
             ("--reserved-memory", "2"),

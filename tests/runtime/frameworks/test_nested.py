@@ -176,7 +176,7 @@ def test_deepspeed(text: str, given: dict[str, Any], expected: dict[str, Any]) -
         ('{"zero_optimization": {"stage": [1]}}', "zero_optimization.stage is [1], expected a whole number"),
         ("[parallelism]\ntensor_parallel_degree = 2", "file: does not tell dp"),
         (
-            SHARDED + 'pipeline_parallel_schedule = "ZBVZeroBubble"',
+            SHARDED + 'pipeline_parallel_schedule = "InterleavedZeroBubble"',
             "expected 1F1B or GPipe or Interleaved1F1B or ZBVZeroBubble or DualPipeV",
         ),
         (SHARDED + "pipeline_parallel_layers_per_stage = 5", "do not go onto pp 4, expected one per stage"),

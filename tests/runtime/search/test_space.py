@@ -235,7 +235,8 @@ def test_refusals_are_counted_by_field() -> None:
         ({"gpus_per_node": -1}, "gpus_per_node is -1, expected a whole number from 1 to 1000000"),
         (
             {"schedules": ("2f2b",)},
-            "schedules is '2f2b', expected gpipe, 1f1b, interleaved, zero_bubble, zb_v, dualpipe or dualpipe_v",
+            "schedules is '2f2b', expected gpipe, 1f1b, interleaved, zero_bubble, "
+            "zb_v, dualpipe or dualpipe_v",
         ),
         ({"recompute": ("some",)}, "recompute is 'some', expected none, selective or full"),
         ({"zero": (4,)}, "zero is 4, expected a whole number from 0 to 3"),
