@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
-from kernelcast.runtime.pipeline.passes import Kind, Pass
+from kernelcast.runtime.pipeline.passes import Kind
 from kernelcast.runtime.pipeline.schedules import stage_orders
 from kernelcast.runtime.request.fields import Schedule
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
@@ -80,40 +81,60 @@ def _loads(
     schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[tuple[int, ...], ...]
 ) -> tuple[Load, ...]:
     if SCHEDULE_KINDS[schedule].is_v:
-        orders = stage_orders(schedule, pp, micro_batches, virtual_stages)
-        return tuple(_load_of(schedule, pp, order, counts) for order in orders)
+        waiting = _waiting(schedule, pp, virtual_stages, micro_batches)
+        return tuple(_load_of(schedule, own, counts) for own in waiting)
     return tuple(
         _load(schedule, pp, virtual_stages, micro_batches, stage, counts[stage::pp]) for stage in range(pp)
     )
 
 
-def _load_of(schedule: Schedule, pp: int, order: Sequence[Pass], counts: tuple[tuple[int, ...], ...]) -> Load:
-    """A stage by its passes in order.
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Of a stage's chunks, the passes that wait for their backward pass, int64 [chunks, moments].
+
+    `late` is by how many more ever wait when those are counted that wait for their weight gradients, as micro-batches.
+    """
+
+    chunks: tuple[int, ...]
+    alive: NDArray[np.int64]
+    late: int
+
+
+@lru_cache(maxsize=1 << 8)
+def _waiting(schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int) -> tuple[_Waiting, ...]:
+    steps = {Kind.FORWARD: (1, 0), Kind.BACKWARD: (-1, 1), Kind.WEIGHT: (0, -1)}
+    found = []
+    for order in stage_orders(schedule, pp, micro_batches, virtual_stages):
+        chunks = sorted({one.chunk for one in order})
+        changes = np.zeros((2, len(chunks), len(order) + 1), dtype=np.int64)
+        for moment, one in enumerate(order, start=1):
+            changes[:, chunks.index(one.chunk), moment] = steps[one.kind]
+        alive, late = changes.cumsum(axis=2)
+        more = (alive + late).sum(axis=0).max() - alive.sum(axis=0).max()
+        # A moment like another one is listed once.
+        found.append(_Waiting(tuple(chunks), np.unique(alive, axis=1), -(-int(more) // len(chunks))))
+    return tuple(found)
+
+
+def _load_of(schedule: Schedule, waiting: _Waiting, counts: tuple[tuple[int, ...], ...]) -> Load:
+    """A stage of two chunks.
 
     What weight gradients that come late wait with is less than what a whole pass keeps: late are as many micro-batches
     as there are more in flight with them than ever without them.
     """
-    chunks = sorted({one.chunk for one in order})
-    copies = SCHEDULE_KINDS[schedule].copies
+    copies, chunks, alive = SCHEDULE_KINDS[schedule].copies, waiting.chunks, waiting.alive
     model_chunks = len(counts) // copies
-    alive, late = (np.zeros((len(chunks), len(order) + 1), dtype=np.int64) for _ in range(2))
-    steps = {Kind.FORWARD: (1, 0), Kind.BACKWARD: (-1, 1), Kind.WEIGHT: (0, -1)}
-    for moment, one in enumerate(order, start=1):
-        row = chunks.index(one.chunk)
-        alive[row, moment], late[row, moment] = steps[one.kind]
-    alive, late = alive.cumsum(axis=1), late.cumsum(axis=1)
     held = np.array([counts[chunk] for chunk in chunks], dtype=np.int64)
     is_first, is_last = (
         np.array([chunk % model_chunks == end for chunk in chunks]) for end in (0, model_chunks - 1)
     )
-    more = (alive + late).sum(axis=0).max() - alive.sum(axis=0).max()
     return Load(
         first=int(is_first.any()),
         last=int(is_last.any()),
         chunk_layers=int(held[0].sum()),
         live_first=int((is_first @ alive).max()),
         live_last=int((is_last @ alive).max()),
-        late=-(-int(more) // len(chunks)),
+        late=waiting.late,
         layers=tuple(held.sum(axis=0).tolist()),
         live_layers=tuple((held.T @ alive).max(axis=1).tolist()),
         copies=copies,
