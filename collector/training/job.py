@@ -91,6 +91,7 @@ _LAYOUT_WITHOUT: dict[str, Any] = {
     "fp8_recipe": "none",
     "lora_rank": 0,
     "expert_overlap": False,
+    "recompute_together": 1,
 }
 
 

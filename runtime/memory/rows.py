@@ -63,6 +63,13 @@ class Rows:
         return cls(**own, layers=by_kind[:kinds], live_layers=by_kind[kinds:], **others)
 
     @property
+    def together(self) -> Floats:
+        """Layers of a chunk that full recomputation runs again at once."""
+        most = 1 if self.of_all("recompute_layers") else self.of_all("recompute_together")
+        found: Floats = np.minimum(most, np.maximum(1.0, self.chunk_layers))
+        return found
+
+    @property
     def has_layers(self) -> NDArray[np.bool_]:
         """Where there is any layer."""
         found: NDArray[np.bool_] = np.sum(self.layers, axis=0) > 0
@@ -111,6 +118,7 @@ class Rows:
 COMMON = (
     "recompute_modules",
     "recompute_layers",
+    "recompute_together",
     "dropout",
     "vocabulary_multiple",
     "optimizer",

@@ -210,7 +210,9 @@ def _kept_in_flight(rows: Rows, layer: TransformerLayer, kept: Kept) -> Floats:
     # A chunk's last layers may be kept whole; chunks have about as many layers each.
     some = rows.of_all("recompute_layers")
     kept_layers = np.maximum(0.0, rows.chunk_layers - some) if some else 0.0
-    fully = block_input + kept_layers / np.maximum(1.0, rows.chunk_layers) * (total - block_input)
+    chunk_layers = np.maximum(1.0, rows.chunk_layers)
+    inputs = np.ceil(chunk_layers / rows.together) / chunk_layers * block_input
+    fully = inputs + kept_layers / chunk_layers * (total - block_input)
     in_flight: Floats = np.where(rows.recompute == FULL, fully, partly)
     return in_flight
 

@@ -180,6 +180,8 @@ LAYOUT = table(
           "Modules of a layer that selective recomputation runs again.", ("core_attn",), of_stack=True),
     Field("recompute_layers", whole(0, MAX_LAYERS), "First layers of every chunk that are recomputed, 0 for all.", 0,
           of_stack=True),
+    Field("recompute_together", whole(1, MAX_LAYERS),
+          "Layers that are recomputed together, of which only the first one's input is kept.", 1, of_stack=True),
     Field("recompute_early_stop", FLAG,
           "Recomputation ends with the last tensor kept for the backward pass, as torch's checkpoints do.", False,
           of_stack=True),

@@ -73,6 +73,8 @@ class Parallelism:
     - `recompute_modules`: what "selective" runs again: "core_attn" (between queries and attention output), "mlp",
       "layernorm" (both norms).
     - `recompute_layers`: recomputed are only the first of each chunk, 0 for all (Megatron-LM's method "block").
+    - `recompute_together`: so many layers are run again at once, from the first one's input (Megatron-LM's method
+      "uniform"); with `recompute_layers` each alone.
     - `recompute_early_stop`: what follows the last tensor that the backward pass needs is not run again, as in
       torch's non-reentrant checkpoints from 2.1 on; Megatron-LM runs all of a layer again.
     - `dropout`: its probability after embedding, attention and MLP, and of attention's weights; 0 without.
@@ -121,6 +123,7 @@ class Parallelism:
     loss: LossKind = LAYOUT["loss"].default
     recompute_modules: tuple[RecomputeModule, ...] = LAYOUT["recompute_modules"].default
     recompute_layers: int = LAYOUT["recompute_layers"].default
+    recompute_together: int = LAYOUT["recompute_together"].default
     recompute_early_stop: bool = LAYOUT["recompute_early_stop"].default
     dropout: float = LAYOUT["dropout"].default
     vocabulary_multiple: int = LAYOUT["vocabulary_multiple"].default

@@ -49,6 +49,7 @@ def cases(draw: st.DrawFn) -> Case:
         layer_counts=counts,
         recompute_modules=draw(st.sampled_from([("core_attn",), ("mlp", "layernorm"), ("core_attn", "mlp")])),
         recompute_layers=draw(st.integers(0, 4)),
+        recompute_together=draw(st.integers(1, 3)),
         recompute_early_stop=draw(st.booleans()),
         dropout=draw(st.sampled_from([0.0, 0.1])),
         vocabulary_multiple=draw(st.sampled_from([1, 64, 128])),
@@ -64,6 +65,7 @@ WRITTEN = (
     "shard_group",
     "recompute_modules",
     "recompute_layers",
+    "recompute_together",
     "recompute_early_stop",
     "dropout",
     "vocabulary_multiple",
@@ -80,6 +82,9 @@ def plain(model: ModelConfig, layout: Parallelism) -> Parallelism:
         sequence_parallel=layout.sequence_parallel and layout.tp > 1,
         recompute_modules=layout.recompute_modules if layout.recompute == "selective" else ("core_attn",),
         recompute_layers=layout.recompute_layers if layout.recompute == "full" else 0,
+        recompute_together=(
+            layout.recompute_together if layout.recompute == "full" and not layout.recompute_layers else 1
+        ),
         recompute_early_stop=layout.recompute_early_stop and layout.recompute != "none",
         layer_counts=layers_of_chunks(model.layers, layout),
         # What frameworks do by default beside computing is not kernelcast's; see test_megatron.py and test_nested.py.
@@ -108,6 +113,7 @@ def expressible(name: str, model: ModelConfig, layout: Parallelism) -> Paralleli
         changes["recompute_early_stop"] = False
     else:
         changes["recompute_modules"], changes["recompute_layers"] = ("core_attn",), 0
+        changes["recompute_together"] = 1
     if name == "deepspeed":
         changes |= {"schedule": "1f1b", "virtual_stages": 1, "sequence_parallel": False}
         changes |= {"vocabulary_multiple": 128, "dropout": 0.0, "recompute_early_stop": False}
@@ -146,6 +152,7 @@ def test_the_same_as_far_as_it_can_be_expressed(name: str, case: Case, gpus_per_
         ("recompute", "recompute"),
         ("recompute_modules", "recompute_modules"),
         ("recompute_layers", "recompute_layers"),
+        ("recompute_together", "recompute_together"),
         ("recompute_early_stop", "recompute_early_stop"),
         ("dropout", "dropout"),
         ("sequence_parallel", "sequence_parallel"),

@@ -311,6 +311,27 @@ def test_bytes_per_parameter(dtype: str, weight: int, gradient: int, optimizer: 
         assert stage.optimizer_bytes == optimizer * (shard if zero >= 1 else held)
 
 
+def test_layers_recomputed_together_keep_one_input_and_come_back_at_once() -> None:
+    model = load_model("llama-2-7b")
+    layout = Parallelism(pp=2, tp=1, dp=1, micro_batch=1, micro_batches=8, recompute="full")
+
+    def first_stage(together: int, **change: Any) -> StageMemory:
+        return stage_memory(model, replace(layout, recompute_together=together, **change))[0]
+
+    one, five, more = (first_stage(together) for together in (1, 5, 99))
+    none = first_stage(1, recompute="none")
+    # A layer's input, 4096 · 4096 in 16 bit; 16 layers in groups of 5, 5, 5 and 1, for two micro-batches in flight.
+    own = 2 * 4096 * 4096
+    assert one.activations_bytes - five.activations_bytes == 2 * (16 - 4) * own
+    assert one.activations_bytes - more.activations_bytes == 2 * (16 - 1) * own
+    # All of what a layer keeps exists five times, or for all of a chunk.
+    of_layer = (none.activations_bytes - one.activations_bytes) // 32 + own
+    assert five.working_bytes - one.working_bytes == pytest.approx(4 * of_layer, rel=1e-3)
+    assert more.working_bytes - one.working_bytes == pytest.approx(15 * of_layer, rel=1e-3)
+    # Where only some layers are recomputed, each is alone.
+    assert first_stage(5, recompute_layers=3) == first_stage(1, recompute_layers=3)
+
+
 def test_buffers_are_counted_once_per_stage_with_layers() -> None:
     model = load_model("llama-2-7b")
     layout = Parallelism(
