@@ -92,6 +92,7 @@ _LAYOUT_WITHOUT: dict[str, Any] = {
     "lora_rank": 0,
     "expert_overlap": False,
     "recompute_together": 1,
+    "offload_optimizer": 0.0,
 }
 
 

@@ -48,6 +48,7 @@ from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, sum_of
 from kernelcast.runtime.step.decomposition import Decomposition, StageKind, chunks_of, stage_kinds
+from kernelcast.runtime.step.host import Host
 from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.partition import partition
 
@@ -57,6 +58,9 @@ _MAX_REMEMBERED = 1 << 15
 _MAX_ELEMENTS = 1 << 17
 
 
+_OF_STAGES = (*DEGREES, *EXPERT_DEGREES, "schedule", "virtual_stages", "first_layers", "last_layers")
+"""What decides which layers a stage holds, and how many devices hold the same."""
+
 TimesOf = Callable[[Sequence[Question]], Times]
 """Times of questions in µs, float64 [questions, 1 + draws]; NaN where there is no answer."""
 
@@ -65,7 +69,8 @@ class Engine:
     """Prices layouts of one model on one cluster, and remembers their pieces.
 
     `times_of` answers questions, usually with a bundle's regressors (`BundleTimes`): every layout is evaluated once
-    with the predicted times, and `draws` times with random ones. `element_bytes` are those of the operators' type.
+    with the predicted times, and `draws` times with random ones. `host_link_bytes_per_s` is the rate of a device's link
+    to its host where one is known. `element_bytes` are those of the operators' type.
     """
 
     def __init__(
@@ -77,9 +82,11 @@ class Engine:
         *,
         element_bytes: int,
         draws: int = 0,
+        host_link_bytes_per_s: float | None = None,
     ) -> None:
         self.model, self.cluster, self.bucket_entries = model, cluster, bucket_entries
         self.times_of, self.draws, self.element_bytes = times_of, draws, element_bytes
+        self.host_link_bytes_per_s = host_link_bytes_per_s
         self._known: dict[PieceKey, Times] = {}
         self._hidden: dict[str, tuple[Hidden, ...]] = {}
 
@@ -190,7 +197,10 @@ class Engine:
         overlap = self._overlap(layouts, structure, rows, arrays, gradients, gather)
         if layouts.of_stack("overlap_parameters"):
             gather = np.zeros_like(gather)
-        arrays |= {"all_reduce_us": gradients, "update_us": optimizer + gather}
+        arrays |= {
+            "all_reduce_us": gradients,
+            "update_us": optimizer + gather + self._host_us(layouts, structure, rows),
+        }
         rows = np.repeat(rows, 1 + self.draws)
         others = {
             "gather_us": gather,
@@ -267,9 +277,7 @@ class Engine:
         combines, gathers = (layouts.of_stack(f"overlap_{what}") for what in ("gradients", "parameters"))
         if not (combines or gathers):
             return None
-        distinct, whose = layouts.distinct(
-            *DEGREES, *EXPERT_DEGREES, "schedule", "virtual_stages", "first_layers", "last_layers"
-        )
+        distinct, whose = layouts.distinct(*_OF_STAGES)
         counts = np.zeros((len(distinct), structure.pp))
         for row in np.unique(whose[rows]).tolist():
             parts = self._take_apart(distinct, row)
@@ -284,6 +292,18 @@ class Engine:
             buckets=np.repeat(counts[whose[rows]], 1 + self.draws, axis=0),
             exposed_share=layouts.of_stack("exposed_share"),
         )
+
+    def _host_us(self, layouts: Layouts, structure: Structure, rows: Rows) -> Times | float:
+        """What the host's part of every stage's update takes, [configs, stages]; 0 where it has none."""
+        host = Host.of(layouts.parallelism(int(rows[0])), self.host_link_bytes_per_s)
+        if host is None:
+            return 0.0
+        distinct, whose = layouts.distinct(*_OF_STAGES, "zero")
+        times = np.zeros((len(distinct), structure.pp))
+        for row in np.unique(whose[rows]).tolist():
+            parts = self._take_apart(distinct, row)
+            times[row] = [parts.host_update_us(stage, host) for stage in parts.stages]
+        return np.repeat(times[whose[rows]], 1 + self.draws, axis=0)
 
     def _take_apart(self, layouts: Layouts, row: int) -> Decomposition:
         return Decomposition(

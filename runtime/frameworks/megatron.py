@@ -15,6 +15,7 @@ from kernelcast.runtime.frameworks.megatron_kinds import (
     Heads,
 )
 from kernelcast.runtime.frameworks.megatron_recomputation import Recompute
+from kernelcast.runtime.frameworks.offload import OptimizerOffload
 from kernelcast.runtime.frameworks.rows import (
     Beyond,
     Choice,
@@ -343,6 +344,7 @@ ROWS = (
     )),
     Choice("expert_overlap", (Option(False), Option(True, {"--overlap-moe-expert-parallel-comm": True}))),
     lacks("fp8_dispatch", False),
+    OptimizerOffload("--optimizer-cpu-offload", True, "--optimizer-offload-fraction"),
     lacks("lora_rank", 0),
     lacks("parallel_residual", False),
     lacks("optimizer", "adam_fused"),

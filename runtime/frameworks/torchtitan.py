@@ -316,6 +316,7 @@ ROWS = (
     lacks("fp8_recipe", "none"),
     lacks("lora_rank", 0),
     lacks("optimizer", "adam_fused"),
+    lacks("offload_optimizer", 0.0),
     lacks("optimizer_states", "float32"),
     Lacks(lambda facts: "the model (a name and a flavor there)"),
 )

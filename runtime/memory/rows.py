@@ -123,6 +123,7 @@ COMMON = (
     "vocabulary_multiple",
     "optimizer",
     "optimizer_states",
+    "offload_optimizer",
     "expert_imbalance",
     "fp8_recipe",
     "fp8_linears",

@@ -41,7 +41,8 @@ class StageMemory:
     - `activations_bytes`: what autograd keeps for the micro-batches in flight;
     - `logits_bytes`: logits, or what a loss keeps in their place or beside them, on the last stage;
     - `working_bytes`: gradients on their way, recomputed activations, whole weights and gradients of the
-      blocks that ZeRO works on, tables.
+      blocks that ZeRO works on, tables;
+    - `host_bytes`: states of the optimizer in the host's memory instead.
     """
 
     stage: int
@@ -53,10 +54,11 @@ class StageMemory:
     activations_bytes: int
     logits_bytes: int
     working_bytes: int
+    host_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
+        """All of the device's."""
         states = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
         return states + self.activations_bytes + self.logits_bytes + self.working_bytes
 
@@ -72,6 +74,7 @@ class Bytes:
     activations: Floats
     logits: Floats
     working: Floats
+    host: Floats
 
     @property
     def total(self) -> Floats:
@@ -128,6 +131,7 @@ def stage_memory(
             activations_bytes=ceil(found.activations[index]),
             logits_bytes=ceil(found.logits[index]),
             working_bytes=ceil(found.working[index]),
+            host_bytes=ceil(found.host[index]),
         )
         for index, load in enumerate(stages)
     )
@@ -160,6 +164,7 @@ def memory_of(
     states = model_states(held.dense, rows.shards, rows.zero, own)
     if model.experts:
         states = states + model_states(held.experts, rows.expert_shards, rows.zero, own)
+    of_device = 1 - rows.of_all("offload_optimizer")
     weights = states.weights + frozen_bytes(held.frozen, rows.shards, rows.zero, precision)
     if model.experts:
         weights = weights + frozen_bytes(held.frozen_experts, rows.expert_shards, rows.zero, precision)
@@ -195,7 +200,8 @@ def memory_of(
         parameters=held.total,
         weights=weights,
         gradients=states.gradients,
-        optimizer=states.optimizer,
+        optimizer=of_device * states.optimizer,
+        host=(1 - of_device) * states.optimizer,
         activations=activations,
         logits=rows.last * loss.predictions * (logits + log_probabilities),
         working=working,

@@ -98,6 +98,8 @@ class Parallelism:
       pass (DeepSeek-V3, arXiv 2412.19437, section 3.3.3); with `fp8_recipe`, as they then read 8 bits anyway.
     - `expert_overlap`: that exchange runs beside what a layer computes for another micro-batch (its section 3.2.1;
       Megatron-LM's --overlap-moe-expert-parallel-comm).
+    - `offload_optimizer`: so much of the optimizer's states lies in the host's memory, and is updated there; the link
+      between device and host takes `host_link_gb_per_s`, the host's optimizer moves `host_memory_gb_per_s` per device.
     - `lora_rank`: weights are frozen, and `lora_linears` have adapters of this rank beside them (arXiv 2106.09685).
 
     Raises:
@@ -144,6 +146,9 @@ class Parallelism:
     fp8_linears: tuple[LinearKind, ...] = LAYOUT["fp8_linears"].default
     fp8_dispatch: bool = LAYOUT["fp8_dispatch"].default
     expert_overlap: bool = LAYOUT["expert_overlap"].default
+    offload_optimizer: float = LAYOUT["offload_optimizer"].default
+    host_link_gb_per_s: float = LAYOUT["host_link_gb_per_s"].default
+    host_memory_gb_per_s: float = LAYOUT["host_memory_gb_per_s"].default
     lora_rank: int = LAYOUT["lora_rank"].default
     lora_linears: tuple[AdaptedKind, ...] = LAYOUT["lora_linears"].default
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
+from math import ceil
 
 from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.layout import Cluster, Parallelism
@@ -14,6 +15,7 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, stage_of
 from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
 from kernelcast.runtime.step.groups import ALONE, data_group, expert_data_group, pipeline_pair, shard_groups
+from kernelcast.runtime.step.host import Host
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind, LayerKinds, kinds_of
 from kernelcast.runtime.step.layers.loss import Loss
@@ -163,7 +165,8 @@ class Decomposition:
             group=data_group(layout, self.cluster),
             bucket_entries=self.bucket_entries,
             gradient_width=gradient_bytes(layout.reduce_dtype, self.element_bytes) // self.element_bytes,
-            optimizer_share=moved_share(layout.optimizer, layout.optimizer_states),
+            optimizer_share=(1 - layout.offload_optimizer)
+            * moved_share(layout.optimizer, layout.optimizer_states),
             shard_group=shard,
             copy_group=copies,
             scatters=layout.gradient_collective == "reduce_scatter",
@@ -304,6 +307,19 @@ class Decomposition:
         pair = pipeline_pair(self.parallelism, self.cluster)
         entries = Embedding(self.sizes).matrix * self.data_parallel.gradient_width
         return (call("all_reduce", entries, pair.nodes, pair.gpus_per_node, role="data"),)
+
+    def host_update_us(self, stage: StageKind, host: Host) -> float:
+        """What the host's part of a kind of stage's update takes, in µs."""
+        layout = self.parallelism
+        own = sum(
+            -(-held // how.shards) if layout.zero else held for held, how in self._shares(self._held(stage))
+        )
+        return host.update_us(
+            layout,
+            ceil(layout.offload_optimizer * own),
+            gradient_bytes=self.data_parallel.gradient_width * self.element_bytes,
+            weight_bytes=self.element_bytes,
+        )
 
     def parameters(self, stage: StageKind) -> int:
         """Parameters on one device of a kind of stage."""

@@ -262,11 +262,12 @@ def _memory(estimate: Estimate) -> Markup:
             str(stage.stage),
             *(gibibytes(getattr(stage, field)) for field, _, _ in PARTS),
             gibibytes(stage.total_bytes),
+            gibibytes(stage.host_bytes),
             {True: "yes", False: "no", None: "not known"}[memory.fits_stage(stage)],
         )
         for stage in memory.stages
     ]
-    headers = ("stage", *(name for _, name, _ in PARTS), "total", "fits")
+    headers = ("stage", *(name for _, name, _ in PARTS), "total", "on the host", "fits")
     return section(
         "Memory of one device",
         region("Memory of one device", memory_picture(memory)),

@@ -155,6 +155,20 @@ def test_deepspeed(text: str, given: dict[str, Any], expected: dict[str, Any]) -
     assert fields(text, **given).items() >= expected.items()
 
 
+def test_deepspeeds_states_in_the_hosts_memory() -> None:
+    def read(offload: str) -> dict[str, Any]:
+        text = (
+            '{"train_micro_batch_size_per_gpu": 1, "train_batch_size": 8, "zero_optimization": '
+            '{"stage": 2, "offload_optimizer": {' + offload + "}}}"
+        )
+        return fields(text, dp=8)
+
+    assert read('"device": "cpu"')["offload_optimizer"] == 1
+    assert read('"device": "cpu", "ratio": 0.25')["offload_optimizer"] == 0.25
+    assert "offload_optimizer" not in read('"device": "none"')
+    assert "offload_optimizer" not in read('"device": "nvme"')
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

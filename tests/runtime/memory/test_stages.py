@@ -220,7 +220,7 @@ def test_parameters_of_all_stages_are_the_models(
     ends = 1 if model.tied_embeddings and together else 2
     copy = model.vocabulary_size * model.hidden_size if model.tied_embeddings and not together else 0
     assert held == layout.copies * (total_parameters(model) + ends * padding + copy)
-    layout = replace(layout, optimizer="adam_fused", optimizer_states="float32")
+    layout = replace(layout, optimizer="adam_fused", optimizer_states="float32", offload_optimizer=0.0)
     fp32 = stage_memory(model, layout, dtype="float32")
     assert sum(states(stage) for stage in fp32) == 16 * held
 
