@@ -93,6 +93,7 @@ _LAYOUT_WITHOUT: dict[str, Any] = {
     "expert_overlap": False,
     "recompute_together": 1,
     "offload_optimizer": 0.0,
+    "offload_activations": 0.0,
 }
 
 

@@ -18,27 +18,30 @@ def host_link_bytes_per_s(compute: Iterable[ComputeFingerprint]) -> float | None
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffloadWarning:
-    """The host's part of the update was computed from rates."""
+    """The host's part of an update, or the copying of activations, was computed from rates."""
 
     cause: ClassVar[Cause] = Cause.DESCRIBED
     severity: ClassVar[float] = 1.0
 
-    part: float
+    optimizer: float
+    activations: float
     link_gb_per_s: float
     memory_gb_per_s: float
     is_published: bool
 
     def __str__(self) -> str:
-        link = "published for the device" if self.is_published else "as stated"
-        return (
-            f"offload_optimizer {self.part:g}: computed, not measured, with {self.link_gb_per_s:g} GB/s between "
-            f"device and host ({link}) and {self.memory_gb_per_s:g} GB/s for the host's optimizer (as stated)"
-        )
+        named = (("offload_optimizer", self.optimizer), ("offload_activations", self.activations))
+        parts = ", ".join(f"{name} {part:g}" for name, part in named if part)
+        source = "published for the device" if self.is_published else "as stated"
+        rates = f"{self.link_gb_per_s:g} GB/s between device and host ({source})"
+        if self.optimizer:
+            rates += f" and {self.memory_gb_per_s:g} GB/s for the host's optimizer (as stated)"
+        return f"{parts}: computed, not measured, with {rates}"
 
     @property
     def topic(self) -> str:
         """What it is about; of several warnings about one thing one is shown."""
-        return "offload_optimizer"
+        return "offload"
 
     @property
     def brief(self) -> str:
@@ -52,7 +55,8 @@ class OffloadWarning:
         return {
             "cause": self.cause.value,
             "kind": "offload",
-            "part": self.part,
+            "optimizer": self.optimizer,
+            "activations": self.activations,
             "link_gb_per_s": self.link_gb_per_s,
             "memory_gb_per_s": self.memory_gb_per_s,
             "message": str(self),
@@ -61,11 +65,12 @@ class OffloadWarning:
 
 def offload_warning(layout: Parallelism, link_bytes_per_s: float | None) -> OffloadWarning | None:
     """The warning about a layout, None of one that offloads nothing."""
-    if not layout.offload_optimizer:
+    if not (layout.offload_optimizer or layout.offload_activations):
         return None
     stated = layout.host_link_gb_per_s
     return OffloadWarning(
-        part=layout.offload_optimizer,
+        optimizer=layout.offload_optimizer,
+        activations=layout.offload_activations,
         link_gb_per_s=stated or (link_bytes_per_s or 0.0) / 1e9,
         memory_gb_per_s=layout.host_memory_gb_per_s,
         is_published=not stated,

@@ -21,7 +21,8 @@ from kernelcast.runtime.estimate.beside_passes import (
 )
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
 from kernelcast.runtime.estimate.cuts import Cuts, better_ends, columns_of
-from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.estimate.host_share import HostShare
+from kernelcast.runtime.estimate.layouts import OF_STAGES, Layouts
 from kernelcast.runtime.estimate.passes import Passes
 from kernelcast.runtime.estimate.pieces import (
     FIRST,
@@ -41,14 +42,12 @@ from kernelcast.runtime.estimate.pieces import (
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.overlap import Overlap
-from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, sum_of
 from kernelcast.runtime.step.decomposition import Decomposition, StageKind, chunks_of, stage_kinds
-from kernelcast.runtime.step.host import Host
 from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.partition import partition
 
@@ -57,9 +56,6 @@ _MAX_REMEMBERED = 1 << 15
 # Elements of one array [layouts, chunks]: what a group takes does not grow with the stages.
 _MAX_ELEMENTS = 1 << 17
 
-
-_OF_STAGES = (*DEGREES, *EXPERT_DEGREES, "schedule", "virtual_stages", "first_layers", "last_layers")
-"""What decides which layers a stage holds, and how many devices hold the same."""
 
 TimesOf = Callable[[Sequence[Question]], Times]
 """Times of questions in µs, float64 [questions, 1 + draws]; NaN where there is no answer."""
@@ -86,7 +82,7 @@ class Engine:
     ) -> None:
         self.model, self.cluster, self.bucket_entries = model, cluster, bucket_entries
         self.times_of, self.draws, self.element_bytes = times_of, draws, element_bytes
-        self.host_link_bytes_per_s = host_link_bytes_per_s
+        self.host = HostShare(model, host_link_bytes_per_s, element_bytes=element_bytes, draws=draws)
         self._known: dict[PieceKey, Times] = {}
         self._hidden: dict[str, tuple[Hidden, ...]] = {}
 
@@ -199,7 +195,7 @@ class Engine:
             gather = np.zeros_like(gather)
         arrays |= {
             "all_reduce_us": gradients,
-            "update_us": optimizer + gather + self._host_us(layouts, structure, rows),
+            "update_us": optimizer + gather + self.host.update_us(layouts, rows, self._take_apart),
         }
         rows = np.repeat(rows, 1 + self.draws)
         others = {
@@ -249,8 +245,8 @@ class Engine:
             structure=structure,
             first=first,
             last=last,
-            layers=layers,
-            kept_layers=kept,
+            layers=self.host.beside_copies(layouts, rows, layers),
+            kept_layers=self.host.beside_copies(layouts, rows, kept),
             exposed_share=share,
         )
 
@@ -277,7 +273,7 @@ class Engine:
         combines, gathers = (layouts.of_stack(f"overlap_{what}") for what in ("gradients", "parameters"))
         if not (combines or gathers):
             return None
-        distinct, whose = layouts.distinct(*_OF_STAGES)
+        distinct, whose = layouts.distinct(*OF_STAGES)
         counts = np.zeros((len(distinct), structure.pp))
         for row in np.unique(whose[rows]).tolist():
             parts = self._take_apart(distinct, row)
@@ -292,18 +288,6 @@ class Engine:
             buckets=np.repeat(counts[whose[rows]], 1 + self.draws, axis=0),
             exposed_share=layouts.of_stack("exposed_share"),
         )
-
-    def _host_us(self, layouts: Layouts, structure: Structure, rows: Rows) -> Times | float:
-        """What the host's part of every stage's update takes, [configs, stages]; 0 where it has none."""
-        host = Host.of(layouts.parallelism(int(rows[0])), self.host_link_bytes_per_s)
-        if host is None:
-            return 0.0
-        distinct, whose = layouts.distinct(*_OF_STAGES, "zero")
-        times = np.zeros((len(distinct), structure.pp))
-        for row in np.unique(whose[rows]).tolist():
-            parts = self._take_apart(distinct, row)
-            times[row] = [parts.host_update_us(stage, host) for stage in parts.stages]
-        return np.repeat(times[whose[rows]], 1 + self.draws, axis=0)
 
     def _take_apart(self, layouts: Layouts, row: int) -> Decomposition:
         return Decomposition(

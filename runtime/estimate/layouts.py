@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.request.fields import (
     DEGREES,
+    EXPERT_DEGREES,
     LAYOUT,
     REPLICATING,
     SEARCHED,
@@ -27,6 +28,8 @@ SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 # last chunk where a cut was chosen by time, else `AS_SPLIT`.
 _ENDS = ("first_layers", "last_layers")
 COLUMNS = ("index", *SEARCHED, *_ENDS)
+OF_STAGES = (*DEGREES, *EXPERT_DEGREES, "schedule", "virtual_stages", *_ENDS)
+"""Columns that decide which layers a stage holds, and how many devices hold the same."""
 # What a column holds are positions in these; others hold the numbers themselves.
 _VALUES: dict[str, tuple[Any, ...]] = {
     name: tuple(LAYOUT[name].kind.values) for name in SEARCHED if LAYOUT[name].kind.types != (int,)

@@ -317,6 +317,7 @@ ROWS = (
     lacks("lora_rank", 0),
     lacks("optimizer", "adam_fused"),
     lacks("offload_optimizer", 0.0),
+    lacks("offload_activations", 0.0),
     lacks("optimizer_states", "float32"),
     Lacks(lambda facts: "the model (a name and a flavor there)"),
 )

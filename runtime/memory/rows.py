@@ -124,6 +124,7 @@ COMMON = (
     "optimizer",
     "optimizer_states",
     "offload_optimizer",
+    "offload_activations",
     "expert_imbalance",
     "fp8_recipe",
     "fp8_linears",

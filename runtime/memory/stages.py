@@ -30,6 +30,7 @@ from kernelcast.runtime.step.layers.sizes import Kept
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.parameters import layer_of, stage_parameters
 
+_LAYERS_ON_THEIR_WAY = 2
 RECOMPUTE_CODES: dict[Recompute, int] = {"none": NONE, "selective": SELECTIVE, "full": FULL}
 
 
@@ -42,7 +43,7 @@ class StageMemory:
     - `logits_bytes`: logits, or what a loss keeps in their place or beside them, on the last stage;
     - `working_bytes`: gradients on their way, recomputed activations, whole weights and gradients of the
       blocks that ZeRO works on, tables;
-    - `host_bytes`: states of the optimizer in the host's memory instead.
+    - `host_bytes`: states of the optimizer and activations in the host's memory instead.
     """
 
     stage: int
@@ -152,10 +153,8 @@ def memory_of(
     dropout the embedding's mask on the first. A stage's output is not counted: it is freed once it is sent, as in
     Megatron-LM (arXiv 2205.05198, appendix B).
     """
-    element = precision.element
-    # Dropout's masks are a byte per entry; on a CPU torch runs it in pieces, and masks are tensors like any other.
-    mask = (element if is_cpu else 1) if rows.of_all("dropout") else 0
-    kept = Kept(element=element, mask=mask, is_cpu=is_cpu, loss=loss_kind, modules=MODULES[kept_by])
+    kept = _kept(rows, precision, loss_kind, kept_by, is_cpu=is_cpu)
+    element = kept.element
     sizes = rows.sizes(model)
     embedding, loss = Embedding(sizes), Loss(sizes)
     layers = tuple(layer_of(sizes, kind) for kind in kinds_of(model).distinct)
@@ -175,11 +174,11 @@ def memory_of(
     weights = weights + np.minimum(
         of_stage, np.where(rows.zero >= 3, 2.0 * largest_of(rows, copies), of_stage)
     )
+    by_layer = [_kept_in_flight(rows, one, kept) for one in layers]
+    in_flight = sum(live * own for live, own in zip(rows.live_layers, by_layer, strict=True))
+    away = rows.of_all("offload_activations")
     activations = (
-        sum(
-            live * _kept_in_flight(rows, one, kept)
-            for live, one in zip(rows.live_layers, layers, strict=True)
-        )
+        (1 - away) * in_flight
         + sum(
             rows.late * count * one.weight_gradient_bytes(kept)
             for count, one in zip(rows.layers, layers, strict=True)
@@ -196,16 +195,40 @@ def memory_of(
     logits = rows.live_last * loss.logit_bytes(kept) + element * rows.late * loss.logits
     log_probabilities = rows.live_last * loss.log_probability_bytes(kept)
     working = working_bytes(rows, layers, loss, kept) + _whole_blocks(rows, layers, loss, precision)
+    # One layer's are on their way while another one computes.
+    working = working + away * _LAYERS_ON_THEIR_WAY * largest_of(rows, by_layer)
     return Bytes(
         parameters=held.total,
         weights=weights,
         gradients=states.gradients,
         optimizer=of_device * states.optimizer,
-        host=(1 - of_device) * states.optimizer,
+        host=(1 - of_device) * states.optimizer + away * in_flight,
         activations=activations,
         logits=rows.last * loss.predictions * (logits + log_probabilities),
         working=working,
     )
+
+
+def kept_by_layers(model: ModelConfig, parallelism: Parallelism, *, dtype: str) -> tuple[float, ...]:
+    """Bytes that a layer of each kind keeps of one micro-batch on one device, of the first stage's layers."""
+    counts = tuple(chunk.counts for chunk in chunks_of(model, parallelism))
+    stages = loads(
+        parallelism.schedule, parallelism.pp, parallelism.virtual_stages, parallelism.micro_batches, counts
+    )
+    rows = _rows(parallelism, stages[:1])
+    sizes, kept = rows.sizes(model), _kept(rows, precision_of(dtype), "plain", parallelism.kept_by)
+    layers = (layer_of(sizes, kind) for kind in kinds_of(model).distinct)
+    return tuple(float(_kept_in_flight(rows, one, kept)[0]) for one in layers)
+
+
+def _kept(
+    rows: Rows, precision: Precision, loss: LossKind, kept_by: ModuleKind, *, is_cpu: bool = False
+) -> Kept:
+    """How activations are kept."""
+    element = precision.element
+    # Dropout's masks are a byte per entry; on a CPU torch runs it in pieces, and masks are tensors like any other.
+    mask = (element if is_cpu else 1) if rows.of_all("dropout") else 0
+    return Kept(element=element, mask=mask, is_cpu=is_cpu, loss=loss, modules=MODULES[kept_by])
 
 
 def _kept_in_flight(rows: Rows, layer: TransformerLayer, kept: Kept) -> Floats:

@@ -100,6 +100,8 @@ class Parallelism:
       Megatron-LM's --overlap-moe-expert-parallel-comm).
     - `offload_optimizer`: so much of the optimizer's states lies in the host's memory, and is updated there; the link
       between device and host takes `host_link_gb_per_s`, the host's optimizer moves `host_memory_gb_per_s` per device.
+    - `offload_activations`: so much of what layers keep for the backward pass goes over that link behind the forward
+      pass and comes back before the backward pass.
     - `lora_rank`: weights are frozen, and `lora_linears` have adapters of this rank beside them (arXiv 2106.09685).
 
     Raises:
@@ -147,6 +149,7 @@ class Parallelism:
     fp8_dispatch: bool = LAYOUT["fp8_dispatch"].default
     expert_overlap: bool = LAYOUT["expert_overlap"].default
     offload_optimizer: float = LAYOUT["offload_optimizer"].default
+    offload_activations: float = LAYOUT["offload_activations"].default
     host_link_gb_per_s: float = LAYOUT["host_link_gb_per_s"].default
     host_memory_gb_per_s: float = LAYOUT["host_memory_gb_per_s"].default
     lora_rank: int = LAYOUT["lora_rank"].default

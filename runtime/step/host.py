@@ -1,4 +1,4 @@
-"""What a host does where states of the optimizer lie in its memory: rates, not measurements (docs/method.md)."""
+"""What a host does where states or activations lie in its memory: rates, not measurements (docs/method.md)."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ _BYTES_PER_US = 1e3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Host:
-    """Rates of a device's share of its host, in bytes per µs: the link in each direction, and memory."""
+    """Rates of a device's host in bytes per µs: of the link in each direction, of its memory (0: not needed)."""
 
     link: float
     memory: float
@@ -24,7 +24,7 @@ class Host:
         Raises:
             UsageError: a rate that is needed is not known.
         """
-        if not layout.offload_optimizer:
+        if not (layout.offload_optimizer or layout.offload_activations):
             return None
         stated = layout.host_link_gb_per_s * _BYTES_PER_US
         link = stated or (link_bytes_per_s or 0.0) / 1e6
@@ -33,7 +33,7 @@ class Host:
                 "host_link_gb_per_s is 0, expected the rate between device and host in GB/s: "
                 "the device table has none for the bundle's device"
             )
-        if not layout.host_memory_gb_per_s:
+        if layout.offload_optimizer and not layout.host_memory_gb_per_s:
             raise UsageError(
                 "host_memory_gb_per_s is 0, expected the GB/s that the host's optimizer reads and writes for a device, "
                 "as offload_optimizer is above 0"

@@ -59,7 +59,7 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
             Share(name=name, style=style, time_s=time_s)
             for name, style, time_s in (
                 *((name, style, collectives[style]) for style, name in NAMES.items()),
-                ("collectives beside computing", "sharded", exposed_s),
+                (_beside_name(estimate), "sharded", exposed_s),
                 ("waiting for transfers between stages", "transfer", waits.transfers_us * _US),
                 ("waiting for other stages (bubble)", "bubble", waits.stages_us * _US),
                 ("data-parallel all-reduce that does not hide", "reduce", waits.reduce_us * _US),
@@ -100,6 +100,11 @@ def operator_totals(estimate: Estimate) -> list[OperatorTotal]:
         for (operator, role, direction), (calls, time_s) in totals.items()
     ]
     return sorted(rows, key=lambda row: (-row.time_s, row.operator, row.role, row.direction))
+
+
+def _beside_name(estimate: Estimate) -> str:
+    copies = " and copies to the host" if estimate.parallelism.offload_activations else ""
+    return f"collectives{copies} beside computing"
 
 
 def _busy_us(estimate: Estimate) -> Times:
