@@ -46,9 +46,7 @@ class OffloadWarning:
     @property
     def brief(self) -> str:
         """A clause for a line about several operators."""
-        return (
-            f"the host's optimizer by {self.memory_gb_per_s:g} GB/s and a link of {self.link_gb_per_s:g} GB/s"
-        )
+        return f"what the host takes by rates, {self.link_gb_per_s:g} GB/s over its link"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""

@@ -7,7 +7,8 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.estimate.configurations import Structure
 from kernelcast.runtime.pipeline.overlap import Overlap, gathered_together_us, gathered_us, slowed_us
-from kernelcast.runtime.step.decomposition import Decomposition, StageKind
+from kernelcast.runtime.step.chunks import StageKind
+from kernelcast.runtime.step.decomposition import Decomposition
 from kernelcast.runtime.step.layers.sizes import Beside
 
 Times = NDArray[np.float64]

@@ -5,14 +5,12 @@ micro_batch, sequence_parallel and recompute, say. The pieces are those of `Deco
 together, and every regressor is asked once for all of them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.estimate.beside_passes import (
     Hidden,
     hidden,
@@ -33,32 +31,25 @@ from kernelcast.runtime.estimate.pieces import (
     SEND,
     SHARDS,
     Kind,
-    PieceKey,
     Prices,
     first_beside,
     pass_kinds,
     update_kind,
 )
-from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.estimate.pricing import Pricing, TimesOf
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.overlap import Overlap
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.balance import AS_SPLIT
-from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, sum_of
-from kernelcast.runtime.step.decomposition import Decomposition, StageKind, chunks_of, stage_kinds
+from kernelcast.runtime.step.chunks import StageKind, chunks_of, stage_kinds
+from kernelcast.runtime.step.decomposition import Decomposition
 from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.partition import partition
 
-# Prices remembered from block to block; a piece is some hundred bytes.
-_MAX_REMEMBERED = 1 << 15
 # Elements of one array [layouts, chunks]: what a group takes does not grow with the stages.
 _MAX_ELEMENTS = 1 << 17
-
-
-TimesOf = Callable[[Sequence[Question]], Times]
-"""Times of questions in µs, float64 [questions, 1 + draws]; NaN where there is no answer."""
 
 
 class Engine:
@@ -81,9 +72,9 @@ class Engine:
         host_link_bytes_per_s: float | None = None,
     ) -> None:
         self.model, self.cluster, self.bucket_entries = model, cluster, bucket_entries
-        self.times_of, self.draws, self.element_bytes = times_of, draws, element_bytes
+        self.draws, self.element_bytes = draws, element_bytes
         self.host = HostShare(model, host_link_bytes_per_s, element_bytes=element_bytes, draws=draws)
-        self._known: dict[PieceKey, Times] = {}
+        self._prices = Pricing(times_of, self._take_apart, draws=draws)
         self._hidden: dict[str, tuple[Hidden, ...]] = {}
 
     def configurations(self, layouts: Layouts) -> Iterator[Configurations]:
@@ -98,7 +89,7 @@ class Engine:
         requests: list[tuple[Layouts, Sequence[Kind]]] = [(layouts, (*pass_kinds(layouts), SEND))]
         for _, rows, cuts in found:
             requests.append((layouts.take(rows), [update_kind(stage) for stage in cuts.stage_kinds]))
-        prices, *updates = self._price(requests)
+        prices, *updates = self._prices.price(requests)
         for (structure, rows, cuts), own in zip(found, updates, strict=True):
             step = max(1, _MAX_ELEMENTS // (len(cuts.chunks[0]) * (1 + self.draws)))
             for first in range(0, len(rows), step):
@@ -121,7 +112,7 @@ class Engine:
             update_kind(StageKind(counts=self._middle(held), first=False, last=False))
             for held in (layers // 2, layers)
         )
-        [prices] = self._price([(own, (*pass_kinds(own), half, whole))])
+        [prices] = self._prices.price([(own, (*pass_kinds(own), half, whole))])
         ends = np.full((2, len(layouts)), AS_SPLIT, dtype=np.int64)
         for structure, rows in _structures(own):
             if structure.pp * structure.virtual_stages > layers:
@@ -341,77 +332,6 @@ class Engine:
             first_part = first_beside(len(kinds_of(self.model).distinct))
             self._hidden[overlap] = hidden(self._take_apart(layouts, row), first_part=first_part)
         return [one for one in self._hidden[overlap] if one.block == index]
-
-    def _price(self, requests: Sequence[tuple[Layouts, Sequence[Kind]]]) -> list[Prices]:
-        wanted: dict[PieceKey, Sequence[Calls]] = {}
-        taken_apart: dict[tuple[int, ...], Decomposition] = {}
-        found = [
-            {kind.name: self._keys(layouts, kind, wanted, taken_apart) for kind in kinds}
-            for layouts, kinds in requests
-        ]
-        if wanted:
-            if len(self._known) + len(wanted) > _MAX_REMEMBERED:
-                needed = {key for one in found for keys, _ in one.values() for key in keys} - wanted.keys()
-                self._known = {key: self._known[key] for key in needed}
-            launch_us = requests[0][0].of_stack("host_launch_us")
-            self._known.update(self._ask(wanted, launch_us))
-        return [
-            Prices(
-                {name: np.stack([self._known[key] for key in keys]) for name, (keys, _) in one.items()},
-                {name: whose for name, (_, whose) in one.items()},
-            )
-            for one in found
-        ]
-
-    def _keys(
-        self,
-        layouts: Layouts,
-        kind: Kind,
-        wanted: dict[PieceKey, Sequence[Calls]],
-        taken_apart: dict[tuple[int, ...], Decomposition],
-    ) -> tuple[list[PieceKey], NDArray[np.intp]]:
-        """Keys of the distinct pieces of a kind, and which is whose; unknown ones go into `wanted`."""
-        distinct, whose = layouts.distinct(*kind.columns)
-        values = zip(*(distinct[column].tolist() for column in kind.columns), strict=True)
-        keys: list[PieceKey] = [(kind.name, *row) for row in values]
-        for row, key in enumerate(keys):
-            if key not in self._known and key not in wanted:
-                layout = tuple(distinct.table[row].tolist())
-                if layout not in taken_apart:
-                    taken_apart[layout] = self._take_apart(distinct, row)
-                wanted[key] = kind.parts(taken_apart[layout])
-        return keys, whose
-
-    def _ask(self, wanted: dict[PieceKey, Sequence[Calls]], launch_us: float) -> dict[PieceKey, Times]:
-        """Times of the wanted pieces, float64 [parts, 2, 1 + draws] each; every regressor is asked at most once.
-
-        A part takes at least `launch_us` for each of its kernels that compute.
-        """
-        asked: dict[Question, int] = {}
-        of_part: list[int] = []
-        of_question: list[int] = []
-        counts: list[int] = []
-        of_weights: list[bool] = []
-        parts = [calls for piece in wanted.values() for calls in piece]
-        for part, calls in enumerate(parts):
-            for call in calls:
-                of_part.append(part)
-                of_question.append(asked.setdefault(question(call), len(asked)))
-                counts.append(call.count)
-                of_weights.append(call.direction is Direction.WEIGHT_GRADIENT)
-        terms_us = np.array(counts, dtype=np.float64)[:, None] * self.times_of(list(asked))[of_question]
-        totals = np.zeros((len(parts), 2, 1 + self.draws))
-        whose, weights = np.array(of_part, dtype=np.intp), np.array(of_weights, dtype=bool)
-        np.add.at(totals[:, 0], whose, terms_us)
-        np.add.at(totals[:, 1], whose[weights], terms_us[weights])
-        if launch_us:
-            kernels = [
-                sum(call.count for call in calls if not OPERATORS[call.operator].is_collective)
-                for calls in parts
-            ]
-            totals[:, 0] = np.maximum(totals[:, 0], launch_us * np.array(kernels)[:, None])
-        ends = np.cumsum([len(piece) for piece in wanted.values()])
-        return dict(zip(wanted, np.split(totals, ends[:-1]), strict=True))
 
 
 def _structures(layouts: Layouts) -> list[tuple[Structure, Rows]]:

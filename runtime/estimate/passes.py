@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime.estimate.configurations import Structure
 from kernelcast.runtime.estimate.cuts import columns_of
 from kernelcast.runtime.step.chunk_times import BlockTimes, ChunkTimes, chunk_times
-from kernelcast.runtime.step.decomposition import Chunk
+from kernelcast.runtime.step.chunks import Chunk
 
 Times = NDArray[np.float64]
 

@@ -9,7 +9,8 @@ from kernelcast.runtime.estimate.configurations import Rows, Times
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.step.calls import Calls
-from kernelcast.runtime.step.decomposition import Decomposition, StageKind
+from kernelcast.runtime.step.chunks import StageKind
+from kernelcast.runtime.step.decomposition import Decomposition
 
 PieceKey = tuple[object, ...]
 """Kind of piece, and the values of the columns that it depends on."""

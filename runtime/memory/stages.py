@@ -20,7 +20,7 @@ from kernelcast.runtime.memory.working import dropped_bytes, largest_of, working
 from kernelcast.runtime.request.fields import LossKind, ModuleKind, Recompute
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.decomposition import chunks_of
+from kernelcast.runtime.step.chunks import chunks_of
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.layers.linear import FLOAT8_COPIES_BYTES
