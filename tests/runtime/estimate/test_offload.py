@@ -102,3 +102,29 @@ def test_links_of_the_device_table() -> None:
         ("NVLink-C2C", 450e9),
         None,
     ]
+
+
+@pytest.mark.parametrize("exposed_share", [0.0, 0.25])
+def test_copies_beside_the_passes_of_layers(make_bundle: Make, exposed_share: float) -> None:
+    bundle = make_bundle()
+    [plain] = stage_memory(MODEL, ONE, dtype="float32")
+    [away] = stage_memory(MODEL, replace(ONE, offload_activations=0.5), dtype="float32")
+    # One micro-batch of 4 layers is in flight; half of it lies on the host, and two layers' are on their way.
+    of_layer = (plain.activations_bytes - away.activations_bytes) / 4 / 0.5
+    assert away.host_bytes == plain.activations_bytes - away.activations_bytes
+    assert away.working_bytes - plain.working_bytes == pytest.approx(0.5 * 2 * of_layer)
+
+    def passes_us(**change: Any) -> tuple[float, float]:
+        durations = ask(bundle, exposed_share=exposed_share, **change).durations
+        return float(durations.forward_us[0, 0]), float(durations.backward_us[0, 0])
+
+    alone = passes_us()
+    layer = ask(bundle).components
+    for link in (1e-3, 0.01, 1.0):
+        found = passes_us(offload_activations=0.5, host_link_gb_per_s=link)
+        copy_us = 0.5 * of_layer / (link * 1e3)
+        for slower, own, of_pass_s in zip(
+            found, alone, (layer.layer_forward_s, layer.layer_backward_s), strict=True
+        ):
+            exposed = max(exposed_share * copy_us, copy_us - of_pass_s * 1e6)
+            assert slower - own == pytest.approx(4 * exposed, abs=1e-6)
