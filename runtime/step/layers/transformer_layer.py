@@ -168,6 +168,9 @@ class TransformerLayer(Layer):
             own = int(self._syncs[0] > 1)
             whole = (*self.mlp.calls, *self.sizes.synced(own))
             calls += (*self.mlp.until_last_kept, *self._gathered(own)) if how.stops_early else whole
+            calls += self.mlp.forward_collectives
+            if self.sizes.overlaps_experts:  # what is run again has no other micro-batch beside it
+                calls += self.mlp.exchanges
         return forward(calls)
 
     @property
@@ -188,6 +191,7 @@ class TransformerLayer(Layer):
             *(s.synced(syncs - 1) if syncs else ()),
             *self._gathered(int(syncs > 0)),
             *self.attention.forward_collectives,
+            *self.mlp.forward_collectives,
         )
 
     def beside_again(self, how: Recomputation) -> tuple[Beside, ...]:
