@@ -9,7 +9,8 @@ from kernelcast.runtime.estimate.configurations import Rows, Times
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.step.calls import Calls
-from kernelcast.runtime.step.decomposition import Decomposition, StageKind
+from kernelcast.runtime.step.chunks import StageKind
+from kernelcast.runtime.step.decomposition import Decomposition
 
 PieceKey = tuple[object, ...]
 """Kind of piece, and the values of the columns that it depends on."""
@@ -28,7 +29,7 @@ class Kind:
 _INNER = tuple(name for name in DEGREES if name not in ("pp", "dp"))
 MICRO_BATCH = Kind(
     name="micro-batch",
-    columns=(*_INNER, *EXPERT_DEGREES, "micro_batch", "sequence_parallel", "recompute"),
+    columns=(*_INNER, *EXPERT_DEGREES, "micro_batch", "sequence_parallel", "recompute", "pairs"),
     parts=lambda d: [
         *(calls for block in d.blocks for calls in (block.forward, block.backward)),
         *(calls for block in besides(d) for one in block for calls in (one.collective, one.compute)),
@@ -41,7 +42,7 @@ SEND = Kind(
 )
 SHARDS = Kind(
     name="shards",
-    columns=(*_INNER, *EXPERT_DEGREES, "dp", "zero"),
+    columns=(*_INNER, *EXPERT_DEGREES, "dp", "zero", "copies"),
     parts=lambda d: [calls for block in d.shards for calls in block],
 )
 ON_LINKS = Kind(
@@ -74,7 +75,7 @@ def update_kind(stage: StageKind) -> Kind:
 
     name = f"update {stage.counts} {stage.first} {stage.last}"
     # pp decides where the ends of the model lie, which sum the gradients of tied embeddings.
-    return Kind(name=name, columns=(*DEGREES, *EXPERT_DEGREES, "zero"), parts=parts)
+    return Kind(name=name, columns=(*DEGREES, *EXPERT_DEGREES, "zero", "copies"), parts=parts)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, collective_source
+from kernelcast.runtime.answers.offload import host_link_bytes_per_s
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.engine import Engine
@@ -155,6 +156,7 @@ class _Sweep:
                     question.bucket_entries,
                     answers,
                     element_bytes=precision_of(predictor.bundle.manifest.dtype).element,
+                    host_link_bytes_per_s=host_link_bytes_per_s(predictor.bundle.manifest.compute),
                 )
             yield self.engines[predictor], own
 

@@ -40,7 +40,8 @@ def passes_of(kind: type[Layer], sizes: Sizes, how: Recomputation) -> Passes:
     # As many for every layout of a search: without recomputation they are empty.
     nothing = Beside()
     again: Sequence[Beside] = [
-        nothing._replace(in_pieces=one.in_pieces, of_weights=one.of_weights) for one in kept.beside_forward
+        nothing._replace(in_pieces=one.in_pieces, of_weights=one.of_weights, of_another=one.of_another)
+        for one in kept.beside_forward
     ]
     if how.kind == "full":
         again = [one._replace(component=Component.BESIDE_BACKWARD) for one in layer.beside_again(how)]

@@ -10,6 +10,7 @@ from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, LossKind, TensorOverlap
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
 from kernelcast.runtime.step.expert_load import ExpertLoad
 from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
@@ -42,7 +43,8 @@ class Sizes:
     `cp`, `ep`, `expert_tp` and `context_exchange` are as in `Parallelism`, with the groups that their collectives run
     in; `imbalance` is how full the fullest device's experts are (`ExpertLoad`), `vocabulary_multiple` its own, and
     `drops` 1 where it has dropout.
-    `dispatches_float8` and `overlaps_experts` are `fp8_dispatch` and `expert_overlap`; `linears` says how linears
+    `dispatches_float8` is `fp8_dispatch`, `overlaps_experts` whether any pass has its exchange with experts beside
+    another micro-batch's computing (`expert_overlap`, or a schedule with pairs of passes); `linears` says how linears
     compute.
     """
 
@@ -90,7 +92,7 @@ class Sizes:
             context_exchange=layout.context_exchange,
             imbalance=load.fullest(model.experts, layout.ep).in_time,
             dispatches_float8=layout.fp8_dispatch,
-            overlaps_experts=layout.expert_overlap,
+            overlaps_experts=layout.expert_overlap or SCHEDULE_KINDS[layout.schedule].pairs,
             linears=Linears.of(lambda name: getattr(layout, name)),
         )
 
@@ -241,7 +243,7 @@ class Beside(NamedTuple):
 
     `in_pieces`: the product is cut along the tokens into tp pieces, each of which runs while another one is on its way,
     so one of tp pieces runs beside nothing. `of_weights`: what computes are gradients of weights, which zero-bubble
-    computes later.
+    computes later. `of_another`: what computes belongs to another micro-batch.
     """
 
     collective: Calls = ()
@@ -249,6 +251,7 @@ class Beside(NamedTuple):
     component: Component = Component.BESIDE_BACKWARD
     in_pieces: bool = False
     of_weights: bool = False
+    of_another: bool = False
 
     def times(self, factor: int) -> "Beside":
         """The same, `factor` times as often."""

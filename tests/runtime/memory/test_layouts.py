@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import Parallelism, UsageError
 from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, largest_stage_bytes, stage_memory
-from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT, Recompute, Schedule
+from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT, Recompute
 from kernelcast.runtime.request.models import load_model
+from tests.runtime.pipelines import SCHEDULES, pipelines
 
-SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 MODEL = load_model("llama-2-7b")
 NUMBERS = (
@@ -33,17 +33,12 @@ NUMBERS = (
 
 @st.composite
 def layouts(draw: st.DrawFn) -> Parallelism:
-    schedule = draw(st.sampled_from(SCHEDULES))
-    interleaved = schedule == "interleaved"
-    pp = draw(st.integers(2 if interleaved else 1, 12))
+    shape = draw(pipelines(most_pp=12, most_micro_batches=100, most_chunks=2))
     return Parallelism(
-        pp=pp,
+        **shape,
         tp=draw(st.sampled_from((1, 2, 4, 8, 16, 32))),
         dp=draw(st.integers(1, 1000)),
         micro_batch=draw(st.integers(1, 64)),
-        micro_batches=draw(st.integers(1, 100)) * (pp if interleaved else 1),
-        schedule=schedule,
-        virtual_stages=draw(st.integers(1, 32 // pp)) if interleaved else 1,
         sequence_parallel=draw(st.booleans()),
         recompute=draw(st.sampled_from(RECOMPUTE)),
         zero=draw(st.integers(0, 3)),

@@ -59,7 +59,7 @@ spaces = st.builds(
     cp=st.sampled_from([range(1, 2), range(1, 4)]),
     virtual_stages=st.just(range(1, 5)),
     common=st.fixed_dictionaries(
-        {},
+        {"host_link_gb_per_s": st.just(0.01), "host_memory_gb_per_s": st.just(0.5)},
         optional={
             "exposed_share": st.sampled_from([0, 0.5, 1.0]),
             **{
