@@ -12,6 +12,7 @@ from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.request.fields import OPTIONS, SEARCH, SEARCHED, STACK
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.search.needed_memory import needed_bytes
 from kernelcast.runtime.search.space import divisors
 from kernelcast.runtime.step.partition import partition
@@ -50,7 +51,7 @@ def choices(
     """Every value of `CHOSEN`, those that divide the devices (micro_batch: the global batch).
 
     A changed tp, pp or cp gives to dp or takes from it, a changed dp from pp. What no longer applies is dropped:
-    sequence parallelism without tensor parallelism, an interleaved schedule without a pipeline. `usable_bytes` limits
+    sequence parallelism without tensor parallelism, a schedule of pipelines without one. `usable_bytes` limits
     the memory of a device; with `simulated`, steps too long to be simulated are refused.
 
     Raises:
@@ -122,7 +123,7 @@ def _changed(field: str, value: int, layout: Parallelism, model: ModelConfig) ->
             f"dp · micro_batch is {together}, expected a divisor of the global batch ({layout.samples_per_update})"
         )
     several = degrees["tp"] > 1
-    is_cut = degrees["pp"] > 1 or layout.schedule != "interleaved"
+    exists = degrees["pp"] >= SCHEDULE_KINDS[layout.schedule].least_pp
     return replace(
         layout,
         **degrees,
@@ -132,6 +133,6 @@ def _changed(field: str, value: int, layout: Parallelism, model: ModelConfig) ->
         layer_counts=None,
         # Each device routes its own tokens, so that with experts a cut tensor means a cut sequence.
         sequence_parallel=several and (layout.sequence_parallel or bool(model.experts)),
-        schedule=layout.schedule if is_cut else "1f1b",
-        virtual_stages=layout.virtual_stages if is_cut else 1,
+        schedule=layout.schedule if exists else "1f1b",
+        virtual_stages=layout.virtual_stages if exists else 1,
     )

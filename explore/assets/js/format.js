@@ -37,7 +37,9 @@ export function counted(text) {
   return Math.round(Number(found[1]) * { "": 1, k: 1e3, M: 1e6, B: 1e9, G: 1e9, T: 1e12 }[found[2]]);
 }
 
-const SCHEDULES = { gpipe: "GPipe", "1f1b": "1F1B", interleaved: "interleaved", zero_bubble: "zero-bubble" };
+export const SCHEDULES = {
+  "1f1b": "1F1B", interleaved: "interleaved", zero_bubble: "zero-bubble", zb_v: "ZB-V", dualpipe: "DualPipe", dualpipe_v: "DualPipeV", gpipe: "GPipe",
+};
 export const schedule = (one) =>
   one.virtual_stages > 1 ? `${SCHEDULES[one.schedule]} × ${one.virtual_stages}` : SCHEDULES[one.schedule];
 

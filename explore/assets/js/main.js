@@ -5,7 +5,7 @@ import { showHeadline, showPictures } from "./answer.js";
 import { Pareto } from "./chart.js";
 import { showCompared } from "./compare.js";
 import { byId, copied, download, h, options } from "./dom.js";
-import { amount, counted, gib, whole } from "./format.js";
+import { SCHEDULES, amount, counted, gib, whole } from "./format.js";
 import { jobText } from "./jobs.js";
 import { FACTORS, OWN, described, layoutBody, searchBody, tokensOf } from "./questions.js";
 import { Sliders } from "./sliders.js";
@@ -92,7 +92,7 @@ function fillControls() {
   const own = catalogue.bundle.startsWith("hardware:") ? [] : [h("option", { value: OWN }, catalogue.bundle)];
   byId("hardware").replaceChildren(...own, h("optgroup", { label: "measured" }, measured(true)), h("optgroup", { label: "carried over from measured ones" }, measured(false)));
   options(byId("recompute"), [["", "any"], ["none", "none"], ["selective", "selective"], ["full", "full"]], state.recompute);
-  options(byId("schedule"), [["", "any"], ["1f1b", "1F1B"], ["interleaved", "interleaved"], ["zero_bubble", "zero-bubble"], ["gpipe", "GPipe"]], state.schedule);
+  options(byId("schedule"), [["", "any"], ...Object.entries(SCHEDULES)], state.schedule);
   options(byId("zero"), [["", "any"], ["0", "0"], ["1", "1"], ["2", "2"], ["3", "3"]], state.zero);
   showControls();
 }

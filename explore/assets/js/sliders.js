@@ -1,9 +1,11 @@
 // Degrees as sliders over the values that divide the GPUs; stops say whether a layout is valid and fits.
 
 import { h, options } from "./dom.js";
+import { SCHEDULES } from "./format.js";
 
 const TITLES = { tp: "Tensor, tp", pp: "Pipeline, pp", dp: "Data, dp", cp: "Context, cp", ep: "Expert, ep", micro_batch: "Micro-batch" };
-const SCHEDULES = [["gpipe", "GPipe"], ["1f1b", "1F1B"], ["interleaved", "interleaved"], ["zero_bubble", "zero-bubble"]];
+const WITHOUT_PIPELINE = ["1f1b", "gpipe"];
+const CHUNKS = { interleaved: 2, zb_v: 2, dualpipe_v: 2 };
 const ZEROS = [["0", "0, nothing sharded"], ["1", "1, optimizer"], ["2", "2, gradients"], ["3", "3, parameters"]];
 
 export class Sliders {
@@ -61,8 +63,8 @@ export class Sliders {
 
   #updateSwitches() {
     const one = this.#layout, isPipeline = one.pp > 1;
-    options(this.#switches.schedule, SCHEDULES.filter(([name]) => isPipeline || name !== "interleaved"), one.schedule);
-    const chunks = one.schedule === "interleaved" ? [...new Set([2, 3, 4, 5, 6, 7, 8, one.virtual_stages])].sort((a, b) => a - b) : [1];
+    options(this.#switches.schedule, Object.entries(SCHEDULES).filter(([name]) => isPipeline || WITHOUT_PIPELINE.includes(name)), one.schedule);
+    const chunks = one.schedule === "interleaved" ? [...new Set([2, 3, 4, 5, 6, 7, 8, one.virtual_stages])].sort((a, b) => a - b) : [one.virtual_stages];
     options(this.#switches.virtual_stages, chunks.map((n) => [String(n), String(n)]), String(one.virtual_stages));
     this.#switches.virtual_stages.disabled = chunks.length < 2;
     options(this.#switches.recompute, [["none", "none"], ["selective", "selective"], ["full", "full"]], one.recompute);
@@ -100,7 +102,7 @@ export class Sliders {
     const control = this.#switches[id];
     const value = id === "sequence_parallel" ? control.checked : ["virtual_stages", "zero"].includes(id) ? Number(control.value) : control.value;
     const layout = { ...this.#layout, [id]: value };
-    if (id === "schedule") layout.virtual_stages = value === "interleaved" ? Math.max(2, layout.virtual_stages) : 1;
+    if (id === "schedule") layout.virtual_stages = CHUNKS[value] ?? 1;
     this.#note.textContent = "";
     this.#change(layout);
   }
