@@ -16,7 +16,7 @@ from kernelcast.serve.limits import usual_workers
 
 _HARDWARE = "h100-sxm"
 # A page asks for one search at a time; mixtures of experts have many layouts.
-_MOST_LAYOUTS = 2_000_000
+_MOST_LAYOUTS, _LONGEST_S = 2_000_000, 120.0
 
 
 @click.command("explore")
@@ -57,7 +57,7 @@ def explore(
             path,
             warm,
             listener,
-            Limits(workers=usual_workers(), max_search_layouts=_MOST_LAYOUTS),
+            Limits(workers=usual_workers(), max_search_layouts=_MOST_LAYOUTS, time_s=_LONGEST_S),
             environment=os.environ,
             started=started,
             pages=[*asset_routes(material.pages), *material.routes],

@@ -21,7 +21,7 @@ def tile(tab: Tab, name: str) -> str:
 
 def test_an_answer_at_once(tab: Tab, explorer: Explorer) -> None:
     tab.open(explorer.home)
-    assert tab.text("#status").startswith("36,141 layouts looked at")
+    assert "layouts looked at" in tab.text("#status")
     assert "90 % interval" in step(tab)
     for place in (
         "#breakdown .shares",
