@@ -51,7 +51,8 @@ def test_hardware_by_name_answers_instead_of_the_bundle(server: Server) -> None:
     assert own["provenance"]["bundle"] == "test.kcast"
     assert own["step_time_s"] != expected["step_time_s"]
     refused = server.post("/predict", {**ASKED, "hardware": "h1000"})
-    assert (refused.status, refused.error[:36]) == (422, "hardware is 'h1000', expected one of ")
+    assert refused.status == 422
+    assert refused.error.startswith("hardware is 'h1000', expected one of ")
     job = server.post("/walltime", {**ASKED, "steps": 10}).json
     assert job["step_time_s"] == expected["step_time_s"]
 
