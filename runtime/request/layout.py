@@ -36,8 +36,9 @@ from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, check_schedule
 _COUNT = whole(0, MAX_DEGREE)
 # What a model without experts does not accept.
 _OF_EXPERTS = tuple(name for name in (*EXPERT_DEGREES, *EXPERT_LOAD) if name != "expert_imbalance")
-# Layer counts are checked with the number of stages.
-_CHECKED = tuple(field for field in LAYOUT.values() if field.name != "layer_counts")
+# None is no number of layers or tokens, where these are not given; of other fields it is refused.
+_MAY_BE_NONE = ("layer_counts", "expert_tokens")
+_CHECKED = tuple(field for field in LAYOUT.values() if field.name not in _MAY_BE_NONE)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,6 +172,8 @@ class Parallelism:
         for field in _CHECKED:
             if (value := getattr(self, field.name)) is not field.default or value is None:
                 field.check(value)
+        if self.expert_tokens is not None:
+            LAYOUT["expert_tokens"].check(self.expert_tokens)
         # In one order, and hashable.
         for name in ("recompute_modules", "fp8_linears", "lora_linears", "expert_tokens"):
             if (value := getattr(self, name)) is not LAYOUT[name].default:
