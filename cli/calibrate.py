@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kernelcast.cli.options import json_option
-from kernelcast.cli.tables import seconds_precisely, text_table
+from kernelcast.cli.tables import text_table
 from kernelcast.runtime.answers.asking import Question, Warnings
 from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
@@ -16,6 +16,7 @@ from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, on
 from kernelcast.runtime.estimate.doubts import grouped
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import TimelineKind
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.calibration import PredictedStep, left_out_errors, predicted_steps, write_calibrated
 from kernelcast.validate.calibration import calibrate as fit_calibration
 from kernelcast.validate.calibration_configurations import distinctly_labelled
@@ -168,8 +169,8 @@ def _render(
     steps = [
         [
             one_line(run.label),
-            seconds_precisely(run.measured_s),
-            seconds_precisely(run.measured_s * (1 + run.error_before)),
+            seconds(run.measured_s),
+            seconds(run.measured_s * (1 + run.error_before)),
             _signed(run.error_before),
             "-" if run.error_left_out is None else _signed(run.error_left_out),
             _signed(run.error_after),

@@ -18,7 +18,7 @@ from kernelcast.cli.options import (
     print_notes,
     take_memory,
 )
-from kernelcast.cli.tables import seconds, seconds_precisely, text_table
+from kernelcast.cli.tables import text_table
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import warning_lines
@@ -28,6 +28,7 @@ from kernelcast.runtime.request.fields import REQUEST
 from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.stack import find_stack
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.compare.compared_step import ComparedStep, compare_log, compare_traces
 from kernelcast.validate.compare.kept import keep_in_database, keep_in_file
 from kernelcast.validate.compare.rows import Row
@@ -152,13 +153,13 @@ def _show(compared: ComparedStep, top: int) -> None:
     interval = ""
     if estimate.interval_s is not None:
         low_s, high_s = estimate.interval_s
-        interval = f" ({seconds_precisely(low_s)} to {seconds_precisely(high_s)}, 90 %)"
+        interval = f" ({seconds(low_s)} to {seconds(high_s)}, 90 %)"
     times = compared.steps_s
     of = f"median of {len(times)} steps, {seconds(min(times))} to {seconds(max(times))}"
     if compared.logged is not None:
         of = f"{compared.logged.framework}'s log: {of}"
-    click.echo(f"measured   {seconds_precisely(compared.measured_s)}, {of}")
-    click.echo(f"predicted  {seconds_precisely(estimate.step_time_s)}{interval}")
+    click.echo(f"measured   {seconds(compared.measured_s)}, {of}")
+    click.echo(f"predicted  {seconds(estimate.step_time_s)}{interval}")
     side = {"slow": "above its interval", "fast": "below its interval"}.get(
         compared.verdict, "inside its interval"
     )

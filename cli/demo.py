@@ -8,7 +8,7 @@ import click
 from kernelcast.cli.collect import show_collected
 from kernelcast.cli.options import again_option
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.tables import text_table
 from kernelcast.cli.train import show_training
 from kernelcast.collector.compute import DTYPE, Again, collect_compute
 from kernelcast.collector.launch import show_workers
@@ -18,6 +18,7 @@ from kernelcast.demo.config import DemoConfig
 from kernelcast.demo.loop import THREADS, Comparison, predict_layouts, store_comparisons, train_layouts
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.estimate.doubts import warning_lines
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.store import Database
 from kernelcast.train.fit import train_bundle
 

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.tables import text_table
 from kernelcast.runtime import Estimate, UsageError
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.estimate.explanation import Explanation, explain_operator
 from kernelcast.runtime.operators import OPERATORS, role_name
+from kernelcast.runtime.views.formatting import seconds
 
 NEAREST = 5
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from kernelcast.cli.options import json_option
 from kernelcast.cli.sizes import parse_size
-from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.tables import text_table
 from kernelcast.runtime.answers.fabric_choice import measured_fabric_names
 from kernelcast.runtime.bundle.described_fabric import described_fabrics
 from kernelcast.runtime.bundle.file import read_bundle
@@ -24,6 +24,7 @@ from kernelcast.runtime.hardware.fabric_file import (
 )
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.views.formatting import seconds
 
 FORMAT = "kernelcast.fabric/1"
 _OPERATORS = tuple(name for name, row in OPERATORS.items() if row.is_collective)

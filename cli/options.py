@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import click
 
 from kernelcast.cli.sizes import parse_size
+from kernelcast.cli.terminal import is_quiet, set_quiet, warning
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import all_hardware, hardware_named
 from kernelcast.runtime.errors import UsageError, shown
@@ -176,8 +177,8 @@ model_option = click.option(
 
 def print_notes(found: FoundModel) -> None:
     """What there is to say about how a model's file was read."""
-    for note in found.all_notes:
-        click.echo(f"warning: {note}", err=True)
+    for note in () if is_quiet() else found.all_notes:
+        click.echo(warning(note), err=True)
 
 
 no_calibration_option = click.option(
@@ -285,6 +286,15 @@ database_argument = click.argument(
     "database_path", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+quiet_option = click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=set_quiet,
+    help="The answer alone: no details, warnings, progress, or what to do next.",
+)
+warnings_option = click.option("--warnings", "lists_warnings", is_flag=True, help="List every warning.")
 max_size_option = click.option(
     "--max-size-gib",
     "max_size_bytes",

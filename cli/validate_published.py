@@ -6,11 +6,12 @@ import click
 
 from kernelcast.cli.options import json_option
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.tables import text_table
 from kernelcast.cli.train import show_doubts
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED
 from kernelcast.validate.comparison import ComparedRun
 from kernelcast.validate.published import Published, published_runs, validate_published

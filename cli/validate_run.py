@@ -14,13 +14,14 @@ from kernelcast.cli.options import (
     timeout,
 )
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.tables import text_table
 from kernelcast.collector.interrupts import terminations_interrupt
 from kernelcast.collector.machine.probe import probe, resolve_device
 from kernelcast.collector.machine.probe_cpu import available_cores
 from kernelcast.runtime import Estimator
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.store import Database
 from kernelcast.validate.run import RunOptions, predict_jobs, validate_run
 from kernelcast.validate.run_config import RunConfig

@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
-from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.tables import text_table
 from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, TimelineKind, unknown_field
 from kernelcast.runtime.stack import find_stack
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.effects import Option, option_effects, to_dict
 from kernelcast.validate.own_runs import known_runs
 from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, score_steps

@@ -10,10 +10,11 @@ import click
 from click.core import ParameterSource
 
 from kernelcast.cli.options import field_options, no_calibration_option
-from kernelcast.cli.tables import seconds_precisely, text_table
+from kernelcast.cli.tables import text_table
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.errors import one_line, shown
 from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.walltime import (
     Answer,
     Job,
@@ -196,8 +197,8 @@ def render(found: Answer) -> str:
     facts = [
         f"job       between {format_time(times.low_s)} and {format_time(times.high_s)} (90 % interval); "
         f"requested: its upper end and a margin of {times.margin:.0%}",
-        f"steps     {times.steps:,} of {seconds_precisely(step.expected_s)} "
-        f"({seconds_precisely(step.low_s)} to {seconds_precisely(step.high_s)})",
+        f"steps     {times.steps:,} of {seconds(step.expected_s)} "
+        f"({seconds(step.low_s)} to {seconds(step.high_s)})",
         f"layout    {layout.degrees} = {found.gpus} GPU(s) "
         f"on {found.nodes} node(s), {cluster.gpus_per_node} per node ({estimate.cluster_source})",
     ]

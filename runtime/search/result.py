@@ -11,6 +11,7 @@ from kernelcast.runtime.search.found import Counts
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Refusals
 from kernelcast.runtime.step.partition import counts_text
+from kernelcast.runtime.views.formatting import gibibytes
 
 SEARCH_FORMAT = "kernelcast.search/2"
 
@@ -97,12 +98,14 @@ class SearchResult:
         if counts.unanswered:
             return f"every layout needs what the bundle has no answer to: {'; '.join(self.problems)}"
         if self.smallest is not None and question.usable_bytes is not None:
-            of = question.reserved_memory_bytes / 2**30
-            reserved = f" ({of:.1f} GiB are reserved)" if of else ""
+            of = question.reserved_memory_bytes
+            reserved = (
+                f" (of {gibibytes(question.gpu_memory_bytes or 0)}, {gibibytes(of)} reserved)" if of else ""
+            )
             return (
                 f"none of {counts.layouts:,} layouts on {devices} device(s) fits into "
-                f"{question.usable_bytes / 2**30:.1f} GiB{reserved}: the smallest needs "
-                f"{self.smallest.memory_bytes / 2**30:.1f} GiB ({layout_text(self.smallest.parallelism)})"
+                f"{gibibytes(question.usable_bytes)}{reserved}: the smallest needs "
+                f"{gibibytes(self.smallest.memory_bytes)} ({layout_text(self.smallest.parallelism)})"
             )
         examples = "; ".join(refusal.example for refusal in self.refusals.by_field.values())
         limits = [
