@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import json_option
+from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.answers.asking import Question, Warnings
 from kernelcast.runtime.answers.causes import Cause
@@ -31,7 +31,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.option("--bundle", "bundle_path", required=True, type=_FILE, help="Bundle of regressors (.kcast).")
 @click.option("--runs", "runs_path", type=_FILE, help="File of measured steps (TOML, docs/validation.md).")
 @click.option(
-    "--steps", "database_path", type=_FILE, help="Or a database with measured steps (validate run, demo)."
+    "--db",
+    "database_path",
+    cls=RenamedOption,
+    old=["--steps"],
+    type=_FILE,
+    help="Or a database with measured steps (validate run, demo).",
 )
 @click.option("--output", "-o", type=_FILE, help="Write the corrected bundle.  [default: only report]")
 @click.option(
@@ -70,7 +75,7 @@ def calibrate(
     """
     if (runs_path is None) == (database_path is None):
         given = "neither" if runs_path is None else "both"
-        raise UsageError(f"{given} of --runs and --steps given, expected one of them")
+        raise UsageError(f"{given} of --runs and --db given, expected one of them")
     bundle = read_bundle(bundle_path)
     runs, source = _source(runs_path, database_path, bundle)
     try:
@@ -114,7 +119,7 @@ def _source(
         if error.name is None or error.name.startswith("kernelcast"):
             raise
         raise UsageError(
-            f"--steps needs the package {error.name}, which is not installed; expected: pip install 'kernelcast[store]'"
+            f"--db needs the package {error.name}, which is not installed; expected: pip install 'kernelcast[store]'"
         ) from error
     stored = stored_runs(database_path, bundle.manifest)
     if stored.left_out:

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import click
 
+from kernelcast.cli import completion
 from kernelcast.cli.collect_by_prior import few_points, points_option
 from kernelcast.cli.options import (
+    RenamedOption,
     device_option,
     dtype_option,
     json_option,
@@ -33,7 +35,8 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
     "--for",
     "models",
     multiple=True,
-    metavar="MODEL",
+    metavar="NAME|FILE",
+    shell_complete=completion.model_names,
     help="Instead of --plan, a plan for this model (name or file, as predict's --model); may be given several times.",
 )
 @click.option(
@@ -50,6 +53,7 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 @click.option(
     "--hardware",
     metavar="NAME",
+    shell_complete=completion.hardware_names,
     help="The time on a device that is not here: h100-sxm, … (kernelcast hardware).",
 )
 @click.option(
@@ -72,8 +76,10 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 @load_option
 @operators_option
 @click.option(
-    "--memory",
+    "--gpu-memory",
     "memory",
+    cls=RenamedOption,
+    old=["--memory"],
     metavar="SIZE",
     help="Memory of the device, 80GB or 40GiB, instead of this one's.",
 )

@@ -6,7 +6,8 @@ from typing import Any
 import click
 import numpy as np
 
-from kernelcast.cli.options import json_option
+from kernelcast.cli import completion
+from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.answers.fabric_choice import measured_fabric_names
@@ -50,7 +51,7 @@ def list_(as_json: bool) -> None:
 
 
 @click.command(short_help="Show a fabric, and times of collectives on it.")
-@click.argument("name", metavar="NAME|FILE")
+@click.argument("name", metavar="NAME|FILE", shell_complete=completion.fabric_names)
 @click.option(
     "--operator",
     "operators",
@@ -59,7 +60,12 @@ def list_(as_json: bool) -> None:
     help="Only this collective; may be given several times.",
 )
 @click.option(
-    "--layout", "layouts", default="", metavar="LIST", help="Nodes × devices per node, such as 1x8,10x8."
+    "--layouts",
+    cls=RenamedOption,
+    old=["--layout"],
+    default="",
+    metavar="LIST",
+    help="Nodes × devices per node, such as 1x8,10x8.",
 )
 @click.option("--size", "sizes", default=_SIZES, show_default=True, metavar="LIST", help="Whole messages.")
 @json_option

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from kernelcast.cli import completion
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.answers.sources import Source, source_of
@@ -94,7 +95,7 @@ def _how(source: Source | None, transfer: Transfer | None) -> str:
 
 
 @click.command()
-@click.argument("name", metavar="[NAME]", required=False)
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=completion.hardware_names)
 @click.option(
     "-o", "--output", metavar="FILE", help="Write its operators as one bundle, to share or to train on."
 )

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 import click
 
-from kernelcast.cli.options import database_option
+from kernelcast.cli.options import RenamedOption, database_option
+from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.json_text import json_text
 from kernelcast.store import Database
@@ -35,6 +36,11 @@ _COUNTED = ("operator", "role", "direction", "dtype")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+def _whole_gib(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    return None if text is None else max(1, round(parse_size(text, name="gpu_memory") / 2**30))
+
+
 _DESCRIBING = (
     click.option(
         "--describe",
@@ -42,7 +48,16 @@ _DESCRIBING = (
         help="TOML file with the fields of the following options.",
     ),
     click.option("--device-name", help="The device's name, as its maker writes it."),
-    click.option("--memory-gib", type=click.IntRange(min=1), help="Memory of the device, GiB."),
+    click.option(
+        "--gpu-memory",
+        "memory_gib",
+        cls=RenamedOption,
+        old=["--memory-gib"],
+        rewritten=lambda text: f"{text}GiB",
+        metavar="SIZE",
+        callback=_whole_gib,
+        help="Memory of a device, such as 80GiB; kept in whole GiB.",
+    ),
     click.option("--gpus-per-node", type=click.IntRange(min=1), help="Devices that a node has."),
     click.option("--link", "links", multiple=True, help="What connects a node's devices; repeatable."),
     click.option("--nic", "nics", multiple=True, help="A network card between nodes; repeatable."),

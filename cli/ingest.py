@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import database_option, size_gib
+from kernelcast.cli.options import database_option, size_option
 from kernelcast.cli.tables import text_table
 from kernelcast.collector.ingest import Ingested, ingest_traces, operator_counts
 from kernelcast.runtime.json_text import json_text
@@ -25,12 +25,8 @@ _LONGEST_NAME = 60
     type=click.IntRange(min=1),
     help="Devices (or processes) per node, filled in order of rank; for traces that do not tell.",
 )
-@click.option(
-    "--max-size-gib",
-    type=size_gib,
-    default=2.0,
-    show_default=True,
-    help="Refuse a trace that unpacks to more.",
+@size_option(
+    "--max-size", "max_size_bytes", "2GiB", "Refuse a trace that unpacks to more.", old="--max-size-gib"
 )
 @click.option("--partial", is_flag=True, help="Read a trace that is cut off up to there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -39,7 +35,7 @@ def ingest(
     database_path: Path,
     site: str,
     gpus_per_node: int | None,
-    max_size_gib: float,
+    max_size_bytes: int,
     partial: bool,
     as_json: bool,
 ) -> None:
@@ -56,7 +52,7 @@ def ingest(
         database_path,
         site=site,
         gpus_per_node=gpus_per_node or 0,
-        max_bytes=int(max_size_gib * 2**30),
+        max_bytes=max_size_bytes,
         is_partial=partial,
     )
     if as_json:

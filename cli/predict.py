@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from kernelcast.cli import completion
 from kernelcast.cli.estimate_files import EstimateFiles
 from kernelcast.cli.estimate_text import headline
 from kernelcast.cli.explain import explain, render_explanations
@@ -57,6 +58,7 @@ from kernelcast.runtime.stack import find_stack
     "--explain",
     "explained",
     metavar="OPERATOR",
+    shell_complete=completion.role_names,
     help="Explain an operator's times; or a role's, such as qkv.",
 )
 @click.option("--db", "database", metavar="FILE", help="Database for --explain: shows the nearest samples.")

@@ -27,7 +27,7 @@ Report = Callable[[int, int, str], None]
 
 @contextmanager
 def progress(title: str, *, shown: bool = True) -> Iterator[Report]:
-    """Yield a function (done, total, what) that shows progress on standard error; not `shown` or quiet, it does nothing."""
+    """Yield a function (done, total, what) that shows progress on standard error, if `shown` and not quiet."""
     if not shown or is_quiet():
         yield lambda done, total, what: None
     elif sys.stderr.isatty():

@@ -25,7 +25,7 @@ from kernelcast.cli.options import (
 )
 from kernelcast.cli.sizes import in_days
 from kernelcast.cli.tables import text_table
-from kernelcast.cli.terminal import title, warning
+from kernelcast.cli.terminal import is_quiet, print_next, title, warning
 from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE
@@ -66,8 +66,9 @@ def _limit_options(function: F) -> F:
             values = ",".join(map(str, few_values(field)))
             default = values or USUAL.get(name, "any")
             kind = {"metavar": "LIST" if values else "NUMBERS", "help": f"{field.help}  [default: {default}]"}
-        old = [option_name(one) for one in field.old]
-        function = click.option(option_name(name), name, cls=RenamedOption, old=old, **kind)(function)
+        # A question names the field `schedules`; on the command line it is `--schedule`, as everywhere.
+        old = [option_name(one) for one in (*field.old, *([name] if name != field.name else []))]
+        function = click.option(option_name(field.name), name, cls=RenamedOption, old=old, **kind)(function)
     return function
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import click
 
+from kernelcast.cli.completion import fabric_names
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.stack_list import factor_texts
 from kernelcast.cli.tables import text_table
@@ -25,7 +26,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.argument("paths", metavar="RUNS...", nargs=-1, required=True, type=_FILE)
 @bundle_option
 @click.option(
-    "--fabric", metavar="NAME|FILE", default="", help=f"{OPTIONS['fabric'].help}  [default: the file's]"
+    "--fabric",
+    metavar="NAME|FILE",
+    default="",
+    shell_complete=fabric_names,
+    help=f"{OPTIONS['fabric'].help}  [default: the file's]",
 )
 @click.option(
     "--fix",

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import json_option
+from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.tables import text_table
 from kernelcast.collector.ingest.opened import opened_traces
 from kernelcast.runtime.errors import UsageError
@@ -39,7 +39,7 @@ def trace() -> None:
 
     \b
     kernelcast trace report rank0.json.gz rank1.json.gz
-    kernelcast trace report bench.db --page report.html
+    kernelcast trace report bench.db --html report.html
     kernelcast trace diff before.json.gz after.json.gz
     kernelcast trace export bench.db -o step.json --step 5
     """
@@ -50,7 +50,15 @@ def trace() -> None:
 @_run_option
 @_top_option
 @click.option("--partial", is_flag=True, help="Read a trace that is cut off up to there.")
-@click.option("--page", "page_path", metavar="FILE", type=_path, help="Write a page of HTML too.")
+@click.option(
+    "--html",
+    "page_path",
+    cls=RenamedOption,
+    old=["--page"],
+    metavar="FILE",
+    type=_path,
+    help="Write a page of HTML too.",
+)
 @json_option
 def report(
     traces: tuple[Path, ...], run_id: str, top: int, partial: bool, page_path: Path | None, as_json: bool
@@ -61,15 +69,15 @@ def report(
     run. Every instant of a device counts once; times are means over the marked steps of all ranks.
 
     \b
-    kernelcast trace report profiles/ --page report.html
+    kernelcast trace report profiles/ --html report.html
     """
     if page_path is not None:
-        check_target(page_path, "--page")
+        check_target(page_path, "--html")
     with opened_traces(traces, is_partial=partial) as database:
         runs = traced_runs(database, run_id)
         if page_path is not None and len(runs) > 1:
             raise UsageError(
-                f"--page shows one run, found {len(runs)}; expected --run with the start of one's id"
+                f"--html shows one run, found {len(runs)}; expected --run with the start of one's id"
             )
         reports = [trace_report(database, run, top=top) for run in runs]
         if page_path is not None:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import json_option
+from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.train import show_doubts
@@ -40,8 +40,10 @@ from kernelcast.validate.published import Published, published_runs, validate_pu
     help="Keep the trained bundle.",
 )
 @click.option(
-    "--bundle",
+    "--from",
     "earlier_path",
+    cls=RenamedOption,
+    old=["--bundle"],
     metavar="OLD",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Take over the regressors of a bundle kept earlier, where rows and settings have not changed.",
@@ -77,7 +79,7 @@ def published(
     \b
     kernelcast validate published Perlmutter
     kernelcast validate published Perlmutter -o perlmutter.kcast
-    kernelcast validate published Perlmutter --bundle perlmutter.kcast --json
+    kernelcast validate published Perlmutter --from perlmutter.kcast --json
     """
     runs = published_runs(directory, runs_name)
     earlier = read_bundle(earlier_path) if earlier_path else None

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from kernelcast.cli.options import (
+    RenamedOption,
     database_option,
     device_option,
     dtype_option,
@@ -73,7 +74,14 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
 )
 @click.option("--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps.")
 @click.option("--again", is_flag=True, help="Train again what the database already has.")
-@click.option("--operators", "with_operators", is_flag=True, help="Show every operator's time in the step.")
+@click.option(
+    "--by-operator",
+    "with_operators",
+    cls=RenamedOption,
+    old=["--operators"],
+    is_flag=True,
+    help="Show every operator's time in the step.",
+)
 @json_option
 def run(
     *,

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from kernelcast.cli import completion
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime.bundle.calibration import TIMELINES
@@ -23,9 +24,15 @@ from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, sco
 @click.argument("paths", metavar="[RUNS]...", nargs=-1, type=click.Path(path_type=Path, dir_okay=False))
 @bundle_option
 @click.option(
-    "--fabric", metavar="NAME|FILE", default="", help=f"{OPTIONS['fabric'].help}  [default: the file's]"
+    "--fabric",
+    metavar="NAME|FILE",
+    default="",
+    shell_complete=completion.fabric_names,
+    help=f"{OPTIONS['fabric'].help}  [default: the file's]",
 )
-@click.option("--stack", metavar="NAME|FILE", help=OPTIONS["stack"].help)
+@click.option(
+    "--stack", metavar="NAME|FILE", shell_complete=completion.stack_names, help=OPTIONS["stack"].help
+)
 @click.option(
     "--timeline",
     type=click.Choice(TIMELINES),
