@@ -8,6 +8,7 @@ import click
 
 from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.runtime.answers.asking import Question, Warnings
 from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
@@ -28,7 +29,14 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command("calibrate")
-@click.option("--bundle", "bundle_path", required=True, type=_FILE, help="Bundle of regressors (.kcast).")
+@click.option(
+    "--bundle",
+    "bundle_path",
+    metavar="FILE",
+    required=True,
+    type=_FILE,
+    help="Bundle of regressors (.kcast).",
+)
 @click.option("--runs", "runs_path", type=_FILE, help="File of measured steps (TOML, docs/validation.md).")
 @click.option(
     "--db",
@@ -92,9 +100,9 @@ def calibrate(
             json_text(_document(bundle, steps, found, others, output if write else None, digest), indent=2)
         )
     else:
-        click.echo(_render(bundle, steps, found, others))
+        say(_render(bundle, steps, found, others))
         if write:
-            click.echo(f"{one_line(str(output))}: written")
+            say(f"{one_line(str(output))}: written")
     if output is not None and not write:
         raise DataError(
             f"{one_line(str(output))}: not written: the correction does not help with steps left out "
@@ -123,7 +131,7 @@ def _source(
         ) from error
     stored = stored_runs(database_path, bundle.manifest)
     if stored.left_out:
-        click.echo(f"note: steps of {one_line(str(database_path))} left out: {stored.left_out}", err=True)
+        say(f"note: steps of {one_line(str(database_path))} left out: {stored.left_out}", err=True)
     return stored.runs, {
         "source": one_line(database_path.name),
         "source_digest": stored.digest,

@@ -20,6 +20,7 @@ from kernelcast.cli.options import (
 from kernelcast.cli.prior import prior_option
 from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.load import Load
@@ -164,7 +165,7 @@ def plan(
     totals = [sum(getattr(row, name) for row in found.rows) for name in _NUMBERS]
     rows.append(("total", "", *(f"{total:,}" for total in totals), _span(found.seconds)))
     click.echo(text_table(["operator", "role", "points", "fit", "measured", "to measure", "time"], rows))
-    click.echo(
+    say(
         f"load: {found.load.in_words}; memory: {found.memory_bytes / 2**30:.1f} GiB; time estimated from {found.source}"
     )
 

@@ -77,7 +77,7 @@ def show(name: str, operators: tuple[str, ...], layouts: str, sizes: str, as_jso
     whole message: an all-gather's is that of all shards.
 
     \b
-    kernelcast fabric show h100-3200g --layout 1x8,10x8 --size 256MiB --operator all_reduce
+    kernelcast fabric show h100-3200g --layouts 1x8,10x8 --size 256MiB --operator all_reduce
     """
     fabric = _found(name)
     messages = [parse_size(text, name="--size") for text in sizes.split(",")]
@@ -121,7 +121,7 @@ def _found(name: str) -> Fabric:
 def _setting(fabric: Fabric, text: str) -> Setting:
     match = _LAYOUT.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"--layout is {shown(text)}, expected NODESxDEVICES such as 10x8")
+        raise UsageError(f"--layouts is {shown(text)}, expected NODESxDEVICES such as 10x8")
     return Setting(fabric=fabric, nodes=int(match[1]), gpus_per_node=int(match[2]))
 
 

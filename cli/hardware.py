@@ -9,6 +9,7 @@ import click
 from kernelcast.cli import completion
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import facts, say
 from kernelcast.runtime.answers.sources import Source, source_of
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.transfer import Transfer
@@ -128,11 +129,10 @@ def hardware(name: str | None, output: str | None, as_json: bool) -> None:
         document = {"format": FORMAT, **_values(found), "steps": scored, "operators": operators}
         click.echo(json_text(document, indent=2))
         return
-    for label, text in (*_lines(found), *(("steps", _score(one)) for one in steps)):
-        click.echo(f"{label:9} {text}")
-    click.echo(f"load      {bundle.manifest.loads} (of regressors)")
+    known_steps = [("steps", _score(one)) for one in steps]
     if not steps:
-        click.echo("steps     none measured on it are known here: no prediction of a step was compared")
+        known_steps = [("steps", "none measured on it are known here: no prediction of a step was compared")]
+    click.echo(facts([*_lines(found), ("load", f"{bundle.manifest.loads} (of regressors)"), *known_steps]))
     rows = [
         (
             one.operator,
@@ -147,7 +147,7 @@ def hardware(name: str | None, output: str | None, as_json: bool) -> None:
     ]
     headers = ("operator", "direction", "known", "from", "rows", "held-out error", "transfer")
     click.echo("\n" + text_table(headers, rows))
-    click.echo(
+    say(
         "\ntransfer: the factor that 90 % of times carried over from another device were within (docs/hardware.md)"
     )
 
@@ -169,7 +169,7 @@ def _list(as_json: bool) -> None:
         for one in all_hardware().values()
     ]
     click.echo(text_table(("name", "device", "memory", "fabric", "measured", "others from"), rows))
-    click.echo("\nHow each operator is known, by whom, how well: kernelcast hardware NAME")
+    say("\nHow each operator is known, by whom, how well: kernelcast hardware NAME")
 
 
 def _score(scored: ScoredFile) -> str:

@@ -10,6 +10,7 @@ import click
 from kernelcast.cli.options import RenamedOption, database_option
 from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.runtime.json_text import json_text
 from kernelcast.store import Database
 from kernelcast.store.doubts import doubts_text
@@ -246,16 +247,16 @@ def _store(parsed: Parsed, options: dict[str, Any]) -> None:
     rows = [(*key, f"{count:,}") for key, count in counts.items()]
     click.echo(text_table((*_COUNTED, "samples"), rows))
     for reason, count in sorted(parsed.left_out.items()):
-        click.echo(f"left out: {count:,} rows {reason}")
+        say(f"left out: {count:,} rows {reason}")
     for problem in parsed.problems[:_SHOWN_PROBLEMS]:
-        click.echo(f"skipped: {problem}", err=True)
+        say(f"skipped: {problem}", err=True)
     if (more := len(parsed.problems) - _SHOWN_PROBLEMS) > 0:
-        click.echo(f"skipped: {more:,} more malformed lines", err=True)
+        say(f"skipped: {more:,} more malformed lines", err=True)
     if doubts := doubts_text(imported.doubts, parsed.sample_count):
-        click.echo(f"doubtful: {doubts} (view doubtful_sample says why)")
+        say(f"doubtful: {doubts} (view doubtful_sample says why)")
     there = f", {imported.already_there:,} already there" if imported.already_there else ""
     malformed = f", {len(parsed.problems):,} malformed lines skipped" if parsed.problems else ""
-    click.echo(
+    say(
         f"{options['database_path']}: {imported.added:,} samples added from {parsed.files} file(s)"
         f"{there}{malformed}"
     )

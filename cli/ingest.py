@@ -8,6 +8,7 @@ import click
 
 from kernelcast.cli.options import database_option, size_option
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.collector.ingest import Ingested, ingest_traces, operator_counts
 from kernelcast.runtime.json_text import json_text
 
@@ -66,7 +67,7 @@ def ingest(
     added = sum(len(one.samples) for one in new)
     there = f", {len(done) - len(new)} already there" if len(new) < len(done) else ""
     runs = len({one.trace.run_id for one in new if one.trace})
-    click.echo(f"{database_path}: {len(new)} trace(s) of {runs} run(s) added, {added:,} samples{there}")
+    say(f"{database_path}: {len(new)} trace(s) of {runs} run(s) added, {added:,} samples{there}")
 
 
 def _percent(part: float, whole: float) -> str:
@@ -93,9 +94,9 @@ def _print_files(new: Sequence[Ingested]) -> None:
     click.echo(text_table(columns, rows))
     for one in new:
         if one.trace is not None and not one.trace.kernel_count:
-            click.echo(f"{one.path.name}: holds no kernel, only what the host did")
+            say(f"{one.path.name}: holds no kernel, only what the host did")
         for note in one.notes:
-            click.echo(f"{one.path.name}: {note}")
+            say(f"{one.path.name}: {note}")
 
 
 def _print_operators(new: Sequence[Ingested]) -> None:
@@ -126,7 +127,7 @@ def _print_left(new: Sequence[Ingested]) -> None:
         for (host, name, reason), (count, total_us) in shown
     ]
     click.echo()
-    click.echo(f"not recognised: {len(totals):,} kinds of kernels, of which take most time")
+    say(f"not recognised: {len(totals):,} kinds of kernels, of which take most time")
     click.echo(text_table(("host operator", "kernel", "launches", "total ms", "reason"), rows))
 
 

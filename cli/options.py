@@ -79,6 +79,9 @@ def _reading(kind: Kind) -> Callable[[click.Context, click.Parameter, str | None
     return read
 
 
+_METAVARS = {"bundle": "FILE", "hardware": "NAME", **dict.fromkeys(("model", "fabric", "stack"), "NAME|FILE")}
+
+
 def field_options(
     *fields: Field,
     as_text: bool = False,
@@ -93,7 +96,8 @@ def field_options(
     def decorated(function: F) -> F:
         for field in reversed(fields):
             names = [option_name(name) for name in field.old]
-            more: dict[str, Any] = {"metavar": field.unit.upper() or field.kind.metavar}
+            metavar = field.unit.upper() or _METAVARS.get(field.name, field.kind.metavar)
+            more: dict[str, Any] = {"metavar": metavar}
             if field.kind is FLAG and not as_text:
                 more = {"is_flag": True, "default": None}
             elif not as_text:

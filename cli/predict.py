@@ -143,9 +143,7 @@ def predict(
             click.echo(json_text(comparison.to_dict(), indent=2))
         else:
             click.echo(render_comparison(comparison, is_brief=is_quiet()))
-            print_next(
-                "ask for one hardware alone for its parts, memory and warnings; --rank-by orders otherwise"
-            )
+            print_next("one hardware alone shows its parts, memory and warnings; --rank-by orders otherwise")
         return
     [(name, estimator)] = estimators.items()
     found = answer(estimator, wish, given, model=model, fabric=fabric, price_per_gpu_hour=wish.price(name))
@@ -178,4 +176,4 @@ def predict(
 def _next(estimate: Estimate) -> str:
     if estimate.memory.fits is False:
         return "kernelcast search with the same model, hardware and batch finds layouts that fit"
-    return "--html step.html draws the step, --explain gemm says where a time comes from, --as prints launch arguments"
+    return "--html step.html draws the step; --explain gemm says where an operator's time comes from"

@@ -144,9 +144,7 @@ def search_(
         click.echo(
             render(result, pareto=pareto, tokens=tokens, is_brief=is_quiet(), lists_warnings=lists_warnings)
         )
-        print_next(
-            "--as megatron-lm prints the best layout as arguments; kernelcast predict shows a layout's parts"
-        )
+        print_next("--as megatron-lm prints the best layout as arguments; kernelcast predict shows its parts")
 
 
 def _late_progress(stack: ExitStack) -> Report:

@@ -9,6 +9,7 @@ from kernelcast.cli.completion import fabric_names
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.stack_list import factor_texts
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.runtime.errors import UsageError, one_line, shown
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.output_file import write_pieces
@@ -81,9 +82,9 @@ def fit(
     if as_json:
         click.echo(json_text(_document(found), indent=2))
         return
-    click.echo(_shown(found))
+    say(_shown(found))
     if output is not None:
-        click.echo(f"{one_line(str(output))}: written")
+        say(f"{one_line(str(output))}: written")
 
 
 def _fixed(text: str) -> tuple[str, float]:

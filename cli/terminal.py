@@ -45,6 +45,13 @@ def wrapped(text: str, *, begin: str = "", indent: str = "  ") -> str:
     return "\n".join(lines).replace("\N{NO-BREAK SPACE}", " ")
 
 
+def say(text: str, *, err: bool = False) -> None:
+    """Print running text: lines that are too long are broken, and go on two columns further in."""
+    for line in text.split("\n"):
+        inside = line[: len(line) - len(line.lstrip())]
+        click.echo(wrapped(line.strip(), begin=inside, indent=f"{inside}  "), err=err)
+
+
 def facts(rows: Iterable[tuple[str, str]]) -> str:
     """A line for each label and text, texts flush with each other."""
     known = list(rows)

@@ -8,6 +8,7 @@ import click
 
 from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.collector.ingest.opened import opened_traces
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.json_text import json_text
@@ -90,7 +91,7 @@ def report(
     for one in reports:
         _show(one)
     if page_path is not None:
-        click.echo(f"{page_path}: page written")
+        say(f"{page_path}: page written")
 
 
 @trace.command(short_help="What became slower between two runs.")
@@ -136,7 +137,7 @@ def export(database_path: Path, target: Path, run_id: str, rank: int | None, ste
     with opened_traces([database_path]) as database:
         run = _only_run(database, run_id, "--run")
         count = write_trace(database, run, target, rank=rank, step=step)
-    click.echo(f"{target}: {count:,} events")
+    say(f"{target}: {count:,} events")
 
 
 def _only_run(database: Database, run_id: str, option: str) -> str:
@@ -166,7 +167,7 @@ def _document(one: TraceReport) -> dict[str, Any]:
 def _show(one: TraceReport) -> None:
     parts = one.parts_ms
     step_ms = sum(parts.values())
-    click.echo(f"run {one.run_id[:12]} on {one.hardware} ({one.software})\n")
+    say(f"run {one.run_id[:12]} on {one.hardware} ({one.software})\n")
     rows = [
         (PART_TITLES[part], f"{ms:,.3f}", f"{100 * ms / step_ms:.1f} %" if step_ms else "")
         for part, ms in parts.items()
@@ -189,7 +190,7 @@ def _print(title: str, rows: Rows, columns: Sequence[str] = ()) -> None:
         return
     columns = columns or [name for name in rows[0] if not name.endswith("_id")]
     shown = [[_cell(row, name) for name in columns] for row in rows]
-    click.echo(f"\n{title}")
+    say(f"\n{title}")
     click.echo(text_table([name.replace("_", " ") for name in columns], shown))
 
 
@@ -233,7 +234,7 @@ def _show_difference(compared: TraceComparison, top: int) -> None:
         times = ("" if ms is None else f"{ms:,.3f}" for ms in (change.one_ms, change.two_ms))
         return (name, *times, f"{change.change_ms:+,.3f}", percent)
 
-    click.echo(f"per step and rank, of {compared.one_steps} steps of A and {compared.two_steps} of B\n")
+    say(f"per step and rank, of {compared.one_steps} steps of A and {compared.two_steps} of B\n")
     parts = [row(PART_TITLES[part.name], part) for part in compared.parts if part.one_ms or part.two_ms]
     click.echo(
         text_table(("part", "A ms", "B ms", "change ms", "change"), [*parts, row("step", compared.step)])

@@ -9,6 +9,7 @@ import click
 from kernelcast.cli import completion
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.json_text import json_text
@@ -105,7 +106,7 @@ def steps(
     if as_json:
         click.echo(json_text(document, indent=2))
     else:
-        click.echo("\n\n".join(shown_file(one, each) for one in found))
+        say("\n\n".join(shown_file(one, each) for one in found))
     if all(step.estimate is None for one in found for step in one.steps):
         raise SystemExit(1)
 

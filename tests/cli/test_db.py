@@ -152,7 +152,7 @@ def test_a_limit_is_named(small: Path, capsys: Capture, arguments: list[str]) ->
     verb, *rest = arguments
     error = run(capsys, verb, "small.db", *rest, "--max-size-gib", "0.0001", status=1)
     size_gib = f"{small.stat().st_size / 2**30:.3g}"
-    assert f"small.db: has {size_gib} GiB, the limit is 0.0001 GiB (--max-size-gib raises it)" in error
+    assert f"small.db: has {size_gib} GiB, the limit is 0.0001 GiB (--max-size raises it)" in error
 
 
 @pytest.mark.parametrize(
