@@ -93,8 +93,6 @@ def _print_files(new: Sequence[Ingested]) -> None:
     columns = ("trace", "device", "rank", "events", "kernels", "kernels ms", "attributed %", "recognised %")
     click.echo(text_table(columns, rows))
     for one in new:
-        if one.trace is not None and not one.trace.kernel_count:
-            say(f"{one.path.name}: holds no kernel, only what the host did")
         for note in one.notes:
             say(f"{one.path.name}: {note}")
 

@@ -8,7 +8,8 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.spelling import alternatives
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,18 @@ class LazyGroup(click.Group):
                 f"expected: pip install 'kernelcast[{verb.extra}]'"
             ) from error
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that is meant.
+
+        Raises:
+            UsageError: there is none; names the nearest.
+        """
+        if args and args[0] not in self.verbs and not args[0].startswith("-") and not ctx.resilient_parsing:
+            raise UsageError(f"no such command {shown(args[0])}, {alternatives(args[0], self.verbs)}")
+        return super().resolve_command(ctx, args)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Verbs from the table, so that completion imports none of them; and the group's own options."""

@@ -3,6 +3,7 @@
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from kernelcast.runtime.errors import shown_size
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
@@ -11,7 +12,6 @@ from kernelcast.runtime.search.found import Counts
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Refusals
 from kernelcast.runtime.step.partition import counts_text
-from kernelcast.runtime.views.formatting import gibibytes
 
 SEARCH_FORMAT = "kernelcast.search/2"
 
@@ -100,12 +100,12 @@ class SearchResult:
         if self.smallest is not None and question.usable_bytes is not None:
             of = question.reserved_memory_bytes
             reserved = (
-                f" (of {gibibytes(question.gpu_memory_bytes or 0)}, {gibibytes(of)} reserved)" if of else ""
+                f" (of {shown_size(question.gpu_memory_bytes or 0)}, {shown_size(of)} reserved)" if of else ""
             )
             return (
                 f"none of {counts.layouts:,} layouts on {devices} device(s) fits into "
-                f"{gibibytes(question.usable_bytes)}{reserved}: the smallest needs "
-                f"{gibibytes(self.smallest.memory_bytes)} ({layout_text(self.smallest.parallelism)})"
+                f"{shown_size(question.usable_bytes)}{reserved}: the smallest needs "
+                f"{shown_size(self.smallest.memory_bytes)} ({layout_text(self.smallest.parallelism)})"
             )
         examples = "; ".join(refusal.example for refusal in self.refusals.by_field.values())
         limits = [

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
+from kernelcast.runtime.errors import shown_size
 
-_KIB, _MIB, _GIB, _TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 _PREFIXES = (
     (1e15, "P"),
     (1e12, "T"),
@@ -49,14 +49,7 @@ def _time_unit(value_s: float) -> tuple[float, str]:
     )
 
 
-def gibibytes(size_bytes: float) -> str:
-    """A size in GiB, small ones in MiB or KiB, those of 10,000 GiB and more in TiB."""
-    for scale, unit in ((_KIB, "KiB"), (_MIB, "MiB")):
-        if 0 < size_bytes < scale * 1024 / 10:
-            return f"{size_bytes / scale:,.1f} {unit}"
-    if size_bytes >= 10_000 * _GIB:
-        return f"{size_bytes / _TIB:,.1f} TiB"
-    return f"{size_bytes / _GIB:,.1f} GiB"
+gibibytes = shown_size
 
 
 def amount(value: float, unit: str = "") -> str:
