@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-substitutes bench-hardware datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -191,6 +191,10 @@ bench-traces: $(INSTALLED) $(HTA_VENV)/.installed
 	$(BIN)/python benchmarks/bench_traces.py --kernels 800000
 	$(BIN)/python benchmarks/bench_trace_analysis.py $(wildcard $(TRACES)/*/control.json.gz $(TRACES)/*/nccl_data.json.gz \
 	  $(TRACES)/*/test.json.gz $(TRACES)/*/h100*.json.gz) --hta-python $(HTA_VENV)/bin/python --write docs/traces.md
+
+# What a CPU's caches keep of torch's own code (collector/measuring/cache_state.py).
+bench-caches: $(INSTALLED)
+	$(BIN)/python benchmarks/bench_caches.py
 
 bench-gloo: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_gloo.py --write docs/method.md

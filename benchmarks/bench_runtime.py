@@ -18,13 +18,14 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
 from synthetic_bundle import write_synthetic_bundle
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism, load_model
+from kernelcast.validate.markdown import table
 
 MODEL, NODE = "gpt3-175b", 8
 BEGIN, END = "<!-- bench-runtime: begin -->", "<!-- bench-runtime: end -->"
@@ -88,7 +89,7 @@ def command(arguments: Sequence[str]) -> tuple[float, float]:
     return seconds, peak_kb / 1024
 
 
-def cold(bench: Bench) -> list[str]:
+def cold(bench: Bench) -> Iterator[str]:
     """A command that predicts once, beside a bare import of ONNX Runtime, taken in turn."""
     program = "from kernelcast.cli.main import main; main()"
     layout = {"pp": 8, "tp": 8, "dp": 2, "micro-batch": 1, "micro-batches": 32, "gpus-per-node": NODE}
@@ -125,7 +126,7 @@ def cold(bench: Bench) -> list[str]:
     )
 
 
-def warm(bench: Bench) -> list[str]:
+def warm(bench: Bench) -> Iterator[str]:
     """Predictions on an estimator that has its models loaded."""
     found = bench.part("warm")
     return table(
@@ -142,7 +143,7 @@ def warm(bench: Bench) -> list[str]:
     )
 
 
-def searches(bench: Bench, calculon: Path | None) -> list[str]:
+def searches(bench: Bench, calculon: Path | None) -> Iterator[str]:
     """Layouts per second, by closed form and simulated."""
     rows, ways = (
         [],
@@ -221,11 +222,6 @@ def measure_calculon(folder: Path) -> float:
     if said is None:
         raise SystemExit(f"calculon in {folder}: prints no calculation rate")
     return float(said[1])
-
-
-def table(headers: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
-    return ["| " + " | ".join(cells) + " |" for cells in (headers, ["---"] * len(headers), *rows)]
 
 
 def ms(seconds: float) -> str:
@@ -386,7 +382,7 @@ def main() -> None:
             lambda: searches(bench, given.calculon),
             lambda: growth(bench),
         ):
-            found = part()
+            found = list(part())
             print("\n".join([*lines[:1], "", *found] if len(lines) == 1 else ["", *found]), flush=True)
             lines += ["", *found]
     if given.write:

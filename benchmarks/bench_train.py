@@ -30,6 +30,7 @@ from kernelcast.train.report.figures import OperatorFigures, RoleFigures, Traini
 from kernelcast.train.report.reference import Reference
 from kernelcast.train.report.table import rows
 from kernelcast.train.selection import Selected, relative_errors
+from kernelcast.validate.markdown import table
 
 ACCURACY = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
 BEGIN, END = "<!-- bench-train begin -->", "<!-- bench-train end -->"
@@ -130,14 +131,6 @@ HEADS = (
 )  # fmt: skip
 
 
-def table_of(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A Markdown table, columns padded so that it reads as plain text too."""
-    widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
-    for row in [heads, ["-" * width for width in widths], *rows]:
-        cells = " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-        yield f"| {cells} |"
-
-
 def summary(found: TrainingFigures, plain: Sequence[float]) -> Iterator[str]:
     """Means over the roles that the authors published an error of, without collectives; extrapolation."""
     counted = [
@@ -189,13 +182,13 @@ def report(directory: Path, seed: int) -> list[str]:
     return [
         f"`make bench-train`, seed {seed}, on the authors' {directory.name} measurements:",
         "",
-        *table_of(HEADS, cells),
+        *table(HEADS, cells),
         "",
         *summary(found, plain),
         f"- bundle {size_bytes / 1e6:.2f} MB; all of it loaded in {load_s:.2f} s, {load_bytes / 1e6:.0f} MB of memory",
         f"- imported in {imported_s:.0f} s, trained in {trained_s:.0f} s",
         "",
-        *table_of(LAYOUT_HEADS, layout_rows(found)),
+        *table(LAYOUT_HEADS, layout_rows(found)),
     ]
 
 

@@ -11,6 +11,7 @@ from kernelcast.runtime.request.models import built_in_names, load_model
 from kernelcast.runtime.request.models.families import FAMILIES, REFUSED, TEXT_PART
 from kernelcast.runtime.shipped import MODELS
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
+from kernelcast.validate.markdown import table
 
 PAGE = Path(__file__).resolve().parent / "models.md"
 _OF_ALL = frozenset.intersection(*(frozenset(family.fields) for family in FAMILIES.values()))
@@ -31,9 +32,8 @@ def page(text: str) -> str:
     return text
 
 
-def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
-    lines = [head, ("---",) * len(head), *rows]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+def _table(heads: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    return "\n".join([*table(heads, rows, is_padded=False), ""])
 
 
 def _built_in() -> str:
@@ -45,7 +45,14 @@ def _built_in() -> str:
         active = f"{_in_billions(active_parameters(model))}" if model.experts else ""
         total = _in_billions(total_parameters(model))
         rows.append((f"`{name}`", total, active, f"{model.sequence_length:,}", source))
-    return _table(("name", "parameters", "of a token", "tokens of a sequence", "source"), rows)
+    return "\n".join(
+        [
+            *table(
+                ("name", "parameters", "of a token", "tokens of a sequence", "source"), rows, is_padded=False
+            ),
+            "",
+        ]
+    )
 
 
 def _in_billions(count: int) -> str:

@@ -6,11 +6,13 @@ python docs/generate_scoreboard.py
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from statistics import mean, median
 from typing import Any
 
+from kernelcast.validate.markdown import percent, table
 from kernelcast.validate.scoreboard import (
     FEWEST_FOR_SHARE,
     Point,
@@ -24,6 +26,11 @@ from kernelcast.validate.scoreboard import (
 )
 from kernelcast.validate.scoreboard_picture import Panel, draw
 
+_percent, _signed, _whole = (
+    partial(percent, digits=1),
+    partial(percent, digits=1, is_signed=True),
+    partial(percent, digits=0),
+)
 FOLDER = Path(__file__).resolve().parent
 KEPT = FOLDER / "validation"
 TEXT, PAGE = KEPT / "scoreboard.md", FOLDER / "scoreboard.md"
@@ -102,37 +109,17 @@ def summary(found: Board) -> list[str]:
     trained = (
         ""
         if cpu is None
-        else f"; {len(cpu['runs'])} configurations trained on a CPU: {percent(cpu['mean_abs_error'])}, "
-        f"worst {percent(abs(cpu['worst_error']))}"
+        else f"; {len(cpu['runs'])} configurations trained on a CPU: {_percent(cpu['mean_abs_error'])}, "
+        f"worst {_percent(abs(cpu['worst_error']))}"
     )
     return [
         f"- {len(every)} training steps of others on A100, GH200 and B200, with what ships: mean absolute error "
-        f"{percent(mean_abs(every))}, and {percent(mean_abs(stacked))} with a stack left out by model.",
-        f"- Of the paper's five steps on 16 to 128 A100: {percent(closed)} closed form, {percent(paper)} simulated "
+        f"{_percent(mean_abs(every))}, and {_percent(mean_abs(stacked))} with a stack left out by model.",
+        f"- Of the paper's five steps on 16 to 128 A100: {_percent(closed)} closed form, {_percent(paper)} simulated "
         f"(its own prediction: 5.0 %){trained}.",
         f"- 90 % intervals hold {_whole(coverage(found.plain))} of the steps, every source weighing the same, at "
-        f"a median half-width of {percent(half_width(found.plain))}.",
+        f"a median half-width of {_percent(half_width(found.plain))}.",
     ]
-
-
-def percent(share: float) -> str:
-    """`1.2 %`."""
-    return f"{share:.1%}".replace("%", " %")
-
-
-def _signed(share: float) -> str:
-    return f"{share:+.1%}".replace("%", " %")
-
-
-def _whole(share: float) -> str:
-    return f"{share:.0%}".replace("%", " %")
-
-
-def _table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    yield f"| {' | '.join(heads)} |"
-    yield "|---" * len(heads) + "|"
-    for row in rows:
-        yield f"| {' | '.join(row)} |"
 
 
 Chosen = Callable[[Source], tuple[Point, ...]]
@@ -176,7 +163,7 @@ def _targets(found: Board) -> Iterator[str]:
                 "a CPU, trained here, fastest of all repetitions",
                 f"{len(runs)}",
                 f"{wanted}, none above 9 %",
-                f"{reached}, worst {percent(worst)}",
+                f"{reached}, worst {_percent(worst)}",
                 "",
                 "–",
             )
@@ -184,7 +171,7 @@ def _targets(found: Board) -> Iterator[str]:
     for name, sources in (("uncalibrated", found.plain), ("stack", found.stacked)):
         share, width = coverage(sources), half_width(sources)
         inside = f"{_whole(share)} inside{'' if 0.85 <= share <= 0.95 else ', **missed**'}"
-        wide = f"± {percent(width)}{'' if width <= 0.15 else ', **missed**'}"
+        wide = f"± {_percent(width)}{'' if width <= 0.15 else ', **missed**'}"
         both = ("85 to 95 % inside, ± 15 % at most", f"{inside}; {wide}")
         lines.append(
             (
@@ -194,7 +181,7 @@ def _targets(found: Board) -> Iterator[str]:
                 *(both if name == "stack" else ("", "–")),
             )
         )
-    yield from _table(
+    yield from table(
         ("mean absolute error", "steps", "wanted", "uncalibrated", "wanted", "stack, left out by model"),
         lines,
     )
@@ -203,8 +190,8 @@ def _targets(found: Board) -> Iterator[str]:
 def _reached(error: float, most: float | None) -> tuple[str, str]:
     """What was wanted, and what is reached; bold where that is not enough."""
     if most is None:
-        return "", percent(error)
-    return f"≤ {percent(most)}", percent(error) if error <= most + 5e-4 else f"**{percent(error)}**"
+        return "", _percent(error)
+    return f"≤ {_percent(most)}", _percent(error) if error <= most + 5e-4 else f"**{_percent(error)}**"
 
 
 def _all(source: Source) -> tuple[Point, ...]:
@@ -233,7 +220,7 @@ def _sources(found: Board) -> Iterator[str]:
         errors = [point.error for point in one.points]
         stacked = [other for other in found.stacked if other.runs_file == one.runs_file]
         with_stack = (
-            (percent(mean_abs(stacked[0].points)), _signed(mean(point.error for point in stacked[0].points)))
+            (_percent(mean_abs(stacked[0].points)), _signed(mean(point.error for point in stacked[0].points)))
             if stacked
             else ("–", "–")
         )
@@ -241,14 +228,14 @@ def _sources(found: Board) -> Iterator[str]:
             (
                 f"{one.site}{' (yours)' if one.is_own else ''}, {one.asked} over {one.fabric}",
                 f"{len(errors)}",
-                percent(mean_abs(one.points)),
-                percent(median(map(abs, errors))),
+                _percent(mean_abs(one.points)),
+                _percent(median(map(abs, errors))),
                 _signed(mean(errors)),
                 *with_stack,
                 _own(one),
             )
         )
-    yield from _table(heads, rows)
+    yield from table(heads, rows)
 
 
 def _own(source: Source) -> str:
@@ -257,12 +244,8 @@ def _own(source: Source) -> str:
     if not published:
         return "–"
     code = AUTHORS_CODE.get(source.runs_file)
-    released = "" if code is None else f"; released code {_two(mean(map(abs, code)))}"
-    return _two(mean(published)) + released
-
-
-def _two(share: float) -> str:
-    return f"{share:.2%}".replace("%", " %")
+    released = "" if code is None else f"; released code {percent(mean(map(abs, code)))}"
+    return percent(mean(published)) + released
 
 
 def _intervals(found: Board) -> Iterator[str]:
@@ -275,7 +258,7 @@ def _intervals(found: Board) -> Iterator[str]:
         best, share = best_constant(sources)
         pooled += [
             _whole(coverage(sources)),
-            percent(half_width(sources)),
+            _percent(half_width(sources)),
             f"{interval_score(sources):.2f} (constant: {best:.2f}, × ÷ {1 + share:.2f})",
         ]
     heads = (
@@ -287,14 +270,14 @@ def _intervals(found: Board) -> Iterator[str]:
         "half-width",
         "interval score",
     )
-    yield from _table(heads, [*rows, ("all, every source weighing the same", *pooled)])
+    yield from table(heads, [*rows, ("all, every source weighing the same", *pooled)])
 
 
 def _interval(sources: Sequence[Source]) -> tuple[str, str, str]:
     [one] = sources
     inside, count = sum(point.is_inside for point in one.points), len(one.points)
     share = f", {_whole(inside / count)}" if count >= FEWEST_FOR_SHARE else ""
-    return f"{inside} of {count}{share}", percent(half_width(sources)), f"{interval_score(sources):.2f}"
+    return f"{inside} of {count}{share}", _percent(half_width(sources)), f"{interval_score(sources):.2f}"
 
 
 def _kinds(found: Board) -> Iterator[str]:
@@ -313,7 +296,7 @@ def _kinds(found: Board) -> Iterator[str]:
             )
         )
     heads = ("steps", "count", "mean absolute error", "bias", "stack: mean absolute error", "bias")
-    yield from _table(heads, rows)
+    yield from table(heads, rows)
 
 
 def _kinds_of(points: Sequence[Point]) -> Iterator[tuple[str, Callable[[Point], bool]]]:
@@ -340,7 +323,7 @@ def _kinds_of(points: Sequence[Point]) -> Iterator[tuple[str, Callable[[Point], 
 
 
 def _abs_of(points: Sequence[Point]) -> str:
-    return percent(mean_abs(points)) if points else "–"
+    return _percent(mean_abs(points)) if points else "–"
 
 
 def _bias_of(points: Sequence[Point]) -> str:
@@ -361,7 +344,7 @@ def _memory(document: Mapping[str, Any]) -> Iterator[str]:
                 f"{fit} of {len(steps)}",
                 "–" if left is None else f"{left:.1f} GiB",
                 f"{len(errors)} devices" if errors else "–",
-                _two(mean(map(abs, errors))) if errors else "–",
+                _percent(mean(map(abs, errors))) if errors else "–",
                 f"{max(errors, key=abs):+.2%}".replace("%", " %") if errors else "–",
             )
         )
@@ -373,7 +356,7 @@ def _memory(document: Mapping[str, Any]) -> Iterator[str]:
         "mean absolute error",
         "largest",
     )
-    yield from _table(heads, rows)
+    yield from table(heads, rows)
 
 
 def _own_predictors(found: Board) -> Iterator[str]:
@@ -405,7 +388,7 @@ def _own_predictors(found: Board) -> Iterator[str]:
         "its own predictor",
         "released code",
     )
-    yield from _table(heads, rows)
+    yield from table(heads, rows)
 
 
 def pictures(found: Board) -> None:

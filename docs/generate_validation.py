@@ -12,10 +12,14 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from kernelcast.validate.markdown import percent, table
+
+signed = partial(percent, is_signed=True)
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "docs" / "validation"
 PAGE = ROOT / "docs" / "validation.md"
@@ -83,11 +87,11 @@ def _published(result: dict[str, Any]) -> Iterator[str]:
         "mean of absolute errors",
         "",
         "",
-        share(result["mean_abs_error"]),
+        percent(result["mean_abs_error"]),
         f"{sum(bool(run['is_inside']) for run in result['runs'])} of {len(result['runs'])} inside",
         "",
-        share(result["mean_abs_simulated_error"]),
-        share(result["mean_abs_published_error"]),
+        percent(result["mean_abs_simulated_error"]),
+        percent(result["mean_abs_published_error"]),
     )
     yield from table(heads, [*rows, mean])
     if any(run["implied_step_s"] is not None for run in result["runs"]):
@@ -115,9 +119,9 @@ def _doubts(training: dict[str, Any]) -> Iterator[str]:
     )
     yield ""
     yield (
-        f"Mean error of the operators {share(training['mean_validation_error'])}, of collectives "
-        f"{share(training['mean_collective_error'])}; held-out rows within their 90 % interval "
-        f"{share(training['mean_coverage'])}. Outside of what was fitted, by distance:"
+        f"Mean error of the operators {percent(training['mean_validation_error'])}, of collectives "
+        f"{percent(training['mean_collective_error'])}; held-out rows within their 90 % interval "
+        f"{percent(training['mean_coverage'])}. Outside of what was fitted, by distance:"
     )
     yield ""
     heads = ("held out", "distance, doublings", "rows", "within the interval")
@@ -129,7 +133,7 @@ def _doubts(training: dict[str, Any]) -> Iterator[str]:
         distance = (
             "–" if one["kind"] == "role" else f"above {low:g}" if high is None else f"{low:g} to {high:g}"
         )
-        rows.append((one["kind"], distance, f"{one['rows']:,}", share(one["inside"])))
+        rows.append((one["kind"], distance, f"{one['rows']:,}", percent(one["inside"])))
         low = high or low
     yield from table(heads, rows)
     yield ""
@@ -178,14 +182,14 @@ def _steps_of_others(result: dict[str, Any]) -> Iterator[str]:
             score["model"],
             str(score["steps"]),
             signed(score["mean_error"]),
-            share(score["mean_abs_error"]),
+            percent(score["mean_abs_error"]),
             f"{score['inside']} of {score['predicted']}",
-            share(score["median_half_width"]),
+            percent(score["median_half_width"]),
             signed(score["mean_memory_error"]),
             signed(score["largest_memory_error"]),
             "–" if score["least_margin_gib"] is None else f"{score['least_margin_gib']:.1f} GiB",
             str(score["too_large"] or "–"),
-            share(score["mean_abs_published_error"]),
+            percent(score["mean_abs_published_error"]),
         )
         for file in result["files"]
         for score in file["scores"]
@@ -212,7 +216,7 @@ def _options(result: dict[str, Any]) -> Iterator[str]:
         (
             "as stated" if one["field"] is None else f"`{one['field']}={_toml(one['value'])}`",
             *(
-                f"{signed(effect['mean_error'])}, {share(effect['mean_abs_error'])}"
+                f"{signed(effect['mean_error'])}, {percent(effect['mean_abs_error'])}"
                 if effect["changed"] or one["field"] is None
                 else "="
                 for effect in one["effects"]
@@ -246,10 +250,10 @@ def _calibration(result: dict[str, Any]) -> Iterator[str]:
     means_row = (
         "mean of absolute errors",
         "",
-        *(share(means[name]) for name in ("before", "left_out", "after")),
+        *(percent(means[name]) for name in ("before", "left_out", "after")),
     )
     yield from table(("step", "measured", "before", "left out", "fitted"), [*rows, means_row])
-    listed = ", ".join(f"{n}: {share(error)}" for n, error in result["left_out_by_parameters"].items())
+    listed = ", ".join(f"{n}: {percent(error)}" for n, error in result["left_out_by_parameters"].items())
     factors = ", ".join(f"{one['class']} {one['factor']:.3f}" for one in result["classes"])
     yield ""
     yield f"Left out, by number of parameters: {listed}. Factors: {factors}."
@@ -274,32 +278,32 @@ def _real_steps(result: dict[str, Any]) -> Iterator[str]:
             *(milliseconds(run[name]) for name in ("predicted_s", "measured_s", "p10_s", "median_s")),
             signed(run["error"]),
             _interval(run),
-            share(run["noise"]),
+            percent(run["noise"]),
         )
         for run in result["runs"]
     ]
     yield from table(heads, rows)
     yield ""
     yield (
-        f"Mean of absolute errors {share(result['mean_abs_error'])} (closed form "
-        f"{share(result['closed_form_mean_abs_error'])}), worst {signed(result['worst_error'])}. "
+        f"Mean of absolute errors {percent(result['mean_abs_error'])} (closed form "
+        f"{percent(result['closed_form_mean_abs_error'])}), worst {signed(result['worst_error'])}. "
         "Of each repetition (mean, worst): "
         + "; ".join(
-            f"{share(one['mean_abs_error'])}, {share(one['worst_abs_error'])}"
+            f"{percent(one['mean_abs_error'])}, {percent(one['worst_abs_error'])}"
             for one in result["repetitions"]
         )
         + f". Inside of the predicted interval: {result.get('inside', '–')} of {len(rows)}. "
         "The machine's own noise: the fastest steps of the rounds of one configuration lie "
-        f"{share(noise['steps'])} apart on average, {share(noise['largest'])} at most; a reference product's quiet "
-        f"times {share(noise['reference'])}."
+        f"{percent(noise['steps'])} apart on average, {percent(noise['largest'])} at most; a reference product's quiet "
+        f"times {percent(noise['reference'])}."
     )
     if traced := [run for run in result["runs"] if run.get("traced_s")]:
         longer = sorted(run["traced_s"] / run["measured_s"] - 1 for run in traced)
         gaps = sorted(run["traced_gaps_s"] / run["traced_s"] for run in traced)
         yield ""
         yield (
-            f"Gaps between operators: within the passes of one process nothing ran in {share(gaps[0])} to "
-            f"{share(gaps[-1])} of a traced step. The profiler itself makes steps {signed(longer[0])} to "
+            f"Gaps between operators: within the passes of one process nothing ran in {percent(gaps[0])} to "
+            f"{percent(gaps[-1])} of a traced step. The profiler itself makes steps {signed(longer[0])} to "
             f"{signed(longer[-1])} longer."
         )
     yield ""
@@ -342,31 +346,14 @@ _TABLES = {
 }
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """A Markdown table, columns padded so that it reads as plain text too."""
-    widths = [max(len(row[column]) for row in [heads, *rows]) for column in range(len(heads))]
-    for row in [heads, ["-" * width for width in widths], *rows]:
-        yield f"| {' | '.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))} |"
-
-
 def milliseconds(value_s: float) -> str:
     """`12.3 ms`."""
     return f"{1e3 * value_s:.1f} ms"
 
 
-def signed(error: float | None) -> str:
-    """`+1.23 %`, a dash where it is not known."""
-    return "–" if error is None else f"{100 * error:+.2f} %"
-
-
 def factor(log_half_width: float) -> str:
     """`1.05×`."""
     return f"{math.exp(log_half_width):.2f}×"
-
-
-def share(error: float | None) -> str:
-    """`1.23 %`, a dash where it is not known."""
-    return "–" if error is None else f"{100 * error:.2f} %"
 
 
 def keep(name: str, arguments: Sequence[str]) -> Path:

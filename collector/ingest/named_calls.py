@@ -125,8 +125,8 @@ NAMED_CALLS = (
     NamedCall(("LigerSiLUMulFunction",), "swiglu", _rows),
     NamedCall(("SwiGLUFunction", "BiasSwiGLUFunction"), "swiglu", _gated),
     NamedCall(("GeLUFunction", "_FusedBiasGelu"), "gelu", _rows),
-    NamedCall(("LigerGELUMulFunction",), "geglu", _rows),
-    NamedCall(("BiasGeGLUFunction",), "geglu", _gated),
+    NamedCall(("LigerGELUMulFunction",), "swiglu", _rows),
+    NamedCall(("BiasGeGLUFunction",), "swiglu", _gated),
     NamedCall(("LigerRopeFunction",), "rope", _heads_first),
     NamedCall(
         ("ScaledUpperTriangMaskedSoftmax",), "fused_causal_softmax", _square_scores

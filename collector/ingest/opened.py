@@ -35,7 +35,12 @@ def opened_traces(
         database_path = Path(folder, "traces.db")
         ingest_traces(trace_files(paths), database_path, is_partial=is_partial, gpus_per_node=gpus_per_node)
         with Database.open(database_path, read_only=True) as database:
-            yield database
+            try:
+                yield database
+            except DataError as error:
+                # What is said of the temporary database is true of the files that it was made of.
+                given = ", ".join(map(str, paths))
+                raise DataError(str(error).replace(str(database_path), given)) from error
 
 
 def is_database(path: Path) -> bool:

@@ -51,7 +51,7 @@ SEQUENCES = (
     CallSequence("rms_norm", ("pow", "mean", "add", "rsqrt", "mul", "mul"), _rows),
     CallSequence("rope", _ROTATED * 2, _rotary),
     CallSequence("swiglu", ("silu", "mul"), _gate),
-    CallSequence("geglu", ("gelu", "mul"), _gate),
+    CallSequence("swiglu", ("gelu", "mul"), _gate),
 )
 _INSIDE = frozenset(
     f"aten::{name}"

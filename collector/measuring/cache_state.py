@@ -2,10 +2,9 @@
 
 Repeated alone, an operator finds its inputs, weights and gradients in the cache if they fit into it; in a step a whole
 model's worth of others ran since. A CPU's caches hold torch's own code as well: its dispatcher and autograd run all the
-time in a step, so they are called again after the data was evicted. Without that, small operators take too long: of a
-bias added to [448, 288], 120 µs backward instead of 41 µs, on a CPU with 2 MiB of cache per core; the kernels of a
-traced step agree with the latter. The setting is part of the software fingerprint (`SETTING`): what was measured with
-other caches is not mixed with it, nor taken for already there.
+time in a step, so they are called again after the data was evicted. Without that, small operators take too long
+(`make bench-caches`). The setting is part of the software fingerprint (`SETTING`): what was measured with other caches
+is not mixed with it, nor taken for already there.
 """
 
 from collections.abc import Sequence

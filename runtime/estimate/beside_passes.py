@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.pipeline.overlap import Overlap, gathered_together_us, gathered_us, slowed_us
+from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.decomposition import Decomposition, StageKind
 from kernelcast.runtime.step.layers.sizes import Beside
 
@@ -31,6 +33,22 @@ class Hidden:
 def besides(parts: Decomposition) -> tuple[tuple[Beside, ...], ...]:
     """Collectives beside products of every block, in the order of `Decomposition.blocks`."""
     return tuple(block.beside for block in parts.blocks)
+
+
+def on_shard_links(parts: Decomposition) -> list[Calls]:
+    """Collectives of every block's forward and backward pass that use the links of ZeRO's.
+
+    Those are the links inside nodes, or the cards between them where a group of shards spans nodes.
+    """
+    between = (parts.data_parallel.shard_group or parts.data_parallel.group).nodes > 1
+    passes = []
+    for block in parts.blocks:
+        ahead, back = block.beside[: block.beside_forward], block.beside[block.beside_forward :]
+        for calls, beside in ((block.forward, ahead), (block.backward, back)):
+            every = (*calls, *(one for own in beside for one in own.collective))
+            collectives = (one for one in every if OPERATORS[one.operator].is_collective)
+            passes.append(tuple(one for one in collectives if (one.shape[1] > 1) is between))
+    return passes
 
 
 def hidden(parts: Decomposition, *, first_part: int) -> tuple[Hidden, ...]:

@@ -28,6 +28,7 @@ from kernelcast.runtime.estimate.pieces import (
     LAST,
     LAYERS,
     MICRO_BATCH,
+    ON_SHARD_LINKS,
     RECOMPUTED,
     SEND,
     SHARDS,
@@ -291,9 +292,16 @@ class Engine:
         passes = {True: [forward_us], False: [prices.of(MICRO_BATCH, 2 * index + 1, rows)]}
         for one in self._hidden_of(layouts, index, int(rows[0])):
             passes[one.is_forward].append(self._beside_us(layouts, prices, structure, one, rows))
+        link_us = (
+            [prices.of(ON_SHARD_LINKS, 2 * index + direction, rows) for direction in range(2)]
+            if structure.is_sharded
+            else (nothing, nothing)
+        )
         return BlockTimes(
             forward_us=sum_of(passes[True]),
             backward_us=sum_of(passes[False]),
+            forward_link_us=link_us[0],
+            backward_link_us=link_us[1],
             weight_us=prices.of(MICRO_BATCH, 2 * index + 1, rows, weights=True)
             if structure.is_split
             else nothing,

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernelcast.runtime.estimate.beside_passes import besides
+from kernelcast.runtime.estimate.beside_passes import besides, on_shard_links
 from kernelcast.runtime.estimate.configurations import Rows, Times
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
@@ -43,6 +43,11 @@ SHARDS = Kind(
     name="shards",
     columns=(*_INNER, *EXPERT_DEGREES, "dp", "zero"),
     parts=lambda d: [calls for block in d.blocks for calls in (block.gather, block.scatter)],
+)
+ON_SHARD_LINKS = Kind(
+    name="on the shards' links",
+    columns=(*MICRO_BATCH.columns, "dp"),
+    parts=on_shard_links,
 )
 RECOMPUTED = Kind(
     name="recomputed",
@@ -90,4 +95,5 @@ class Prices:
 def pass_kinds(layouts: Layouts) -> tuple[Kind, ...]:
     """What passes through the blocks depend on."""
     some = (RECOMPUTED,) if layouts.of_stack("recompute_layers") else ()
-    return (MICRO_BATCH, SHARDS, *some)
+    shared = (ON_SHARD_LINKS,) if (layouts["zero"] >= 2).any() else ()
+    return (MICRO_BATCH, SHARDS, *shared, *some)

@@ -198,30 +198,32 @@ _ROWS_BY_EXPERT = "1 tokens d + 1 tokens experts_per_token d"
 # that move as much take 88 µs there.
 _ROWS_MOVED = Substitute(operator="residual_add", alike=True, factor=4.2)
 
-PERMUTE = Operator(
-    name="permute",
-    title="tokens copied into a row for each of their experts, in the order of the experts; backward sums the rows",
-    operator_class=OperatorClass.MEMORY,
-    features=_BY_EXPERT,
-    costs=dict.fromkeys(
-        (Direction.FORWARD, Direction.BACKWARD),
-        cost(flops="1 tokens experts_per_token d", elements=_ROWS_BY_EXPERT),
-    ),
-    roles=only_role("", "tokens sorted by expert"),
-    is_optional=True,
-    substitute=_ROWS_MOVED,
-)
 
-UNPERMUTE = Operator(
-    name="unpermute",
-    title="results of a token's experts weighted and summed; backward copies the gradient into their rows",
-    operator_class=OperatorClass.MEMORY,
-    features=_BY_EXPERT,
-    costs=dict.fromkeys(
-        (Direction.FORWARD, Direction.BACKWARD),
-        cost(flops="2 tokens experts_per_token d", elements=_ROWS_BY_EXPERT),
-    ),
-    roles=only_role("", "results of experts put back in the order of the tokens and summed"),
-    is_optional=True,
-    substitute=_ROWS_MOVED,
+def _by_expert(name: str, title: str, shown_role: str, operations: int) -> Operator:
+    return Operator(
+        name=name,
+        title=title,
+        operator_class=OperatorClass.MEMORY,
+        features=_BY_EXPERT,
+        costs=dict.fromkeys(
+            (Direction.FORWARD, Direction.BACKWARD),
+            cost(flops=f"{operations} tokens experts_per_token d", elements=_ROWS_BY_EXPERT),
+        ),
+        roles=only_role("", shown_role),
+        is_optional=True,
+        substitute=_ROWS_MOVED,
+    )
+
+
+PERMUTE = _by_expert(
+    "permute",
+    "tokens copied into a row for each of their experts, in the order of the experts; backward sums the rows",
+    "tokens sorted by expert",
+    operations=1,
+)
+UNPERMUTE = _by_expert(
+    "unpermute",
+    "results of a token's experts weighted and summed; backward copies the gradient into their rows",
+    "results of experts put back in the order of the tokens and summed",
+    operations=2,
 )

@@ -262,7 +262,9 @@ class Parallelism:
 
         Raises:
             UsageError: `tp` does not divide the attention heads, the key-value heads or the MLP width (with
-                sequence parallelism also the sequence), or `layer_counts` do not add up to the layers.
+                sequence parallelism also the sequence), another degree what it cuts, or `layer_counts` do not add up
+                to the layers; `cp` without fused attention, `ep` without experts, experts with `tp` but without
+                sequence parallelism.
         """
         cuts = [("tp", self.tp, name) for name in ("attention_heads", "kv_heads", "mlp_size")]
         if self.sequence_parallel:
@@ -283,6 +285,11 @@ class Parallelism:
                 raise UsageError(
                     f"{name} is {parts}, expected a divisor of {field} ({size}) of model {model.name}"
                 )
+        if self.cp > 1 and model.attention != "flash":
+            raise UsageError(
+                f"cp is {self.cp}, expected 1 with attention {model.attention!r} of model {model.name}: "
+                "sequences are cut for attention 'flash' only"
+            )
         if model.experts and self.tp > 1 and not self.sequence_parallel:
             raise UsageError(
                 f"sequence_parallel is false, expected true with tp {self.tp}: each device routes its own tokens "

@@ -21,7 +21,8 @@ class BlockTimes:
     """Times of one kind of block in µs, for one micro-batch.
 
     `backward_us` is the whole backward pass, `weight_us` the part of it that makes gradients of weights; it is
-    0 where the schedule does not split them. `gather_us` is ZeRO-3's, `scatter_us` ZeRO-2's and 3's, else 0.
+    0 where the schedule does not split them. `gather_us` is ZeRO-3's, `scatter_us` ZeRO-2's and 3's, else 0;
+    `forward_link_us` and `backward_link_us` are how long a pass uses the same links for its own collectives.
     """
 
     forward_us: Times
@@ -29,6 +30,8 @@ class BlockTimes:
     weight_us: Times
     gather_us: Times
     scatter_us: Times
+    forward_link_us: Times
+    backward_link_us: Times
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +55,8 @@ def chunk_times(
     (ZeRO-2 and 3) communication overlaps computation: while a block computes, the parameters of the next one
     are gathered and the gradients of the one before are scattered. Collectives take multiprocessors and memory from
     what computes meanwhile, which therefore takes `exposed_share` of their time longer. The longer of computing and
-    communicating counts. The first gather and the last scatter overlap with nothing.
+    communicating counts; a block's own collectives on the same links wait for neither, and nothing is sent beside them.
+    The first gather and the last scatter overlap with nothing.
     """
     blocks = [(block, count) for block, count in runs if count]
     if not blocks:
@@ -82,34 +86,41 @@ def sum_of(terms: Sequence[Times]) -> Times:
 
 def _prefetched(blocks: list[tuple[BlockTimes, int]], *, split: bool, exposed_share: float) -> ChunkTimes:
     overlapped = partial(_overlapped, exposed_share=exposed_share)
-    forward = [_Run(block.forward_us, block.gather_us, None, count) for block, count in blocks]
+    nothing = np.zeros_like(np.asarray(blocks[0][0].forward_us))
+    forward = [_Run(b.forward_us, b.forward_link_us, b.gather_us, None, count) for b, count in blocks]
     if not split:
-        backward = [_Run(b.backward_us, b.gather_us, b.scatter_us, count) for b, count in reversed(blocks)]
+        backward = [
+            _Run(b.backward_us, b.backward_link_us, b.gather_us, b.scatter_us, count)
+            for b, count in reversed(blocks)
+        ]
         forward_us = overlapped(forward)
-        return ChunkTimes(
-            forward_us=forward_us, backward_us=overlapped(backward), weight_us=np.zeros_like(forward_us)
-        )
+        return ChunkTimes(forward_us=forward_us, backward_us=overlapped(backward), weight_us=nothing)
     # Split: the weights are needed for the input part, their gradients come from the weight part.
-    inputs = [_Run(b.backward_us - b.weight_us, b.gather_us, None, count) for b, count in reversed(blocks)]
-    weights = [_Run(b.weight_us, None, b.scatter_us, count) for b, count in reversed(blocks)]
+    inputs = [
+        _Run(b.backward_us - b.weight_us, b.backward_link_us, b.gather_us, None, count)
+        for b, count in reversed(blocks)
+    ]
+    weights = [_Run(b.weight_us, nothing, None, b.scatter_us, count) for b, count in reversed(blocks)]
     return ChunkTimes(
         forward_us=overlapped(forward), backward_us=overlapped(inputs), weight_us=overlapped(weights)
     )
 
 
 class _Run(NamedTuple):
-    """A pass through equal blocks one after the other: what one computes, fetches and gives away, and how many."""
+    """A pass through equal blocks one after the other: what one takes, fetches and gives away, and how many."""
 
     compute_us: Times
+    link_us: Times
     fetch_us: Times | None
     give_us: Times | None
     blocks: int
 
 
 def _overlapped(runs: list[_Run], *, exposed_share: float) -> Times:
-    """Σ max(c + e · n, n), and the first fetch and the last give.
+    """Σ max(c + e · n, n + l), and the first fetch and the last give.
 
-    c is a block's computing, n the fetch of the next block and the give of the one before, e the exposed share.
+    c is a block's pass, l its own collectives on the same links, n the fetch of the next block and the give of the one
+    before, e the exposed share.
     Runs are long, but only the ends of one differ from what lies between.
     """
     nothing = np.zeros_like(np.asarray(runs[0].compute_us))
@@ -124,6 +135,7 @@ def _overlapped(runs: list[_Run], *, exposed_share: float) -> Times:
         give_us = None if before is None else runs[before].give_us
         network_us = (nothing if fetch_us is None else fetch_us) + (nothing if give_us is None else give_us)
         total = total + (len(list(repeated)) + surplus) * np.maximum(
-            runs[kind].compute_us + exposed_share * network_us, network_us
+            runs[kind].compute_us + exposed_share * network_us,
+            network_us + np.minimum(runs[kind].link_us, runs[kind].compute_us),
         )
     return total if last.give_us is None else total + last.give_us

@@ -119,14 +119,19 @@ def test_a_step_is_exported_and_read_again(
         (["export", "{ranks}/rank0.json", "-o", "{empty}/x.json", "--step", "9"],
          "found no step '9', expected one of ProfilerStep#3, ProfilerStep#4"),
         (["report", "{ranks}/none.json"], "no such file"),
+        (["report", "{host}"], "{host}: holds no trace with events"),
+        (["diff", "{host}", "{ranks}"], "{host}: holds no trace with events"),
     ],
 )  # fmt: skip
 def test_what_is_refused_in_one_line(
     ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    places = {"empty": tmp_path, "ranks": ranks, "small": ROOT / "tests" / "data" / "small.db"}
+    host = tmp_path / "host.txt"
+    event = {"ph": "X", "cat": "python_function", "name": "f", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
+    host.write_text(json.dumps({"traceEvents": [event]}))
+    places = {"host": host, "empty": tmp_path, "ranks": ranks, "small": ROOT / "tests" / "data" / "small.db"}
     printed = run(capsys, "trace", *(text.format(**places) for text in arguments), status=1)
-    assert message in printed
+    assert message.format(**places) in printed
     assert printed.count("\n") == 1
 
 

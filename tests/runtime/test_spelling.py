@@ -32,7 +32,9 @@ def test_a_slip_is_understood(slip: str, meant: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        "--pipeline-model",
+        "--pipeline-parallel",
+        "--context-parallel",
+        "--expert-parallel",
         "--model-parallel",
         "--mp",
         "--sp",

@@ -108,6 +108,7 @@ def test_every_sample_keeps_its_meaning(migrated: Path) -> None:
         if role.paper_name and not row.dtype
     }
     assert paper <= found
+    assert len(found) == 40
     counts = Counter(map(comparable, before))
     # Equal in everything: rows of nccl-tests, and a rotary embedding stored as grouped and as not grouped.
     assert sum(counts.values()) - len(counts) == 9

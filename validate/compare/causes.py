@@ -6,7 +6,7 @@ from statistics import median
 
 from kernelcast.runtime import Estimate
 from kernelcast.validate.compare.predicted_step import stage_of
-from kernelcast.validate.compare.rows import Row
+from kernelcast.validate.compare.rows import FUSED_ATTENTION, PRODUCTS, Row
 from kernelcast.validate.compare.traced_steps import TracedSteps
 
 LEAST_SHARE = 0.03
@@ -16,17 +16,9 @@ _BEHIND = 0.05  # of the other ranks' computing, in every step
 _MOST_OPERATORS = 5
 _UNEVEN = 1.2  # slowest step / typical one
 _MORE_DATA = 1.1
-_ATTENTION = (
-    "flash_attention",
-    "fused_softmax",
-    "softmax",
-    "causal_mask_fill",
-    "attention_heads",
-    "batched_gemm",
-)
+_ATTENTION = (*FUSED_ATTENTION, "fused_causal_softmax", "softmax", "causal_mask_fill", "batched_gemm")
 _ATTENTION_ROLES = ("attention_scores", "attention_values")
-_KIND_OF_ATTENTION = ("flash_attention", "fused_causal_softmax", "softmax")
-_PRODUCTS = ("gemm", "grouped_gemm")
+_KIND_OF_ATTENTION = (*FUSED_ATTENTION, "fused_causal_softmax", "softmax")
 _MIB = 2**20
 
 
@@ -194,7 +186,9 @@ def _communication(traced: TracedSteps, collectives: Sequence[Row]) -> Iterator[
 
 
 def _products(operators: Sequence[Row]) -> list[Row]:
-    return [row for row in operators if row.operator in _PRODUCTS and row.is_matched]
+    return [
+        row for row in operators if row.operator in PRODUCTS and row.is_matched and not _is_attention(row)
+    ]
 
 
 def _clocks(operators: Sequence[Row]) -> Iterator[Cause]:
@@ -232,7 +226,7 @@ def _slow_operators(operators: Sequence[Row], slowdown: float) -> Iterator[Cause
     """The dearest operators above their interval, of products what a common slowdown does not explain."""
     slow = [row for row in operators if row.is_slow and not _is_attention(row)]
     for row in slow[:_MOST_OPERATORS]:
-        factor = slowdown if row.operator in _PRODUCTS else 1.0
+        factor = slowdown if row.operator in PRODUCTS else 1.0
         excess_s = (row.measured_s or 0.0) - factor * (row.predicted_s or 0.0)
         yield Cause(
             kind="operator",

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from kernelcast.collector.ingest.collectives import kind_of
 from kernelcast.runtime import Estimate
-from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.validate.compare.predicted_step import PredictedCalls, PredictedStep, stage_of
 from kernelcast.validate.compare.traced_steps import TracedSteps, Work
 
@@ -16,7 +16,12 @@ PARTS = ("forward", "backward", "update", "other", "communication", "copies", "h
 _ELEMENT_BYTES = {"float32": 4, "float64": 8}
 _UPDATE = "update"
 _NEAR = 1.5  # how far apart two workloads of one operator may be to be the same call
-PRODUCTS = ("gemm", "batched_gemm", "grouped_gemm")
+FUSED_ATTENTION = ("flash_attention", "attention_block")
+PRODUCTS = tuple(
+    name
+    for name, operator in OPERATORS.items()
+    if operator.operator_class is OperatorClass.COMPUTE and name not in FUSED_ATTENTION
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

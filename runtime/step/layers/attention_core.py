@@ -53,7 +53,7 @@ def _others(sizes: Sizes) -> Calls:
 def _attention(sizes: Sizes, queries: Number, keys: Number, head_parts: Number) -> Call:
     heads = _heads(sizes, head_parts)
     seen = 2 * visible_keys(sizes) / (sizes.model.sequence_length + 1)
-    if (seen == 1 and queries is keys) or (seen == 1 and queries == keys):
+    if seen == 1 and queries == keys:
         return call("flash_attention", sizes.micro_batch, keys, *heads)
     visible = _at_least_one(seen * (keys + 1) / 2)
     return call("attention_block", sizes.micro_batch, queries, keys, visible, *heads)

@@ -164,6 +164,7 @@ class TransformerLayer(Layer):
             own = int(self._syncs[0] > 1)
             whole = (*self.mlp.calls, *self.sizes.synced(own))
             calls += (*self.mlp.until_last_kept, *self._gathered(own)) if how.stops_early else whole
+            calls += self.mlp.forward_collectives
         return forward(calls)
 
     @property
@@ -184,6 +185,7 @@ class TransformerLayer(Layer):
             *(s.synced(syncs - 1) if syncs else ()),
             *self._gathered(int(syncs > 0)),
             *self.attention.forward_collectives,
+            *self.mlp.forward_collectives,
         )
 
     def beside_again(self, how: Recomputation) -> tuple[Beside, ...]:

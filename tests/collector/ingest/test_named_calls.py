@@ -39,7 +39,7 @@ def empty(step: Any) -> Any:
         ("LigerSiLUMulFunction", [[2, 16, 64], [2, 16, 64]], "swiglu", (2, 16, 64), ""),
         ("SwiGLUFunction", [[2, 16, 128]], "swiglu", (2, 16, 64), ""),
         ("GeLUFunction", [[16, 2, 64], [64]], "gelu", (16, 2, 64), ""),
-        ("LigerGELUMulFunction", [[2, 16, 64], [2, 16, 64]], "geglu", (2, 16, 64), ""),
+        ("LigerGELUMulFunction", [[2, 16, 64], [2, 16, 64]], "swiglu", (2, 16, 64), ""),
         ("LigerRopeFunction", [[2, 4, 16, 8], [2, 2, 16, 8]], "rope", (2, 16, 4, 2, 8), ""),
         ("ScaledUpperTriangMaskedSoftmax", [[8, 16, 16]], "fused_causal_softmax", (8, 16, 16), ""),
         ("aten::_softmax", [[8, 16, 16]], "softmax", (1, 8, 16, 16), ""),

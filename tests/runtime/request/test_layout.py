@@ -1,5 +1,6 @@
 """Layouts: derived sizes, and one line for what is refused."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -90,6 +91,9 @@ def test_a_model_that_cannot_be_cut_so() -> None:
         UsageError, match=r"^tp is 4, expected a divisor of sequence_length \(5\) of model odd$"
     ):
         Parallelism(**LAYOUT, sequence_parallel=True).check(model)
+    unfused = replace(model, sequence_length=8, attention="unfused")
+    with pytest.raises(UsageError, match=r"^cp is 2, expected 1 with attention 'unfused' of model odd: seq"):
+        Parallelism(**LAYOUT, cp=2).check(unfused)
     with pytest.raises(UsageError, match=r"^layer_counts add up to 5, expected 4, the layers of model odd$"):
         Parallelism(**LAYOUT, layer_counts=(1, 2, 1, 1)).check(model)
 

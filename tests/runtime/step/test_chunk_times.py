@@ -9,7 +9,13 @@ from kernelcast.runtime.step.chunk_times import BlockTimes, ChunkTimes, chunk_ti
 
 
 def block(
-    forward: float, backward: float, weight: float = 0, gather: float = 0, scatter: float = 0
+    forward: float,
+    backward: float,
+    weight: float = 0,
+    gather: float = 0,
+    scatter: float = 0,
+    forward_link: float = 0,
+    backward_link: float = 0,
 ) -> BlockTimes:
     return BlockTimes(
         forward_us=np.array([forward]),
@@ -17,6 +23,8 @@ def block(
         weight_us=np.array([weight]),
         gather_us=np.array([gather]),
         scatter_us=np.array([scatter]),
+        forward_link_us=np.array([forward_link]),
+        backward_link_us=np.array([backward_link]),
     )
 
 
@@ -77,19 +85,28 @@ def test_collectives_slow_down_what_computes_beside_them() -> None:
     assert passes(first, layer, 3, last, exposed_share=0.5) == (131, 262, 0)
 
 
-def one_after_the_other(times: list[tuple[float, float, float]], exposed_share: float) -> float:
+def test_own_collectives_share_the_links_of_gathers() -> None:
+    layer = block(10, 20, 8, 7, 25, forward_link=4, backward_link=6)
+    # Forward: 7 alone, 7 beside the 6 of 10 that use no link, 10. Backward: 7 alone, 7 beside 14 of 20, 25 beside 14
+    # and 6 by themselves, 25 alone.
+    assert passes(None, layer, 2, None, sharded=True) == (7 + 11 + 10, 7 + 20 + 31 + 25, 0)
+    # The input part has them all: 7 alone, 7 beside 6 of 12, 12; then weights, 8 alone, 25 beside 8, 25 alone.
+    assert passes(None, layer, 2, None, sharded=True, split=True) == (28, 7 + 13 + 12, 58)
+
+
+def one_after_the_other(times: list[tuple[float, float, float, float]], exposed_share: float) -> float:
     """The same, block by block."""
     total = times[0][1]
-    for index, (compute, _, _) in enumerate(times):
+    for index, (compute, _, _, link) in enumerate(times):
         beside = times[index + 1][1] if index + 1 < len(times) else 0.0
         beside += times[index - 1][2] if index else 0.0
-        total += max(compute + exposed_share * beside, beside)
+        total += max(compute + exposed_share * beside, beside + min(link, compute))
     return total + times[-1][2]
 
 
 time = st.integers(0, 100).map(float)
 shares = st.sampled_from((0.0, 0.25, 0.5, 1.0))  # without a rest, in whichever order sums are taken
-kinds = st.builds(block, time, time, st.just(0.0), time, time)
+kinds = st.builds(block, time, time, st.just(0.0), time, time, time, time)
 
 
 @given(first=st.none() | kinds, layer=kinds, layers=st.integers(1, 12), last=st.none() | kinds, share=shares)
@@ -97,9 +114,17 @@ def test_long_runs_as_block_by_block(
     first: BlockTimes | None, layer: BlockTimes, layers: int, last: BlockTimes | None, share: float
 ) -> None:
     blocks = [*([first] if first else []), *[layer] * layers, *([last] if last else [])]
-    forward = [(float(b.forward_us[0]), float(b.gather_us[0]), 0.0) for b in blocks]
+    forward = [
+        (float(b.forward_us[0]), float(b.gather_us[0]), 0.0, float(b.forward_link_us[0])) for b in blocks
+    ]
     backward = [
-        (float(b.backward_us[0]), float(b.gather_us[0]), float(b.scatter_us[0])) for b in reversed(blocks)
+        (
+            float(b.backward_us[0]),
+            float(b.gather_us[0]),
+            float(b.scatter_us[0]),
+            float(b.backward_link_us[0]),
+        )
+        for b in reversed(blocks)
     ]
     expected = (one_after_the_other(forward, share), one_after_the_other(backward, share), 0)
     assert passes(first, layer, layers, last, sharded=True, exposed_share=share) == expected
@@ -115,6 +140,8 @@ def test_many_configurations_at_once(sharded: bool) -> None:
             weight_us=np.repeat(b.weight_us, 2),
             gather_us=np.repeat(b.gather_us, 2) * [1, 2],
             scatter_us=np.repeat(b.scatter_us, 2) * [1, 2],
+            forward_link_us=np.repeat(b.forward_link_us, 2) * [1, 2],
+            backward_link_us=np.repeat(b.backward_link_us, 2) * [1, 2],
         )
         for b in (first, layer, last)
     ]

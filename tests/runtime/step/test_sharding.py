@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism
+from kernelcast.runtime.estimate.beside_passes import on_shard_links
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.step.calls import Call, Component
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
@@ -23,11 +24,11 @@ GPT_20B: dict[str, Any] = {
 PAPER = {"pp": 4, "tp": 4, "dp": 8, "micro_batch": 4, "micro_batches": 16, "layer_split": "paper"}
 
 
-def sharded(**layout: Any) -> Decomposition:
+def sharded(gpus_per_node: int = 4, **layout: Any) -> Decomposition:
     return decompose(
         model=ModelConfig(**GPT_20B),
         parallelism=Parallelism(**PAPER | layout),
-        cluster=Cluster(gpus_per_node=4),
+        cluster=Cluster(gpus_per_node=gpus_per_node),
         bucket_entries=1_260_000_000,
     )
 
@@ -228,3 +229,19 @@ def test_gradients_that_are_kept_in_shards_are_scattered_in_every_micro_batch() 
         assert block.scatter
         assert not block.gather
     assert parts.is_sharded
+
+
+@pytest.mark.parametrize(
+    ("dp", "gpus_per_node", "shared"),
+    [(4, 8, "all"), (8, 4, "none"), (8, 1, "all"), (1, 8, "all")],
+)
+def test_collectives_on_the_links_of_the_shards(dp: int, gpus_per_node: int, shared: str) -> None:
+    # Groups of 2 for tensors: in a node with the replicas, or not; with a device per node everything is between them.
+    parts = sharded(gpus_per_node, tp=2, dp=dp, zero=3)
+    found = on_shard_links(parts)
+    assert len(found) == 2 * len(parts.blocks)
+    for block, forward, backward in zip(parts.blocks, found[::2], found[1::2], strict=True):
+        for own, calls in ((block.forward, forward), (block.backward, backward)):
+            tensor = tuple(one for one in own if one.role == "tensor")
+            assert tensor or block is not parts.layer
+            assert calls == (tensor if shared == "all" else ())

@@ -1,6 +1,7 @@
 """A mixture of experts by hand: what one of eight devices calls, holds and keeps, and how its experts are updated."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -13,6 +14,7 @@ from kernelcast.runtime.step.layers.modules import MODULES
 from kernelcast.runtime.step.layers.sizes import Kept, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
+from kernelcast.runtime.step.recomputation import Recomputation
 
 MIXTURE = ModelConfig(
     name="mixture",
@@ -192,3 +194,12 @@ def test_exchanges_beside_another_micro_batchs_computing() -> None:
     dense = TransformerLayer(hidden.sizes.of_kind(LayerKind()))
     assert len(dense.beside_forward) == len(hidden.beside_forward)
     assert not any(one.collective for one in dense.beside_forward)
+
+
+@pytest.mark.parametrize("stops_early", [False, True])
+@pytest.mark.parametrize("how", [{"kind": "full"}, {"kind": "selective", "modules": ("mlp",)}])
+def test_recomputed_experts_exchange_their_rows_again(how: dict[str, Any], stops_early: bool) -> None:
+    layer = TransformerLayer(sizes())
+    again = layer.recomputed(Recomputation(**how, stops_early=stops_early))
+    sent = [(one.shape[0], one.count) for one in again if one.operator == "all_to_all" and one.count]
+    assert sent == [(24 * 2 * 32, 2), (PROBABILITIES, 1)]
