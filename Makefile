@@ -58,6 +58,7 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/generate_models.py
 	$(BIN)/python docs/generate_sql.py
 	$(BIN)/python docs/generate_asking.py
+	$(BIN)/python docs/generate_readme.py
 	$(BIN)/python docs/generate_commands.py
 
 bench-store: $(INSTALLED)

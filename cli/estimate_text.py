@@ -34,11 +34,10 @@ def render(
 
     The facts `at_front` come with those of the step, `further` ones last.
     """
-    head = headline(estimate, at_front=at_front, further=further)
     if is_brief:
-        return head
+        return headline(estimate, at_front=at_front, is_brief=True)
     sections = [
-        head,
+        headline(estimate, at_front=at_front, further=further),
         *sections_after,
         title("Components", _components(estimate)),
         title("Stages, per micro-batch (forward, backward) and per update", _stages(estimate)),
@@ -62,8 +61,14 @@ def warnings_text(estimate: Estimate, *, each: bool = False) -> str:
     return "\n".join(lines)
 
 
-def headline(estimate: Estimate, *, at_front: Sequence[Fact] = (), further: Sequence[Fact] = ()) -> str:
-    """The step's time and rate; then what it needs, on what, how that is known, and how it is cut."""
+def headline(
+    estimate: Estimate,
+    *,
+    at_front: Sequence[Fact] = (),
+    further: Sequence[Fact] = (),
+    is_brief: bool = False,
+) -> str:
+    """The step's time and rate; then what it needs, on what, how that is known, and, unless `is_brief`, the timeline."""
     layout, model, source = estimate.parallelism, estimate.model, estimate.provenance
     used, calibration = source.collectives, source.calibration
     mfu = "" if estimate.mfu is None else f", MFU {percent(estimate.mfu)}"
@@ -79,7 +84,7 @@ def headline(estimate: Estimate, *, at_front: Sequence[Fact] = (), further: Sequ
         ),
         ("fabric", ("; ".join(source.fabric) or "not recorded") if used is None else _fabric(used)),
         *_known(estimate),
-        *(("data", text) for text in source.data),
+        *(("data", text) for text in source.data if not is_brief),
         (
             "bundle",
             f"{source.bundle} ({source.statistic} times, {source.dtype}, {measured(source.created_at)})",
@@ -99,14 +104,12 @@ def headline(estimate: Estimate, *, at_front: Sequence[Fact] = (), further: Sequ
             f"ZeRO {layout.zero}{', sequence parallel' if layout.sequence_parallel else ''}"
             f"{f', {layout.virtual_stages} chunks per stage' if layout.virtual_stages > 1 else ''}",
         ),
-        ("layers", counts_text(estimate.layer_counts)),
-        (
-            "timeline",
-            f"{estimate.timeline}, {layout.schedule}; stages wait {percent(estimate.bubble_share)} "
-            "of the pipeline's time",
-        ),
-        *further,
     ]
+    if not is_brief:
+        waiting = f"stages wait {percent(estimate.bubble_share)} of the pipeline's time"
+        rows.append(("layers", counts_text(estimate.layer_counts)))
+        rows.append(("timeline", f"{estimate.timeline}, {layout.schedule}; {waiting}"))
+    rows += further
     first = f"step {seconds(estimate.step_time_s)}, {rate(estimate.tokens_per_s)} tokens/s{mfu}"
     return f"{heading(first)}\n\n{facts(rows)}"
 

@@ -200,7 +200,7 @@ def render(
     if tokens is not None:
         at_front.append(("training", training_text(training(best.estimate, tokens))))
     sections = [
-        headline(best.estimate, at_front=at_front, further=further),
+        headline(best.estimate, at_front=at_front, further=() if is_brief else further, is_brief=is_brief),
         title("Best layouts", _table(result.top, tokens)),
     ]
     if pareto:

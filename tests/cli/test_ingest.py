@@ -34,7 +34,7 @@ def test_a_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert lines[2].split() == ["cuda.json", "Example", "GPU", "3", "17", "7", "0.322", "85.4", "0.0"]
     assert "not recognised: 7 kinds of kernels, of which take most time" in lines
     assert any(line.split()[:2] == ["aten::linear", "slow_tail"] for line in lines)
-    assert " ".join(lines).split("(")[-2].endswith(f"{database}: 1 trace")
+    assert " ".join(" ".join(lines).split()).endswith(f"{database}: 1 trace(s) of 1 run(s) added, 0 samples")
     again = run(capsys, "ingest", TRACES / "cuda.json", "--db", database)
     assert " ".join(again.split()) == f"{database}: 0 trace(s) of 0 run(s) added, 0 samples, 1 already there"
 
