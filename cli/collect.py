@@ -326,6 +326,6 @@ def show_collected(done: Collected, database_path: Path) -> None:
     if done.flagged and not is_quiet():
         say(f"note: {done.flagged} disturbed or unstable; --again flagged measures those once more", err=True)
     if done.first_failure:
-        say(f"first failure: {done.first_failure}", err=True)
+        click.echo(f"first failure: {done.first_failure}", err=True)
     if done.failed and not done.measured and not done.already_there:
         raise DataError(f"{database_path}: nothing measured, all points failed; their reasons are stored")

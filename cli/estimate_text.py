@@ -68,7 +68,7 @@ def headline(
     further: Sequence[Fact] = (),
     is_brief: bool = False,
 ) -> str:
-    """The step's time and rate; then what it needs, on what, how that is known, and, unless `is_brief`, the timeline."""
+    """The step's time and rate; what it needs, on what, how that is known; unless `is_brief` also the timeline."""
     layout, model, source = estimate.parallelism, estimate.model, estimate.provenance
     used, calibration = source.collectives, source.calibration
     mfu = "" if estimate.mfu is None else f", MFU {percent(estimate.mfu)}"

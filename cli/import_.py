@@ -249,9 +249,9 @@ def _store(parsed: Parsed, options: dict[str, Any]) -> None:
     for reason, count in sorted(parsed.left_out.items()):
         say(f"left out: {count:,} rows {reason}")
     for problem in parsed.problems[:_SHOWN_PROBLEMS]:
-        say(f"skipped: {problem}", err=True)
+        click.echo(f"skipped: {problem}", err=True)
     if (more := len(parsed.problems) - _SHOWN_PROBLEMS) > 0:
-        say(f"skipped: {more:,} more malformed lines", err=True)
+        click.echo(f"skipped: {more:,} more malformed lines", err=True)
     if doubts := doubts_text(imported.doubts, parsed.sample_count):
         say(f"doubtful: {doubts} (view doubtful_sample says why)")
     there = f", {imported.already_there:,} already there" if imported.already_there else ""

@@ -63,7 +63,8 @@ class LazyGroup(click.Group):
         Raises:
             UsageError: there is none; names the nearest.
         """
-        if args and args[0] not in self.verbs and not args[0].startswith("-") and not ctx.resilient_parsing:
+        is_known = not args or args[0].startswith("-") or self.get_command(ctx, args[0]) is not None
+        if not is_known and not ctx.resilient_parsing:
             raise UsageError(f"no such command {shown(args[0])}, {alternatives(args[0], self.verbs)}")
         return super().resolve_command(ctx, args)
 

@@ -3,6 +3,7 @@
 click leaves colours out where the output is no terminal; `main` sets them off where NO_COLOR is set.
 """
 
+import os
 import re
 import shutil
 import sys
@@ -12,7 +13,7 @@ from textwrap import wrap
 import click
 
 MOST_TEXT = 100
-"""Columns of running text at most, and of all output that goes to no terminal."""
+"""Columns of running text at most, and of all output that goes to no terminal, unless COLUMNS says another number."""
 _LEAST = 40
 _LABEL = 10
 _QUIET = "kernelcast.quiet"
@@ -28,6 +29,10 @@ def width() -> int:
     return max(_LEAST, shutil.get_terminal_size((MOST_TEXT, 24)).columns)
 
 
+def _text_width() -> int:
+    return width() if os.environ.get("COLUMNS") else min(width(), MOST_TEXT)
+
+
 def data_width() -> int:
     """Columns of rows that programs may read: not limited where the output is no terminal."""
     return width() if sys.stdout is not None and sys.stdout.isatty() else _UNLIMITED
@@ -37,7 +42,7 @@ def wrapped(text: str, *, begin: str = "", indent: str = "  ") -> str:
     """`begin` and a text, broken at blanks; lines after the first begin with `indent`."""
     lines = wrap(
         begin + _UNIT.sub("\N{NO-BREAK SPACE}", text),
-        min(width(), MOST_TEXT),
+        _text_width(),
         subsequent_indent=indent,
         break_long_words=False,
         break_on_hyphens=False,

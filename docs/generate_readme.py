@@ -27,7 +27,9 @@ def page(text: str) -> str:
 
 
 def _made_anew(block: str, folder: Path) -> str:
-    return "".join(command + printed(command.removeprefix("$ "), folder) for command in _COMMAND.findall(block))
+    return "".join(
+        command + printed(command.removeprefix("$ "), folder) for command in _COMMAND.findall(block)
+    )
 
 
 def printed(command: str, folder: Path) -> str:

@@ -18,6 +18,8 @@ from kernelcast.collector.machine.probe_cpu import available_cores
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.store import Database
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
 
 

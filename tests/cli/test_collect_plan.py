@@ -18,6 +18,8 @@ from kernelcast.sampling import collect as sampled
 from kernelcast.store import Database
 from kernelcast.train.fit import train_bundle
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
 TWO = ("--operator", "gelu", "--operator", "layer_norm")
 

@@ -15,8 +15,11 @@ import pytest
 
 from kernelcast.cli.db import db
 from kernelcast.cli.main import main
+from kernelcast.cli.sizes import parse_size
 from kernelcast.store import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
+
+pytestmark = pytest.mark.usefixtures("wide")
 
 SMALL = Path(__file__).parent.parent / "data" / "small.db"
 Capture = pytest.CaptureFixture[str]
@@ -177,7 +180,7 @@ def test_every_verb_s_help_has_an_example_and_says_every_option() -> None:
             if isinstance(option, click.Option):
                 assert option.help, (name, option.name)
             if option.name == "max_size_bytes":
-                assert option.default == DEFAULT_MAX_SIZE_BYTES / 2**30
+                assert parse_size(option.default, name="max_size") == DEFAULT_MAX_SIZE_BYTES
 
 
 @pytest.mark.parametrize(("package", "arguments"), [

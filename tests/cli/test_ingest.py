@@ -12,6 +12,8 @@ import pytest
 from kernelcast.cli.main import main
 from kernelcast.store import Database
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 ROOT = Path(__file__).parent.parent.parent
 PAGE = ROOT / "docs" / "ingesting.md"
 TRACES = ROOT / "tests" / "data" / "traces"

@@ -35,7 +35,9 @@ def test_readme_is_short_and_names_files_that_are_there() -> None:
     assert len(lines) <= 180
     assert max(map(len, lines)) < 190
     blocks = re.findall(r"```(?:sh|console)\n(.*?)```", README, re.DOTALL)
-    named = {word for block in blocks for word in block.split() if word.startswith(("docs/", "tests/", "demo/"))}
+    named = {
+        word for block in blocks for word in block.split() if word.startswith(("docs/", "tests/", "demo/"))
+    }
     assert named
     assert [word for word in named if not (ROOT / word.rstrip(":")).exists()] == []
 
