@@ -151,7 +151,8 @@ def _show(found: TrainingFigures, *, is_brief: bool = False) -> None:
     if not is_brief:
         table = columns(found)
         cells = zip(*([cell.text for cell in column.cells] for column in table), strict=True)
-        click.echo(text_table([column.heading for column in table], list(cells)))
+        optional = ("size", "form", "algorithm", "coverage", "range")
+        click.echo(text_table([column.heading for column in table], list(cells), optional=optional))
         show_doubts(found)
     show_loads(found)
     if found.trained.prior is not None:

@@ -129,8 +129,12 @@ def explain_operator(estimate: Estimate, bundle: Bundle, name: str) -> tuple[Exp
             name in (row.name, *row.roles, *(role.paper_name for role in row.roles.values()))
             for row in OPERATORS.values()
         )
-        problem = "is not part of this step" if known else "is unknown"
-        raise UsageError(f"operator {shown_name(name)} {problem}; of this step {alternatives(name, called)}")
+        if known:
+            listed = ", ".join(called)
+            raise UsageError(
+                f"operator {shown_name(name)} is not part of this step; its operators and roles are {listed}"
+            )
+        raise UsageError(f"operator {shown_name(name)} is unknown; of this step {alternatives(name, called)}")
     return tuple(_explain(estimate, bundle, one, count, everything_us) for one, count in calls.items())
 
 

@@ -239,7 +239,7 @@ def test_every_answer_of_a_calibrated_bundle_says_so(make_bundle: Make, tmp_path
     space = [*asked[:4], "--gpus", "2", "--global-batch", "4", "--gpus-per-node", "4"]
     assert "calibration  compute-bound" in CliRunner().invoke(search_, space).output
     assert (
-        "calibration: NOT applied, switched off"
+        "calibration  NOT applied, switched off"
         in CliRunner().invoke(search_, [*space, "--no-calibration"]).output
     )
     job = [*asked, "--steps", "10"]

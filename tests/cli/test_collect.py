@@ -70,7 +70,7 @@ def test_a_note_says_what_was_flagged(capsys: pytest.CaptureFixture[str]) -> Non
         (("--plan", "none.toml"), UsageError, "plan none.toml: no such file, expected a TOML file or one of"),
         (("--dtype", "int8"), UsageError, "dtype 'int8' is unknown; expected one of float32"),
         (("--device", "npu"), UsageError, "device 'npu' is unknown"),
-        (("--operator", "conv"), UsageError, "operator 'conv' is unknown; expected one of embedding, "),
+        (("--operator", "conv"), UsageError, "operator 'conv' is unknown; known are embedding, "),
         (
             ("--procs-per-node", "1,"),
             UsageError,

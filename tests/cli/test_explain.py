@@ -82,7 +82,7 @@ def test_explained_by_operator_or_by_the_paper_s_name(
     assert headings("gelu")[0] == "gelu, Glue (forward)"
     error = run(make_bundle(), model_file, "--explain", "qkv_linear").exception
     assert isinstance(error, UsageError)
-    assert str(error).startswith("operator qkv_linear is unknown; those of this step are embedding, ")
+    assert str(error).startswith("operator qkv_linear is unknown; of this step ")
 
 
 def test_explained_with_the_nearest_samples(

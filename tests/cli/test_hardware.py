@@ -16,6 +16,8 @@ from kernelcast.runtime.catalogue.hardware import all_hardware, measured_hardwar
 from kernelcast.runtime.hardware.devices import devices
 from kernelcast.runtime.operators import OPERATORS, Direction
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 ROOT = Path(__file__).parent.parent.parent
 LAYOUT = ["--model", "llama-3-8b", "--tp", "4", "--dp", "16", "--micro-batch", "1", "--global-batch", "256"]
 
@@ -124,7 +126,7 @@ def test_a_search_takes_it_too() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--hardware", "tpu-v5"], "hardware is 'tpu-v5', expected one of a100-sxm, gh200, h100-sxm, "),
+        (["--hardware", "tpu-v5"], "hardware 'tpu-v5' is unknown, known are a100-sxm, gh200, h100-sxm, "),
         ([], "neither of --bundle and --hardware given, expected one of them"),
         (
             ["--hardware", "gh200", "--bundle", "a.kcast"],

@@ -228,7 +228,7 @@ def test_the_largest_sizes() -> None:
         ),
         (
             ["--hardware", "gh200,tpu-v5", *MODEL, *BATCH],
-            "hardware is 'tpu-v5', expected one of a100-sxm, gh200",
+            "hardware 'tpu-v5' is unknown, known are a100-sxm, gh200",
         ),
         ([*A100, "--gpus", "16"], "global_batch is not given, expected it with a search for a layout"),
         ([*A100, "--global-batch", "16"], "micro_batch is not given, expected it, or gpus and global_batch"),
