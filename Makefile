@@ -60,6 +60,7 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/generate_schema.py
 	$(BIN)/python docs/generate_fields.py
 	$(BIN)/python docs/generate_output.py
+	$(BIN)/python docs/generate_readme.py
 	$(BIN)/python docs/generate_commands.py
 
 # Source archive and wheel into dist/, byte for byte the same from the same files.
@@ -89,9 +90,9 @@ validate-published: $(INSTALLED)
 	@mkdir -p $(VALIDATED)
 	@if [ -d "$(PUBLISHED)" ]; then set -ex; \
 	  $(KEEP) published validate published "$(PUBLISHED)" --json -o $(VALIDATED)/published.kcast \
-	    $$(test -f $(VALIDATED)/published.kcast && echo --bundle $(VALIDATED)/published.kcast); \
+	    $$(test -f $(VALIDATED)/published.kcast && echo --from $(VALIDATED)/published.kcast); \
 	  $(KEEP) published_vista validate published "$(PUBLISHED)/../Vista" --json -o $(VALIDATED)/vista.kcast \
-	    $$(test -f $(VALIDATED)/vista.kcast && echo --bundle $(VALIDATED)/vista.kcast); \
+	    $$(test -f $(VALIDATED)/vista.kcast && echo --from $(VALIDATED)/vista.kcast); \
 	  for timeline in closed-form simulate; do \
 	    $(KEEP) calibration-$$timeline calibrate --bundle $(VALIDATED)/published.kcast \
 	      --runs validate/perlmutter.toml --timeline $$timeline --json; \
