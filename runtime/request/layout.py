@@ -170,7 +170,9 @@ class Parallelism:
     def __post_init__(self) -> None:
         # A search makes hundreds of thousands of layouts, most fields of which have their defaults.
         for field in _CHECKED:
-            if (value := getattr(self, field.name)) is not field.default or value is None:
+            if (value := getattr(self, field.name)) is not field.default or (
+                value is None and field.is_required
+            ):
                 field.check(value)
         if self.expert_tokens is not None:
             LAYOUT["expert_tokens"].check(self.expert_tokens)

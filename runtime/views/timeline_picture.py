@@ -303,6 +303,11 @@ def _cut_marks(windows: list[_Window], bottom: float) -> Iterator[Markup]:
 
 def timeline_legend(estimate: Estimate) -> Markup:
     """What the colours and shapes of this step mean."""
+    return legend(legend_entries(estimate))
+
+
+def legend_entries(estimate: Estimate) -> list[tuple[str, str]]:
+    """The classes of this step's colours, with what they mean."""
     layout = estimate.parallelism
     split = SCHEDULE_KINDS[layout.schedule].splits
     entries = [
@@ -316,4 +321,4 @@ def timeline_legend(estimate: Estimate) -> Markup:
         (any(one.all_gather_s for one in estimate.stages), "gather", "all-gather of parameters"),
         (True, "idle", "waiting"),
     ]
-    return legend((style, text) for there, style, text in entries if there)
+    return [(style, text) for there, style, text in entries if there]
