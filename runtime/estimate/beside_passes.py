@@ -38,19 +38,15 @@ def besides(parts: Decomposition) -> tuple[tuple[Beside, ...], ...]:
     return tuple(block.beside for block in parts.blocks)
 
 
-def on_shard_links(parts: Decomposition) -> list[Calls]:
-    """Collectives of every block's forward and backward pass that use the links of ZeRO's.
-
-    Those are the links inside nodes, or the cards between them where a group of shards spans nodes.
-    """
-    between = (parts.data_parallel.shard_group or parts.data_parallel.group).nodes > 1
+def on_links(parts: Decomposition, *, between: bool) -> list[Calls]:
+    """Collectives of every block's forward and backward pass inside nodes, or `between` them."""
     passes = []
     for block in parts.blocks:
         ahead, back = block.beside[: block.beside_forward], block.beside[block.beside_forward :]
         for calls, beside in ((block.forward, ahead), (block.backward, back)):
             every = (*calls, *(one for own in beside for one in own.collective))
             collectives = (one for one in every if OPERATORS[one.operator].is_collective)
-            passes.append(tuple(one for one in collectives if (one.shape[1] > 1) is between))
+            passes.append(tuple(one for one in collectives if (one.shape[1] > 1) == between))
     return passes
 
 

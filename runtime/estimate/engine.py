@@ -27,7 +27,7 @@ from kernelcast.runtime.estimate.pieces import (
     LAST,
     LAYERS,
     MICRO_BATCH,
-    ON_SHARD_LINKS,
+    ON_LINKS,
     RECOMPUTED,
     SEND,
     SHARDS,
@@ -46,6 +46,7 @@ from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, sum_of
 from kernelcast.runtime.step.chunks import StageKind, chunks_of, stage_kinds
 from kernelcast.runtime.step.decomposition import Decomposition
+from kernelcast.runtime.step.groups import shards_span_nodes
 from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.partition import partition
 
@@ -299,7 +300,7 @@ class Engine:
         for one in self._hidden_of(layouts, index, int(rows[0])):
             passes[one.is_forward].append(self._beside_us(layouts, prices, structure, one, rows, in_pairs))
         link_us = (
-            [prices.of(ON_SHARD_LINKS, 2 * index + direction, rows) for direction in range(2)]
+            [self._link_us(layouts, prices, 2 * index + direction, rows) for direction in range(2)]
             if structure.is_sharded
             else (nothing, nothing)
         )
@@ -314,6 +315,21 @@ class Engine:
             gather_us=prices.of(SHARDS, 2 * index, rows) if structure.is_sharded else nothing,
             scatter_us=prices.of(SHARDS, 2 * index + 1, rows) if structure.is_sharded else nothing,
         )
+
+    def _link_us(self, layouts: Layouts, prices: Prices, part: int, rows: Rows) -> Times:
+        """What collectives of a block's pass take on the links that ZeRO's shards are gathered over."""
+        shards = layouts.of_stack("shard_group") or layouts.replicas[rows]
+        spans = shards_span_nodes(shards, layouts["tp"][rows], self.cluster)
+        # A second copy of the model is on other nodes, if the job has several.
+        devices = (
+            layouts["pp"][rows] * layouts["tp"][rows] * layouts.replicas[rows] // layouts["copies"][rows]
+        )
+        spans |= (layouts["copies"][rows] > 1) & (devices > self.cluster.gpus_per_node)
+        inside_us, between_us = (
+            prices.of(ON_LINKS, first + part, rows)
+            for first in (0, first_beside(len(kinds_of(self.model).distinct)))
+        )
+        return np.where(np.repeat(spans, 1 + self.draws), between_us, inside_us)
 
     def _beside_us(
         self, layouts: Layouts, prices: Prices, structure: Structure, one: Hidden, rows: Rows, in_pairs: bool

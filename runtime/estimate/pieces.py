@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernelcast.runtime.estimate.beside_passes import besides, on_shard_links
+from kernelcast.runtime.estimate.beside_passes import besides, on_links
 from kernelcast.runtime.estimate.configurations import Rows, Times
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
@@ -43,13 +43,14 @@ SEND = Kind(
 SHARDS = Kind(
     name="shards",
     columns=(*_INNER, *EXPERT_DEGREES, "dp", "zero", "copies"),
-    parts=lambda d: [calls for block in d.blocks for calls in (block.gather, block.scatter)],
+    parts=lambda d: [calls for block in d.shards for calls in block],
 )
-ON_SHARD_LINKS = Kind(
-    name="on the shards' links",
-    columns=(*MICRO_BATCH.columns, "dp", "copies"),
-    parts=on_shard_links,
+ON_LINKS = Kind(
+    name="on links",
+    columns=MICRO_BATCH.columns,
+    parts=lambda d: [calls for between in (False, True) for calls in on_links(d, between=between)],
 )
+"""What passes have on the links inside nodes, then what they have on those between them."""
 RECOMPUTED = Kind(
     name="recomputed",
     columns=MICRO_BATCH.columns,
@@ -96,5 +97,5 @@ class Prices:
 def pass_kinds(layouts: Layouts) -> tuple[Kind, ...]:
     """What passes through the blocks depend on."""
     some = (RECOMPUTED,) if layouts.of_stack("recompute_layers") else ()
-    shared = (ON_SHARD_LINKS,) if (layouts["zero"] >= 2).any() else ()
+    shared = (ON_LINKS,) if (layouts["zero"] >= 2).any() else ()
     return (MICRO_BATCH, SHARDS, *shared, *some)

@@ -116,6 +116,7 @@ ROWS = (
     lacks("recompute_early_stop", False),
     lacks("dropout", 0.0),
     lacks("fp8_recipe", "none"),
+    lacks("expert_capacity", 0.0),
     lacks("offload_activations", 0.0),
     lacks("lora_rank", 0),
     lacks("optimizer", "adam_fused"),

@@ -342,6 +342,8 @@ ROWS = (
         *(Option("tensorwise", {_FP8: kind, **recipe}, only_read=True, read="delayed scaling is read as tensorwise")
           for kind in ("hybrid", "e4m3") for recipe in ({}, {_RECIPE: "delayed"})),
     )),
+    Same("--moe-expert-capacity-factor", "expert_capacity", usual=0.0, unset=("auto", "None")),
+    Choice("expert_padding", (Option(False), Option(True, {"--moe-pad-expert-input-to-capacity": True}))),
     Choice("expert_overlap", (Option(False), Option(True, {"--overlap-moe-expert-parallel-comm": True}))),
     lacks("fp8_dispatch", False),
     lacks("offload_activations", 0.0),

@@ -314,6 +314,7 @@ ROWS = (
     Lacks(recomputed_partly),
     lacks("dropout", 0.0),
     lacks("fp8_recipe", "none"),
+    lacks("expert_capacity", 0.0),
     lacks("lora_rank", 0),
     lacks("optimizer", "adam_fused"),
     lacks("offload_optimizer", 0.0),

@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, LAYOUT, REPLICATING
+from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, EXPERT_LOAD, LAYOUT, REPLICATING
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.expert_load import ExpertLoad
 from kernelcast.runtime.step.layers.linear import Linears
 from kernelcast.runtime.step.layers.sizes import Sizes
 
@@ -105,12 +106,12 @@ class Rows:
     def sizes(self, model: ModelConfig) -> Sizes:
         """What the devices of every row hold of a model's sizes."""
         multiple = self.of_all("vocabulary_multiple")
-        imbalance = self.of_all("expert_imbalance")
+        load = ExpertLoad.of(self.of_all)
         return Sizes.of_columns(
             model,
             self.layout,
             vocabulary_multiple=multiple,
-            imbalance=imbalance,
+            imbalance=load.in_memory(model.experts, self.layout["ep"]),
             linears=Linears.of(self.of_all),
         )
 
@@ -125,7 +126,7 @@ COMMON = (
     "optimizer_states",
     "offload_optimizer",
     "offload_activations",
-    "expert_imbalance",
+    *EXPERT_LOAD,
     "fp8_recipe",
     "fp8_linears",
     "lora_rank",

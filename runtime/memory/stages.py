@@ -168,9 +168,9 @@ def memory_of(
     if model.experts:
         weights = weights + frozen_bytes(held.frozen_experts, rows.expert_shards, rows.zero, precision)
     # Copies in 8 bit stay from update to update; with ZeRO-3 only those of the blocks that are gathered.
-    copies = [FLOAT8_COPIES_BYTES * sizes.linears.cast_entries(one.weights) for one in layers]
+    copies = [FLOAT8_COPIES_BYTES * one.cast_entries for one in layers]
     of_stage = sum(count * entries for count, entries in zip(rows.layers, copies, strict=True))
-    of_stage = of_stage + rows.last * FLOAT8_COPIES_BYTES * sizes.linears.cast_entries(loss.weights)
+    of_stage = of_stage + rows.last * FLOAT8_COPIES_BYTES * loss.cast_entries
     weights = weights + np.minimum(
         of_stage, np.where(rows.zero >= 3, 2.0 * largest_of(rows, copies), of_stage)
     )

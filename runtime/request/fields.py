@@ -104,6 +104,7 @@ _SIZE = whole(1, MAX_SIZE)
 _SIZE_OR_NONE = whole(0, MAX_SIZE)
 _DEGREE = whole(1, MAX_DEGREE)
 _SYNCS = whole(0, 100)
+_TOKENS_OF_EXPERTS = counts(whole(0, MAX_SIZE), "whole numbers, one per expert, such as 96,120,80,88")
 _COUNTS = counts(whole(0, MAX_DEGREE), "whole numbers, one per stage, such as 11,12,12,9")
 
 # fmt: off
@@ -132,6 +133,8 @@ MODEL = table(
     Field("activation", choice(get_args(Activation)), "Activation of the MLP.", "gelu"),
     Field("attention", choice(get_args(Attention)), "Attention kernel.", "flash"),
     Field("rotary", FLAG, "Rotary position embedding.", True),
+    Field("unrotated_interval", whole(0, MAX_LAYERS), "Every so many-th layer has no rotary embedding, 0 for none.", 0),
+    Field("attention_sinks", FLAG, "Softmax of every head has one more, learned entry (gpt-oss).", False),
     Field("parallel_residual", FLAG, "Attention and MLP read the same input.", False),
     Field("biases", choice(get_args(Biases)), "Linears of a layer that have a bias.",
           otherwise="the attention's with LayerNorm, the MLP's with GeLU"),
@@ -219,6 +222,13 @@ LAYOUT = table(
           "ring", of_stack=True),
     Field("expert_imbalance", number(1, 1_000, "a number from 1 to 1000"),
           "Rows of the device with the most tokens for its experts, as a multiple of the mean.", 1.0, of_stack=True),
+    Field("expert_tokens", _TOKENS_OF_EXPERTS,
+          "Tokens that went to each expert: of one layer, or of every layer with experts, one after the other.",
+          otherwise="as many to each, times expert_imbalance", of_stack=True),
+    Field("expert_capacity", number(0, 1_000, "a number from 0 to 1000"),
+          "Most rows of an expert as a multiple of the mean, others are dropped (capacity factor); 0: none is.", 0.0,
+          of_stack=True),
+    Field("expert_padding", FLAG, "Every expert's rows are filled up to its capacity.", False, of_stack=True),
     Field("tensor_overlap", choice(get_args(TensorOverlap)),
           "Tensor-parallel collectives beside computing: none, backward beside weight gradients, or all products.",
           "none", of_stack=True),
@@ -254,6 +264,8 @@ DEGREES = tuple(row.name for row in LAYOUT.values() if row.degree)
 """Their product is the number of devices."""
 EXPERT_DEGREES = ("ep", "expert_tp")
 """How the devices of a stage share its experts."""
+EXPERT_LOAD = tuple(f"expert_{what}" for what in ("imbalance", "tokens", "capacity", "padding"))
+"""What decides how many rows experts have."""
 REPLICATING = tuple(row.name for row in LAYOUT.values() if row.replicates)
 """Their product is the number of devices that hold the same parameters."""
 SAMPLES = ("dp", "micro_batch", "micro_batches")

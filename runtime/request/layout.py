@@ -8,6 +8,7 @@ from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import (
     DEGREES,
     EXPERT_DEGREES,
+    EXPERT_LOAD,
     LAYOUT,
     MAX_DEGREE,
     REPLICATING,
@@ -33,6 +34,8 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, check_schedule
 
 _COUNT = whole(0, MAX_DEGREE)
+# What a model without experts does not accept.
+_OF_EXPERTS = tuple(name for name in (*EXPERT_DEGREES, *EXPERT_LOAD) if name != "expert_imbalance")
 # Layer counts are checked with the number of stages.
 _CHECKED = tuple(field for field in LAYOUT.values() if field.name != "layer_counts")
 
@@ -51,6 +54,11 @@ class Parallelism:
       gathers all keys and values (Llama 3, arXiv 2407.21783, section 3.3.2). Each device has an early and a late part
       of the sequence, so that causal masks leave all of them the same work.
     - `expert_imbalance`: the fullest device has so many times the mean of its group's tokens, in time and memory.
+    - `expert_tokens`: how many tokens of a measured batch went to each expert, of one layer for all, or of every layer
+      with experts, one after the other; which device is the fullest, and by how much, follows for every `ep`.
+    - `expert_capacity`: an expert takes at most so many times its mean, and drops the others; 0 drops nothing. With
+      `expert_padding` its rows are filled up to that (Megatron-LM's --moe-expert-capacity-factor,
+      --moe-pad-expert-input-to-capacity).
 
     - `recompute`: the backward pass of every layer runs again its forward pass ("full") or what lies
       between queries and attention output ("selective", arXiv 2205.05198).
@@ -144,6 +152,9 @@ class Parallelism:
     tensor_overlap: TensorOverlap = LAYOUT["tensor_overlap"].default
     context_exchange: ContextExchange = LAYOUT["context_exchange"].default
     expert_imbalance: float = LAYOUT["expert_imbalance"].default
+    expert_tokens: tuple[int, ...] | None = LAYOUT["expert_tokens"].default
+    expert_capacity: float = LAYOUT["expert_capacity"].default
+    expert_padding: bool = LAYOUT["expert_padding"].default
     fp8_recipe: Float8Recipe = LAYOUT["fp8_recipe"].default
     fp8_linears: tuple[LinearKind, ...] = LAYOUT["fp8_linears"].default
     fp8_dispatch: bool = LAYOUT["fp8_dispatch"].default
@@ -161,7 +172,7 @@ class Parallelism:
             if (value := getattr(self, field.name)) is not field.default or value is None:
                 field.check(value)
         # In one order, and hashable.
-        for name in ("recompute_modules", "fp8_linears", "lora_linears"):
+        for name in ("recompute_modules", "fp8_linears", "lora_linears", "expert_tokens"):
             if (value := getattr(self, name)) is not LAYOUT[name].default:
                 object.__setattr__(self, name, LAYOUT[name].kind.read(value))
         kind = SCHEDULE_KINDS[self.schedule]
@@ -173,6 +184,10 @@ class Parallelism:
             raise UsageError(
                 f"shard_group is {self.shard_group}, expected a divisor of the {self.replicas} replicas (dp), or 0"
             )
+        if self.expert_tokens is not None and self.expert_imbalance != 1:
+            raise UsageError(f"expert_imbalance is {self.expert_imbalance}, expected 1 with expert_tokens")
+        if self.expert_padding and not self.expert_capacity:
+            raise UsageError("expert_padding is true, expected false without expert_capacity")
         if self.fp8_dispatch and self.fp8_recipe == "none":
             raise UsageError("fp8_dispatch is true, expected false with fp8_recipe none")
         of_stage = self.world_size // self.pp
@@ -184,6 +199,19 @@ class Parallelism:
                 f"{fields} is {product}{self.ep * self.expert_tp}, expected a divisor of tp · dp · cp "
                 f"({of_stage})"
             )
+
+    def _check_expert_tokens(self, model: ModelConfig) -> None:
+        tokens, experts, layers = self.expert_tokens or (), model.experts, model.expert_layers
+        if tokens and len(tokens) not in (experts, experts * layers):
+            raise UsageError(
+                f"expert_tokens are {len(tokens)} numbers, expected {experts}, the experts of model {model.name}, or "
+                f"those of its {layers} layers with experts, {experts * layers}"
+            )
+        for first in range(0, len(tokens), max(1, experts)):
+            if not any(tokens[first : first + experts]):
+                raise UsageError(
+                    f"expert_tokens of layer {first // experts} are all 0, expected tokens for some expert"
+                )
 
     def _check_layer_counts(self) -> None:
         counts = self.layer_counts
@@ -303,11 +331,13 @@ class Parallelism:
                 f"sequence_parallel is false, expected true with tp {self.tp}: each device routes its own tokens "
                 f"to the experts of model {model.name}"
             )
-        for name in EXPERT_DEGREES:
-            if getattr(self, name) > 1 and not model.experts:
-                raise UsageError(
-                    f"{name} is {getattr(self, name)}, expected 1: model {model.name} has no experts"
-                )
+        if not model.experts:
+            for name in _OF_EXPERTS:
+                if (value := getattr(self, name)) != (usual := LAYOUT[name].default):
+                    raise UsageError(
+                        f"{name} is {shown(value)}, expected {str(usual).lower()}: model {model.name} has no experts"
+                    )
+        self._check_expert_tokens(model)
         if self.layer_counts is not None and sum(self.layer_counts) != model.layers:
             raise UsageError(
                 f"layer_counts add up to {sum(self.layer_counts)}, expected {model.layers}, "

@@ -133,7 +133,8 @@ class Space:
             for value in values:
                 row.check(value, name)
         for name, value in self.common.items():
-            LAYOUT[name].check(value)
+            if value is not None or not LAYOUT[name].otherwise:
+                LAYOUT[name].check(value)
         usual = {name: row.default for name, row in SHARED.items()}
         object.__setattr__(self, "common", usual | dict(self.common))
 

@@ -3,7 +3,7 @@
 What a chunk of the model costs follows from the times of its blocks, see chunk_times.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import ceil
@@ -12,10 +12,11 @@ from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
-from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
+from kernelcast.runtime.step.calls import Call, Calls, Component, call, forward
 from kernelcast.runtime.step.chunks import Chunk, StageKind, chunks_of, stage_kinds
 from kernelcast.runtime.step.groups import ALONE, data_group, expert_data_group, pipeline_pair, shard_groups
 from kernelcast.runtime.step.host import Host
+from kernelcast.runtime.step.layer_passes import REMEMBERED, passes_of
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind, LayerKinds, kinds_of
 from kernelcast.runtime.step.layers.loss import Loss
@@ -23,11 +24,8 @@ from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes, update_of
 from kernelcast.runtime.step.optimizers import moved_share
-from kernelcast.runtime.step.parameters import HeldParameters, held_by, layer_of, stage_parameters
+from kernelcast.runtime.step.parameters import HeldParameters, PartParameters, held_by, layer_of
 from kernelcast.runtime.step.recomputation import Recomputation
-
-# A search of tens of thousands of layouts asks for some dozens; a server keeps as many as it is let.
-_REMEMBERED = 1 << 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,27 +45,9 @@ class Block:
     scatter: Calls
 
 
-@lru_cache(maxsize=_REMEMBERED)
-def _passes(kind: type[Layer], sizes: Sizes, how: Recomputation) -> tuple[Calls, Calls, tuple[Beside, ...]]:
-    """Forward and backward calls of one layer, and its collectives beside products.
-
-    What recomputation runs again of a transformer layer stands last.
-    """
-    layer = kind(sizes)
-    # As many for every layout of a search: without recomputation they are empty.
-    nothing = Beside()
-    forward_again: Sequence[Beside] = [
-        nothing._replace(in_pieces=one.in_pieces, of_weights=one.of_weights, of_another=one.of_another)
-        for one in layer.beside_forward
-    ]
-    if how.kind == "full":
-        beside = layer.beside_again(how)
-        forward_again = [one._replace(component=Component.BESIDE_BACKWARD) for one in beside]
-    return (
-        forward((*layer.calls, *layer.forward_collectives)),
-        (*backward(layer.calls), *forward(layer.backward_collectives), *layer.recomputed(how)),
-        (*layer.beside_forward, *layer.beside_backward, *forward_again),
-    )
+@lru_cache(maxsize=REMEMBERED)
+def _part_parameters(sizes: Sizes) -> PartParameters:
+    return PartParameters.of(sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,11 +128,7 @@ class Decomposition:
     @cached_property
     def kept_layers(self) -> tuple[Block, ...]:
         """The same without recomputation."""
-        return tuple(
-            replace(block, forward=calls[0], backward=calls[1], beside=calls[2])
-            for block, kind in zip(self.layers, self.kinds.distinct, strict=True)
-            for calls in (_passes(TransformerLayer, self.sizes.of_kind(kind), Recomputation()),)
-        )
+        return tuple(self._block(TransformerLayer, kind, Recomputation()) for kind in self.kinds.distinct)
 
     @property
     def recomputed_fully(self) -> tuple[Calls, ...]:
@@ -178,23 +154,33 @@ class Decomposition:
         """The first end, the last end, and a layer of each kind."""
         return (self.first, self.last, *self.layers)
 
-    def _block(self, kind: type[Layer], layer_kind: LayerKind = DENSE) -> Block:
-        sizes = self.sizes.of_kind(layer_kind)
-        forward_calls, backward_calls, beside = _passes(kind, sizes, self.recomputation)
-        gather: Calls = ()
-        scatter: Calls = ()
-        if self.is_sharded:
-            held = held_by(kind(sizes))
-            gather = tuple(one for own, how in self._shares(held.whole) for one in how.gather(own))
-            scatter = tuple(one for own, how in self._shares(held) for one in how.scatter(own))
-            if self.parallelism.zero == 3:
-                # Of what is gathered: nothing stays of the copies in 8 bit.
-                gather += forward(sizes.linears.casts(kind(sizes).weights))
+    @property
+    def shards(self) -> tuple[tuple[Calls, Calls], ...]:
+        """`gather` and `scatter` of every block, in the order of `blocks`."""
+        layers = (self._shards(TransformerLayer, kind) for kind in self.kinds.distinct)
+        return self._shards(Embedding), self._shards(Loss), *layers
+
+    def _shards(self, kind: type[Layer], layer_kind: LayerKind = DENSE) -> tuple[Calls, Calls]:
+        if not self.is_sharded:
+            return (), ()
+        layer = kind(self.sizes.of_kind(layer_kind))
+        held = held_by(layer)
+        gather = tuple(one for own, how in self._shares(held.whole) for one in how.gather(own))
+        scatter = tuple(one for own, how in self._shares(held) for one in how.scatter(own))
+        # Of what is gathered: nothing stays of the copies in 8 bit.
+        casts = forward(layer.weight_casts) if self.parallelism.zero == 3 else ()
+        return (*gather, *casts), scatter
+
+    def _block(
+        self, kind: type[Layer], layer_kind: LayerKind = DENSE, how: Recomputation | None = None
+    ) -> Block:
+        passes = passes_of(kind, self.sizes.of_kind(layer_kind), how or self.recomputation)
+        gather, scatter = self._shards(kind, layer_kind)
         return Block(
-            forward=forward_calls,
-            backward=backward_calls,
-            beside=beside,
-            beside_forward=len(kind(sizes).beside_forward),
+            forward=passes.forward,
+            backward=passes.backward,
+            beside=(*passes.beside_forward, *passes.beside_backward),
+            beside_forward=len(passes.beside_forward),
             gather=gather,
             scatter=scatter,
         )
@@ -237,7 +223,7 @@ class Decomposition:
             return ()
         layers = (layer_of(self.sizes, kind) for kind in self.kinds.distinct)
         held = [*zip(layers, stage.counts, strict=True), (Loss(self.sizes), int(stage.last))]
-        return forward(one.times(count) for layer, count in held for one in linears.casts(layer.weights))
+        return forward(one.times(count) for layer, count in held for one in layer.weight_casts)
 
     @property
     def _tied(self) -> Calls:
@@ -263,7 +249,8 @@ class Decomposition:
         return int(self._held(stage).total)
 
     def _held(self, stage: StageKind) -> HeldParameters:
-        return stage_parameters(self.sizes, layers=stage.counts, first=stage.first, last=stage.last)
+        parts = _part_parameters(self.sizes)
+        return parts.of_stage(layers=stage.counts, first=stage.first, last=stage.last)
 
     @property
     def without_recomputation(self) -> "Decomposition":

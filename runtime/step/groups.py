@@ -1,6 +1,9 @@
 """How communication groups lie on nodes of g devices, a collective's layout (docs/method.md, A step)."""
 
 from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 
@@ -43,6 +46,11 @@ def shard_groups(parallelism: Parallelism, cluster: Cluster) -> tuple[Group, Gro
     if shards == parallelism.replicas:
         return data_group(parallelism, cluster), ALONE
     return _spread(shards, per_node), _spread(parallelism.replicas // shards, max(1, per_node // shards))
+
+
+def shards_span_nodes(shards: Any, tp: Any, cluster: Cluster) -> Any:
+    """Whether ZeRO's shards lie on several nodes (`shard_groups`); of arrays, for each layout."""
+    return shards > np.maximum(1, cluster.gpus_per_node // tp)
 
 
 def context_group(parallelism: Parallelism, cluster: Cluster) -> Group:

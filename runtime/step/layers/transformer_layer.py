@@ -243,7 +243,9 @@ class TransformerLayer(Layer):
         sbh(34 + 5as/h), except for the norms' statistics, which it leaves out.
         """
         attention = self.norm_bytes(kept, "attention") + self.attention.kept_bytes(kept)
-        low_ranks = kept.element * self.sizes.tokens * self.sizes.linears.adapter_width(self.weights)
+        linears = self.sizes.linears
+        adapters = linears.adapter_width(self.weights) if linears.is_frozen else 0
+        low_ranks = kept.element * self.sizes.tokens * adapters
         return attention + self.attention.core_bytes(kept) + self.mlp_bytes(kept) + low_ranks
 
     def weight_gradient_bytes(self, kept: Kept) -> Number:

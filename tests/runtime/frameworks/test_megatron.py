@@ -144,6 +144,10 @@ LATENT = replace(
         ("", {"ep": 1, "expert_tp": 2}),
         ("--expert-model-parallel-size 4", {"ep": 4, "expert_tp": 2}),
         ("--expert-model-parallel-size 8 --expert-tensor-parallel-size 1", {"ep": 8, "expert_tp": 1}),
+        (
+            "--moe-expert-capacity-factor 1.25 --moe-pad-expert-input-to-capacity",
+            {"expert_capacity": 1.25, "expert_padding": True},
+        ),
     ],
 )
 def test_experts(flags: str, expected: dict[str, Any]) -> None:

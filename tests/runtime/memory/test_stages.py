@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, StageMemory, stage_memory
 from kernelcast.runtime.memory.states import PRECISIONS
-from kernelcast.runtime.request.fields import LAYOUT
+from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT
 from kernelcast.runtime.request.models import built_in_names, load_model
 from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.parameters import total_parameters
@@ -84,6 +84,7 @@ def layouts(draw: st.DrawFn, model: ModelConfig) -> Parallelism:
                 )
             )
             for name in MEMORY_DEPENDS_ON
+            if name == "expert_imbalance" or name not in EXPERT_LOAD  # of models without experts
         },
     )
     try:
