@@ -13,6 +13,7 @@ from kernelcast.runtime.request.fields import (
     MAX_DEGREE,
     REPLICATING,
     REQUEST,
+    SAMPLES,
     AdaptedKind,
     ContextExchange,
     Float8Recipe,
@@ -169,7 +170,8 @@ class Parallelism:
     def __post_init__(self) -> None:
         # A search makes hundreds of thousands of layouts, most fields of which have their defaults.
         for field in _CHECKED:
-            if (value := getattr(self, field.name)) is not field.default or value is None:
+            # Samples have no default.
+            if (value := getattr(self, field.name)) is not field.default or field.name in SAMPLES:
                 field.check(value)
         # In one order, and hashable.
         for name in ("recompute_modules", "fp8_linears", "lora_linears", "expert_tokens"):
