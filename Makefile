@@ -27,7 +27,7 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	MYPYPATH=$(VENV)/typing $(BIN)/mypy -p kernelcast.runtime -p kernelcast.walltime -p kernelcast.store -p kernelcast.train \
 	  -p kernelcast.collector -p kernelcast.sampling -p kernelcast.validate \
-	  -p kernelcast.demo -p kernelcast.serve -p kernelcast.cli
+	  -p kernelcast.demo -p kernelcast.explore -p kernelcast.serve -p kernelcast.cli
 
 imports: $(INSTALLED)
 	$(BIN)/lint-imports

@@ -36,9 +36,8 @@ from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, check_schedule
 _COUNT = whole(0, MAX_DEGREE)
 # What a model without experts does not accept.
 _OF_EXPERTS = tuple(name for name in (*EXPERT_DEGREES, *EXPERT_LOAD) if name != "expert_imbalance")
-# None is no number of layers or tokens, where these are not given; of other fields it is refused.
-_MAY_BE_NONE = ("layer_counts", "expert_tokens")
-_CHECKED = tuple(field for field in LAYOUT.values() if field.name not in _MAY_BE_NONE)
+# Layer counts are checked with the number of stages.
+_CHECKED = tuple(field for field in LAYOUT.values() if field.name != "layer_counts")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,12 +169,9 @@ class Parallelism:
     def __post_init__(self) -> None:
         # A search makes hundreds of thousands of layouts, most fields of which have their defaults.
         for field in _CHECKED:
-            if (value := getattr(self, field.name)) is not field.default or (
-                value is None and field.is_required
-            ):
+            value = getattr(self, field.name)
+            if value is not field.default or (value is None and field.is_required):
                 field.check(value)
-        if self.expert_tokens is not None:
-            LAYOUT["expert_tokens"].check(self.expert_tokens)
         # In one order, and hashable.
         for name in ("recompute_modules", "fp8_linears", "lora_linears", "expert_tokens"):
             if (value := getattr(self, name)) is not LAYOUT[name].default:

@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import click
 import pytest
@@ -15,6 +16,7 @@ from kernelcast.cli.main import main
 from kernelcast.cli.predict import predict
 from kernelcast.runtime import DataError, KernelcastError, UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.request.fields import Schedule
 
 Make = Callable[..., Path]
 Run = Callable[..., Result]
@@ -170,7 +172,7 @@ options = st.dictionaries(
 choices = st.fixed_dictionaries(
     {},
     optional={
-        "--schedule": st.sampled_from(["gpipe", "1f1b", "interleaved", "zero_bubble"]),
+        "--schedule": st.sampled_from(get_args(Schedule)),
         "--recompute": st.sampled_from(["none", "selective", "full"]),
         "--timeline": st.sampled_from(["simulate", "closed-form"]),
     },
