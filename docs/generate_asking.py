@@ -18,7 +18,7 @@ def page(text: str) -> str:
 def _printed(command: str) -> str:
     # The command of this Python, whatever the shell's path says.
     path = os.pathsep.join((str(Path(sys.executable).parent), os.environ.get("PATH", "")))
-    environment = os.environ | {"PATH": path}
+    environment = {name: value for name, value in os.environ.items() if name != "COLUMNS"} | {"PATH": path}
     return subprocess.run(
         command, shell=True, check=True, capture_output=True, text=True, env=environment
     ).stdout
