@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -39,7 +39,7 @@ tools:
 	done
 
 unit: $(INSTALLED) tools
-	$(BIN)/pytest -m 'not slow and not slurm' -n 2
+	$(BIN)/pytest -m 'not slow and not slurm and not browser' -n 2
 
 slow: $(INSTALLED) tools
 	$(BIN)/pytest -m slow
@@ -52,14 +52,38 @@ attack: $(INSTALLED)
 test-slurm: $(INSTALLED)
 	tests/integrations/slurm/run.sh $(BIN)/pytest
 
+# Chromium comes from Debian, with apt-get and root; elsewhere one that is installed is taken.
+test-browser: $(INSTALLED) chromium
+	$(BIN)/pytest -m browser tests/explore/browser
+
+.PHONY: chromium
+chromium:
+	@command -v chromium > /dev/null || command -v google-chrome > /dev/null || { \
+	  echo "installing chromium"; apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }
+
+# The explorer's pictures in docs/.
+pictures: $(INSTALLED) chromium
+	$(BIN)/python docs/generate_explore_pictures.py
+
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate_fabrics.py
 	$(BIN)/python docs/generate_hardware.py
 	$(BIN)/python docs/generate_models.py
 	$(BIN)/python docs/generate_sql.py
-	$(BIN)/python docs/generate_asking.py
+	$(BIN)/python docs/generate_schema.py
+	$(BIN)/python docs/generate_fields.py
+	$(BIN)/python docs/generate_output.py
 	$(BIN)/python docs/generate_readme.py
 	$(BIN)/python docs/generate_commands.py
+
+# Source archive and wheel into dist/, byte for byte the same from the same files.
+dist: $(INSTALLED)
+	$(BIN)/python release/dist.py dist
+
+# The documentation as a site, which works without a network: open site/index.html.
+site: $(INSTALLED)
+	test -x $(BIN)/zensical || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python docs/build_site.py
 
 bench-store: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_store.py
@@ -156,7 +180,7 @@ bench-hardware: $(INSTALLED)
 bench-train: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_train.py "$(PUBLISHED)" $(BENCH_TRAIN)
 
-# Adaptive against random sampling; writes docs/sampling.json, docs/sampling.png and the table in docs/collecting.md.
+# Adaptive against random sampling; writes docs/sampling.json, docs/sampling.png and the table in docs/few-points.md.
 bench-sampling: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_sampling.py "$(PUBLISHED)" $(BENCH_SAMPLING)
 
@@ -191,7 +215,11 @@ bench-parse: $(INSTALLED) $(HTA_VENV)/.installed
 bench-traces: $(INSTALLED) $(HTA_VENV)/.installed
 	$(BIN)/python benchmarks/bench_traces.py --kernels 800000
 	$(BIN)/python benchmarks/bench_trace_analysis.py $(wildcard $(TRACES)/*/control.json.gz $(TRACES)/*/nccl_data.json.gz \
-	  $(TRACES)/*/test.json.gz $(TRACES)/*/h100*.json.gz) --hta-python $(HTA_VENV)/bin/python --write docs/traces.md
+	  $(TRACES)/*/test.json.gz $(TRACES)/*/h100*.json.gz) --hta-python $(HTA_VENV)/bin/python --write docs/trace-figures.md
+
+# BENCH_EXPLORE=--write puts the table into docs/explore.md.
+bench-explore: $(INSTALLED) chromium
+	$(BIN)/python benchmarks/bench_explore.py $(BENCH_EXPLORE)
 
 # What a CPU's caches keep of torch's own code (collector/measuring/cache_state.py).
 bench-caches: $(INSTALLED)

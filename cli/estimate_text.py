@@ -215,6 +215,7 @@ def _room(estimate: Estimate) -> str:
 def _memory(estimate: Estimate) -> str:
     memory = estimate.memory
     verdicts = {True: ["yes"], False: ["NO"], None: []}
+    has_host = any(stage.host_bytes for stage in memory.stages)
     rows = [
         [
             _size(stage.weights_bytes),
@@ -224,11 +225,14 @@ def _memory(estimate: Estimate) -> str:
             _size(stage.logits_bytes),
             _size(stage.working_bytes),
             _size(stage.total_bytes),
+            *([_size(stage.host_bytes)] if has_host else []),
             *verdicts[memory.fits_stage(stage)],
         ]
         for stage in memory.stages
     ]
     headers = ["stage", "weights", "gradients", "optimizer", "activations", "logits", "working", "total"]
+    if has_host:
+        headers.append("on the host")
     if memory.fits is not None:
         headers.append("fits")
     return text_table(headers, list(_together(rows)), indent="  ")

@@ -45,6 +45,9 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         "walltime": Verb(
             "walltime", "walltime", "", "Predict how long a job takes, for people and schedulers."
         ),
+        "explore": Verb(
+            "explore", "explore", "serve", "Explore layouts, databases and traces in the browser."
+        ),
         "serve": Verb("serve", "serve", "serve", "Answer predictions over HTTP, from a warm bundle."),
         "compare": Verb(
             "compare",

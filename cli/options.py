@@ -1,6 +1,8 @@
 """Options that several verbs share."""
 
 import math
+import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +20,9 @@ from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, Field, option_name
 from kernelcast.runtime.request.kinds import FLAG, Kind
 from kernelcast.runtime.request.models import FoundModel
+from kernelcast.runtime.small_file import read_small_file
+
+_MOST_LIST_BYTES = 1 << 24
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -71,12 +76,22 @@ def _reading(kind: Kind) -> Callable[[click.Context, click.Parameter, str | None
     """Reads an option's text as that field of a request is read."""
 
     def read(_context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
-        value = None if text is None else kind.read(text)
-        if text is not None and value is None:
-            raise UsageError(f"{parameter.opts[0]} is {shown(text)}, expected {kind.expected}")
+        if text is None:
+            return None
+        is_file = kind.is_list and kind.read(text) is None and os.path.exists(text)
+        value = kind.read(_listed(text) if is_file else text)
+        if value is None:
+            expected = f"{kind.expected}, or a file of them" if kind.is_list else kind.expected
+            raise UsageError(f"{parameter.opts[0]} is {shown(text)}, expected {expected}")
         return value
 
     return read
+
+
+def _listed(path: str) -> str:
+    """The numbers in a file, between spaces, commas, line ends and a list's brackets, as one list with commas."""
+    content = read_small_file(Path(path), where=path, most_bytes=_MOST_LIST_BYTES)
+    return re.sub(r"[\s,\[\]]+", ",", content.decode("utf-8", "replace")).strip(",")
 
 
 _METAVARS = {"bundle": "FILE", "hardware": "NAME", **dict.fromkeys(("model", "fabric", "stack"), "NAME|FILE")}

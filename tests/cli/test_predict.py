@@ -105,6 +105,13 @@ def test_every_layout_option_arrives(make_bundle: Make, model_file: Path) -> Non
     assert 0 < low_s <= values["step_time_s"] <= high_s
 
 
+def test_a_list_can_stand_in_a_file(make_bundle: Make, model_file: Path, tmp_path: Path, run: Run) -> None:
+    numbers = tmp_path / "layers.json"
+    numbers.write_text("[1,\n 3]\n")
+    found = run(make_bundle(), model_file, "--pp", "2", "--layer-counts", str(numbers), "--json")
+    assert json.loads(found.output)["parallelism"]["layer_counts"] == [1, 3]
+
+
 def test_one_of_the_batches_is_needed(make_bundle: Make, model_file: Path) -> None:
     files = ["--bundle", str(make_bundle()), "--model", str(model_file)]
     result = CliRunner().invoke(predict, [*files, "--micro-batch", "1"])
@@ -239,6 +246,21 @@ def test_warnings_are_shown_by_cause(make_bundle: Make, model_file: Path, run: R
             ["--stages", "2;2"],
             UsageError,
             "--layer-counts is '2;2', expected whole numbers, one per stage, such",
+        ),
+        (
+            ["--stages", "2,no"],
+            UsageError,
+            "--layer-counts is '2,no', expected whole numbers, one per stage, such",
+        ),
+        (
+            ["--stages", "/dev/zero"],
+            DataError,
+            "/dev/zero: cannot be read (is a device, expected a regular file)",
+        ),
+        (
+            ["--expert-capacity", "1"],
+            UsageError,
+            "expert_capacity is 1.0, expected 0.0: model tiny has no experts",
         ),
         (["--pp", "two"], UsageError, "--pp is 'two', expected a whole number from 1 to 1000000"),
         (["--recompute", "some"], UsageError, "--recompute is 'some', expected none, selective or full"),

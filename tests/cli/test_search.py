@@ -223,7 +223,11 @@ def test_limits_and_ranking(bundle: Path, model_file: Path) -> None:
         (("--global-batch", "0"), "--global-batch is '0', expected a whole number from 1 to 2147483647"),
         (("--pp", "a-b"), "pp is 'a-b', expected numbers and ranges such as 1,2,4-8 or 16-"),
         (("--zero", "5"), "zero is '5', expected a whole number from 0 to 3"),
-        (("--schedules", "pipe"), "schedules is 'pipe', expected gpipe, 1f1b, interleaved or zero_bubble"),
+        (
+            ("--schedules", "pipe"),
+            "schedules is 'pipe', expected gpipe, 1f1b, interleaved, zero_bubble, "
+            "zb_v, dualpipe or dualpipe_v",
+        ),
         (
             ("--reserved-memory", "2"),
             "reserved_memory is '2' without a unit, expected one of B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, as in 2GB",

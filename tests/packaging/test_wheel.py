@@ -77,26 +77,6 @@ def expected_files() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
-    """Source archive and wheel, built as `python -m build` does: the wheel from the archive."""
-    folder = tmp_path_factory.mktemp("build")
-    source = folder / "source"
-    left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "bench*.db", "*-parquet")
-    shutil.copytree(ROOT, source, ignore=left_out)
-    succeed(sys.executable, "-m", "venv", folder / "builder", cwd=folder)
-    python = folder / "builder" / "bin" / "python"
-    requires: list[str] = PROJECT["build-system"]["requires"]
-    succeed(python, "-m", "pip", "install", "--quiet", *requires, "wheel", cwd=folder)
-    program = "from setuptools import build_meta; import sys; print(build_meta.build_sdist(sys.argv[1]))"
-    archive = folder / succeed(python, "-c", program, folder, cwd=source).splitlines()[-1]
-    command = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
-    succeed(python, *command, archive, cwd=folder)
-    (wheel,) = folder.glob("*.whl")
-    yield archive, wheel
-    shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
 def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The programs of an environment that has the wheel and its base dependencies, and nothing else."""
     folder = tmp_path_factory.mktemp("environment")
@@ -118,11 +98,15 @@ def folder(tmp_path: Path, make_bundle: Callable[..., Path]) -> Path:
 
 def test_the_wheel_has_all_modules_and_data_and_nothing_else(built: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(built[1]) as wheel:
-        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        every = wheel.namelist()
+    names = {name for name in every if ".dist-info/" not in name}
     assert names == expected_files()
     assert {"kernelcast/schema.sql", "kernelcast/runtime/py.typed", "kernelcast/store/py.typed"} <= names
     assert "kernelcast/runtime/shipped/models/llama-2-7b.toml" in names
     assert "kernelcast/collector/plans/quick.toml" in names
+    assert {"kernelcast/explore/assets/index.html", "kernelcast/explore/assets/js/main.js"} <= names
+    # Others' code comes with its licence.
+    assert any(name.endswith("licenses/explore/assets/vendor/uplot/LICENSE") for name in every)
 
 
 def test_every_package_of_the_tree_is_in_the_list() -> None:

@@ -60,7 +60,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("/walltime", {**ASKED, "steps": 1, "tp": 5}, "request: tp is 5, expected a divisor"),
     ("/walltime", {**ASKED, "steps": 1, "model": "models/x.toml"}, "request: model is 'models/x.toml', expected"),
     ("/walltime", {**ASKED, "steps": 1, "bundle": "x"}, "field 'bundle' is unknown"),
-    ("/walltime", {**ASKED, "steps": 1, "hardware": "gh200"}, "field 'hardware' is unknown"),
+    ("/walltime", {**ASKED, "steps": 1, "hardware": "gh"}, "hardware is 'gh', expected one of a100-sxm, "),
     ("/walltime", {**ASKED, "steps": 1, "models": "/etc"}, "field 'models' is unknown"),
     ("/walltime", {**ASKED, "steps": 1, "script": 3}, "script is 3, expected a batch script's text"),
     ("/walltime", {**ASKED, "steps": 1, "script": "#KERNELCAST off"}, "script says #KERNELCAST off"),

@@ -18,6 +18,8 @@ from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
+from kernelcast.runtime.catalogue.hardware import all_hardware
+
 Server, Start = Any, Callable[..., Any]  # of conftest.py, which cannot be imported
 
 PATHS = ("/predict", "/search", "/walltime")
@@ -217,4 +219,7 @@ def test_a_few_seconds_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> 
 
 @pytest.mark.slow
 def test_five_minutes_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> None:
+    for name in all_hardware():  # read once, and as much of it loaded as stays
+        asked = {"model": "llama-2-7b", "micro_batch": 1, "micro_batches": 4, "hardware": name}
+        fuzzed.post("/predict", json.dumps(asked).encode(), "application/json")
     survives(fuzzed, until, warm_s=60, long_s=240, growth_bytes=64 << 20)
