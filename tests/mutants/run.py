@@ -1,0 +1,239 @@
+"""`make mutate`: random one-token changes of the source, each of which some test should notice.
+
+    python -m tests.mutants.run --tool .venv-mutate [--mutants 200] [--seed 1] [--near] [--number N]... [PATH]...
+
+cosmic-ray (MIT) makes the changes; its own runner has one test command for all files. A mutant lives in the memory of a
+forked process only, so an interrupted run leaves no changed file. Its tests are those whose file is named like the
+module, then the folder that mirrors its own, then the folders above it up to the room's part (tests/runtime, tests/store;
+not with --near). Hypothesis draws the same examples every time. Annotations, decorators and `repr=` are left alone, and so
+are operators that no number has (a shift instead of a sum fails at once). Exit status 1 where a mutant survived.
+"""
+
+import argparse
+import ast
+import difflib
+import importlib.machinery
+import importlib.util
+import os
+import random
+import re
+import resource
+import signal
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+MUTATED = (
+    *(f"runtime/{room}" for room in ("operators", "step", "pipeline", "memory", "search")),
+    *(f"store/{name}.py" for name in ("merge", "copying", "check", "schema_differences")),
+)
+_LEFT_OUT = re.compile(
+    r"RemoveDecorator|ReplaceBinaryOperator_(?!Bit)\w+_(BitOr|BitAnd|BitXor|RShift|LShift)$"
+)
+_MEMORY_BYTES = 6 << 30
+_PYTEST = ("-x", "-q", "-p", "no:cacheprovider", "-m", "not slow and not slurm")
+_QUIET = ("-W", "ignore::pytest.PytestAssertRewriteWarning")  # hypothesis is imported before pytest starts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mutant:
+    """A file of the repository with one token changed."""
+
+    path: Path
+    line: int
+    source: str
+    mutated: str
+
+    @property
+    def diff(self) -> str:
+        """The change as a unified diff."""
+        lines = self.source.splitlines(), self.mutated.splitlines()
+        return "\n".join(difflib.unified_diff(*lines, str(self.path), str(self.path), n=1, lineterm=""))
+
+
+def places(path: Path) -> Iterator[tuple[int, list[tuple[str, int]]]]:
+    """Line of every token that can be changed, and the changes: cosmic-ray's operators and their occurrences."""
+    from cosmic_ray.ast import ast_nodes, get_ast
+    from cosmic_ray.operators.provider import OperatorProvider
+
+    source, provider, found = (ROOT / path).read_text(), OperatorProvider(), defaultdict(list)
+    nodes = list(ast_nodes(get_ast(source)))
+    for name in provider:
+        if provider[name].arguments() or _LEFT_OUT.search(name):
+            continue
+        positions = [start for node in nodes for start, _ in provider[name]().mutation_positions(node)]
+        for occurrence, position in enumerate(positions):
+            found[position].append((name, occurrence))
+    silent = list(_silent(ast.parse(source)))
+    for position, changes in sorted(found.items()):
+        if not any(first <= position < last for first, last in silent):
+            yield position[0], changes
+
+
+def _silent(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
+    """Where annotations, decorators and what a repr shows begin and end."""
+    for node in ast.walk(tree):
+        inside = [getattr(node, name, None) for name in ("annotation", "returns")]
+        shown = [node] if isinstance(node, ast.keyword) and node.arg == "repr" else []
+        for one in (*inside, *getattr(node, "decorator_list", ()), *shown):
+            if one is not None:
+                yield (one.lineno, one.col_offset), (one.end_lineno, one.end_col_offset)
+
+
+def sample(paths: list[Path], count: int, seed: int) -> list[Mutant]:
+    """Mutants at random places, every token as likely as any other; the same for a seed and a source."""
+    from cosmic_ray.mutating import mutate_code
+    from cosmic_ray.operators.provider import OperatorProvider
+
+    generator, mutants = random.Random(seed), []
+    everywhere = [(path, *place) for path in paths for place in places(path)]
+    print(f"{len(everywhere):,} tokens of {len(paths)} files can be changed")
+    for path, line, changes in generator.sample(everywhere, len(everywhere)):
+        name, occurrence = generator.choice(changes)
+        source = (ROOT / path).read_text()
+        mutated = mutate_code(source, OperatorProvider()[name](), occurrence)
+        try:
+            ast.parse(mutated)
+        except SyntaxError:
+            continue
+        mutants.append(Mutant(path=path, line=line, source=source, mutated=mutated))
+        if len(mutants) == count:
+            break
+    return mutants
+
+
+def stages(path: Path) -> list[str]:
+    """Paths of tests, nearest first; each is run without those before it."""
+    found, room = [], path.parent
+    mirror = ROOT / "tests" / room
+    found += sorted(mirror.glob(f"test_{path.stem[:4]}*.py"))
+    while len(room.parts) > 0:
+        folder = ROOT / "tests" / room
+        found += [one for one in (folder, folder.with_name(f"test_{folder.name}.py")) if one.exists()]
+        room = room.parent
+    return [str(one.relative_to(ROOT)) for one in found]
+
+
+def run(tests: str, ignored: tuple[str, ...], mutant: Mutant | None, cpu_s: int) -> tuple[int, float]:
+    """Tests in a forked process: its status as pytest's (negative: a signal), and the CPU seconds that it took."""
+    sys.stdout.flush()
+    if not (child := os.fork()):
+        for number in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
+        resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+        signal.alarm(20 * cpu_s)  # waiting for ever takes no CPU time
+        try:
+            os._exit(_pytest(tests, ignored, mutant))
+        finally:
+            os._exit(1)
+    _, status, usage = os.wait4(child, 0)
+    return os.waitstatus_to_exitcode(status), usage.ru_utime + usage.ru_stime
+
+
+def _pytest(tests: str, ignored: tuple[str, ...], mutant: Mutant | None) -> int:
+    import hypothesis
+    import pytest
+
+    if mutant is not None:
+        sys.meta_path.insert(0, _Finder(mutant))  # type: ignore[arg-type]
+    phases = [hypothesis.Phase.explicit, hypothesis.Phase.generate]
+    hypothesis.settings.register_profile(
+        "mutants", derandomize=True, deadline=None, database=None, phases=phases
+    )
+    hypothesis.settings.load_profile("mutants")
+    return int(pytest.main([tests, *(f"--ignore={path}" for path in ignored), *_PYTEST, *_QUIET]))
+
+
+class _Finder:
+    """Finds one module of the package with the mutant's source."""
+
+    def __init__(self, mutant: Mutant) -> None:
+        self.mutant, parts = mutant, mutant.path.with_suffix("").parts
+        self.name = ".".join(("kernelcast", *(part for part in parts if part != "__init__")))
+
+    def find_spec(self, name: str, *_: object) -> importlib.machinery.ModuleSpec | None:
+        if name != self.name:
+            return None
+        path, source = str(ROOT / self.mutant.path), self.mutant.mutated
+
+        class Loader(importlib.machinery.SourceFileLoader):
+            def get_code(self, fullname: str) -> object:  # type: ignore[override]
+                return compile(source, path, "exec")
+
+        return importlib.util.spec_from_file_location(name, path, loader=Loader(name, path))
+
+
+@cache
+def limit_s(tests: str, ignored: tuple[str, ...]) -> int:
+    """CPU seconds that a mutant may take: five times those of the source as it is, whose tests must pass."""
+    status, taken_s = run(tests, ignored, None, 1800)
+    if status:
+        sys.exit(f"{tests}: pytest ends with {status} before any change, expected 0")
+    return int(5 * taken_s) + 10
+
+
+def noticed_by(mutant: Mutant, near: bool) -> str:
+    """The first tests that fail or take too long, or nothing."""
+    nearest = stages(mutant.path)
+    for number, tests in enumerate(nearest[: len(nearest) - near]):
+        before = tuple(nearest[:number])
+        if run(tests, before, mutant, limit_s(tests, before))[0]:
+            return tests
+    return ""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("paths", nargs="*", default=MUTATED, help="files and folders to change")
+    parser.add_argument("--tool", type=Path, required=True, help="virtual environment that holds cosmic-ray")
+    parser.add_argument("--mutants", type=int, default=200)
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument(
+        "--near", action="store_true", help="leave out the last stage, tests of the whole part"
+    )
+    parser.add_argument("--number", type=int, action="append", help="only these of the sample")
+    options = parser.parse_args()
+    sys.path += map(str, options.tool.glob("lib/python*/site-packages"))
+    os.chdir(ROOT)
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    paths = [
+        path
+        for one in map(Path, options.paths)
+        for path in (sorted(one.rglob("*.py")) if one.is_dir() else [one])
+    ]
+    mutants = dict(enumerate(sample(paths, options.mutants, options.seed), start=1))
+    # Once for all children; ONNX Runtime has threads, which a fork would lose.
+    import hypothesis  # noqa: F401
+    import numpy  # noqa: F401
+    import pytest  # noqa: F401
+
+    tried, survived = Counter[str](), Counter[str]()
+    for number in options.number or mutants:
+        mutant = mutants[number]
+        room = "/".join(mutant.path.parts[:2]) if mutant.path.parts[0] == "runtime" else "store"
+        by = noticed_by(mutant, options.near)
+        tried[room] += 1
+        survived[room] += not by
+        print(f"{number:4} {mutant.path}:{mutant.line}: {by or 'SURVIVED'}", flush=True)
+        if not by:
+            print(mutant.diff, flush=True)
+    print(
+        f"\n| room | mutants | noticed |\n|---|--:|--:|  <!-- {options.mutants} mutants, seed {options.seed} -->"
+    )
+    for room in sorted(tried):
+        print(f"| {room} | {tried[room]} | {tried[room] - survived[room]} |")
+    share = 1 - survived.total() / max(1, tried.total())
+    print(f"| all | {tried.total()} | {tried.total() - survived.total()} ({share:.1%}) |")
+    sys.exit(bool(survived.total()))
+
+
+if __name__ == "__main__":
+    main()
