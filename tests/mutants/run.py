@@ -4,9 +4,11 @@
 
 cosmic-ray (MIT) makes the changes; its own runner has one test command for all files. A mutant lives in the memory of a
 forked process only, so an interrupted run leaves no changed file. Its tests are those whose file is named like the
-module, then the folder that mirrors its own, then the folders above it up to the room's part (tests/runtime, tests/store;
-not with --near). Hypothesis draws the same examples every time. Annotations, decorators and `repr=` are left alone, and so
-are operators that no number has (a shift instead of a sum fails at once). Exit status 1 where a mutant survived.
+module, then the folder that mirrors its own, then those above it up to tests/runtime (not with --near) or tests/store.
+Hypothesis draws the same examples every time. Exit status 1 where a mutant survived.
+
+Left alone are annotations, decorators, `repr=` and `strict=` (of `zip`, an assertion), and bits instead of numbers,
+which fail at once.
 """
 
 import argparse
@@ -75,10 +77,10 @@ def places(path: Path) -> Iterator[tuple[int, list[tuple[str, int]]]]:
 
 
 def _silent(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
-    """Where annotations, decorators and what a repr shows begin and end."""
+    """Where annotations, decorators, `repr=` and `strict=` begin and end."""
     for node in ast.walk(tree):
         inside = [getattr(node, name, None) for name in ("annotation", "returns")]
-        shown = [node] if isinstance(node, ast.keyword) and node.arg == "repr" else []
+        shown = [node] if isinstance(node, ast.keyword) and node.arg in ("repr", "strict") else []
         for one in (*inside, *getattr(node, "decorator_list", ()), *shown):
             if one is not None:
                 yield (one.lineno, one.col_offset), (one.end_lineno, one.end_col_offset)
@@ -181,9 +183,9 @@ def limit_s(tests: str, ignored: tuple[str, ...]) -> int:
 def noticed_by(mutant: Mutant, near: bool) -> str:
     """The first tests that fail or take too long, or nothing."""
     nearest = stages(mutant.path)
-    for number, tests in enumerate(nearest[: len(nearest) - near]):
+    for number, tests in enumerate(nearest):
         before = tuple(nearest[:number])
-        if run(tests, before, mutant, limit_s(tests, before))[0]:
+        if not (near and tests == "tests/runtime") and run(tests, before, mutant, limit_s(tests, before))[0]:
             return tests
     return ""
 
@@ -196,9 +198,7 @@ def main() -> None:
     parser.add_argument("--tool", type=Path, required=True, help="virtual environment that holds cosmic-ray")
     parser.add_argument("--mutants", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument(
-        "--near", action="store_true", help="leave out the last stage, tests of the whole part"
-    )
+    parser.add_argument("--near", action="store_true", help="leave out the last stage, tests/runtime")
     parser.add_argument("--number", type=int, action="append", help="only these of the sample")
     options = parser.parse_args()
     sys.path += map(str, options.tool.glob("lib/python*/site-packages"))
