@@ -52,3 +52,11 @@ def test_layers_that_are_kept_free_all_they_kept() -> None:
     unused = 2 * 32 * (64 + 32 + 16 + 8)
     assert first.activations_bytes == 2 * 2 * kept
     assert first.working_bytes == MATRIX + INPUT - 2 * kept + unused + TABLES + 2 * IDS
+
+
+def test_the_output_product_with_a_cut_sequence() -> None:
+    given: dict[str, Any] = {"pp": 1, "tp": 2, "dp": 1, "micro_batch": 1, "micro_batches": 1}
+    layout = Parallelism(**given, sequence_parallel=True, loss="in_place")
+    [stage] = stage_memory(MODEL, layout, dtype="bfloat16")
+    # Half of the matrix's gradient, that of half of the tokens; its input and the input's gradient are gathered.
+    assert stage.working_bytes == MATRIX // 2 + INPUT // 2 + 2 * INPUT + TABLES + 2 * IDS
