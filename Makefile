@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack mutate tools test-slurm docs bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack mutate tools test-slurm docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -71,8 +71,19 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/generate_hardware.py
 	$(BIN)/python docs/generate_models.py
 	$(BIN)/python docs/generate_sql.py
-	$(BIN)/python docs/generate_asking.py
+	$(BIN)/python docs/generate_schema.py
+	$(BIN)/python docs/generate_fields.py
+	$(BIN)/python docs/generate_output.py
 	$(BIN)/python docs/generate_commands.py
+
+# Source archive and wheel into dist/, byte for byte the same from the same files.
+dist: $(INSTALLED)
+	$(BIN)/python release/dist.py dist
+
+# The documentation as a site, which works without a network: open site/index.html.
+site: $(INSTALLED)
+	test -x $(BIN)/zensical || $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	$(BIN)/python docs/build_site.py
 
 bench-store: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_store.py
@@ -169,7 +180,7 @@ bench-hardware: $(INSTALLED)
 bench-train: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_train.py "$(PUBLISHED)" $(BENCH_TRAIN)
 
-# Adaptive against random sampling; writes docs/sampling.json, docs/sampling.png and the table in docs/collecting.md.
+# Adaptive against random sampling; writes docs/sampling.json, docs/sampling.png and the table in docs/few-points.md.
 bench-sampling: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_sampling.py "$(PUBLISHED)" $(BENCH_SAMPLING)
 
@@ -204,7 +215,7 @@ bench-parse: $(INSTALLED) $(HTA_VENV)/.installed
 bench-traces: $(INSTALLED) $(HTA_VENV)/.installed
 	$(BIN)/python benchmarks/bench_traces.py --kernels 800000
 	$(BIN)/python benchmarks/bench_trace_analysis.py $(wildcard $(TRACES)/*/control.json.gz $(TRACES)/*/nccl_data.json.gz \
-	  $(TRACES)/*/test.json.gz $(TRACES)/*/h100*.json.gz) --hta-python $(HTA_VENV)/bin/python --write docs/traces.md
+	  $(TRACES)/*/test.json.gz $(TRACES)/*/h100*.json.gz) --hta-python $(HTA_VENV)/bin/python --write docs/trace-figures.md
 
 # What a CPU's caches keep of torch's own code (collector/measuring/cache_state.py).
 bench-caches: $(INSTALLED)

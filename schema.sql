@@ -1,4 +1,4 @@
--- kernelcast benchmark database, schema version 5 (SQLite).
+-- kernelcast benchmark database (SQLite).
 --
 -- How long do the operators of an LLM training step take, on which hardware, with which software? Every measurement is
 -- kept down to its kernels. All tables are readable with sqlite3, pandas or Datasette alone; start with the views at

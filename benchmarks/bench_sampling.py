@@ -3,7 +3,7 @@
 A quarter of an operator's workloads is held out for good; of the rest, both ways choose which to measure. After so
 many measurements the committee's best member (chosen by cross-validation on what was measured) predicts those held
 out. The curves end where three quarters of what can be chosen from is measured. Errors are means over the directions
-and the seeds. Writes docs/sampling.json, docs/sampling.png and the table in docs/collecting.md; `--table` writes the
+and the seeds. Writes docs/sampling.json, docs/sampling.png and the table in docs/few-points.md; `--table` writes the
 latter two from the JSON alone.
 """
 
@@ -125,7 +125,7 @@ def needed(found: dict[str, Any]) -> float | None:
 
 
 def table_text(document: dict[str, Any]) -> str:
-    """The table of docs/collecting.md."""
+    """The table of docs/few-points.md."""
     lines = [
         f"Means over {len(document['seeds'])} seeds; {document['reached_half']} of {len(document['operators'])} "
         "operators reach random's last error with at most half of its measurements.",
@@ -148,8 +148,8 @@ def table_text(document: dict[str, Any]) -> str:
 
 
 def write_page(document: dict[str, Any]) -> None:
-    """Put the table into docs/collecting.md."""
-    page = DOCS / "collecting.md"
+    """Put the table into docs/few-points.md."""
+    page = DOCS / "few-points.md"
     text = page.read_text(encoding="utf-8")
     pattern = re.compile(f"{re.escape(START)}.*?{re.escape(STOP)}", re.S)
     page.write_text(pattern.sub(lambda m: f"{START}\n{table_text(document)}\n{STOP}", text), encoding="utf-8")
@@ -196,7 +196,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?")
     parser.add_argument("--seeds", type=int, default=6)
-    parser.add_argument("--table", action="store_true", help="only write docs/collecting.md and the picture")
+    parser.add_argument("--table", action="store_true", help="only write docs/few-points.md and the picture")
     arguments = parser.parse_args()
     record = DOCS / "sampling.json"
     if not arguments.table:

@@ -1,6 +1,6 @@
 """The answers of the trace views beside HolisticTraceAnalysis's (MIT, pip: HolisticTraceAnalysis).
 
-    python benchmarks/bench_trace_analysis.py TRACE... --hta-python .venv-hta/bin/python [--write docs/traces.md]
+    python benchmarks/bench_trace_analysis.py TRACE... --hta-python .venv-hta/bin/python [--write docs/trace-figures.md]
 
 Compared per trace, where both define the same thing: the span of the device's events, idle time, compute (the union of
 the kernels' times), exposed communication (its union without compute), the idle time of each stream by cause, and the

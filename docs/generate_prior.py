@@ -1,4 +1,4 @@
-"""The table and the picture of docs/collecting.md, A new device from a few points: `make validate-prior`.
+"""The table and the picture of docs/few-points.md, A new device from a few points: `make validate-prior`.
 
 python docs/generate_prior.py [FILE]    # FILE: what `kernelcast validate prior --json` printed, kept in docs/prior.json
 """
@@ -27,7 +27,7 @@ def percent(value: float) -> str:
 
 
 def table_text(document: dict[str, Any]) -> str:
-    """The table of docs/collecting.md."""
+    """The table of docs/few-points.md."""
     uncorrected = document["uncorrected"]
     operators = len(uncorrected["operators"])
     roles = sum(len(one["roles"]) for one in uncorrected["operators"])
@@ -106,7 +106,7 @@ def main() -> None:
         RECORD.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     document = json.loads(RECORD.read_text(encoding="utf-8"))
     draw(document)
-    page = DOCS / "collecting.md"
+    page = DOCS / "few-points.md"
     text = page.read_text(encoding="utf-8")
     pattern = re.compile(f"{re.escape(START)}.*?{re.escape(STOP)}", re.S)
     table = f"{START}\n{table_text(document)}\n{STOP}"

@@ -10,7 +10,6 @@ from kernelcast.cli.tables import text_table
 from kernelcast.store.querying import answer
 from kernelcast.store.question import Question
 from kernelcast.store.questions import QUESTIONS
-from kernelcast.store.schema_comments import documented
 from kernelcast.store.trace_questions import TRACE_QUESTIONS
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -24,10 +23,10 @@ _BEGIN = """\
 # Questions in SQL
 
 A kernelcast database is a SQLite file that documents itself: `schema.sql` has a comment per table and column, and the
-file contains them. Read it with `kernelcast db query`, `sqlite3`, pandas, DuckDB or Datasette (`kernelcast db serve`
-shows the questions below). The answers are those of `tests/data/small.db`, which was measured on a virtual machine with
-2 cores (`docs/small_database.py` lists the commands). This page is written by `make docs`, and a test asks every
-question again.
+file contains them ([schema.md](schema.md)). Read it with `kernelcast db query`, `sqlite3`, pandas, DuckDB or Datasette
+(`kernelcast db serve` shows the questions below). The answers are those of `tests/data/small.db`, which was measured on
+a virtual machine with 2 cores (`docs/small_database.py` lists the commands). This page is written by `make docs`, and a
+test asks every question again.
 
 An `operator` is what is timed, such as `gemm`; a `role` is why a step calls it, such as `qkv` or `mlp_up` (the paper's
 Linear1 and Linear3). The time does not depend on the role, so points are compared without it. A sample has the role
@@ -68,14 +67,9 @@ in DuckDB, over one export or over many: [traces.md](traces.md#many-ranks).
 def page(database: Path, traces: Path) -> str:
     """The whole page, from a database of measurements and one of traces."""
     contents = "".join(f"- [{q.title}](#{_anchor(q.title)})\n" for q in (*QUESTIONS, *TRACE_QUESTIONS))
-    tables = f"## Tables and views\n\n| name | what it holds |\n|---|---|\n{_all_tables()}"
     questions = "".join(_section(question, database) for question in QUESTIONS)
     of_traces = "".join(_section(question, traces) for question in TRACE_QUESTIONS)
-    return f"{_BEGIN}{contents}\n{questions}{_TRACES}{of_traces}\n{tables}{_END}"
-
-
-def _all_tables() -> str:
-    return "".join(f"| `{table.name}` | {table.comment} |\n" for table in documented().values())
+    return f"{_BEGIN}{contents}\n{questions}{_TRACES}{of_traces}{_END}"
 
 
 def _anchor(title: str) -> str:

@@ -1,8 +1,17 @@
 """Evaluates a training step from a bundle of regressors; needs only numpy and onnxruntime.
 
+Hardware that ships is loaded by name, and questions have the fields of `kernelcast predict` and `kernelcast search`:
+
+>>> from kernelcast.runtime import Estimator, SearchResult, predict, search_layouts
+>>> h100 = Estimator.load("h100-sxm")
+>>> predict(h100, "llama-3-8b", gpus=64, global_batch=512).parallelism.world_size
+64
+>>> isinstance(search_layouts(h100, "llama-3-8b", gpus=64, global_batch=512), SearchResult)
+True
+
 A layout is checked when it is made, a model when it is read, and both together when a step is predicted:
 
->>> from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism, load_model
+>>> from kernelcast.runtime import Cluster, ModelConfig, Parallelism, load_model
 >>> layout = Parallelism(pp=4, tp=4, dp=8, micro_batch=4, micro_batches=16, recompute="full")
 >>> layout.world_size, layout.samples_per_update
 (128, 512)
@@ -51,9 +60,11 @@ if TYPE_CHECKING:
     from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
     from kernelcast.runtime.estimate.estimate import Estimate
     from kernelcast.runtime.estimate.estimator import Estimator
+    from kernelcast.runtime.intent.by_fields import predict, search_layouts
     from kernelcast.runtime.request.layout import Cluster, Parallelism
     from kernelcast.runtime.request.model import ModelConfig
     from kernelcast.runtime.request.models import load_model
+    from kernelcast.runtime.search.result import SearchResult
 
 __all__ = [
     "Cluster",
@@ -63,9 +74,12 @@ __all__ = [
     "KernelcastError",
     "ModelConfig",
     "Parallelism",
+    "SearchResult",
     "UsageError",
     "load_model",
+    "predict",
     "read_bundle",
+    "search_layouts",
 ]
 
 _HOME = {
@@ -76,9 +90,12 @@ _HOME = {
     "KernelcastError": "errors",
     "ModelConfig": "request.model",
     "Parallelism": "request.layout",
+    "SearchResult": "search.result",
     "UsageError": "errors",
     "load_model": "request.models",
+    "predict": "intent.by_fields",
     "read_bundle": "bundle.file",
+    "search_layouts": "intent.by_fields",
 }
 
 

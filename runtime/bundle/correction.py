@@ -35,7 +35,7 @@ class Likeness:
     - `value`: exponential in the log of each feature, of `value_scale`: tiles, kernels chosen by a size.
 
     `noise` is the standard deviation of what has no pattern: repetitions, and tiles of both devices. Scales are in
-    natural logarithms. The defaults were chosen once for A100 → GH200 and kept for all others (docs/collecting.md).
+    natural logarithms. The defaults were chosen once for A100 → GH200 and kept for all others (docs/few-points.md).
     """
 
     offset: float = 1.0

@@ -1,5 +1,7 @@
 """The bundle of a named device: what was measured on it, and for the rest other devices' operators carried over."""
 
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -22,6 +24,18 @@ from kernelcast.runtime.operators import OPERATORS
 
 SCHEME = "hardware:"
 """What a bundle's path begins with that is not a file, but named hardware."""
+_NAME = re.compile(r"[\w .+-]+")
+
+
+def source_meant(given: str | os.PathLike[str]) -> str:
+    """What `load_bundle` takes: a path, or a text that may be the bare name of hardware.
+
+    >>> source_meant("h100-sxm"), source_meant("here.kcast")
+    ('hardware:h100-sxm', 'here.kcast')
+    """
+    text = os.fspath(given)
+    is_name = isinstance(given, str) and _NAME.fullmatch(text) and not text.endswith(".kcast")
+    return SCHEME + text if is_name and not os.path.exists(text) else text
 
 
 def load_bundle(source: str | Path) -> Bundle:

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.answers.asking import Question, Warnings, question
 from kernelcast.runtime.answers.fabric_notes import FabricUse
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.catalogue.power import power_laws
+from kernelcast.runtime.data_frame import data_frame
 from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.doubts import Doubt, grouped, share_of
 from kernelcast.runtime.estimate.energy import Energy, energy_of
@@ -24,6 +25,9 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.stack import StackUse
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
 from kernelcast.runtime.step.decomposition import Decomposition
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 ESTIMATE_FORMAT = "kernelcast.estimate/2"
 _US_PER_S = 1e6
@@ -300,6 +304,21 @@ class Estimate:
                     high_us=high_us,
                     total_s=call.count * time_us / _US_PER_S,
                 )
+
+    def to_pandas(self) -> "DataFrame":
+        """The operators that every stage calls, a row each (`OperatorRow`; docs/python.md).
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return data_frame(map(_row_values, self._rows()))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        # Pages are made of answers; this one import goes the other way, and only where a notebook asks.
+        from kernelcast.runtime.views.notebook import estimate_html
+
+        return estimate_html(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON, form `kernelcast.estimate/2` (docs/json.md). Later versions may add keys."""

@@ -14,7 +14,7 @@ from kernelcast.runtime.answers.asking import OperatorTimes, Question, Warnings,
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, CollectiveSource, collective_source
 from kernelcast.runtime.answers.concurrency import concurrency_warning, processes_on_a_node
-from kernelcast.runtime.answers.fabric_choice import FabricChoice
+from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.answers.fabric_notes import DevicesPerNodeWarning, devices_per_node_warnings
 from kernelcast.runtime.answers.predictor import MAX_REMEMBERED, Predictor
 from kernelcast.runtime.answers.sources import SubstituteWarning, optimizer_warning
@@ -23,7 +23,7 @@ from kernelcast.runtime.answers.step_errors import StepErrors, is_carried, shipp
 from kernelcast.runtime.answers.uncertainty import draws_for, interval, unexplained
 from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.catalogue.composition import load_bundle
+from kernelcast.runtime.catalogue.composition import load_bundle, source_meant
 from kernelcast.runtime.errors import DataError, UsageError, shown
 from kernelcast.runtime.estimate.components import bubble_share, components_of, first_alone, stages_of
 from kernelcast.runtime.estimate.defaults import (
@@ -47,7 +47,7 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.stack import Stack
+from kernelcast.runtime.stack import Stack, find_stack
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
 from kernelcast.runtime.step.timeline_kinds import check_simulated
 
@@ -94,17 +94,22 @@ class Estimator:
 
     @classmethod
     def load(
-        cls, path: str | os.PathLike[str], *, calibrated: bool = True, stack: Stack | None = None
+        cls, path: str | os.PathLike[str], *, calibrated: bool = True, stack: Stack | str | None = None
     ) -> Self:
-        """Read and verify a `.kcast` file, or take named hardware: `hardware:h100-sxm`.
+        """Read and verify a `.kcast` file, or take hardware that ships: `h100-sxm`, or `hardware:h100-sxm`.
 
-        Without `calibrated`, a bundle's calibration is not applied.
+        A text without folder and without `.kcast` is hardware unless a file has that name. `stack` may be the name of
+        one that ships, or the path of its file. Without `calibrated`, a bundle's calibration is not applied.
+
+        >>> Estimator.load("h100-sxm", stack="fsdp-composer").stack.name
+        'fsdp-composer'
 
         Raises:
-            UsageError: the hardware is unknown.
+            UsageError: the hardware or the stack is unknown.
             DataError: the file is missing, damaged, or of another version.
         """
-        return cls(load_bundle(os.fspath(path)), calibrated=calibrated, stack=stack)
+        found = find_stack(stack) if isinstance(stack, str) else stack
+        return cls(load_bundle(source_meant(path)), calibrated=calibrated, stack=found)
 
     def limited(self, most_chunks: int) -> Self:
         """The same for layouts of at most so many chunks; what is remembered is shared.
@@ -147,17 +152,18 @@ class Estimator:
         interval: bool = True,
         gpu_memory_bytes: int | None = None,
         reserved_memory_bytes: int | None = None,
-        fabric: FabricChoice | None = None,
+        fabric: FabricChoice | str | None = None,
     ) -> Estimate:
         """Time of one training step of `model`, laid out as `parallelism` on `cluster` (docs/method.md, A step).
 
         Without `cluster`, the devices per node are those of `fabric`, else of the bundle's fabric; a bundle without
-        one puts the whole job on one node. `fabric` answers the collectives instead of the bundle's (docs/fabrics.md,
-        `find_fabric`). `bucket_entries` is the framework's bucket for gradient and parameter
-        collectives. `timeline` is an exact simulation of the schedule, or the closed form (the paper's eq. 7
-        for 1F1B). `interval=False` leaves out the step's interval, which saves time. `gpu_memory_bytes` is the
-        memory of a device, without it that of the bundle's, and `reserved_memory_bytes` the part of it that training
-        cannot have (docs/memory.md, What there is). The same question again is answered from memory.
+        one puts the whole job on one node. `fabric` answers the collectives instead of the bundle's
+        (docs/fabrics.md); a text is the name of one that ships, or the path of its file. `bucket_entries` is the
+        framework's bucket for gradient and parameter collectives. `timeline` is an exact simulation of the schedule,
+        or the closed form (the paper's eq. 7 for 1F1B). `interval=False` leaves out the step's interval, which saves
+        time. `gpu_memory_bytes` is the memory of a device, without it that of the bundle's, and
+        `reserved_memory_bytes` the part of it that training cannot have (docs/memory.md, What there is). The same
+        question again is answered from memory.
 
         Raises:
             UsageError: the model cannot be laid out so, an argument is not allowed, or the bundle knows
@@ -173,7 +179,8 @@ class Estimator:
         for field, value in zip(MEMORY.values(), memory, strict=True):
             if value is not None:
                 field.check(value)
-        asked = (model, parallelism, cluster, bucket_entries, timeline, interval, memory, fabric)
+        over = find_fabric(fabric) if isinstance(fabric, str) else fabric
+        asked = (model, parallelism, cluster, bucket_entries, timeline, interval, memory, over)
         with self._lock:
             known = self._remembered.get(asked)
             if known is not None:

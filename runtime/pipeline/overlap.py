@@ -1,6 +1,6 @@
 """Data-parallel collectives beside a pass: in buckets, each when it is ready and the one before is through.
 
-See docs/timeline.md, Data-parallel collectives beside passes.
+See docs/timeline.md, Data-parallel collectives during passes.
 """
 
 from dataclasses import dataclass

@@ -1,16 +1,20 @@
 """What a search answers, with a documented JSON form."""
 
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from kernelcast.runtime.data_frame import data_frame
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.training import training
-from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
+from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, SEARCHED
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.search.found import Counts
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Refusals
 from kernelcast.runtime.step.partition import counts_text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 SEARCH_FORMAT = "kernelcast.search/2"
 
@@ -119,6 +123,21 @@ class SearchResult:
             examples = "; ".join(filter(None, (products, examples)))
         return f"model {question.space.model.name} has no valid layout on {asked} ({examples})"
 
+    def to_pandas(self, *, front: bool = False) -> "DataFrame":
+        """The best layouts, or those of the Pareto front, a row each: figures, then the layout (docs/python.md).
+
+        Raises:
+            UsageError: pandas is not installed.
+        """
+        return data_frame(_row_values(one) for one in (self.front if front else self.top))
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        # Pages are made of answers; this one import goes the other way, and only where a notebook asks.
+        from kernelcast.runtime.views.notebook import search_html
+
+        return search_html(self)
+
     def to_dict(self, *, tokens: int | None = None) -> dict[str, Any]:
         """Plain values for JSON, form `kernelcast.search/2` (docs/json.md); with `tokens` also how long they take."""
         space = self.question.space
@@ -154,6 +173,25 @@ class SearchResult:
                 "layer_split": space.common["layer_split"],
             },
         }
+
+
+def _row_values(answer: Answer) -> dict[str, Any]:
+    """A row of a table: no lists within it but the stages' layers."""
+    estimate, layout = answer.estimate, answer.parallelism
+    low_s, high_s = estimate.interval_s or (None, None)
+    return {
+        "step_time_s": answer.step_time_s,
+        "low_s": low_s,
+        "high_s": high_s,
+        "tokens_per_s": estimate.tokens_per_s,
+        "tokens_per_s_per_gpu": answer.tokens_per_s_per_gpu,
+        "mfu": estimate.mfu,
+        "memory_bytes": answer.memory_bytes,
+        "doubtful_share": estimate.doubtful_share,
+        "gpus": layout.world_size,
+        **{name: getattr(layout, name) for name in SEARCHED},
+        "layer_counts": estimate.layer_counts,
+    }
 
 
 def plain_layout(parallelism: Parallelism) -> dict[str, Any]:

@@ -1,4 +1,6 @@
-"""docs/collecting.md: its commands in their order, at a smaller plan, processes of this machine in place of srun's."""
+"""docs/collecting.md and the pages that go on from it: their commands in order, at a smaller plan, with processes of
+this machine in place of srun's.
+"""
 
 import re
 import shlex
@@ -12,13 +14,14 @@ from kernelcast.store import Database
 
 ROOT = Path(__file__).parent.parent.parent
 PLAN = ROOT / "tests" / "data" / "plans" / "tiny.toml"
+PAGES = ("collecting", "load", "few-points")
 FEW = ("--operator", "gelu", "--operator", "layer_norm")
 
 
 def lines() -> list[str]:
-    """Commands of the page's blocks; of job scripts only what names nothing of Slurm's."""
-    page = (ROOT / "docs" / "collecting.md").read_text(encoding="utf-8")
-    blocks = page.split("```")[1::2]
+    """Commands of the pages' blocks; of job scripts only what names nothing of Slurm's."""
+    pages = [(ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in PAGES]
+    blocks = [block for page in pages for block in page.split("```")[1::2]]
     found = [line for block in blocks for line in block.splitlines() if "$" not in line]
     calls = [line for line in found if re.match(r"(srun .*)?kernelcast ", line)]
     return [re.sub("^srun .*kernelcast collect comm", "kernelcast collect comm --procs 2", c) for c in calls]

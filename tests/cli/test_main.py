@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from importlib.metadata import version
 from pathlib import Path
 
 import click
@@ -67,7 +68,7 @@ def test_every_verb_has_a_help(capsys: pytest.CaptureFixture[str], name: str) ->
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert ended(["--version"]) == 0
-    assert capsys.readouterr().out == "kernelcast 0.1.0\n"
+    assert capsys.readouterr().out == f"kernelcast {version('kernelcast')}\n"
 
 
 @pytest.mark.parametrize(("arguments", "name"), [([], "kernelcast"), (["collect"], "kernelcast collect")])

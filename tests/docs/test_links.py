@@ -1,4 +1,4 @@
-"""README, CONTRIBUTING and docs/ name files, headings and make targets that exist."""
+"""README, CONTRIBUTING, CHANGELOG, SECURITY and docs/ name files, headings and make targets that exist."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BESIDE = [ROOT / f"{name}.md" for name in ("README", "CONTRIBUTING", "CHANGELOG", "SECURITY")]
+PAGES = [*BESIDE, *sorted((ROOT / "docs").glob("*.md"))]
 every_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 
 

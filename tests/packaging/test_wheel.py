@@ -77,26 +77,6 @@ def expected_files() -> set[str]:
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Path]]:
-    """Source archive and wheel, built as `python -m build` does: the wheel from the archive."""
-    folder = tmp_path_factory.mktemp("build")
-    source = folder / "source"
-    left_out = shutil.ignore_patterns(".*", "build", "*.egg-info", "__pycache__", "bench*.db", "*-parquet")
-    shutil.copytree(ROOT, source, ignore=left_out)
-    succeed(sys.executable, "-m", "venv", folder / "builder", cwd=folder)
-    python = folder / "builder" / "bin" / "python"
-    requires: list[str] = PROJECT["build-system"]["requires"]
-    succeed(python, "-m", "pip", "install", "--quiet", *requires, "wheel", cwd=folder)
-    program = "from setuptools import build_meta; import sys; print(build_meta.build_sdist(sys.argv[1]))"
-    archive = folder / succeed(python, "-c", program, folder, cwd=source).splitlines()[-1]
-    command = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "-w", str(folder)]
-    succeed(python, *command, archive, cwd=folder)
-    (wheel,) = folder.glob("*.whl")
-    yield archive, wheel
-    shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
 def installed(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The programs of an environment that has the wheel and its base dependencies, and nothing else."""
     folder = tmp_path_factory.mktemp("environment")

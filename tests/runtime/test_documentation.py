@@ -9,8 +9,14 @@ import pytest
 
 import kernelcast.runtime
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "predicting.md"
-MODULES = ("kernelcast.runtime", "kernelcast.runtime.request.layout")
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "python.md"
+MODULES = (
+    "kernelcast.runtime",
+    "kernelcast.runtime.catalogue.composition",
+    "kernelcast.runtime.estimate.estimator",
+    "kernelcast.runtime.intent.by_fields",
+    "kernelcast.runtime.request.layout",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -29,7 +35,8 @@ def test_examples_of_docstrings(module: str) -> None:
 
 
 def test_examples_of_the_page(capsys: pytest.CaptureFixture[str]) -> None:
-    result = doctest.testfile(str(PAGE), module_relative=False)
+    options = doctest.IGNORE_EXCEPTION_DETAIL
+    result = doctest.testfile(str(PAGE), module_relative=False, encoding="utf-8", optionflags=options)
     assert result.attempted > 0
     assert result.failed == 0, capsys.readouterr().out
 

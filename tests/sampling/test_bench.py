@@ -1,4 +1,4 @@
-"""docs/collecting.md says what docs/sampling.json holds."""
+"""docs/few-points.md says what docs/sampling.json holds."""
 
 import importlib.util
 import json
@@ -22,7 +22,7 @@ def bench() -> ModuleType:
 def test_the_table_is_that_of_the_record() -> None:
     module = bench()
     document = json.loads((ROOT / "docs" / "sampling.json").read_text(encoding="utf-8"))
-    page = (ROOT / "docs" / "collecting.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "few-points.md").read_text(encoding="utf-8")
     between = page.partition(module.START)[2].partition(module.STOP)[0].strip()
     assert between == module.table_text(document)
     assert list(document["operators"]) == [module.label(*one) for one in module.SHOWN]

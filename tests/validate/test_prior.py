@@ -114,6 +114,6 @@ def test_the_page_has_what_was_measured() -> None:
     assert five["mean_error"] <= 0.12
     assert twenty["median_error"] <= 0.05
     assert twenty["mean_error"] <= 0.08
-    page = (ROOT / "docs" / "collecting.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "few-points.md").read_text(encoding="utf-8")
     assert f"| {100 * five['median_error']:.1f} % / {100 * five['mean_error']:.1f} % (" in page
     assert f"| {100 * twenty['median_error']:.1f} % / {100 * twenty['mean_error']:.1f} % (" in page

@@ -1,0 +1,76 @@
+"""Pages that are written from code are current, and those that describe it are complete."""
+
+import importlib.util
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from kernelcast.runtime import Estimator, predict, search_layouts
+from kernelcast.runtime.request.fields import REQUEST
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+
+
+def _generator(name: str) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"generate_{name}", DOCS / f"generate_{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_page_of_models_is_current() -> None:
+    text = (DOCS / "models.md").read_text(encoding="utf-8")
+    assert _generator("models").page(text) == text, "make docs writes it anew"
+
+
+@pytest.mark.parametrize("name", ["fields", "schema"])
+def test_a_page_of_reference_is_current(name: str) -> None:
+    assert _generator(name).page() == (DOCS / f"{name}.md").read_text(encoding="utf-8"), "make docs"
+
+
+def test_every_field_is_explained() -> None:
+    rows = re.findall(
+        r"^\| `(\w+)` \| \S.* \| \S.* \| \S.* \|$", (DOCS / "fields.md").read_text(), re.MULTILINE
+    )
+    assert set(REQUEST) <= set(rows)
+
+
+def test_the_picture_has_every_table_and_an_arrow_for_every_reference() -> None:
+    schema = _generator("schema")
+    picture = (DOCS / "schema.svg").read_text(encoding="utf-8")
+    assert schema.picture() == picture, "make docs"
+    root = ET.fromstring(picture)
+    within = {"svg": "http://www.w3.org/2000/svg"}
+    references = schema.references()
+    assert {text.text for text in root.findall("svg:text", within)} == set(references)
+    assert len(root.findall("svg:path", within)) == sum(map(len, references.values()))
+    # No table lies on another.
+    boxes = [(float(box.attrib["x"]), float(box.attrib["y"])) for box in root.findall("svg:rect", within)]
+    assert all(
+        abs(x - other_x) >= 156 or abs(y - other_y) >= 30
+        for index, (x, y) in enumerate(boxes)
+        for other_x, other_y in boxes[:index]
+    )
+    assert "sample" in references["repetition"]
+    assert set(references["run"]) == {"hardware", "fabric", "software", "source"}
+
+
+@pytest.mark.parametrize("form", ["kernelcast.estimate/2", "kernelcast.search/2"])
+def test_every_key_of_an_answer_is_explained(form: str) -> None:
+    text = (DOCS / "json.md").read_text(encoding="utf-8")
+    section = text.split(f"\n## `{form}`")[1].split("\n## ")[0]
+    a100 = Estimator.load("a100-sxm")
+    if form == "kernelcast.estimate/2":
+        values = predict(a100, "llama-2-7b", pp=2, dp=4, micro_batch=1, global_batch=16).to_dict()
+        parts = [values["memory"], values["stages"][0], values["operators"][0], values["provenance"]]
+    else:
+        values = search_layouts(a100, "llama-2-7b", gpus=8, global_batch=16).to_dict(tokens=10**12)
+        parts = [values["top"][0]]
+    for names in (values, *parts):
+        missing = [name for name in names if f"`{name}`" not in section and name != "format"]
+        assert not missing

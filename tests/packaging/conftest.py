@@ -1,0 +1,22 @@
+"""Archive and wheel, built once as `make dist` builds them."""
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture(scope="session")
+def built() -> Iterator[tuple[Path, Path]]:
+    """Source archive and wheel."""
+    with TemporaryDirectory() as folder:
+        command = [sys.executable, str(ROOT / "release" / "dist.py"), folder]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        assert done.returncode == 0, done.stderr
+        archive, wheel = map(Path, done.stdout.splitlines()[-2:])
+        yield archive, wheel
