@@ -142,3 +142,12 @@ def test_keys_in_a_window(length: int, chunks: bool, visible: float) -> None:
         "attention_block",
         (2, length, length, round(visible), 8, 4, HEAD),
     )
+
+
+@pytest.mark.parametrize(("gpus_per_node", "pair"), [(1, (2, 1)), (2, (2, 1)), (4, (1, 2)), (8, (1, 2))])
+def test_neighbours_in_a_ring(gpus_per_node: int, pair: tuple[int, int]) -> None:
+    # Four devices, on four, two or one node: a message goes between two of them.
+    layout = Parallelism(pp=1, tp=1, dp=1, cp=4, micro_batch=3, micro_batches=1, context_exchange="ring")
+    found = Sizes.of(SMALL, layout, Cluster(gpus_per_node=gpus_per_node))
+    [beside] = ring(found, Direction.FORWARD)
+    assert [one.shape[1:] for one in beside.collective] == [pair]
