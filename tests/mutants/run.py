@@ -19,6 +19,7 @@ import os
 import random
 import re
 import resource
+import shutil
 import signal
 import sys
 import tempfile
@@ -38,7 +39,8 @@ _LEFT_OUT = re.compile(
     r"RemoveDecorator|ReplaceBinaryOperator_(?!Bit)\w+_(BitOr|BitAnd|BitXor|RShift|LShift)$"
 )
 _MEMORY_BYTES = 6 << 30
-_DURATIONS = Path(tempfile.gettempdir()) / f"mutants-{os.getpid()}.json"
+_FOLDER = Path(tempfile.gettempdir()) / f"mutants-{os.getpid()}"
+_DURATIONS, _OUTPUT = _FOLDER / "durations.json", _FOLDER / "output.txt"
 # hypothesis is imported before pytest starts, once for all.
 _PYTEST = ["-x", "-q", "-p", "no:cacheprovider", "-W", "ignore::pytest.PytestAssertRewriteWarning"]
 
@@ -70,9 +72,11 @@ def places(path: Path) -> Iterator[tuple[int, list[tuple[str, int]]]]:
             positions = (begin for node in nodes for begin, _ in provider[name]().mutation_positions(node))
             for occurrence, position in enumerate(positions):
                 found[position].append((name, occurrence))
-    for position, changes in sorted(found.items()):
-        if not any(begin <= position < end for begin, end in left_alone):
-            yield position[0], changes
+    lines = source.splitlines()
+    for (line, column), changes in sorted(found.items()):
+        is_star = lines[line - 1].startswith("*,", column)  # of parameters, none of a product
+        if not is_star and not any(begin <= (line, column) < end for begin, end in left_alone):
+            yield line, changes
 
 
 def _left_alone(tree: ast.AST) -> Iterator[tuple[tuple[int, int], tuple[int, int]]]:
@@ -94,10 +98,6 @@ def sample(paths: list[Path], count: int, seed: int) -> Iterator[Mutant]:
         name, occurrence = generator.choice(changes)
         source = (ROOT / path).read_text()
         mutated = mutate_code(source, OperatorProvider()[name](), occurrence)
-        try:
-            ast.parse(mutated)
-        except SyntaxError:  # the bare star of parameters is none of a product
-            continue
         yield Mutant(path, line, source, mutated)
         count -= 1
         if not count:
@@ -117,8 +117,9 @@ def stages(path: Path) -> list[str]:
 def run(tests: str, ignored: tuple[str, ...], mutant: Mutant | None, cpu_s: int) -> tuple[int, float]:
     """Tests in a forked process: its status as pytest's (negative: a signal), and the CPU seconds that it took."""
     if not (child := os.fork()):
-        for number in (1, 2):
-            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
+        output = os.open(_OUTPUT, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        os.dup2(output, 1)
+        os.dup2(output, 2)
         resource.setrlimit(resource.RLIMIT_CPU, (cpu_s, cpu_s))
         resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
@@ -170,6 +171,7 @@ def limit_s(tests: str, ignored: tuple[str, ...]) -> int:
     """CPU seconds that a mutant may take: five times those of the source as it is, whose tests must pass."""
     status, taken_s = run(tests, ignored, None, 1800)
     if status:
+        print(_OUTPUT.read_text()[-2000:])
         sys.exit(f"{tests}: pytest ends with {status} before any change, expected 0")
     return int(5 * taken_s) + 10
 
@@ -219,7 +221,6 @@ def main() -> None:
         print(f"{number:4} {mutant.path}:{mutant.line}: {by or 'SURVIVED'}", flush=True)
         if not by:
             print(mutant.diff, flush=True)
-    _DURATIONS.unlink(missing_ok=True)
     print("\n| room | mutants | noticed |\n|---|--:|--:|")
     for room in sorted(tried):
         print(f"| {room} | {tried[room]} | {noticed[room]} |")
@@ -229,4 +230,8 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    _FOLDER.mkdir()
+    try:
+        main()
+    finally:
+        shutil.rmtree(_FOLDER)
