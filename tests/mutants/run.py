@@ -4,8 +4,8 @@
 
 cosmic-ray (MIT) makes the changes; its own runner has one test command for all files. A mutant lives in the memory of a
 forked process only, so an interrupted run leaves no changed file. Its tests are those whose file is named like the
-module, then the folder that mirrors its own, then those above it up to tests/runtime (not with --near) or tests/store.
-Hypothesis draws the same examples every time. Exit status 1 where a mutant survived.
+module, then the folder that mirrors its own, then those above it up to tests/runtime or tests/store, which --near
+leaves out. Hypothesis draws the same examples every time. Exit status 1 where a mutant survived.
 
 Left alone are annotations, decorators, `repr=` and `strict=` (of `zip`, an assertion), and bits instead of numbers,
 which fail at once.
@@ -181,7 +181,8 @@ def noticed_by(mutant: Mutant, near: bool) -> str:
     nearest = stages(mutant.path)
     for number, tests in enumerate(nearest):
         before = tuple(nearest[:number])
-        if not (near and tests == "tests/runtime") and run(tests, before, mutant, limit_s(tests, before))[0]:
+        is_far = near and before and tests == nearest[-1]
+        if not is_far and run(tests, before, mutant, limit_s(tests, before))[0]:
             return tests
     return ""
 
@@ -194,7 +195,9 @@ def main() -> None:
     parser.add_argument("--tool", type=Path, required=True, help="virtual environment that holds cosmic-ray")
     parser.add_argument("--mutants", type=int, default=200)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--near", action="store_true", help="leave out the last stage, tests/runtime")
+    parser.add_argument(
+        "--near", action="store_true", help="leave out the last stage, tests/runtime or tests/store"
+    )
     parser.add_argument("--number", type=int, action="append", help="only these of the sample")
     options = parser.parse_args()
     sys.path += map(str, options.tool.glob("lib/python*/site-packages"))
