@@ -1,19 +1,12 @@
-"""README shows what its commands print, and its commands run as they are written; so do those of docs/sharing.md."""
+"""README shows what its commands print, and its commands run as they are written."""
 
 import importlib.util
 import re
-import shlex
-import shutil
 from pathlib import Path
 from types import ModuleType
 
-import pytest
-
-from kernelcast.cli.main import main
-
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-SMALL = ROOT / "tests" / "data" / "small.db"
 
 
 def _generator() -> ModuleType:
@@ -40,27 +33,3 @@ def test_readme_is_short_and_names_files_that_are_there() -> None:
     }
     assert named
     assert [word for word in named if not (ROOT / word.rstrip(":")).exists()] == []
-
-
-def test_lines_of_sharing_run_as_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    page = (ROOT / "docs" / "sharing.md").read_text(encoding="utf-8")
-    example = re.search(r"```\n(kernelcast db info.*?)```", page, re.DOTALL)
-    assert example is not None
-    lines = example[1].splitlines()
-    assert len(lines) == 10
-    monkeypatch.chdir(tmp_path)
-    shutil.copy(SMALL, "theirs.db")
-    shutil.copy(ROOT / "tests" / "data" / "importers" / "two_nodes.log", "two_nodes.log")
-    commands = [["kernelcast", "db", "export", "theirs.db", "bench.db", "--operator", "gelu"]]
-    commands += [shlex.split(line, comments=True) for line in lines]
-    for name, *arguments in commands:
-        assert name == "kernelcast"
-        with pytest.raises(SystemExit) as stopped:
-            main(arguments)
-        printed = capsys.readouterr()
-        assert (stopped.value.code, printed.err) == (0, ""), arguments
-        assert printed.out
-    assert Path("shared.db").exists()
-    assert Path("bench-parquet", "kernel").is_dir()
