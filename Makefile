@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -27,7 +27,7 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	MYPYPATH=$(VENV)/typing $(BIN)/mypy -p kernelcast.runtime -p kernelcast.walltime -p kernelcast.store -p kernelcast.train \
 	  -p kernelcast.collector -p kernelcast.sampling -p kernelcast.validate \
-	  -p kernelcast.demo -p kernelcast.serve -p kernelcast.cli
+	  -p kernelcast.demo -p kernelcast.explore -p kernelcast.serve -p kernelcast.cli
 
 imports: $(INSTALLED)
 	$(BIN)/lint-imports
@@ -47,6 +47,20 @@ slow: $(INSTALLED) tools
 # Hostile files and clients, loopback only: a quarter of an hour. ATTACK='--write docs/trust.md' keeps the counts.
 attack: $(INSTALLED)
 	$(BIN)/python -m tests.attacks.run $(ATTACK)
+
+# cosmic-ray changes single tokens of the source, and is never depended on: it gets an environment of its own. Hours for
+# some hundreds of mutants; MUTATE='--near' leaves out the tests that are far from a changed file.
+MUTATE_VENV := .venv-mutate
+MUTANTS ?= 200
+SEED ?= 1
+
+$(MUTATE_VENV)/.installed:
+	$(PYTHON) -m venv $(MUTATE_VENV)
+	$(MUTATE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check 'cosmic-ray>=8.7,<9'
+	touch $@
+
+mutate: $(INSTALLED) $(MUTATE_VENV)/.installed
+	nice -n 19 $(BIN)/python -m tests.mutants.run --tool $(MUTATE_VENV) --mutants $(MUTANTS) --seed $(SEED) $(MUTATE)
 
 # Needs root and apt-get; elsewhere it says so and does nothing.
 test-slurm: $(INSTALLED)
@@ -73,6 +87,7 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/generate_schema.py
 	$(BIN)/python docs/generate_fields.py
 	$(BIN)/python docs/generate_output.py
+	$(BIN)/python docs/generate_readme.py
 	$(BIN)/python docs/generate_commands.py
 
 # Source archive and wheel into dist/, byte for byte the same from the same files.
@@ -102,9 +117,9 @@ validate-published: $(INSTALLED)
 	@mkdir -p $(VALIDATED)
 	@if [ -d "$(PUBLISHED)" ]; then set -ex; \
 	  $(KEEP) published validate published "$(PUBLISHED)" --json -o $(VALIDATED)/published.kcast \
-	    $$(test -f $(VALIDATED)/published.kcast && echo --bundle $(VALIDATED)/published.kcast); \
+	    $$(test -f $(VALIDATED)/published.kcast && echo --from $(VALIDATED)/published.kcast); \
 	  $(KEEP) published_vista validate published "$(PUBLISHED)/../Vista" --json -o $(VALIDATED)/vista.kcast \
-	    $$(test -f $(VALIDATED)/vista.kcast && echo --bundle $(VALIDATED)/vista.kcast); \
+	    $$(test -f $(VALIDATED)/vista.kcast && echo --from $(VALIDATED)/vista.kcast); \
 	  for timeline in closed-form simulate; do \
 	    $(KEEP) calibration-$$timeline calibrate --bundle $(VALIDATED)/published.kcast \
 	      --runs validate/perlmutter.toml --timeline $$timeline --json; \
@@ -228,4 +243,4 @@ bench-gloo: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_gloo.py --write docs/method.md
 
 clean:
-	rm -rf $(VENV) $(HTA_VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf $(VENV) $(HTA_VENV) $(MUTATE_VENV) build *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -11,7 +11,7 @@ import click
 
 from kernelcast.cli.lazy import LazyGroup, Verb
 from kernelcast.runtime.errors import KernelcastError, one_line
-from kernelcast.runtime.request.spelling import nearest_names
+from kernelcast.runtime.spelling import nearest_names
 
 INTERRUPTED = 130
 READER_GONE = 141

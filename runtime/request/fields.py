@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.kinds import FLAG, Kind, choice, counted, counts, names, number, text, whole
-from kernelcast.runtime.request.spelling import nearest_names
+from kernelcast.runtime.spelling import nearest_names
 
 Norm = Literal["layer_norm", "rms_norm"]
 Activation = Literal["gelu", "swiglu", "geglu"]

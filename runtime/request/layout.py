@@ -169,9 +169,8 @@ class Parallelism:
     def __post_init__(self) -> None:
         # A search makes hundreds of thousands of layouts, most fields of which have their defaults.
         for field in _CHECKED:
-            if (value := getattr(self, field.name)) is not field.default or (
-                value is None and field.is_required
-            ):
+            value = getattr(self, field.name)
+            if value is not field.default or (value is None and field.is_required):
                 field.check(value)
         # In one order, and hashable.
         for name in ("recompute_modules", "fp8_linears", "lora_linears", "expert_tokens"):

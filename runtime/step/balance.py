@@ -64,11 +64,12 @@ def balanced_ends(layers: int, chunks: int, first: Floats, last: Floats) -> tupl
 
 
 def _level(layers: int, inner: int, ends: Floats) -> Floats:
-    """What every chunk takes where layers can be cut, float64 [rows]; an end that takes longer alone has no layers."""
+    """What every chunk takes where layers can be cut, float64 [rows]; an end that takes longer alone has no layers.
+
+    Where both ends take longer, they are above this level too, whatever the other chunks take.
+    """
     a, z = ends
     both = (layers + a + z) / (inner + 2)
     only_a, only_z = (layers + a) / (inner + 1), (layers + z) / (inner + 1)
-    neither = layers / max(1, inner)
-    level = np.where(z > both, np.where(a > only_a, neither, only_a), both)
-    found: Floats = np.where((a > both) & (z <= both), np.where(z > only_z, neither, only_z), level)
+    found: Floats = np.where(z > both, only_a, np.where(a > both, only_z, both))
     return found

@@ -24,7 +24,7 @@ FIELDS: list[tuple[str, dict[str, Any], str]] = [
     ("/predict", {**ASKED, "pp": True}, "pp is True, expected a whole number"),
     ("/predict", {**ASKED, "pp": 10**30}, "pp is 1000"),
     ("/predict", {**ASKED, "tp": 5}, "tp is 5, expected a divisor of attention_heads (32)"),
-    ("/predict", {**ASKED, "schedule": "fifo"}, "schedule is 'fifo', expected gpipe, 1f1b, interleaved, zero_bubble, "),
+    ("/predict", {**ASKED, "schedule": "fifo"}, "schedule is 'fifo', expected gpipe, 1f1b, interleaved, zero_"),
     ("/predict", {**ASKED, "schedule": ["1f1b"]}, "schedule is ['1f1b'], expected"),
     ("/predict", {**ASKED, "layer_counts": 4}, "layer_counts is 4, expected one number per stage, 1 in all"),
     ("/predict", {**ASKED, "layer_counts": [4, "a"]}, "layer_counts is "),

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import requests
@@ -19,6 +19,7 @@ from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
 
 from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.request.fields import Schedule
 
 Server, Start = Any, Callable[..., Any]  # of conftest.py, which cannot be imported
 
@@ -42,7 +43,7 @@ layouts = st.fixed_dictionaries(
     {"model": models, "micro_batch": degrees, "micro_batches": degrees},
     optional={
         "pp": degrees, "tp": degrees, "dp": degrees, "zero": st.integers(0, 3), "virtual_stages": degrees,
-        "schedule": st.sampled_from(["1f1b", "gpipe", "interleaved", "zero_bubble"]),
+        "schedule": st.sampled_from(get_args(Schedule)),
         "recompute": st.sampled_from(["none", "selective", "full"]), "sequence_parallel": st.booleans(),
         "timeline": st.sampled_from(["simulate", "closed-form"]), "gpus_per_node": degrees,
     },

@@ -3,12 +3,14 @@
 import shutil
 import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.store import Database, MeasuredStep, Sample, check_database
+from kernelcast.store.migrations import SCHEMA_VERSION
 
 SampleMaker = Callable[..., Sample]
 
@@ -139,3 +141,57 @@ def test_a_copy_in_a_folder_without_write_permission(sound: Path, tmp_path: Path
     folder.chmod(0o555)
     assert check_database(folder / "copy.db") == []
     folder.chmod(0o755)
+
+
+@pytest.mark.parametrize("version", [1, SCHEMA_VERSION - 1])
+def test_an_older_version_can_be_migrated(sound: Path, version: int) -> None:
+    change(sound, f"PRAGMA user_version = {version}")
+    # Nothing else is said of it: its schema may be another.
+    assert check_database(sound) == [
+        f"schema version is {version}, expected {SCHEMA_VERSION}; open it once for writing to migrate it"
+    ]
+
+
+@pytest.mark.parametrize("version", [0, SCHEMA_VERSION + 1])
+def test_a_version_that_nobody_knows(sound: Path, version: int) -> None:
+    change(sound, f"PRAGMA user_version = {version}")
+    assert check_database(sound) == [f"schema version is {version}, expected 1 to {SCHEMA_VERSION}"]
+
+
+def test_objects_are_compared_up_to_ten_times_as_many_as_ours(sound: Path) -> None:
+    with closing(sqlite3.connect(sound)) as connection:
+        [ours] = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    change(sound, *(f"CREATE VIEW theirs_{number} AS SELECT 1" for number in range(9 * ours)))
+    findings = check_database(sound)
+    assert len(findings) == 9 * ours
+    assert set(findings) == {
+        f"schema: view 'theirs_{number}' is not kernelcast's" for number in range(9 * ours)
+    }
+    change(sound, "CREATE VIEW one_more AS SELECT 1")
+    assert check_database(sound) == [f"schema: {10 * ours + 1} tables, indexes and views, expected {ours}"]
+
+
+def test_missing_rows_are_counted_per_pair_of_tables(sound: Path) -> None:
+    change(sound, "DELETE FROM hardware", "DELETE FROM software", "DELETE FROM run")
+    counted = [finding for finding in check_database(sound) if finding.startswith("foreign key: ")]
+    # 129 samples and a step of one run.
+    assert "foreign key: 129 row(s) of sample name a missing row of run" in counted
+    assert "foreign key: 1 row(s) of step name a missing row of run" in counted
+    assert counted == sorted(counted, key=lambda line: line.split(" of ")[1:])
+
+
+def test_other_constraints_of_a_table_are_found(sound: Path) -> None:
+    # Other CHECK constraints of the same columns: what a merge would refuse, or let through.
+    with closing(sqlite3.connect(sound)) as connection:
+        [[sql]] = connection.execute("SELECT sql FROM sqlite_master WHERE name = 'sample'")
+    for found, other in (("CHECK (", "CHECK ((1) AND "), ("CHECK (", "CHECK (1 OR ")):
+        copy = sound.with_name(f"{len(other)}.db")
+        shutil.copy(sound, copy)
+        changed = sql.replace(found, other, 1).replace("'", "''")
+        changed += ")" * (changed.count("(") - changed.count(")"))
+        change(
+            copy,
+            "PRAGMA writable_schema = ON",
+            f"UPDATE sqlite_master SET sql = '{changed}' WHERE name = 'sample'",
+        )
+        assert "schema: table 'sample' is not as kernelcast defines it" in check_database(copy), changed

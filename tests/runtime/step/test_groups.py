@@ -5,7 +5,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Parallelism, UsageError
-from kernelcast.runtime.step.groups import data_group, pipeline_pair, shard_groups, tensor_group
+from kernelcast.runtime.step.groups import (
+    context_group,
+    data_group,
+    expert_data_group,
+    expert_groups,
+    pipeline_pair,
+    shard_groups,
+    tensor_group,
+)
 
 
 def layout(pp: int, tp: int, dp: int) -> Parallelism:
@@ -77,3 +85,48 @@ def test_shards_and_their_copies(
 def test_a_shard_group_divides_the_replicas() -> None:
     with pytest.raises(UsageError, match="shard_group is 3, expected a divisor of the 8 replicas"):
         Parallelism(pp=1, tp=1, dp=8, micro_batch=1, micro_batches=1, shard_group=3)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "gpus_per_node", "experts", "shared", "same"),
+    [
+        # dp, ep, expert_tp; the group over experts, that of one cut expert, and of devices that hold the same experts.
+        ((16, 4, 2), 8, (1, 4), (1, 2), (2, 1)),
+        ((16, 2, 2), 8, (1, 2), (1, 2), (2, 2)),
+        ((16, 8, 1), 4, (2, 4), (1, 1), (2, 1)),
+        ((16, 2, 1), 4, (1, 2), (1, 1), (4, 2)),
+        ((16, 1, 8), 4, (1, 1), (2, 4), (2, 1)),
+        ((2, 2, 1), 1, (2, 1), (1, 1), (1, 1)),
+    ],
+)
+def test_groups_of_experts(
+    degrees: tuple[int, int, int],
+    gpus_per_node: int,
+    experts: tuple[int, int],
+    shared: tuple[int, int],
+    same: tuple[int, int],
+) -> None:
+    dp, ep, expert_tp = degrees
+    job = Parallelism(pp=1, tp=1, dp=dp, ep=ep, expert_tp=expert_tp, micro_batch=1, micro_batches=1)
+    cluster = Cluster(gpus_per_node=gpus_per_node)
+    groups = (*expert_groups(job, cluster), expert_data_group(job, cluster))
+    assert [(group.nodes, group.gpus_per_node) for group in groups] == [experts, shared, same]
+
+
+@pytest.mark.parametrize(
+    ("tp", "cp", "gpus_per_node", "expected"),
+    [
+        (1, 4, 8, (1, 4)),
+        (2, 4, 8, (1, 4)),
+        (4, 4, 8, (2, 2)),
+        (8, 4, 8, (4, 1)),
+        (16, 4, 8, (4, 1)),
+        (1, 1, 8, (1, 1)),
+    ],
+)
+def test_a_sequence_is_shared_next_to_tensor_parallel_groups(
+    tp: int, cp: int, gpus_per_node: int, expected: tuple[int, int]
+) -> None:
+    job = Parallelism(pp=1, tp=tp, cp=cp, dp=2, micro_batch=1, micro_batches=1)
+    group = context_group(job, Cluster(gpus_per_node=gpus_per_node))
+    assert (group.nodes, group.gpus_per_node) == expected

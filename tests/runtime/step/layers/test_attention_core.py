@@ -14,6 +14,7 @@ from kernelcast.runtime.step.layers.attention_core import (
     ring,
     visible_keys,
 )
+from kernelcast.runtime.step.layers.kinds import LayerKind
 from kernelcast.runtime.step.layers.sizes import Sizes
 
 SMALL = ModelConfig(
@@ -117,3 +118,36 @@ def test_all_devices_together_see_every_pair_once(how: str, cp: int) -> None:
 def test_windows_and_documents_hide_keys() -> None:
     assert visible_keys(sizes("ring", cp=1)) == 16.5
     assert visible_keys(sizes("ring", cp=1, visible_share=0.5)) == 8.25
+
+
+@pytest.mark.parametrize(
+    ("length", "chunks", "visible"),
+    [
+        # Windows of 3 over 8 tokens: 1, 2, then 3 six times. In chunks of 3: 1, 2, 3, 1, 2, 3, 1, 2.
+        (8, False, 21 / 8),
+        (8, True, 15 / 8),
+        (9, True, 18 / 9),
+    ],
+)
+def test_keys_in_a_window(length: int, chunks: bool, visible: float) -> None:
+    model = ModelConfig(
+        **{**vars_of(SMALL), "sequence_length": length}, sliding_window=3, window_chunks=chunks
+    )
+    found = Sizes(model=model, micro_batch=2).of_kind(LayerKind(window=3))
+    assert visible_keys(found) == visible
+    assert visible_keys(Sizes(model=model)) == (length + 1) / 2
+    # As a fraction of a causal query's, of the keys that there are, rounded.
+    [block] = fused_core(found)
+    assert (block.operator, block.shape) == (
+        "attention_block",
+        (2, length, length, round(visible), 8, 4, HEAD),
+    )
+
+
+@pytest.mark.parametrize(("gpus_per_node", "pair"), [(1, (2, 1)), (2, (2, 1)), (4, (1, 2)), (8, (1, 2))])
+def test_neighbours_in_a_ring(gpus_per_node: int, pair: tuple[int, int]) -> None:
+    # Four devices, on four, two or one node: a message goes between two of them.
+    layout = Parallelism(pp=1, tp=1, dp=1, cp=4, micro_batch=3, micro_batches=1, context_exchange="ring")
+    found = Sizes.of(SMALL, layout, Cluster(gpus_per_node=gpus_per_node))
+    [beside] = ring(found, Direction.FORWARD)
+    assert [one.shape[1:] for one in beside.collective] == [pair]

@@ -214,3 +214,18 @@ def test_further_predictions_are_in_8_bit_or_frozen_too(llama: Sizes) -> None:
     gradients = [one[1] for one in products(backward(frozen.calls)) if one[2] == "weight_gradient"]
     assert set(gradients) == {"adapter_down", "adapter_up"}
     assert frozen.adapter_parameters == 2 * (32 + 48) + 2 * (24 + 32) + 2 * (32 + 40) + 2 * (20 + 32)
+
+
+def test_an_adapter_of_rank_1_is_one() -> None:
+    one = Linears(rank=1)
+    assert one.is_frozen
+    # 2 · 3 · 5: the frozen product and its input's gradient, then 3 to 1 and 1 to 5, and their sum with it.
+    calls = one.calls("mlp", 2, 3, 5, role="mlp_up")
+    assert products(calls) == [
+        ("gemm", "mlp_up", "forward", (2, 3, 5)),
+        ("gemm", "mlp_up", "input_gradient", (2, 3, 5)),
+        ("gemm", "adapter_down", "once", (2, 3, 1)),
+        ("gemm", "adapter_up", "once", (2, 1, 5)),
+    ]
+    assert [(call.operator, call.shape) for call in calls[4:]] == [("residual_add", (1, 2, 5))]
+    assert not Linears(rank=0).is_frozen

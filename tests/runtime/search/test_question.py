@@ -1,0 +1,35 @@
+"""What a question leaves to layouts, and how they are ranked."""
+
+import numpy as np
+import pytest
+
+from kernelcast.runtime import ModelConfig
+from kernelcast.runtime.estimate.layouts import COLUMNS, Layouts
+from kernelcast.runtime.search import Question, Space
+
+MODEL = ModelConfig(
+    name="tiny", hidden_size=64, sequence_length=24, attention_heads=8, layers=6, vocabulary_size=100
+)
+SPACE = Space(model=MODEL, gpus=(8,), global_batch=8, gpus_per_node=4)
+
+
+@pytest.mark.parametrize(
+    ("memory", "reserved", "usable"),
+    [(None, 0, None), (None, 30, None), (100, 0, 100), (100, 30, 70), (100, 100, 0), (100, 130, 0)],
+)
+def test_what_is_reserved_is_not_usable(memory: int | None, reserved: int, usable: int | None) -> None:
+    question = Question(space=SPACE, gpu_memory_bytes=memory, reserved_memory_bytes=reserved)
+    assert question.usable_bytes == usable
+
+
+def test_layouts_are_ranked_by_time_or_by_time_of_all_devices() -> None:
+    table = np.zeros((2, len(COLUMNS)), dtype=np.int64)
+    table[:, 1:] = 1
+    table[1, 1:3] = 2, 3  # pp and tp: 6 devices
+    step_us = np.array([50.0, 10])
+    by_time, by_devices = (
+        Question(space=SPACE, rank_by=how).score(Layouts(table), step_us).tolist()  # type: ignore[arg-type]
+        for how in ("step-time", "tokens-per-gpu")
+    )
+    assert by_time == [50, 10]
+    assert by_devices == [50, 60]

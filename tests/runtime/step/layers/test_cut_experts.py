@@ -1,0 +1,65 @@
+"""Experts that pairs of devices share, by hand."""
+
+from kernelcast.runtime import Cluster, ModelConfig, Parallelism
+from kernelcast.runtime.step.calls import Calls
+from kernelcast.runtime.step.layers.experts import Experts
+from kernelcast.runtime.step.layers.kinds import LayerKind
+from kernelcast.runtime.step.layers.sizes import Sizes
+
+MIXTURE = ModelConfig(
+    name="mixture",
+    hidden_size=32,
+    sequence_length=16,
+    attention_heads=4,
+    layers=4,
+    vocabulary_size=256,
+    mlp_size=40,
+    norm="rms_norm",
+    activation="swiglu",
+    experts=8,
+    experts_per_token=2,
+    expert_size=20,
+    shared_expert_size=24,
+)
+
+
+def experts(expert_tp: int) -> Experts:
+    """On one of eight devices: two of four tensor-parallel pairs hold different experts."""
+    layout = Parallelism(
+        pp=1, tp=2, dp=4, ep=2, expert_tp=expert_tp, micro_batch=3, micro_batches=2, sequence_parallel=True
+    )
+    sizes = Sizes.of(MIXTURE, layout, Cluster(gpus_per_node=8))
+    return Experts(sizes.of_kind(LayerKind(has_experts=True)))
+
+
+def listed(calls: Calls) -> list[tuple[str, tuple[int, ...], int]]:
+    return [
+        (f"{one.operator}/{one.role}" if one.role else one.operator, one.shape, one.count)
+        for one in calls
+        if one.count
+    ]
+
+
+def test_a_pair_of_devices_has_half_of_every_expert_and_the_rows_of_both() -> None:
+    # 24 tokens of its own to 2 experts each, and as many of the other; 4 of 8 experts, 10 of 20 columns.
+    cut = experts(expert_tp=2)
+    assert (cut.width, cut.groups, cut.rows) == (10, 4, 96)
+    products = [one for one in listed(cut.calls) if one[0].startswith(("grouped_gemm", "swiglu"))]
+    assert products == [
+        ("grouped_gemm/experts_gate_up", (4, 24, 32, 2 * 10), 1),
+        ("swiglu", (1, 96, 10), 1),
+        ("grouped_gemm/experts_down", (4, 24, 10, 32), 1),
+        ("swiglu", (3, 16, 12), 1),  # of the shared experts, 24 columns on two devices
+    ]
+    entries = 24 * 2 * 32
+    assert listed(cut.forward_collectives) == [
+        ("all_to_all/expert", (entries, 1, 2), 2),
+        ("all_to_all/expert", (24 * 2 * 2, 1, 2), 1),  # probabilities of rows in fp32, two entries each
+        # Rows of both are gathered, and their results summed.
+        ("all_gather/expert_tensor", (entries, 1, 2), 1),
+        ("reduce_scatter/expert_tensor", (2 * entries, 1, 2), 1),
+    ]
+    whole = experts(expert_tp=1)
+    assert (whole.width, whole.rows) == (20, 48)
+    # Gate and up and down of half the columns, of as many experts.
+    assert whole.expert_parameters - cut.expert_parameters == 4 * 3 * 32 * 10
