@@ -133,7 +133,7 @@ def test_paths_and_methods(server: Server) -> None:
         (
             b"#KERNELCAST model=llama-2-7b micro_batch=1 micro_batches=1000000 steps=1e12\n",
             "",
-            "walltime is ",
+            "the job would take ",
         ),
     ],
 )
