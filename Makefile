@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 
-.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack mutate tools test-slurm docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware datasets stacks clean
+.PHONY: demo test validate validate-published validate-steps validate-fabrics validate-prior validate-run validate-page step-errors scoreboard lint types imports unit slow attack mutate tools test-slurm test-browser pictures docs site dist bench-store bench-train bench-runtime bench-footprint bench-serve bench-parse bench-traces bench-sampling bench-gloo bench-caches bench-substitutes bench-hardware bench-explore datasets stacks clean
 
 demo: $(INSTALLED)
 	$(BIN)/kernelcast demo
@@ -27,7 +27,7 @@ lint: $(INSTALLED)
 types: $(INSTALLED)
 	MYPYPATH=$(VENV)/typing $(BIN)/mypy -p kernelcast.runtime -p kernelcast.walltime -p kernelcast.store -p kernelcast.train \
 	  -p kernelcast.collector -p kernelcast.sampling -p kernelcast.validate \
-	  -p kernelcast.demo -p kernelcast.serve -p kernelcast.cli
+	  -p kernelcast.demo -p kernelcast.explore -p kernelcast.serve -p kernelcast.cli
 
 imports: $(INSTALLED)
 	$(BIN)/lint-imports
@@ -39,7 +39,7 @@ tools:
 	done
 
 unit: $(INSTALLED) tools
-	$(BIN)/pytest -m 'not slow and not slurm' -n 2
+	$(BIN)/pytest -m 'not slow and not slurm and not browser' -n 2
 
 slow: $(INSTALLED) tools
 	$(BIN)/pytest -m slow
@@ -66,6 +66,19 @@ mutate: $(INSTALLED) $(MUTATE_VENV)/.installed
 test-slurm: $(INSTALLED)
 	tests/integrations/slurm/run.sh $(BIN)/pytest
 
+# Chromium comes from Debian, with apt-get and root; elsewhere one that is installed is taken.
+test-browser: $(INSTALLED) chromium
+	$(BIN)/pytest -m browser tests/explore/browser
+
+.PHONY: chromium
+chromium:
+	@command -v chromium > /dev/null || command -v google-chrome > /dev/null || { \
+	  echo "installing chromium"; apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium; }
+
+# The explorer's pictures in docs/.
+pictures: $(INSTALLED) chromium
+	$(BIN)/python docs/generate_explore_pictures.py
+
 docs: $(INSTALLED)
 	$(BIN)/python docs/generate_fabrics.py
 	$(BIN)/python docs/generate_hardware.py
@@ -74,6 +87,7 @@ docs: $(INSTALLED)
 	$(BIN)/python docs/generate_schema.py
 	$(BIN)/python docs/generate_fields.py
 	$(BIN)/python docs/generate_output.py
+	$(BIN)/python docs/generate_readme.py
 	$(BIN)/python docs/generate_commands.py
 
 # Source archive and wheel into dist/, byte for byte the same from the same files.
@@ -103,9 +117,9 @@ validate-published: $(INSTALLED)
 	@mkdir -p $(VALIDATED)
 	@if [ -d "$(PUBLISHED)" ]; then set -ex; \
 	  $(KEEP) published validate published "$(PUBLISHED)" --json -o $(VALIDATED)/published.kcast \
-	    $$(test -f $(VALIDATED)/published.kcast && echo --bundle $(VALIDATED)/published.kcast); \
+	    $$(test -f $(VALIDATED)/published.kcast && echo --from $(VALIDATED)/published.kcast); \
 	  $(KEEP) published_vista validate published "$(PUBLISHED)/../Vista" --json -o $(VALIDATED)/vista.kcast \
-	    $$(test -f $(VALIDATED)/vista.kcast && echo --bundle $(VALIDATED)/vista.kcast); \
+	    $$(test -f $(VALIDATED)/vista.kcast && echo --from $(VALIDATED)/vista.kcast); \
 	  for timeline in closed-form simulate; do \
 	    $(KEEP) calibration-$$timeline calibrate --bundle $(VALIDATED)/published.kcast \
 	      --runs validate/perlmutter.toml --timeline $$timeline --json; \
@@ -216,6 +230,10 @@ bench-traces: $(INSTALLED) $(HTA_VENV)/.installed
 	$(BIN)/python benchmarks/bench_traces.py --kernels 800000
 	$(BIN)/python benchmarks/bench_trace_analysis.py $(wildcard $(TRACES)/*/control.json.gz $(TRACES)/*/nccl_data.json.gz \
 	  $(TRACES)/*/test.json.gz $(TRACES)/*/h100*.json.gz) --hta-python $(HTA_VENV)/bin/python --write docs/trace-figures.md
+
+# BENCH_EXPLORE=--write puts the table into docs/explore.md.
+bench-explore: $(INSTALLED) chromium
+	$(BIN)/python benchmarks/bench_explore.py $(BENCH_EXPLORE)
 
 # What a CPU's caches keep of torch's own code (collector/measuring/cache_state.py).
 bench-caches: $(INSTALLED)

@@ -10,6 +10,7 @@ import click
 from kernelcast.cli.bundle_diff import diff
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import facts, say
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT, Manifest
 from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
@@ -55,10 +56,10 @@ def info(path: Path, as_json: bool) -> None:
         return
     manifest = read.manifest
     size_bytes = sum(entry.size_bytes for entry in manifest.regressors)
-    click.echo(
+    say(
         f"{one_line(str(path))}: kernelcast bundle, {len(manifest.regressors)} regressors, {size_bytes / 1e6:,.1f} MB"
     )
-    facts = [
+    lines = [
         ("digest", read.digest),
         *(
             (name, f.description)
@@ -73,13 +74,12 @@ def info(path: Path, as_json: bool) -> None:
         ("dataset digest", manifest.dataset_digest),
         ("kernelcast", manifest.kernelcast_version),
     ]
-    facts.extend(("peak", str(peak)) for peak in manifest.peaks)
+    lines.extend(("peak", str(peak)) for peak in manifest.peaks)
     if manifest.calibration is not None:
-        facts.append(("calibration", str(manifest.calibration)))
-    width = max(len(name) for name, _ in facts)
-    for name, value in facts:
-        click.echo(f"{name:{width}}  {one_line(value)}")
-    click.echo("\n" + text_table(HEADS, [_row(entry) for entry in manifest.regressors]))
+        lines.append(("calibration", str(manifest.calibration)))
+    click.echo(facts((name, one_line(value)) for name, value in lines))
+    rows = [_row(entry) for entry in manifest.regressors]
+    click.echo("\n" + text_table(HEADS, rows, optional=("load", "size", "form", "algorithm", "coverage")))
     if rows := list(_of_other_devices(manifest)):
         click.echo(
             "\nOf other devices\n" + text_table(("operator", "direction", "measured on", "points here"), rows)
@@ -197,16 +197,16 @@ def verify(path: Path, allowed_signers: Path | None, signer: str, as_json: bool)
         click.echo(json_text(document, indent=2))
         return
     name = one_line(str(path))
-    click.echo(
+    say(
         f"{name}: sound: every digest and byte fits its manifest, {checked.models} models load and "
         f"answer at {checked.corners} corners of their training ranges"
     )
     if verified:
-        click.echo(f"{name}: signed by {one_line(verified.signer)}, key {one_line(verified.key)}")
+        say(f"{name}: signed by {one_line(verified.signer)}, key {one_line(verified.key)}")
     elif signature_path(path).exists():
-        click.echo(f"{name}: signature not verified (--allowed-signers says whose to accept)")
+        say(f"{name}: signature not verified (--allowed-signers says whose to accept)")
     else:
-        click.echo(f"{name}: not signed")
+        say(f"{name}: not signed")
 
 
 @bundle.command(short_help="Sign a bundle with an SSH key.")
@@ -225,7 +225,7 @@ def sign(path: Path, key: Path) -> None:
     """
     from kernelcast.runtime.bundle.signature import sign_bundle
 
-    click.echo(f"{one_line(str(sign_bundle(path, key)))}: written")
+    say(f"{one_line(str(sign_bundle(path, key)))}: written")
 
 
 bundle.add_command(diff)

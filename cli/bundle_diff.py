@@ -6,6 +6,7 @@ import click
 
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.runtime.bundle.difference import BundleDifference, RegressorChange, compare_bundles
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.errors import one_line
@@ -33,7 +34,7 @@ def diff(a: Path, b: Path, exit_code: bool, as_json: bool) -> int:
         document = {"format": FORMAT, "a": str(a), "b": str(b), **difference.to_dict()}
         click.echo(json_text(document, indent=2))
     elif difference.same_bytes:
-        click.echo("same bytes")
+        say("same bytes")
     else:
         _show(difference, one_line(str(a)), one_line(str(b)))
     return 1 if exit_code and not difference.same_bytes else 0
@@ -49,11 +50,11 @@ def _show(difference: BundleDifference, a: str, b: str) -> None:
         click.echo(text_table(heads, rows) + "\n")
     for where, entries in (("A", difference.removed), ("B", difference.added)):
         for entry in entries:
-            click.echo(
+            say(
                 f"only in {where}: {entry.operator} ({entry.direction_text}), {entry.rows} rows, "
                 f"error {entry.validation_error:.1%}"
             )
-    click.echo(
+    say(
         f"regressors: {len(difference.changed)} changed, {len(difference.removed)} only in A, "
         f"{len(difference.added)} only in B, {difference.unchanged} the same"
     )

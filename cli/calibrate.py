@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import json_option
-from kernelcast.cli.tables import seconds_precisely, text_table
+from kernelcast.cli.options import RenamedOption, json_option
+from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.runtime.answers.asking import Question, Warnings
 from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
@@ -16,6 +17,7 @@ from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, on
 from kernelcast.runtime.estimate.doubts import grouped
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import TimelineKind
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.calibration import PredictedStep, left_out_errors, predicted_steps, write_calibrated
 from kernelcast.validate.calibration import calibrate as fit_calibration
 from kernelcast.validate.calibration_configurations import distinctly_labelled
@@ -27,10 +29,22 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 @click.command("calibrate")
-@click.option("--bundle", "bundle_path", required=True, type=_FILE, help="Bundle of regressors (.kcast).")
+@click.option(
+    "--bundle",
+    "bundle_path",
+    metavar="FILE",
+    required=True,
+    type=_FILE,
+    help="Bundle of regressors (.kcast).",
+)
 @click.option("--runs", "runs_path", type=_FILE, help="File of measured steps (TOML, docs/validation.md).")
 @click.option(
-    "--steps", "database_path", type=_FILE, help="Or a database with measured steps (validate run, demo)."
+    "--db",
+    "database_path",
+    cls=RenamedOption,
+    old=["--steps"],
+    type=_FILE,
+    help="Or a database with measured steps (validate run, demo).",
 )
 @click.option("--output", "-o", type=_FILE, help="Write the corrected bundle.  [default: only report]")
 @click.option(
@@ -69,7 +83,7 @@ def calibrate(
     """
     if (runs_path is None) == (database_path is None):
         given = "neither" if runs_path is None else "both"
-        raise UsageError(f"{given} of --runs and --steps given, expected one of them")
+        raise UsageError(f"{given} of --runs and --db given, expected one of them")
     bundle = read_bundle(bundle_path)
     runs, source = _source(runs_path, database_path, bundle)
     try:
@@ -86,9 +100,9 @@ def calibrate(
             json_text(_document(bundle, steps, found, others, output if write else None, digest), indent=2)
         )
     else:
-        click.echo(_render(bundle, steps, found, others))
+        say(_render(bundle, steps, found, others))
         if write:
-            click.echo(f"{one_line(str(output))}: written")
+            say(f"{one_line(str(output))}: written")
     if output is not None and not write:
         raise DataError(
             f"{one_line(str(output))}: not written: the correction does not help with steps left out "
@@ -113,11 +127,11 @@ def _source(
         if error.name is None or error.name.startswith("kernelcast"):
             raise
         raise UsageError(
-            f"--steps needs the package {error.name}, which is not installed; expected: pip install 'kernelcast[store]'"
+            f"--db needs the package {error.name}, which is not installed; expected: pip install 'kernelcast[store]'"
         ) from error
     stored = stored_runs(database_path, bundle.manifest)
     if stored.left_out:
-        click.echo(f"note: steps of {one_line(str(database_path))} left out: {stored.left_out}", err=True)
+        say(f"note: steps of {one_line(str(database_path))} left out: {stored.left_out}", err=True)
     return stored.runs, {
         "source": one_line(database_path.name),
         "source_digest": stored.digest,
@@ -168,8 +182,8 @@ def _render(
     steps = [
         [
             one_line(run.label),
-            seconds_precisely(run.measured_s),
-            seconds_precisely(run.measured_s * (1 + run.error_before)),
+            seconds(run.measured_s),
+            seconds(run.measured_s * (1 + run.error_before)),
             _signed(run.error_before),
             "-" if run.error_left_out is None else _signed(run.error_left_out),
             _signed(run.error_after),

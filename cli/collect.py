@@ -1,6 +1,7 @@
 """`kernelcast collect compute` and `kernelcast collect comm`."""
 
 import os
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,12 +21,14 @@ from kernelcast.cli.options import (
     operators_option,
     plan_option,
     processes_option,
+    quiet_option,
     site_option,
     threads_option,
     timeout,
 )
 from kernelcast.cli.prior import prior_option
 from kernelcast.cli.progress import progress
+from kernelcast.cli.terminal import is_quiet, print_next, say
 from kernelcast.collector.communication.comm import TIMEOUT_S, collect_comm, what_to_exchange
 from kernelcast.collector.communication.peers import FailedAloneError, FirstFailedError, LostPeersError
 from kernelcast.collector.communication.watchdog import INTERRUPTED
@@ -62,6 +65,7 @@ def collect() -> None:
 @prior_option
 @points_option
 @site_option
+@quiet_option
 def compute(
     database_path: Path,
     plan: str,
@@ -106,6 +110,7 @@ def compute(
             ),
             database_path,
         )
+        _print_next_of_compute(database_path)
         return
     if budget_s is not None or target is not None:
         if again != "no" or processes != (1,):
@@ -123,6 +128,7 @@ def compute(
             site=site,
         )
         show_collected(measured, database_path)
+        _print_next_of_compute(database_path)
         return
     # Wrong use makes no database.
     what_to_measure(
@@ -143,6 +149,14 @@ def compute(
             on_progress=lambda p: report(p.done, p.total, p.operator),
         )
     show_collected(done, database_path)
+    _print_next_of_compute(database_path)
+
+
+def _print_next_of_compute(database_path: Path) -> None:
+    name = shlex.quote(str(database_path))
+    print_next(
+        f"kernelcast collect comm --procs 2 --db {name}; then kernelcast train --db {name} -o here.kcast"
+    )
 
 
 collect.add_command(plan_command)
@@ -179,6 +193,7 @@ collect.add_command(plan_command)
     help="How long a process waits for the others before it ends.",
 )
 @site_option
+@quiet_option
 def comm(
     database_path: Path,
     plan: str,
@@ -214,8 +229,10 @@ def comm(
             layout_names=layout_names,
             operators=operators,
         )
-        _start(procs, threads)
-        return
+        status = _start(procs, threads)
+        if status == 0:
+            _print_next_of_comm(database_path)
+        sys.exit(status)
     world = World.from_launcher()
     with _one_voice(world), progress("collectives", shown=world.rank == 0) as report:
         done = collect_comm(
@@ -233,14 +250,26 @@ def comm(
         )
     if world.rank == 0:
         show_collected(done, database_path)
+        if not os.environ.get(ONE_VOICE):
+            _print_next_of_comm(database_path)
 
 
-def _start(procs: int, threads: int) -> None:
-    """Run this very command in processes of its own, with the options that were given; ends as they do."""
+def _print_next_of_comm(database_path: Path) -> None:
+    print_next(f"kernelcast train --db {shlex.quote(str(database_path))} -o here.kcast")
+
+
+def _start(procs: int, threads: int) -> int:
+    """Run this very command in processes of its own, with the options that were given; their exit status."""
     context = click.get_current_context()
     arguments = ["collect", "comm"]
     for option in context.command.params:
-        if option.name == "procs" or not isinstance(option, click.Option):
+        if option.name == "quiet" and is_quiet():
+            arguments.append("--quiet")
+        if (
+            option.name not in context.params
+            or option.name == "procs"
+            or not isinstance(option, click.Option)
+        ):
             continue
         value = context.params[option.name or ""]
         # One word, so that a value that begins with a dash stays a value; `no` stands for an absent --again.
@@ -248,7 +277,7 @@ def _start(procs: int, threads: int) -> None:
         if value != option.default and (option.name, value) != ("again", "no"):
             arguments += [f"{option.opts[0]}={one}" for one in given]
     sys.stdout.flush()
-    sys.exit(show_workers("kernelcast.cli.main", arguments, processes=procs, threads=threads))
+    return show_workers("kernelcast.cli.main", arguments, processes=procs, threads=threads)
 
 
 @contextmanager
@@ -293,11 +322,9 @@ def show_collected(done: Collected, database_path: Path) -> None:
         )
         if count
     ]
-    click.echo(f"{database_path}: {', '.join(parts)}")
-    if done.flagged:
-        click.echo(
-            f"note: {done.flagged} disturbed or unstable; --again flagged measures those once more", err=True
-        )
+    say(f"{database_path}: {', '.join(parts)}")
+    if done.flagged and not is_quiet():
+        say(f"note: {done.flagged} disturbed or unstable; --again flagged measures those once more", err=True)
     if done.first_failure:
         click.echo(f"first failure: {done.first_failure}", err=True)
     if done.failed and not done.measured and not done.already_there:

@@ -8,6 +8,7 @@ import click
 
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.collector.compute import Collected
 from kernelcast.collector.machine.probe import resolve_device
 from kernelcast.collector.plans.plan import Plan, planned_operators
@@ -103,16 +104,14 @@ def measure_within(
             report(min(int(now.elapsed_s), int(total)), max(int(total), 1), what)
 
         def short(needed_s: float) -> None:
-            click.echo(
+            say(
                 f"note: in {given_s:.0f} s one operator is finished after the other; for all of them to have the "
                 f"workloads that train needs, expected about {math.ceil(needed_s)} s",
                 err=True,
             )
 
         def too_large(left_out: tuple[str, ...], memory_bytes: int) -> None:
-            click.echo(
-                f"note: no shape of {', '.join(left_out)} fits in {memory_bytes / 2**30:.1f} GiB", err=True
-            )
+            say(f"note: no shape of {', '.join(left_out)} fits in {memory_bytes / 2**30:.1f} GiB", err=True)
 
         reached = collect_within(
             database,
@@ -131,7 +130,7 @@ def measure_within(
         )
     rows = [(name, str(known), _percent(error)) for name, error, known in reached.errors]
     click.echo(text_table(["operator", "workloads", "estimated error"], rows))
-    click.echo(f"mean estimated error {_percent(reached.mean_error)} after {reached.elapsed_s:.0f} s")
+    say(f"mean estimated error {_percent(reached.mean_error)} after {reached.elapsed_s:.0f} s")
     return reached.collected
 
 

@@ -4,8 +4,10 @@ from pathlib import Path
 
 import click
 
+from kernelcast.cli import completion
 from kernelcast.cli.collect_by_prior import few_points, points_option
 from kernelcast.cli.options import (
+    RenamedOption,
     device_option,
     dtype_option,
     json_option,
@@ -18,6 +20,7 @@ from kernelcast.cli.options import (
 from kernelcast.cli.prior import prior_option
 from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.load import Load
@@ -33,7 +36,8 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
     "--for",
     "models",
     multiple=True,
-    metavar="MODEL",
+    metavar="NAME|FILE",
+    shell_complete=completion.model_names,
     help="Instead of --plan, a plan for this model (name or file, as predict's --model); may be given several times.",
 )
 @click.option(
@@ -50,6 +54,7 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 @click.option(
     "--hardware",
     metavar="NAME",
+    shell_complete=completion.hardware_names,
     help="The time on a device that is not here: h100-sxm, … (kernelcast hardware).",
 )
 @click.option(
@@ -72,8 +77,10 @@ _NUMBERS = ("points", "fitting", "measured", "to_measure")
 @load_option
 @operators_option
 @click.option(
-    "--memory",
+    "--gpu-memory",
     "memory",
+    cls=RenamedOption,
+    old=["--memory"],
     metavar="SIZE",
     help="Memory of the device, 80GB or 40GiB, instead of this one's.",
 )
@@ -158,7 +165,7 @@ def plan(
     totals = [sum(getattr(row, name) for row in found.rows) for name in _NUMBERS]
     rows.append(("total", "", *(f"{total:,}" for total in totals), _span(found.seconds)))
     click.echo(text_table(["operator", "role", "points", "fit", "measured", "to measure", "time"], rows))
-    click.echo(
+    say(
         f"load: {found.load.in_words}; memory: {found.memory_bytes / 2**30:.1f} GiB; time estimated from {found.source}"
     )
 

@@ -18,7 +18,8 @@ from kernelcast.cli.options import (
     print_notes,
     take_memory,
 )
-from kernelcast.cli.tables import seconds, seconds_precisely, text_table
+from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.doubts import warning_lines
@@ -28,6 +29,7 @@ from kernelcast.runtime.request.fields import REQUEST
 from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.stack import find_stack
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.compare.compared_step import ComparedStep, compare_log, compare_traces
 from kernelcast.validate.compare.kept import keep_in_database, keep_in_file
 from kernelcast.validate.compare.rows import Row
@@ -114,9 +116,9 @@ def compare(
         return
     _show(compared, top)
     if runs_path is not None:
-        click.echo(f"\n{runs_path}: step written; kernelcast validate add {runs_path} scores it from now on")
+        say(f"\n{runs_path}: step written; kernelcast validate add {runs_path} scores it from now on")
     if kept:
-        click.echo(f"\n{database_path}: step {kept[:12]} with its prediction stored")
+        say(f"\n{database_path}: step {kept[:12]} with its prediction stored")
 
 
 def _predicted(
@@ -152,31 +154,31 @@ def _show(compared: ComparedStep, top: int) -> None:
     interval = ""
     if estimate.interval_s is not None:
         low_s, high_s = estimate.interval_s
-        interval = f" ({seconds_precisely(low_s)} to {seconds_precisely(high_s)}, 90 %)"
+        interval = f" ({seconds(low_s)} to {seconds(high_s)}, 90 %)"
     times = compared.steps_s
     of = f"median of {len(times)} steps, {seconds(min(times))} to {seconds(max(times))}"
     if compared.logged is not None:
         of = f"{compared.logged.framework}'s log: {of}"
-    click.echo(f"measured   {seconds_precisely(compared.measured_s)}, {of}")
-    click.echo(f"predicted  {seconds_precisely(estimate.step_time_s)}{interval}")
+    say(f"measured   {seconds(compared.measured_s)}, {of}")
+    say(f"predicted  {seconds(estimate.step_time_s)}{interval}")
     side = {"slow": "above its interval", "fast": "below its interval"}.get(
         compared.verdict, "inside its interval"
     )
-    click.echo(f"verdict    {compared.verdict}: {compared.difference:+.1%} against the prediction, {side}")
+    say(f"verdict    {compared.verdict}: {compared.difference:+.1%} against the prediction, {side}")
     if compared.traced is not None:
         _show_causes(compared)
         _show_rows("part of the step", compared.parts, _PART_TITLES)
         _show_operators(compared.operators[:top])
         _show_collectives(compared.collectives)
     for line in (*compared.notes, *warning_lines(estimate.doubts)):
-        click.echo(f"note: {line}")
+        say(f"note: {line}")
 
 
 def _show_causes(compared: ComparedStep) -> None:
     if not compared.causes:
-        click.echo("\nno cause costs more than 3 % of the step")
+        say("\nno cause costs more than 3 % of the step")
         return
-    click.echo("\nwhat it loses time to, the dearest first (they may overlap)")
+    say("\nwhat it loses time to, the dearest first (they may overlap)")
     rows = [(f"{one.excess_s * 1e3:,.1f} ms", one.line) for one in compared.causes]
     for line in text_table(("per step", "cause"), rows, indent="  ").splitlines():
         click.echo(line)

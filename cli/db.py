@@ -1,5 +1,6 @@
 """`kernelcast db`: info, check and merge; diff, export, query and serve are in files of their own."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -9,8 +10,9 @@ from kernelcast.cli.db_diff import diff
 from kernelcast.cli.db_export import export
 from kernelcast.cli.db_query import query
 from kernelcast.cli.db_serve import serve
-from kernelcast.cli.options import database_argument, json_option, max_size_option
+from kernelcast.cli.options import database_argument, json_option, max_size_option, quiet_option
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import print_next, say
 from kernelcast.runtime.json_text import json_text
 from kernelcast.store import (
     Database,
@@ -44,6 +46,7 @@ def db() -> None:
 
 @db.command(short_help="Show what a database holds.")
 @database_argument
+@quiet_option
 @json_option
 @max_size_option
 def info(database_path: Path, as_json: bool, max_size_bytes: int) -> None:
@@ -82,15 +85,19 @@ def info(database_path: Path, as_json: bool, max_size_bytes: int) -> None:
         click.echo(json_text(document, indent=2))
         return
     size = database_path.stat().st_size
-    click.echo(f"{database_path}: kernelcast database, schema version {SCHEMA_VERSION}, {size / 1e6:,.1f} MB")
-    click.echo(f"content digest {digest}")
+    say(f"{database_path}: kernelcast database, schema version {SCHEMA_VERSION}, {size / 1e6:,.1f} MB")
+    say(f"content digest {digest}")
     if dates["first_measured_at"]:
-        click.echo(f"measured from {dates['first_measured_at']} to {dates['last_measured_at']}")
+        say(f"measured from {dates['first_measured_at']} to {dates['last_measured_at']}")
     click.echo(text_table(("table", "rows"), [(name, f"{count:,}") for name, count in counts.items()]))
     for kind, rows in kinds.items():
         if rows:
             cells = [(row.id[:12], row.description, f"{row.sample_count:,}") for row in rows]
             click.echo("\n" + text_table((kind, "description", "samples"), cells))
+    name = shlex.quote(str(database_path))
+    print_next(
+        f"kernelcast train --db {name} -o here.kcast; kernelcast db query {name} 'SELECT * FROM coverage'"
+    )
 
 
 @db.command(short_help="Verify a database, one finding a line.")
@@ -151,8 +158,8 @@ def merge(sources: tuple[Path, ...], into: Path, max_size_bytes: int) -> None:
     merged = merge_databases(sources, into, max_size_bytes=max_size_bytes)
     for path, added in merged.added:
         parts = [f"{count:,} {table}" for table, count in added.items() if count]
-        click.echo(f"{path}: {', '.join(parts) + ' added' if parts else 'nothing new'}")
-    click.echo(f"{into}: content digest {merged.content_digest}")
+        say(f"{path}: {', '.join(parts) + ' added' if parts else 'nothing new'}")
+    say(f"{into}: content digest {merged.content_digest}")
 
 
 for _command in (diff, export, query, serve):

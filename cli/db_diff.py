@@ -8,6 +8,7 @@ import click
 
 from kernelcast.cli.options import json_option, max_size_option
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.runtime.json_text import json_text
 from kernelcast.store.difference import Difference, FieldDifference, NewFingerprint, Stale, diff_databases
 
@@ -31,7 +32,7 @@ def diff(a: Path, b: Path, as_json: bool, max_size_bytes: int) -> None:
     if as_json:
         click.echo(json_text({"format": FORMAT, **asdict(difference)}, indent=2))
     elif difference.is_same_content:
-        click.echo("same content")
+        say("same content")
     else:
         _show(difference, a, b)
 

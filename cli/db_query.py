@@ -8,6 +8,7 @@ import click
 
 from kernelcast.cli.options import database_argument, max_size_option
 from kernelcast.cli.tables import table_lines
+from kernelcast.cli.terminal import data_width
 from kernelcast.runtime.json_text import json_text
 from kernelcast.store.querying import DEFAULT_TIME_LIMIT_S, Answer, answer
 
@@ -48,7 +49,7 @@ def query(database_path: Path, sql: str, form: str, time_limit_s: float, max_siz
 
 def _table(found: Answer) -> None:
     rows = (["" if value is None else _shown(value) for value in row] for row in found.rows)
-    for line in table_lines(found.columns, rows):
+    for line in table_lines(found.columns, rows, width=data_width()):
         click.echo(line)
 
 

@@ -1,14 +1,16 @@
 """`kernelcast demo`: measure, train, predict and compare on this machine."""
 
+import shlex
 import sys
 from pathlib import Path
 
 import click
 
 from kernelcast.cli.collect import show_collected
-from kernelcast.cli.options import again_option
+from kernelcast.cli.options import again_option, quiet_option
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import is_quiet, print_next, say
 from kernelcast.cli.train import show_training
 from kernelcast.collector.compute import DTYPE, Again, collect_compute
 from kernelcast.collector.launch import show_workers
@@ -18,6 +20,7 @@ from kernelcast.demo.config import DemoConfig
 from kernelcast.demo.loop import THREADS, Comparison, predict_layouts, store_comparisons, train_layouts
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.estimate.doubts import warning_lines
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.store import Database
 from kernelcast.train.fit import train_bundle
 
@@ -43,6 +46,7 @@ from kernelcast.train.fit import train_bundle
     "--config", type=click.Path(path_type=Path, dir_okay=False), help="A TOML file like demo/demo.toml."
 )
 @again_option
+@quiet_option
 def demo(database_path: Path, output: Path, config: Path | None, again: Again) -> None:
     """Measure this machine's CPU, train a bundle, predict a small GPT's step, then train it for real and compare.
 
@@ -82,15 +86,20 @@ def demo(database_path: Path, output: Path, config: Path | None, again: Again) -
                 jobs=0,
                 on_progress=report,
             )
-        show_training(trained)
+        show_training(trained, is_brief=is_quiet())
         _title(5, f"predict {chosen.model.name}, then train it for real")
         estimates = predict_layouts(chosen, output)
         with progress("training") as report:
             comparisons = train_layouts(chosen, estimates, report)
         store_comparisons(database, keys, comparisons)
     for comparison in comparisons:
-        _show_components(comparison)
+        if not is_quiet():
+            _show_components(comparison)
     _show_steps(comparisons)
+    names = shlex.quote(str(database_path)), shlex.quote(str(output))
+    print_next(
+        "kernelcast db info {} shows what was measured, kernelcast bundle info {} how well".format(*names)
+    )
 
 
 def _title(number: int, text: str) -> None:
@@ -100,7 +109,8 @@ def _title(number: int, text: str) -> None:
 def _collect_comm(database_path: Path, plan: str, again: Again) -> None:
     """Run `kernelcast collect comm` under torchrun as a user does; it shows its own progress."""
     arguments = ["collect", "comm", "--db", str(database_path), "--plan", plan, "--device", "cpu"]
-    arguments += ["--threads", str(THREADS), *(["--again", again] if again != "no" else [])]
+    arguments += ["--threads", str(THREADS), *(["--quiet"] if is_quiet() else [])]
+    arguments += ["--again", again] if again != "no" else []
     sys.stdout.flush()
     status = show_workers("kernelcast.cli.main", arguments, processes=2, threads=THREADS)
     if status != 0:
@@ -119,10 +129,10 @@ def _show_components(comparison: Comparison) -> None:
                 f"{component.predicted_s / measured - 1:+.1%}" if measured else "-",
             )
         )
-    click.echo(f"\n{comparison.label}: components, measured in traced steps (quiet)")
+    say(f"\n{comparison.label}: components, measured in traced steps (quiet)")
     click.echo(text_table(("component", "predicted", "measured", "error"), rows, indent="  "))
     for line in warning_lines(comparison.estimate.doubts, hint="predict --json has each"):
-        click.echo(f"  note: {line}")
+        say(f"  note: {line}")
 
 
 def _show_steps(comparisons: list[Comparison]) -> None:
@@ -138,6 +148,6 @@ def _show_steps(comparisons: list[Comparison]) -> None:
         )
         for comparison in comparisons
     ]
-    click.echo("\nstep time, predicted from quiet operators against the quiet (10th percentile) real step")
+    say("\nstep time, predicted from quiet operators against the quiet (10th percentile) real step")
     heads = ("pp-tp-dp", "predicted", "measured", "error", "minimum", "median", "steps")
     click.echo(text_table(heads, rows, indent="  "))

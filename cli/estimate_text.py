@@ -2,99 +2,165 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from typing import TypeAlias
 
-from kernelcast.cli.tables import seconds, seconds_precisely, text_table
+import click
+
+from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import facts, heading, title, warning, wrapped
 from kernelcast.runtime import Estimate
 from kernelcast.runtime.answers.fabric_notes import FabricUse
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.estimate.known_shares import origins
-from kernelcast.runtime.views.formatting import amount, gibibytes, measured, percent, rate
+from kernelcast.runtime.step.partition import counts_text
+from kernelcast.runtime.views.formatting import amount, between, gibibytes, measured, percent, rate, seconds
 from kernelcast.runtime.views.step_breakdown import operator_totals
 
 TOP_OPERATORS = 12
+Fact: TypeAlias = tuple[str, str]
+"""A label and what there is to say."""
 
 
-def render(estimate: Estimate, *, facts: Sequence[str] = (), sections_after: Sequence[str] = ()) -> str:
-    """Headline with further `facts`, further sections, components, stages, memory, the longest operators, warnings."""
+def render(
+    estimate: Estimate,
+    *,
+    at_front: Sequence[Fact] = (),
+    further: Sequence[Fact] = (),
+    sections_after: Sequence[str] = (),
+    is_brief: bool = False,
+    lists_warnings: bool = False,
+) -> str:
+    """Headline and facts; unless `is_brief` also sections, components, stages, memory, the longest operators, warnings.
+
+    The facts `at_front` come with those of the step, `further` ones last.
+    """
+    if is_brief:
+        return headline(estimate, at_front=at_front, is_brief=True)
     sections = [
-        "\n".join((headline(estimate), *facts)),
+        headline(estimate, at_front=at_front, further=further),
         *sections_after,
-        "Components\n" + _components(estimate),
-        "Stages, per micro-batch (forward, backward) and per update\n" + _stages(estimate),
-        f"Memory per device, {_room(estimate)}\n" + _memory(estimate),
-        "Operators that take most of a step, summed over the stages\n" + _operators(estimate),
+        title("Components", _components(estimate)),
+        title("Stages, per micro-batch (forward, backward) and per update", _stages(estimate)),
+        title(f"Memory per device, {_room(estimate)}", _memory(estimate)),
+        title("Operators that take most of a step, summed over the stages", _operators(estimate)),
     ]
-    if warnings := warning_lines(estimate.doubts):
-        sections.append("\n".join(f"warning: {line}" for line in warnings))
+    if lines := warnings_text(estimate, each=lists_warnings):
+        sections.append(lines)
     return "\n\n".join(sections)
 
 
-def headline(estimate: Estimate) -> str:
-    """The step time, and what it was asked for."""
+def warnings_text(estimate: Estimate, *, each: bool = False) -> str:
+    """Warnings by cause, a few lines; with `each` all of them, under their causes."""
+    if not each:
+        return "\n".join(map(warning, warning_lines(estimate.doubts, hint="--warnings lists them")))
+    lines = []
+    for doubt in estimate.doubts:
+        share = "" if doubt.share is None else f", {percent(doubt.share)} of the step"
+        lines.append(warning(f"{doubt.cause.in_words} ({len(doubt.warnings)}{share})"))
+        lines += [wrapped(str(one), begin="  ", indent="    ") for one in doubt.warnings]
+    return "\n".join(lines)
+
+
+def headline(
+    estimate: Estimate,
+    *,
+    at_front: Sequence[Fact] = (),
+    further: Sequence[Fact] = (),
+    is_brief: bool = False,
+) -> str:
+    """The step's time and rate; what it needs, on what, how that is known; unless `is_brief` also the timeline."""
     layout, model, source = estimate.parallelism, estimate.model, estimate.provenance
-    layers = ", ".join(map(str, estimate.layer_counts))
-    hardware = "; ".join((*source.compute, *source.fabric)) or "not recorded"
-    lines = [
-        f"step {seconds_precisely(estimate.step_time_s)}, {rate(estimate.tokens_per_s)} tokens/s",
-        "",
-    ]
-    calibration = source.calibration
-    if estimate.interval_s is not None:
-        low_s, high_s = estimate.interval_s
-        calibrated = calibration is not None and calibration.applied
-        corrected = "the stack's factors leave" if source.stack is not None else "the calibration leaves"
-        known = source.stack is not None or calibrated
-        model_error = f"{corrected} open" if known else "sums get wrong"
-        lines.append(
-            f"interval  {seconds_precisely(low_s)} to {seconds_precisely(high_s)} "
-            f"(90 %: the operators' errors, and what {model_error})"
-        )
-    return "\n".join(
+    used, calibration = source.collectives, source.calibration
+    mfu = "" if estimate.mfu is None else f", MFU {percent(estimate.mfu)}"
+    rows = [
+        *_interval(estimate),
+        ("compute", _utilisation(estimate)),
+        ("memory", _fullest(estimate)),
+        *at_front,
         (
-            *lines,
-            f"compute   {_utilisation(estimate)}",
-            *_energy(estimate),
-            f"timeline  {estimate.timeline}, {layout.schedule}; stages wait {estimate.bubble_share:.1%} "
-            "of the pipeline's time",
-            f"model     {model.name}: {model.layers} layers, hidden {model.hidden_size}, "
+            "hardware",
+            f"{layout.world_size:,} × {'; '.join(source.compute) or 'not recorded'}, "
+            f"{estimate.cluster.gpus_per_node} per node ({estimate.cluster_source})",
+        ),
+        ("fabric", ("; ".join(source.fabric) or "not recorded") if used is None else _fabric(used)),
+        *_known(estimate),
+        *(("data", text) for text in source.data if not is_brief),
+        (
+            "bundle",
+            f"{source.bundle} ({source.statistic} times, {source.dtype}, {measured(source.created_at)})",
+        ),
+        *([] if source.stack is None else [("stack", source.stack.summary)]),
+        *([] if calibration is None else [("calibration", calibration.summary)]),
+        *_energy(estimate),
+        (
+            "model",
+            f"{model.name}: {model.layers} layers, hidden {model.hidden_size}, "
             f"sequence {model.sequence_length}, vocabulary {estimate.padded_vocabulary_size} (padded)",
-            f"layout    {layout.degrees} = {layout.world_size} device(s), "
-            f"{estimate.cluster.gpus_per_node} per node ({estimate.cluster_source}); "
+        ),
+        (
+            "layout",
+            f"{layout.degrees} = {layout.world_size} device(s); "
             f"micro-batch {layout.micro_batch} × {layout.micro_batches}, recompute {layout.recompute}, "
             f"ZeRO {layout.zero}{', sequence parallel' if layout.sequence_parallel else ''}"
             f"{f', {layout.virtual_stages} chunks per stage' if layout.virtual_stages > 1 else ''}",
-            f"layers    {layers}",
-            f"bundle    {source.bundle} ({source.statistic} times, {source.dtype}, {measured(source.created_at)})",
-            f"hardware  {hardware}",
-            *(f"data      {text}" for text in source.data),
-            *_known(estimate),
-            *([] if source.collectives is None else [f"fabric    {_fabric(source.collectives)}"]),
-            *([] if source.stack is None else [f"stack     {source.stack.summary}"]),
-            *([] if calibration is None else [f"calibration  {calibration.summary}"]),
-        )
-    )
+        ),
+    ]
+    if not is_brief:
+        waiting = f"stages wait {percent(estimate.bubble_share)} of the pipeline's time"
+        rows.append(("layers", counts_text(estimate.layer_counts)))
+        rows.append(("timeline", f"{estimate.timeline}, {layout.schedule}; {waiting}"))
+    rows += further
+    first = f"step {seconds(estimate.step_time_s)}, {rate(estimate.tokens_per_s)} tokens/s{mfu}"
+    return f"{heading(first)}\n\n{facts(rows)}"
 
 
-def _energy(estimate: Estimate) -> list[str]:
+def _interval(estimate: Estimate) -> list[Fact]:
+    if estimate.interval_s is None:
+        return []
+    source, (low_s, high_s) = estimate.provenance, estimate.interval_s
+    calibrated = source.calibration is not None and source.calibration.applied
+    corrected = "the stack's factors leave" if source.stack is not None else "the calibration leaves"
+    open_part = f"{corrected} open" if source.stack is not None or calibrated else "sums get wrong"
+    between_text = between(low_s, high_s, like=estimate.step_time_s)
+    return [("interval", f"{between_text} (90 %: the operators' errors, and what {open_part})")]
+
+
+def _fullest(estimate: Estimate) -> str:
+    memory = estimate.memory
+    needed, device_bytes = gibibytes(memory.largest_bytes), memory.gpu_memory_bytes
+    if device_bytes is None:
+        return f"{needed} on the fullest device, whose size is not known (--gpu-memory)"
+    reserved = f" ({gibibytes(memory.reserved_bytes)} reserved)" if memory.reserved_bytes else ""
+    verdict = "fits" if memory.fits else click.style("does NOT fit", fg="red")
+    return f"{needed} of {gibibytes(device_bytes)} on the fullest device{reserved}: {verdict}"
+
+
+def _energy(estimate: Estimate) -> list[Fact]:
     """Energy of a step, where the device's power was measured."""
     energy = estimate.energy
     if energy is None:
         return []
     return [
-        f"energy    {energy.step_kwh:.3g} kWh per step, {energy.mean_power_w:.0f} W per device in the mean "
-        "(devices alone; power as in measured matrix products)"
+        (
+            "energy",
+            f"{energy.step_kwh:.3g} kWh per step, {energy.mean_power_w:.0f} W per device in the mean "
+            "(devices alone; power as in measured matrix products)",
+        )
     ]
 
 
-def _known(estimate: Estimate) -> list[str]:
+def _known(estimate: Estimate) -> list[Fact]:
     """How the operators are known, where not all of them were measured."""
     known, others = estimate.known, ", ".join(origins(estimate.concerned))
     if known.measured == 1:
         return []
     carried = f"transferred{f' from {others}' if others else ''}"
     return [
-        f"known     {percent(known.measured)} of the operators' time measured on this device, "
-        f"{percent(known.transferred)} {carried}, {percent(known.assumed)} assumed"
+        (
+            "known",
+            f"{percent(known.measured)} of the operators' time measured on this device, "
+            f"{percent(known.transferred)} {carried}, {percent(known.assumed)} assumed",
+        )
     ]
 
 
@@ -116,7 +182,7 @@ def _fabric(used: FabricUse) -> str:
 
 
 def _components(estimate: Estimate) -> str:
-    rows = [[name, seconds(value)] for name, value in estimate.components.to_dict().items()]
+    rows = [[name, seconds(value)] for name, value in estimate.components.to_dict().items() if value]
     return text_table(("component", "time"), rows, indent="  ")
 
 
@@ -133,7 +199,8 @@ def _stages(estimate: Estimate) -> str:
         for stage in estimate.stages
     ]
     headers = ("stage", "layers", "parameters", "forward", "backward", "all-reduce", "update")
-    return text_table(headers, list(_together(rows)), indent="  ")
+    optional = ("all-reduce",) if all(stage.all_reduce_s == 0 for stage in estimate.stages) else ()
+    return text_table(headers, list(_together(rows)), indent="  ", optional=optional)
 
 
 def _room(estimate: Estimate) -> str:
@@ -148,6 +215,7 @@ def _room(estimate: Estimate) -> str:
 def _memory(estimate: Estimate) -> str:
     memory = estimate.memory
     verdicts = {True: ["yes"], False: ["NO"], None: []}
+    has_host = any(stage.host_bytes for stage in memory.stages)
     rows = [
         [
             _size(stage.weights_bytes),
@@ -157,11 +225,14 @@ def _memory(estimate: Estimate) -> str:
             _size(stage.logits_bytes),
             _size(stage.working_bytes),
             _size(stage.total_bytes),
+            *([_size(stage.host_bytes)] if has_host else []),
             *verdicts[memory.fits_stage(stage)],
         ]
         for stage in memory.stages
     ]
     headers = ["stage", "weights", "gradients", "optimizer", "activations", "logits", "working", "total"]
+    if has_host:
+        headers.append("on the host")
     if memory.fits is not None:
         headers.append("fits")
     return text_table(headers, list(_together(rows)), indent="  ")
@@ -190,7 +261,7 @@ def _operators(estimate: Estimate) -> str:
             f"{total.calls:,}",
             seconds(total.time_s / total.calls),
             seconds(total.time_s),
-            f"{total.time_s / whole_s:.1%}",
+            percent(total.time_s / whole_s),
         ]
         for total in totals[:TOP_OPERATORS]
     ]

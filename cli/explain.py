@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.tables import text_table
 from kernelcast.runtime import Estimate, UsageError
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.estimate.explanation import Explanation, explain_operator
 from kernelcast.runtime.operators import OPERATORS, role_name
+from kernelcast.runtime.views.formatting import between, seconds
 
 NEAREST = 5
 
@@ -102,7 +103,7 @@ def _render(explained: Explained) -> str:
     lines = [
         f"{_called(one)} ({one.direction})",
         f"  time       {seconds(one.time_us / 1e6)}, "
-        f"{seconds(one.low_us / 1e6)} to {seconds(one.high_us / 1e6)} (90 %){covered}",
+        f"{between(one.low_us / 1e6, one.high_us / 1e6, like=one.time_us / 1e6)} (90 %){covered}",
         f"  calls      {one.calls:,} per step, {seconds(one.total_s)}, {one.share:.1%} of the devices' work",
         f"  regressor  {entry.algorithm}, form {entry.form}, {entry.rows:,} samples, "
         f"error {entry.validation_error:.1%} in its range{beyond}",

@@ -29,7 +29,7 @@ def fabric() -> None:
     \b
     kernelcast fabric list
     kernelcast fabric show h100-3200g
-    kernelcast fabric new ours --devices-per-node 8 --inside NVSwitch --inside-gb-per-s 450 --cards 8 \\
+    kernelcast fabric new ours --gpus-per-node 8 --inside NVSwitch --inside-gb-per-s 450 --cards 8 \\
       --gbit-per-s 400 -o ours.toml
     kernelcast fabric add ours.toml --db bench.db
     kernelcast fabric attach ours.toml --bundle h100.kcast -o h100-described.kcast

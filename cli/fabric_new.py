@@ -5,6 +5,8 @@ from typing import Any
 
 import click
 
+from kernelcast.cli import completion
+from kernelcast.cli.options import RenamedOption
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.hardware.fabric import BETWEEN_KINDS, INSIDE_KINDS, TOPOLOGIES
@@ -14,11 +16,25 @@ from kernelcast.runtime.output_file import check_target, write_pieces
 
 @click.command(short_help="Describe a fabric in a small TOML file.")
 @click.argument("name")
-@click.option("--devices-per-node", type=click.IntRange(min=1), required=True, help="Devices of a node.")
+@click.option(
+    "--gpus-per-node",
+    "devices_per_node",
+    cls=RenamedOption,
+    old=["--devices-per-node"],
+    type=click.IntRange(min=1),
+    required=True,
+    help="Devices of a node.",
+)
 @click.option("--source", default="", help="Where the numbers come from.")
 @click.option("--inside", "inside_kind", type=click.Choice(list(INSIDE_KINDS)), help="Links inside a node.")
 @click.option(
-    "--device", "device_name", metavar="NAME", help="Take the links' rate of this device's published one."
+    "--hardware",
+    "device_name",
+    cls=RenamedOption,
+    old=["--device"],
+    metavar="NAME",
+    shell_complete=completion.hardware_names,
+    help="Take the links' rate of this device's published one.",
 )
 @click.option("--inside-gb-per-s", type=float, help="Rate of a device's links together, one direction.")
 @click.option("--inside-latency-us", type=float, help="Latency of a step inside a node.")
@@ -51,7 +67,7 @@ def new(
     fabrics of the same kind.
 
     \b
-    kernelcast fabric new ours --devices-per-node 8 --inside NVSwitch --inside-gb-per-s 450 --cards 8 \\
+    kernelcast fabric new ours --gpus-per-node 8 --inside NVSwitch --inside-gb-per-s 450 --cards 8 \\
       --gbit-per-s 400 -o ours.toml
     """
     values: dict[str, Any] = {"name": name, "devices_per_node": devices_per_node}
@@ -99,5 +115,5 @@ def _table(given: dict[str, Any], **names: str) -> dict[str, Any]:
 def _link_gb_per_s(name: str) -> float:
     links = device(name).links
     if not links:
-        raise UsageError(f"--device {name}: no links are known of it, expected --inside-gb-per-s")
+        raise UsageError(f"--hardware {name}: no links are known of it, expected --inside-gb-per-s")
     return links[0].bytes_per_s / 1e9

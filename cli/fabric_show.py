@@ -6,9 +6,10 @@ from typing import Any
 import click
 import numpy as np
 
-from kernelcast.cli.options import json_option
+from kernelcast.cli import completion
+from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.sizes import parse_size
-from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.tables import text_table
 from kernelcast.runtime.answers.fabric_choice import measured_fabric_names
 from kernelcast.runtime.bundle.described_fabric import described_fabrics
 from kernelcast.runtime.bundle.file import read_bundle
@@ -24,6 +25,7 @@ from kernelcast.runtime.hardware.fabric_file import (
 )
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.views.formatting import seconds
 
 FORMAT = "kernelcast.fabric/1"
 _OPERATORS = tuple(name for name, row in OPERATORS.items() if row.is_collective)
@@ -49,7 +51,7 @@ def list_(as_json: bool) -> None:
 
 
 @click.command(short_help="Show a fabric, and times of collectives on it.")
-@click.argument("name", metavar="NAME|FILE")
+@click.argument("name", metavar="NAME|FILE", shell_complete=completion.fabric_names)
 @click.option(
     "--operator",
     "operators",
@@ -58,7 +60,12 @@ def list_(as_json: bool) -> None:
     help="Only this collective; may be given several times.",
 )
 @click.option(
-    "--layout", "layouts", default="", metavar="LIST", help="Nodes × devices per node, such as 1x8,10x8."
+    "--layouts",
+    cls=RenamedOption,
+    old=["--layout"],
+    default="",
+    metavar="LIST",
+    help="Nodes × devices per node, such as 1x8,10x8.",
 )
 @click.option("--size", "sizes", default=_SIZES, show_default=True, metavar="LIST", help="Whole messages.")
 @json_option
@@ -70,7 +77,7 @@ def show(name: str, operators: tuple[str, ...], layouts: str, sizes: str, as_jso
     whole message: an all-gather's is that of all shards.
 
     \b
-    kernelcast fabric show h100-3200g --layout 1x8,10x8 --size 256MiB --operator all_reduce
+    kernelcast fabric show h100-3200g --layouts 1x8,10x8 --size 256MiB --operator all_reduce
     """
     fabric = _found(name)
     messages = [parse_size(text, name="--size") for text in sizes.split(",")]
@@ -114,7 +121,7 @@ def _found(name: str) -> Fabric:
 def _setting(fabric: Fabric, text: str) -> Setting:
     match = _LAYOUT.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"--layout is {shown(text)}, expected NODESxDEVICES such as 10x8")
+        raise UsageError(f"--layouts is {shown(text)}, expected NODESxDEVICES such as 10x8")
     return Setting(fabric=fabric, nodes=int(match[1]), gpus_per_node=int(match[2]))
 
 

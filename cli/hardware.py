@@ -6,8 +6,10 @@ from typing import Any
 
 import click
 
+from kernelcast.cli import completion
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import facts, say
 from kernelcast.runtime.answers.sources import Source, source_of
 from kernelcast.runtime.bundle.file import Bundle, write_bundle
 from kernelcast.runtime.bundle.transfer import Transfer
@@ -94,7 +96,7 @@ def _how(source: Source | None, transfer: Transfer | None) -> str:
 
 
 @click.command()
-@click.argument("name", metavar="[NAME]", required=False)
+@click.argument("name", metavar="[NAME]", required=False, shell_complete=completion.hardware_names)
 @click.option(
     "-o", "--output", metavar="FILE", help="Write its operators as one bundle, to share or to train on."
 )
@@ -127,11 +129,10 @@ def hardware(name: str | None, output: str | None, as_json: bool) -> None:
         document = {"format": FORMAT, **_values(found), "steps": scored, "operators": operators}
         click.echo(json_text(document, indent=2))
         return
-    for label, text in (*_lines(found), *(("steps", _score(one)) for one in steps)):
-        click.echo(f"{label:9} {text}")
-    click.echo(f"load      {bundle.manifest.loads} (of regressors)")
+    known_steps = [("steps", _score(one)) for one in steps]
     if not steps:
-        click.echo("steps     none measured on it are known here: no prediction of a step was compared")
+        known_steps = [("steps", "none measured on it are known here: no prediction of a step was compared")]
+    click.echo(facts([*_lines(found), ("load", f"{bundle.manifest.loads} (of regressors)"), *known_steps]))
     rows = [
         (
             one.operator,
@@ -146,7 +147,7 @@ def hardware(name: str | None, output: str | None, as_json: bool) -> None:
     ]
     headers = ("operator", "direction", "known", "from", "rows", "held-out error", "transfer")
     click.echo("\n" + text_table(headers, rows))
-    click.echo(
+    say(
         "\ntransfer: the factor that 90 % of times carried over from another device were within (docs/hardware.md)"
     )
 
@@ -168,7 +169,7 @@ def _list(as_json: bool) -> None:
         for one in all_hardware().values()
     ]
     click.echo(text_table(("name", "device", "memory", "fabric", "measured", "others from"), rows))
-    click.echo("\nHow each operator is known, by whom, how well: kernelcast hardware NAME")
+    say("\nHow each operator is known, by whom, how well: kernelcast hardware NAME")
 
 
 def _score(scored: ScoredFile) -> str:

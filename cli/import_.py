@@ -7,8 +7,10 @@ from typing import Any, TypeVar
 
 import click
 
-from kernelcast.cli.options import database_option
+from kernelcast.cli.options import RenamedOption, database_option
+from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.runtime.json_text import json_text
 from kernelcast.store import Database
 from kernelcast.store.doubts import doubts_text
@@ -35,6 +37,11 @@ _COUNTED = ("operator", "role", "direction", "dtype")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+def _whole_gib(_context: click.Context, _parameter: click.Parameter, text: str | None) -> int | None:
+    return None if text is None else max(1, round(parse_size(text, name="gpu_memory") / 2**30))
+
+
 _DESCRIBING = (
     click.option(
         "--describe",
@@ -42,7 +49,16 @@ _DESCRIBING = (
         help="TOML file with the fields of the following options.",
     ),
     click.option("--device-name", help="The device's name, as its maker writes it."),
-    click.option("--memory-gib", type=click.IntRange(min=1), help="Memory of the device, GiB."),
+    click.option(
+        "--gpu-memory",
+        "memory_gib",
+        cls=RenamedOption,
+        old=["--memory-gib"],
+        rewritten=lambda text: f"{text}GiB",
+        metavar="SIZE",
+        callback=_whole_gib,
+        help="Memory of a device, such as 80GiB; kept in whole GiB.",
+    ),
     click.option("--gpus-per-node", type=click.IntRange(min=1), help="Devices that a node has."),
     click.option("--link", "links", multiple=True, help="What connects a node's devices; repeatable."),
     click.option("--nic", "nics", multiple=True, help="A network card between nodes; repeatable."),
@@ -231,16 +247,16 @@ def _store(parsed: Parsed, options: dict[str, Any]) -> None:
     rows = [(*key, f"{count:,}") for key, count in counts.items()]
     click.echo(text_table((*_COUNTED, "samples"), rows))
     for reason, count in sorted(parsed.left_out.items()):
-        click.echo(f"left out: {count:,} rows {reason}")
+        say(f"left out: {count:,} rows {reason}")
     for problem in parsed.problems[:_SHOWN_PROBLEMS]:
         click.echo(f"skipped: {problem}", err=True)
     if (more := len(parsed.problems) - _SHOWN_PROBLEMS) > 0:
         click.echo(f"skipped: {more:,} more malformed lines", err=True)
     if doubts := doubts_text(imported.doubts, parsed.sample_count):
-        click.echo(f"doubtful: {doubts} (view doubtful_sample says why)")
+        say(f"doubtful: {doubts} (view doubtful_sample says why)")
     there = f", {imported.already_there:,} already there" if imported.already_there else ""
     malformed = f", {len(parsed.problems):,} malformed lines skipped" if parsed.problems else ""
-    click.echo(
+    say(
         f"{options['database_path']}: {imported.added:,} samples added from {parsed.files} file(s)"
         f"{there}{malformed}"
     )

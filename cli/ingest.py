@@ -6,8 +6,9 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import database_option, size_gib
+from kernelcast.cli.options import database_option, size_option
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.collector.ingest import Ingested, ingest_traces, operator_counts
 from kernelcast.runtime.json_text import json_text
 
@@ -25,12 +26,8 @@ _LONGEST_NAME = 60
     type=click.IntRange(min=1),
     help="Devices (or processes) per node, filled in order of rank; for traces that do not tell.",
 )
-@click.option(
-    "--max-size-gib",
-    type=size_gib,
-    default=2.0,
-    show_default=True,
-    help="Refuse a trace that unpacks to more.",
+@size_option(
+    "--max-size", "max_size_bytes", "2GiB", "Refuse a trace that unpacks to more.", old="--max-size-gib"
 )
 @click.option("--partial", is_flag=True, help="Read a trace that is cut off up to there.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
@@ -39,7 +36,7 @@ def ingest(
     database_path: Path,
     site: str,
     gpus_per_node: int | None,
-    max_size_gib: float,
+    max_size_bytes: int,
     partial: bool,
     as_json: bool,
 ) -> None:
@@ -56,7 +53,7 @@ def ingest(
         database_path,
         site=site,
         gpus_per_node=gpus_per_node or 0,
-        max_bytes=int(max_size_gib * 2**30),
+        max_bytes=max_size_bytes,
         is_partial=partial,
     )
     if as_json:
@@ -70,7 +67,7 @@ def ingest(
     added = sum(len(one.samples) for one in new)
     there = f", {len(done) - len(new)} already there" if len(new) < len(done) else ""
     runs = len({one.trace.run_id for one in new if one.trace})
-    click.echo(f"{database_path}: {len(new)} trace(s) of {runs} run(s) added, {added:,} samples{there}")
+    say(f"{database_path}: {len(new)} trace(s) of {runs} run(s) added, {added:,} samples{there}")
 
 
 def _percent(part: float, whole: float) -> str:
@@ -96,10 +93,8 @@ def _print_files(new: Sequence[Ingested]) -> None:
     columns = ("trace", "device", "rank", "events", "kernels", "kernels ms", "attributed %", "recognised %")
     click.echo(text_table(columns, rows))
     for one in new:
-        if one.trace is not None and not one.trace.kernel_count:
-            click.echo(f"{one.path.name}: holds no kernel, only what the host did")
         for note in one.notes:
-            click.echo(f"{one.path.name}: {note}")
+            say(f"{one.path.name}: {note}")
 
 
 def _print_operators(new: Sequence[Ingested]) -> None:
@@ -130,7 +125,7 @@ def _print_left(new: Sequence[Ingested]) -> None:
         for (host, name, reason), (count, total_us) in shown
     ]
     click.echo()
-    click.echo(f"not recognised: {len(totals):,} kinds of kernels, of which take most time")
+    say(f"not recognised: {len(totals):,} kinds of kernels, of which take most time")
     click.echo(text_table(("host operator", "kernel", "launches", "total ms", "reason"), rows))
 
 

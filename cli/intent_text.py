@@ -1,9 +1,13 @@
 """What was searched, counted and compared, as readable text."""
 
-from kernelcast.cli.estimate_text import render
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kernelcast.cli.estimate_text import Fact, render
 from kernelcast.cli.sizes import in_days
-from kernelcast.cli.tables import seconds_precisely, text_table
-from kernelcast.runtime.estimate.device_memory import Memory
+from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import facts, heading, title, warning
+from kernelcast.runtime import Estimate
 from kernelcast.runtime.estimate.training import Training
 from kernelcast.runtime.intent.answer import IntentAnswer
 from kernelcast.runtime.intent.best import Best
@@ -13,32 +17,48 @@ from kernelcast.runtime.intent.largest import Largest
 from kernelcast.runtime.intent.network import RateSensitivity
 from kernelcast.runtime.request.kinds import with_unit
 from kernelcast.runtime.search.result import layout_text
-from kernelcast.runtime.views.formatting import counted, gibibytes, percent, rate, three_digits
+from kernelcast.runtime.views.formatting import (
+    between,
+    counted,
+    gibibytes,
+    percent,
+    rate,
+    seconds,
+    three_digits,
+)
 
 
-def render_answer(found: IntentAnswer) -> str:
+def render_answer(found: IntentAnswer, *, is_brief: bool = False, lists_warnings: bool = False) -> str:
     """An estimate as `render` shows it, with how it was come by."""
-    facts = []
-    if found.sensitivity is not None:
-        facts.append(f"network   {_sensitivity(found.sensitivity)}")
-    if found.best is not None:
-        facts.append(f"memory    {_memory(found.estimate.memory)}")
-    if found.training is not None:
-        facts.append(f"training  {_training(found.training)}")
-    if found.fewest is not None:
-        facts.append(f"devices   {_fewest(found.fewest)}")
-    if found.largest is not None:
-        facts.append(f"largest   {_largest(found.largest)}")
+    at_front: list[Fact] = []
+    further: list[Fact] = []
     sections = []
+    if found.training is not None:
+        at_front.append(("training", training_text(found.training)))
+    if found.fewest is not None:
+        at_front.append(("devices", _fewest(found.fewest)))
+    if found.largest is not None:
+        at_front.append(("largest", _largest(found.largest)))
+    if found.sensitivity is not None:
+        further.append(("network", _sensitivity(found.sensitivity)))
     if found.best is not None:
         counts = found.best.counts
-        facts.append(
-            f"searched  {counts.layouts:,} layouts, {counts.out_of_memory:,} out of memory, "
-            f"{found.best.seconds:.1f} s"
+        further.append(
+            (
+                "searched",
+                f"{counts.layouts:,} layouts, {counts.out_of_memory:,} out of memory, {found.best.seconds:.1f} s",
+            )
         )
         if found.best.runners_up:
-            sections.append("Runners-up of another kind\n" + _runners_up(found.best))
-    return render(found.estimate, facts=facts, sections_after=sections)
+            sections.append(title("Runners-up of another kind", _runners_up(found.best)))
+    return render(
+        found.estimate,
+        at_front=at_front,
+        further=further,
+        sections_after=sections,
+        is_brief=is_brief,
+        lists_warnings=lists_warnings,
+    )
 
 
 def _sensitivity(found: RateSensitivity) -> str:
@@ -54,14 +74,8 @@ def _change(fraction: float) -> str:
     return size if size == percent(0) else sign + size
 
 
-def _memory(memory: Memory) -> str:
-    of = "" if memory.gpu_memory_bytes is None else f" of {gibibytes(memory.gpu_memory_bytes)}"
-    if of and memory.reserved_bytes:
-        of += f" ({gibibytes(memory.reserved_bytes)} reserved)"
-    return f"{gibibytes(memory.largest_bytes)}{of} on the fullest device"
-
-
-def _training(run: Training) -> str:
+def training_text(run: Training) -> str:
+    """How long training takes, with its interval, GPU-hours, cost and energy."""
     interval = run.days_interval
     between = "" if interval is None else f" (90 %: {in_days(interval[0])} to {in_days(interval[1])})"
     cost = "" if run.cost is None else f", cost {_cost(run.cost)}"
@@ -98,7 +112,7 @@ def _largest(found: Largest) -> str:
 def _runners_up(best: Best) -> str:
     rows = [
         [
-            seconds_precisely(one.estimate.step_time_s),
+            seconds(one.estimate.step_time_s, like=best.estimate.step_time_s),
             f"+{percent(one.slower)}",
             gibibytes(one.estimate.memory.largest_bytes),
             ", ".join(one.differs_in),
@@ -108,45 +122,72 @@ def _runners_up(best: Best) -> str:
     return text_table(("step", "slower", "memory", "what differs"), rows, indent="  ")
 
 
-def render_comparison(found: Comparison) -> str:
-    """A table with a row per hardware, best first."""
-    rows = [_row(one) for one in found.compared]
-    lines = [text_table(_HEADERS, rows)]
-    lines += [
-        f"warning: {one.hardware}: {percent(one.best.estimate.doubtful_share)} of the operators' time is doubtful "
-        "(predict with this hardware alone says why)"
+def render_comparison(found: Comparison, *, is_brief: bool = False) -> str:
+    """A table with a row per hardware, best first, and the layout of each."""
+    first = found.compared[0].best
+    like = None if first is None else first.estimate.step_time_s
+    columns = [column for column in _COLUMNS if any(column.text(one, like) for one in found.compared)]
+    rows = [[column.text(one, like) or "–" for column in columns] for one in found.compared]
+    sections = [
+        heading(f"best by {found.rank_by}: {found.compared[0].hardware}"),
+        text_table([column.head for column in columns], rows, optional=("tokens/s", "GPU-hours")),
+        facts(
+            (one.hardware, layout_text(one.best.estimate.parallelism))
+            for one in found.compared
+            if one.best is not None
+        ),
+    ]
+    lines = []
+    doubtful = [
+        f"{one.hardware} {percent(one.best.estimate.doubtful_share)}"
         for one in found.compared
-        if one.best is not None and one.best.estimate.doubtful_share > 0
+        if one.best is not None and one.best.estimate.doubtful_share > 0 and not is_brief
     ]
-    lines += [f"warning: {one.hardware}: {one.problem}" for one in found.compared if one.best is None]
-    return f"best by {found.rank_by}: {found.compared[0].hardware}\n\n" + "\n".join(
-        [lines[0], "", *lines[1:]]
-    )
+    if doubtful:
+        lines.append(
+            f"part of the operators' time that is doubtful: {', '.join(doubtful)} (one hardware alone says why)"
+        )
+    lines += [f"{one.hardware}: {one.problem}" for one in found.compared if one.best is None]
+    if lines:
+        sections.append("\n".join(map(warning, lines)))
+    return "\n\n".join(sections)
 
 
-_HEADERS = (
-    "hardware", "step", "90 % interval", "tokens/s", "MFU", "memory", "days", "GPU-hours", "cost", "energy", "layout",
-)  # fmt: skip
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """A head, and its text for a hardware whose layout is known; times in the unit of the best."""
+
+    head: str
+    of: Callable[[Estimate, Training | None, float | None], str]
+
+    def text(self, one: Compared, like: float | None) -> str:
+        if one.best is None:
+            return one.hardware if self.head == "hardware" else ""
+        return one.hardware if self.head == "hardware" else self.of(one.best.estimate, one.training, like)
 
 
-def _row(one: Compared) -> list[str]:
-    if one.best is None:
-        return [one.hardware, *["–"] * (len(_HEADERS) - 2), "none"]
-    estimate, run = one.best.estimate, one.training
-    interval = estimate.interval_s
-    return [
-        one.hardware,
-        seconds_precisely(estimate.step_time_s),
-        "–" if interval is None else f"{seconds_precisely(interval[0])} to {seconds_precisely(interval[1])}",
-        rate(estimate.tokens_per_s),
-        percent(estimate.mfu),
-        gibibytes(estimate.memory.largest_bytes),
-        "–" if run is None else in_days(run.days),
-        "–" if run is None else _amount(run.gpu_hours),
-        "–" if run is None or run.cost is None else _cost(run.cost),
-        "not known" if run is None or run.energy_kwh is None else f"{run.energy_kwh:,.0f} kWh",
-        layout_text(estimate.parallelism),
-    ]
+_COLUMNS = (
+    _Column("hardware", lambda estimate, run, like: ""),
+    _Column("step", lambda estimate, run, like: seconds(estimate.step_time_s, like=like)),
+    _Column(
+        "90 % interval",
+        lambda estimate, run, like: (
+            "" if estimate.interval_s is None else between(*estimate.interval_s, like=like)
+        ),
+    ),
+    _Column("tokens/s", lambda estimate, run, like: rate(estimate.tokens_per_s)),
+    _Column("MFU", lambda estimate, run, like: "" if estimate.mfu is None else percent(estimate.mfu)),
+    _Column("memory", lambda estimate, run, like: gibibytes(estimate.memory.largest_bytes)),
+    _Column("days", lambda estimate, run, like: "" if run is None else in_days(run.days)),
+    _Column("GPU-hours", lambda estimate, run, like: "" if run is None else _amount(run.gpu_hours)),
+    _Column("cost", lambda estimate, run, like: "" if run is None or run.cost is None else _cost(run.cost)),
+    _Column(
+        "energy",
+        lambda estimate, run, like: (
+            "" if run is None or run.energy_kwh is None else f"{run.energy_kwh:,.0f} kWh"
+        ),
+    ),
+)
 
 
 def _amount(value: float) -> str:

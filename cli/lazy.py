@@ -6,8 +6,10 @@ from importlib import import_module
 from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.spelling import alternatives
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +47,35 @@ class LazyGroup(click.Group):
         except ModuleNotFoundError as error:
             if error.name is None or error.name.startswith("kernelcast"):
                 raise
+            if ctx.resilient_parsing:  # a shell that completes: nothing to say
+                return None
             raise UsageError(
                 f"{self._called(ctx, cmd_name)} needs the package {error.name}, which is not installed; "
                 f"expected: pip install 'kernelcast[{verb.extra}]'"
             ) from error
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The verb that is meant.
+
+        Raises:
+            UsageError: there is none; names the nearest.
+        """
+        is_known = not args or args[0].startswith("-") or self.get_command(ctx, args[0]) is not None
+        if not is_known and not ctx.resilient_parsing:
+            raise UsageError(f"no such command {shown(args[0])}, {alternatives(args[0], self.verbs)}")
+        return super().resolve_command(ctx, args)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Verbs from the table, so that completion imports none of them; and the group's own options."""
+        found = [
+            CompletionItem(name, help=verb.summary)
+            for name, verb in self.verbs.items()
+            if name.startswith(incomplete)
+        ]
+        return found + click.Command.shell_complete(self, ctx, incomplete)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """List the verbs from the table."""

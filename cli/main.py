@@ -11,7 +11,7 @@ import click
 
 from kernelcast.cli.lazy import LazyGroup, Verb
 from kernelcast.runtime.errors import KernelcastError, one_line
-from kernelcast.runtime.request.spelling import nearest_names
+from kernelcast.runtime.spelling import nearest_names
 
 INTERRUPTED = 130
 READER_GONE = 141
@@ -44,6 +44,9 @@ VERBS: Mapping[str, Verb] = MappingProxyType(
         ),
         "walltime": Verb(
             "walltime", "walltime", "", "Predict how long a job takes, for people and schedulers."
+        ),
+        "explore": Verb(
+            "explore", "explore", "serve", "Explore layouts, databases and traces in the browser."
         ),
         "serve": Verb("serve", "serve", "serve", "Answer predictions over HTTP, from a warm bundle."),
         "compare": Verb(

@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from kernelcast.cli import completion
 from kernelcast.cli.options import json_option, print_notes
 from kernelcast.cli.tables import text_table
 from kernelcast.runtime import ModelConfig
@@ -14,7 +15,7 @@ from kernelcast.runtime.step.parameters import active_parameters, total_paramete
 
 
 @click.command("models", short_help="List built-in models, or how a model's file is read.")
-@click.argument("names", nargs=-1, metavar="[NAME|FILE]...")
+@click.argument("names", nargs=-1, metavar="[NAME|FILE]...", shell_complete=completion.model_names)
 @json_option
 def models(names: tuple[str, ...], as_json: bool) -> None:
     """List the built-in models with their parameters, those that a token uses, and the tokens of a sequence.

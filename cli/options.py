@@ -1,6 +1,8 @@
 """Options that several verbs share."""
 
 import math
+import os
+import re
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -8,30 +10,48 @@ from typing import Any, TypeVar
 
 import click
 
+from kernelcast.cli import completion
 from kernelcast.cli.sizes import parse_size
+from kernelcast.cli.terminal import is_quiet, set_quiet, warning
 from kernelcast.runtime.catalogue.composition import SCHEME
-from kernelcast.runtime.catalogue.hardware import all_hardware, hardware_named
+from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, Field, option_name
 from kernelcast.runtime.request.kinds import FLAG, Kind
-from kernelcast.runtime.request.models import FoundModel, built_in_names
+from kernelcast.runtime.request.models import FoundModel
+from kernelcast.runtime.small_file import read_small_file
+
+_MOST_LIST_BYTES = 1 << 24
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
 class RenamedOption(click.Option):
-    """An option that is still accepted by its `old` names, which its help does not show."""
+    """An option that is still accepted by its `old` names, which its help does not show.
 
-    def __init__(self, *arguments: Any, old: Collection[str] = (), **options: Any) -> None:
+    `rewritten` makes a value of what an old name is given, where that was written in another way.
+    """
+
+    def __init__(
+        self,
+        *arguments: Any,
+        old: Collection[str] = (),
+        rewritten: Callable[[str], str] = str,
+        **options: Any,
+    ) -> None:
         super().__init__(*arguments, **options)
-        self.old = tuple(old)
+        self.old, self.rewritten = tuple(old), rewritten
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         """Let the parser know every name; an old one has a destination of its own."""
         super().add_to_parser(parser, ctx)
         for name in self.old:
-            parser.add_option(obj=self, opts=[name], dest=name, action="store", nargs=self.nargs)
+            if self.is_flag:
+                parser.add_option(obj=self, opts=[name], dest=name, action="store_const", const=True)
+            else:
+                action = "append" if self.multiple else "store"
+                parser.add_option(obj=self, opts=[name], dest=name, action=action, nargs=self.nargs)
 
     def handle_parse_result(
         self, ctx: click.Context, opts: Mapping[str, Any], args: list[str]
@@ -45,7 +65,10 @@ class RenamedOption(click.Option):
         if len(given) > 1:
             raise UsageError(f"{self.opts[0]} and {given[-1]} are both given, expected only {self.opts[0]}")
         if given:
-            opts = {**opts, self.name or "": opts[given[0]]}
+            value = opts[given[0]]
+            if given[0] in self.old and isinstance(value, str):
+                value = self.rewritten(value)
+            opts = {**opts, self.name or "": value}
         return super().handle_parse_result(ctx, opts, args)
 
 
@@ -53,12 +76,25 @@ def _reading(kind: Kind) -> Callable[[click.Context, click.Parameter, str | None
     """Reads an option's text as that field of a request is read."""
 
     def read(_context: click.Context, parameter: click.Parameter, text: str | None) -> Any:
-        value = None if text is None else kind.read(text)
-        if text is not None and value is None:
-            raise UsageError(f"{parameter.opts[0]} is {shown(text)}, expected {kind.expected}")
+        if text is None:
+            return None
+        is_file = kind.is_list and kind.read(text) is None and os.path.exists(text)
+        value = kind.read(_listed(text) if is_file else text)
+        if value is None:
+            expected = f"{kind.expected}, or a file of them" if kind.is_list else kind.expected
+            raise UsageError(f"{parameter.opts[0]} is {shown(text)}, expected {expected}")
         return value
 
     return read
+
+
+def _listed(path: str) -> str:
+    """The numbers in a file, between spaces, commas, line ends and a list's brackets, as one list with commas."""
+    content = read_small_file(Path(path), where=path, most_bytes=_MOST_LIST_BYTES)
+    return re.sub(r"[\s,\[\]]+", ",", content.decode("utf-8", "replace")).strip(",")
+
+
+_METAVARS = {"bundle": "FILE", "hardware": "NAME", **dict.fromkeys(("model", "fabric", "stack"), "NAME|FILE")}
 
 
 def field_options(
@@ -75,7 +111,8 @@ def field_options(
     def decorated(function: F) -> F:
         for field in reversed(fields):
             names = [option_name(name) for name in field.old]
-            more: dict[str, Any] = {"metavar": field.unit.upper() or field.kind.metavar}
+            metavar = field.unit.upper() or _METAVARS.get(field.name, field.kind.metavar)
+            more: dict[str, Any] = {"metavar": metavar}
             if field.kind is FLAG and not as_text:
                 more = {"is_flag": True, "default": None}
             elif not as_text:
@@ -87,11 +124,17 @@ def field_options(
                 old=[*names, *([old[field.name]] if field.name in old else [])],
                 required=field.name in required,
                 help=help_of(field),
+                shell_complete=_completion(field),
                 **more,
             )(function)
         return function
 
     return decorated
+
+
+def _completion(field: Field) -> completion.Complete | None:
+    choices = field.kind.schema.get("enum")
+    return completion.OF_FIELD.get(field.name) or (completion.values(choices) if choices else None)
 
 
 def memory_options(*, any_size: bool = False) -> Callable[[F], F]:
@@ -140,7 +183,7 @@ _hardware_name = click.option(
     "--hardware",
     metavar="NAME",
     help="Or a device by name: h100-sxm, mi300x, … (kernelcast hardware).",
-    shell_complete=lambda context, parameter, begun: [one for one in all_hardware() if one.startswith(begun)],
+    shell_complete=completion.hardware_names,
 )
 
 
@@ -166,9 +209,7 @@ model_option = click.option(
     "model_name",
     required=True,
     metavar="NAME|FILE",
-    shell_complete=lambda context, option, begun: [
-        name for name in built_in_names() if name.startswith(begun.lower())
-    ],
+    shell_complete=completion.model_names,
     help="Model: a built-in name such as llama-3.1-8b or meta-llama/Llama-3.1-8B (kernelcast models lists them), a "
     ".toml or .json file, or a Hugging Face config.json.",
 )
@@ -176,8 +217,8 @@ model_option = click.option(
 
 def print_notes(found: FoundModel) -> None:
     """What there is to say about how a model's file was read."""
-    for note in found.all_notes:
-        click.echo(f"warning: {note}", err=True)
+    for note in () if is_quiet() else found.all_notes:
+        click.echo(warning(note), err=True)
 
 
 no_calibration_option = click.option(
@@ -209,7 +250,11 @@ plan_option = click.option(
     "--plan", default="quick", show_default=True, help="A plan that ships, or a TOML file like it."
 )
 operators_option = click.option(
-    "--operator", "operators", multiple=True, help="Only this operator; may be given several times."
+    "--operator",
+    "operators",
+    multiple=True,
+    shell_complete=completion.operator_names,
+    help="Only this operator; may be given several times.",
 )
 again_option = click.option(
     "--again",
@@ -275,9 +320,6 @@ class Finite(click.FloatRange):
         return number
 
 
-size_gib = Finite(min=0, min_open=True, max=1e6)
-"""GiB of a file or a memory."""
-
 timeout = Finite(min=1, max=1e6)
 """Seconds; the most are eleven days."""
 
@@ -285,12 +327,35 @@ database_argument = click.argument(
     "database_path", metavar="FILE", type=click.Path(path_type=Path, dir_okay=False)
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-max_size_option = click.option(
-    "--max-size-gib",
-    "max_size_bytes",
-    type=size_gib,
-    default=16.0,
-    show_default=True,
-    callback=lambda context, parameter, value: int(value * 2**30),
-    help="Refuse databases that are larger.",
+quiet_option = click.option(
+    "-q",
+    "--quiet",
+    is_flag=True,
+    expose_value=False,
+    callback=set_quiet,
+    help="The answer alone: no details, warnings, progress, or what to do next.",
+)
+warnings_option = click.option("--warnings", "lists_warnings", is_flag=True, help="List every warning.")
+
+
+def size_option(
+    name: str, variable: str, default: str | None, help_text: str, *, old: str = ""
+) -> Callable[[F], F]:
+    """An option whose value is a size with a unit, in bytes; an `old` name takes GiB."""
+    return click.option(
+        name,
+        variable,
+        cls=RenamedOption,
+        old=[old] if old else [],
+        rewritten=lambda text: f"{text}GiB",
+        default=default,
+        show_default=default is not None,
+        metavar="SIZE",
+        callback=lambda context, parameter, text: None if text is None else parse_size(text, name=name),
+        help=help_text,
+    )
+
+
+max_size_option = size_option(
+    "--max-size", "max_size_bytes", "16GiB", "Refuse databases that are larger.", old="--max-size-gib"
 )

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from kernelcast.cli import completion
 from kernelcast.cli.estimate_files import EstimateFiles
 from kernelcast.cli.estimate_text import headline
 from kernelcast.cli.explain import explain, render_explanations
@@ -27,9 +28,12 @@ from kernelcast.cli.options import (
     model_option,
     no_calibration_option,
     print_notes,
+    quiet_option,
     take_memory,
+    warnings_option,
 )
-from kernelcast.runtime import Estimator, UsageError
+from kernelcast.cli.terminal import is_quiet, print_next, warning
+from kernelcast.runtime import Estimate, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
 from kernelcast.runtime.estimate.stated_software import other_software, software_warning
@@ -54,6 +58,7 @@ from kernelcast.runtime.stack import find_stack
     "--explain",
     "explained",
     metavar="OPERATOR",
+    shell_complete=completion.role_names,
     help="Explain an operator's times; or a role's, such as qkv.",
 )
 @click.option("--db", "database", metavar="FILE", help="Database for --explain: shows the nearest samples.")
@@ -63,6 +68,8 @@ from kernelcast.runtime.stack import find_stack
     "--software", metavar="NAMES", help="What the job runs with: warns of what no measurement names."
 )
 @as_option
+@warnings_option
+@quiet_option
 @click.option("--json", "as_json", is_flag=True, help=f"Print the estimate as JSON ({ESTIMATE_FORMAT}).")
 def predict(
     *,
@@ -77,6 +84,7 @@ def predict(
     html: str | None,
     software: str | None,
     framework: str | None,
+    lists_warnings: bool,
     as_json: bool,
     **fields: Any,
 ) -> None:
@@ -131,7 +139,11 @@ def predict(
             for name in names
         }
         comparison = compare(requests, wish)
-        click.echo(json_text(comparison.to_dict(), indent=2) if as_json else render_comparison(comparison))
+        if as_json:
+            click.echo(json_text(comparison.to_dict(), indent=2))
+        else:
+            click.echo(render_comparison(comparison, is_brief=is_quiet()))
+            print_next("one hardware alone shows its parts, memory and warnings; --rank-by orders otherwise")
         return
     [(name, estimator)] = estimators.items()
     found = answer(estimator, wish, given, model=model, fabric=fabric, price_per_gpu_hour=wish.price(name))
@@ -155,6 +167,13 @@ def predict(
     elif explained is not None:
         click.echo(headline(estimate) + "\n\n" + render_explanations(explanations))
     else:
-        click.echo(render_answer(found))
-        if warning := software_warning(others, estimate.provenance):
-            click.echo(f"warning: {warning}")
+        click.echo(render_answer(found, is_brief=is_quiet(), lists_warnings=lists_warnings))
+        if (line := software_warning(others, estimate.provenance)) and not is_quiet():
+            click.echo(warning(line))
+        print_next(_next(estimate))
+
+
+def _next(estimate: Estimate) -> str:
+    if estimate.memory.fits is False:
+        return "kernelcast search with the same model, hardware and batch finds layouts that fit"
+    return "--html step.html draws the step; --explain gemm says where an operator's time comes from"

@@ -4,12 +4,14 @@ from pathlib import Path
 
 import click
 
+from kernelcast.cli.completion import hardware_or_bundle
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 
 prior_option = click.option(
     "--prior",
     metavar="NAME|FILE",
+    shell_complete=hardware_or_bundle,
     help="Start from another device: one by name (kernelcast hardware) or a bundle (.kcast), corrected by the points "
     "measured here.",
 )

@@ -6,6 +6,7 @@ from typing import Any
 import click
 
 from kernelcast.cli.options import device_option, threads_option
+from kernelcast.cli.terminal import say
 from kernelcast.collector.machine.peaks import measure_peaks
 from kernelcast.collector.machine.probe import probe as probe_machine
 from kernelcast.collector.machine.probe import resolve_device
@@ -45,13 +46,13 @@ def probe(device: str, threads: int, as_json: bool) -> None:
         click.echo(json_text({"format": FORMAT, **document, "peaks": asdict(peaks)}, indent=2))
         return
     for name, part in parts.items():
-        click.echo(f"{name:9} {part.digest}  {part.description}")
+        say(f"{name:9} {part.digest}  {part.description}")
         for field, value in part.to_dict().items():
             if value not in ("", 0, [], False):
-                click.echo(f"  {field:21} {_readable(value)}")
+                say(f"  {field:21} {_readable(value)}")
 
     rates = ", ".join(f"{amount(rate, 'FLOP/s')} {dtype}" for dtype, rate in peaks.flops_per_s.items())
-    click.echo(f"measured  matrix products {rates}; copies {amount(peaks.memory_bytes_per_s, 'B/s')}")
+    say(f"measured  matrix products {rates}; copies {amount(peaks.memory_bytes_per_s, 'B/s')}")
 
 
 def _readable(value: Any) -> str:

@@ -15,6 +15,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from kernelcast.cli.terminal import is_quiet
+
 _SECONDS_BETWEEN_LINES = 20.0
 # One regressor or one sample may take minutes: the estimate looks back over all of the work, not its last 30 s.
 _ESTIMATE_PERIOD_S = 24 * 3600.0
@@ -25,8 +27,8 @@ Report = Callable[[int, int, str], None]
 
 @contextmanager
 def progress(title: str, *, shown: bool = True) -> Iterator[Report]:
-    """Yield a function (done, total, what) that shows progress on standard error; not `shown`, it does nothing."""
-    if not shown:
+    """Yield a function (done, total, what) that shows progress on standard error, if `shown` and not quiet."""
+    if not shown or is_quiet():
         yield lambda done, total, what: None
     elif sys.stderr.isatty():
         with _bar(title) as report:

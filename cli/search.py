@@ -6,7 +6,9 @@ from typing import Any
 
 import click
 
+from kernelcast.cli.estimate_text import headline, warnings_text
 from kernelcast.cli.frameworks import as_option, check_alone, print_layout
+from kernelcast.cli.intent_text import training_text
 from kernelcast.cli.options import (
     F,
     RenamedOption,
@@ -17,13 +19,16 @@ from kernelcast.cli.options import (
     model_option,
     no_calibration_option,
     print_notes,
+    quiet_option,
     take_memory,
+    warnings_option,
 )
-from kernelcast.cli.sizes import in_days, in_gib
-from kernelcast.cli.tables import seconds_precisely, text_table
+from kernelcast.cli.sizes import in_days
+from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import is_quiet, print_next, title, warning
 from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.answers.fabric_choice import find_fabric
-from kernelcast.runtime.estimate.doubts import LEAST_SHARE, warning_lines
+from kernelcast.runtime.estimate.doubts import LEAST_SHARE
 from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import (
@@ -35,7 +40,6 @@ from kernelcast.runtime.request.fields import (
     TOKENS,
     option_name,
 )
-from kernelcast.runtime.request.kinds import with_unit
 from kernelcast.runtime.request.models import find_model
 from kernelcast.runtime.search import Answer, Question, SearchResult, search
 from kernelcast.runtime.search.read_question import LIMITS, USUAL, few_values, read_question
@@ -43,7 +47,7 @@ from kernelcast.runtime.search.result import SEARCH_FORMAT
 from kernelcast.runtime.search.sweep import Report
 from kernelcast.runtime.stack import find_stack
 from kernelcast.runtime.step.partition import counts_text
-from kernelcast.runtime.views.formatting import percent, rate, three_digits
+from kernelcast.runtime.views.formatting import gibibytes, percent, rate, seconds, three_digits
 
 _LONG_S = 3.0
 
@@ -62,8 +66,9 @@ def _limit_options(function: F) -> F:
             values = ",".join(map(str, few_values(field)))
             default = values or USUAL.get(name, "any")
             kind = {"metavar": "LIST" if values else "NUMBERS", "help": f"{field.help}  [default: {default}]"}
-        old = [option_name(one) for one in field.old]
-        function = click.option(option_name(name), name, cls=RenamedOption, old=old, **kind)(function)
+        # A question names the field `schedules`; on the command line it is `--schedule`, as everywhere.
+        old = [option_name(one) for one in (*field.old, *([name] if name != field.name else []))]
+        function = click.option(option_name(field.name), name, cls=RenamedOption, old=old, **kind)(function)
     return function
 
 
@@ -86,6 +91,8 @@ def _limit_options(function: F) -> F:
 @no_calibration_option
 @click.option("--pareto", is_flag=True, help="Show also the Pareto front of time against memory.")
 @as_option
+@warnings_option
+@quiet_option
 @click.option("--json", "as_json", is_flag=True, help=f"Print JSON ({SEARCH_FORMAT}).")
 @click.option("--dask", "scheduler", metavar="ADDRESS", help="Share the work over a Dask cluster's workers.")
 def search_(
@@ -97,6 +104,7 @@ def search_(
     no_calibration: bool,
     pareto: bool,
     framework: str | None,
+    lists_warnings: bool,
     as_json: bool,
     scheduler: str | None,
     tokens: int | None,
@@ -133,7 +141,10 @@ def search_(
     if framework is not None:
         print_layout(framework, result.best.estimate)
     elif not as_json:
-        click.echo(render(result, pareto=pareto, tokens=tokens))
+        click.echo(
+            render(result, pareto=pareto, tokens=tokens, is_brief=is_quiet(), lists_warnings=lists_warnings)
+        )
+        print_next("--as megatron-lm prints the best layout as arguments; kernelcast predict shows its parts")
 
 
 def _late_progress(stack: ExitStack) -> Report:
@@ -168,97 +179,100 @@ def _on_dask(scheduler: str, estimator: Estimator, question: Question, report: R
     return search_on_dask(scheduler, estimator, question, report=report)
 
 
-def render(result: SearchResult, *, pareto: bool, tokens: int | None = None) -> str:
-    """A result as readable text: the best layouts, the front if asked for, what was looked at, warnings."""
+def render(
+    result: SearchResult,
+    *,
+    pareto: bool,
+    tokens: int | None = None,
+    is_brief: bool = False,
+    lists_warnings: bool = False,
+) -> str:
+    """A result as readable text: the best layout, the best few, the front if asked for, what was searched, warnings."""
     best = result.best
     if best is None:
         return result.why_nothing()
     space = result.question.space
+    further = [
+        ("asked", f"{space.global_batch} samples per update; {_limit(result)}"),
+        ("searched", _searched(result)),
+    ]
+    at_front = []
+    if tokens is not None:
+        at_front.append(("training", training_text(training(best.estimate, tokens))))
     sections = [
-        f"best of {result.counts.layouts:,} layouts of {space.model.name}, {space.global_batch} samples per update: "
-        f"step {seconds_precisely(best.step_time_s)}, {rate(best.tokens_per_s_per_gpu)} tokens/s per device",
-        _table(result.top, tokens),
+        headline(best.estimate, at_front=at_front, further=() if is_brief else further, is_brief=is_brief),
+        title("Best layouts", _table(result.top, tokens)),
     ]
     if pareto:
-        sections.append("Pareto front of time and memory\n" + _table(result.front, tokens))
-    return "\n\n".join([*sections, "\n".join(_notes(result))])
+        sections.append(title("Pareto front of time and memory", _table(result.front, tokens)))
+    if result.counts.unanswered:
+        problems = "; ".join(result.problems)
+        sections.append(warning(f"{result.counts.unanswered:,} layouts have no answer: {problems}"))
+    if not is_brief and (lines := warnings_text(best.estimate, each=lists_warnings)):
+        sections.append(f"Of the best layout:\n{lines}")
+    return "\n\n".join(sections)
 
 
 _EVERY_DEGREE = (*DEGREES, *EXPERT_DEGREES)
 _ALWAYS = ("pp", "tp", "dp")
-_HEADERS = (
-    "", "step", "tokens/s/device", "TFLOP/s/device", "MFU", "GiB", *_EVERY_DEGREE, "micro-batch", "schedule", "layers",
-    "recompute", "ZeRO", "seq.", "warnings",
-)  # fmt: skip
+# Left out first where a table is too wide: what others imply, or what is the same for most.
+_OPTIONAL = ("TFLOP/s per device", "layers", "doubtful", "tokens/s per device", "MFU", "seq.", "ZeRO")
 
 
 def _table(answers: tuple[Answer, ...], tokens: int | None) -> str:
-    rows = _rows(answers)
-    # Further degrees are shown where one of the layouts has them.
-    unused = {
-        name for name in _EVERY_DEGREE if all(getattr(one.parallelism, name) == 1 for one in answers)
-    } - set(_ALWAYS)
-    columns = [index for index, header in enumerate(_HEADERS) if header not in unused]
-    headers, rows = (
-        [_HEADERS[index] for index in columns],
-        [[row[index] for index in columns] for row in rows],
-    )
-    if tokens is not None:
-        headers.insert(2, f"days for {with_unit(tokens)}")
-        for row, answer in zip(rows, answers, strict=True):
-            row.insert(2, in_days(training(answer.estimate, tokens).days))
-    return text_table(headers, rows)
+    """A row per layout. What all of them have in common stands above, degrees of 1 nowhere."""
+    columns = _columns(answers, tokens)
+    common = [
+        name for name in ("recompute", "ZeRO", "seq.") if len(answers) > 1 and len(set(columns[name])) == 1
+    ]
+    unused = [name for name in _EVERY_DEGREE if name not in _ALWAYS and set(columns[name]) == {"1"}]
+    shown = {name: cells for name, cells in columns.items() if name not in (*common, *unused)}
+    names = {"seq.": "sequence parallel"}
+    line = ", ".join(f"{names.get(name, name)} {columns[name][0]}" for name in common)
+    table = text_table(list(shown), list(zip(*shown.values(), strict=True)), optional=_OPTIONAL)
+    return f"all with {line}\n{table}" if line else table
 
 
-def _rows(answers: tuple[Answer, ...]) -> list[list[str]]:
-    rows = []
-    for rank, answer in enumerate(answers, start=1):
-        one = answer.parallelism
-        rows.append(
-            [
-                str(rank),
-                seconds_precisely(answer.step_time_s),
-                rate(answer.tokens_per_s_per_gpu),
-                three_digits(answer.estimate.flops_per_s_per_device / 1e12),
-                percent(answer.estimate.mfu),
-                in_gib(answer.memory_bytes),
-                *(str(getattr(one, name)) for name in _EVERY_DEGREE),
-                f"{one.micro_batch} × {one.micro_batches}",
-                f"{one.schedule} × {one.virtual_stages}" if one.virtual_stages > 1 else one.schedule,
-                counts_text(answer.estimate.layer_counts),
-                one.recompute,
-                str(one.zero),
-                "yes" if one.sequence_parallel else "no",
-                _doubtful(answer.estimate.doubtful_share),
-            ]
-        )
-    return rows
+def _columns(answers: tuple[Answer, ...], tokens: int | None) -> dict[str, list[str]]:
+    layouts, estimates = [one.parallelism for one in answers], [one.estimate for one in answers]
+    like = min(one.step_time_s for one in answers)
+    days = {} if tokens is None else {"days": [in_days(training(one, tokens).days) for one in estimates]}
+    return {
+        "": [str(rank) for rank, _ in enumerate(answers, start=1)],
+        "step": [seconds(one.step_time_s, like=like) for one in answers],
+        **days,
+        "tokens/s per device": [rate(one.tokens_per_s_per_gpu) for one in answers],
+        "TFLOP/s per device": [three_digits(one.flops_per_s_per_device / 1e12) for one in estimates],
+        "MFU": [percent(one.mfu) for one in estimates],
+        "memory": [gibibytes(one.memory_bytes) for one in answers],
+        **{name: [str(getattr(one, name)) for one in layouts] for name in _EVERY_DEGREE},
+        "micro-batch": [f"{one.micro_batch} × {one.micro_batches}" for one in layouts],
+        "schedule": [
+            f"{one.schedule} × {one.virtual_stages}" if one.virtual_stages > 1 else one.schedule
+            for one in layouts
+        ],
+        "layers": [counts_text(one.layer_counts) for one in estimates],
+        "recompute": [one.recompute for one in layouts],
+        "ZeRO": [str(one.zero) for one in layouts],
+        "seq.": ["yes" if one.sequence_parallel else "no" for one in layouts],
+        "doubtful": [_doubtful(one.doubtful_share) for one in estimates],
+    }
 
 
 def _doubtful(share: float) -> str:
     return percent(share) if share >= LEAST_SHARE else ""
 
 
-def _notes(result: SearchResult) -> list[str]:
-    counts, question = result.counts, result.question
-    memory = question.gpu_memory_bytes
-    limit = "memory not limited" if memory is None else f"devices of {in_gib(memory)} GiB"
-    if memory is not None and question.reserved_memory_bytes:
-        limit += f", {in_gib(question.reserved_memory_bytes)} GiB of it reserved"
+def _limit(result: SearchResult) -> str:
+    memory, reserved = result.question.gpu_memory_bytes, result.question.reserved_memory_bytes
+    if memory is None:
+        return "memory not limited"
+    return f"devices of {gibibytes(memory)}" + (f", {gibibytes(reserved)} of it reserved" if reserved else "")
+
+
+def _searched(result: SearchResult) -> str:
+    counts = result.counts
     looked = f"{counts.evaluated:,} evaluated"
-    if question.timeline == "simulate":
+    if result.question.timeline == "simulate":
         looked += f" ({counts.simulated:,} simulated, {counts.pruned:,} ruled out by a lower bound)"
-    notes = [
-        f"{looked}, {counts.out_of_memory:,} out of memory, {result.seconds:.1f} s; "
-        f"{question.space.gpus_per_node} devices per node, {limit}"
-    ]
-    if counts.unanswered:
-        notes.append(f"warning: {counts.unanswered:,} layouts have no answer: {'; '.join(result.problems)}")
-    best = result.best
-    calibration = None if best is None else best.estimate.provenance.calibration
-    if best is not None and best.estimate.provenance.stack is not None:
-        notes.append(f"stack: {best.estimate.provenance.stack.summary}")
-    if calibration is not None:
-        notes.append(f"calibration: {calibration.summary}")
-    lines = [] if best is None else warning_lines(best.estimate.doubts)
-    return [*notes, *(f"warning: best layout: {line}" for line in lines)]
+    return f"{counts.layouts:,} layouts: {looked}, {counts.out_of_memory:,} out of memory; {result.seconds:.1f} s"

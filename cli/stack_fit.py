@@ -5,9 +5,11 @@ from pathlib import Path
 
 import click
 
+from kernelcast.cli.completion import fabric_names
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.stack_list import factor_texts
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.runtime.errors import UsageError, one_line, shown
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.output_file import write_pieces
@@ -25,7 +27,11 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 @click.argument("paths", metavar="RUNS...", nargs=-1, required=True, type=_FILE)
 @bundle_option
 @click.option(
-    "--fabric", metavar="NAME|FILE", default="", help=f"{OPTIONS['fabric'].help}  [default: the file's]"
+    "--fabric",
+    metavar="NAME|FILE",
+    default="",
+    shell_complete=fabric_names,
+    help=f"{OPTIONS['fabric'].help}  [default: the file's]",
 )
 @click.option(
     "--fix",
@@ -76,9 +82,9 @@ def fit(
     if as_json:
         click.echo(json_text(_document(found), indent=2))
         return
-    click.echo(_shown(found))
+    say(_shown(found))
     if output is not None:
-        click.echo(f"{one_line(str(output))}: written")
+        say(f"{one_line(str(output))}: written")
 
 
 def _fixed(text: str) -> tuple[str, float]:

@@ -7,6 +7,7 @@ import click
 
 from kernelcast.cli.options import json_option
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.stack import NAMES, Stack, shipped_stacks, stack_named
 
@@ -37,7 +38,7 @@ def list_(as_json: bool) -> None:
     )
     click.echo(text_table(heads, [_row(one) for one in found]))
     for one in found:
-        click.echo(f"\n{one.name}: {one.software}")
+        say(f"\n{one.name}: {one.software}")
 
 
 def _row(one: Stack) -> tuple[str, ...]:

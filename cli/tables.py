@@ -1,44 +1,152 @@
-"""Plain-text tables for a terminal or a file: aligned columns, nothing but spaces and one rule."""
+"""Plain-text tables for a terminal or a file: aligned columns, nothing but spaces and one rule.
 
-import math
+A table that is wider than its reader's terminal gives way in this order: heads are broken at blanks, optional columns
+left out (and named), texts broken, and at last every row stands alone, a line for each column.
+"""
+
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
+from dataclasses import dataclass
+from itertools import islice
+from textwrap import wrap
+
+from kernelcast.cli import terminal
 
 _GAP = "  "
 _ROWS_FOR_WIDTHS = 1_000
+_LEAST_TEXT = 12
+"""Columns that a text is not made narrower than."""
 
 
-def text_table(headers: Sequence[str], rows: Sequence[Sequence[str]], *, indent: str = "") -> str:
+def text_table(
+    headers: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    *,
+    indent: str = "",
+    width: int | None = None,
+    optional: Sequence[str] = (),
+) -> str:
     """A table of texts. Columns whose every cell looks like a number are set flush right.
 
-    Returns lines joined by newlines, without trailing spaces; headers alone when there are no rows.
+    `width` are its columns at most (the terminal's if None); `optional` the heads of columns that are left out where it
+    is wider, the first one first. Returns lines joined by newlines, without trailing spaces; headers alone when there
+    are no rows.
     """
-    return "\n".join(_lines(headers, rows, (), indent))
+    room = (width or terminal.width()) - len(indent)
+    shape = _shaped(headers, rows, room, optional)
+    lines = list(shape.lines(rows))
+    if shape.left_out:
+        lines.append(f"(not shown at this width: {', '.join(shape.left_out)})")
+    return "\n".join(indent + line if line else "" for line in lines)
 
 
-def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]]) -> Iterator[str]:
+def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], *, width: int) -> Iterator[str]:
     """The lines of a table of any length, as its rows come; the first thousand decide how wide columns are."""
     rest = iter(rows)
-    yield from _lines(headers, list(islice(rest, _ROWS_FOR_WIDTHS)), rest, "")
+    first = list(islice(rest, _ROWS_FOR_WIDTHS))
+    shape = _shaped(headers, first, width, ())
+    yield from shape.lines(first)
+    yield from shape.more(rest)
 
 
-def _lines(
-    headers: Sequence[str], first: Sequence[Sequence[str]], rest: Iterable[Sequence[str]], indent: str
-) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(headers, *first, strict=True)]
-    right = [bool(first) and all(map(_is_numeric, column)) for column in zip(*first, strict=True)]
-    right += [False] * (len(headers) - len(right))
-    for line in chain([headers, ["-" * width for width in widths]], first, rest):
-        yield _line(line, widths, right, indent)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shape:
+    """How a table is set: its columns, and which are flush right; without `widths` each has a line of its own."""
+
+    headers: tuple[str, ...]
+    columns: tuple[int, ...]
+    widths: tuple[int, ...] | None
+    right: tuple[bool, ...]
+    left_out: tuple[str, ...]
+    room: int
+
+    def lines(self, rows: Iterable[Sequence[str]]) -> Iterator[str]:
+        """Heads, a rule, and rows."""
+        if self.widths is not None:
+            heads = [
+                _broken(self.headers[column], size)
+                for column, size in zip(self.columns, self.widths, strict=True)
+            ]
+            high = max(map(len, heads), default=0)
+            yield from self._lines([[""] * (high - len(head)) + head for head in heads], self.widths)
+            yield _GAP.join("-" * width for width in self.widths)
+        yield from self.more(rows)
+
+    def more(self, rows: Iterable[Sequence[str]]) -> Iterator[str]:
+        """Rows alone."""
+        for row in rows:
+            cells = [row[column] for column in self.columns]
+            if self.widths is None:
+                yield from self._record(cells)
+            else:
+                parts = [_broken(cell, size) for cell, size in zip(cells, self.widths, strict=True)]
+                yield from self._lines(parts, self.widths)
+
+    def _lines(self, parts: Sequence[Sequence[str]], widths: Sequence[int]) -> Iterator[str]:
+        for line in range(max(map(len, parts), default=0)):
+            texts = [part[line] if line < len(part) else "" for part in parts]
+            set_cells = [
+                text.rjust(width) if flush else text.ljust(width)
+                for text, width, flush in zip(texts, widths, self.right, strict=True)
+            ]
+            yield _GAP.join(set_cells).rstrip()
+
+    def _record(self, cells: Sequence[str]) -> Iterator[str]:
+        longest = max(len(self.headers[column]) for column in self.columns)
+        for column, cell in zip(self.columns, cells, strict=True):
+            for index, part in enumerate(_broken(cell, max(_LEAST_TEXT, self.room - longest - len(_GAP)))):
+                head = "" if index else self.headers[column]
+                yield f"{head:{longest}}{_GAP}{part}".rstrip()
+        yield ""
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool], indent: str) -> str:
-    set_cells = [
-        cell.rjust(width) if flush else cell.ljust(width)
-        for cell, width, flush in zip(cells, widths, right, strict=True)
+def _shaped(
+    headers: Sequence[str], rows: Sequence[Sequence[str]], room: int, optional: Sequence[str]
+) -> _Shape:
+    bodies = list(zip(*rows, strict=True)) or [()] * len(headers)
+    right = [bool(body) and all(map(_is_numeric, body)) for body in bodies]
+    inside = [max(map(len, body), default=0) for body in bodies]
+    whole = [max(len(head), size) for head, size in zip(headers, inside, strict=True)]
+    broken = [max(_longest_word(head), size) for head, size in zip(headers, inside, strict=True)]
+    shown, left_out = list(range(len(headers))), []
+
+    def total(sizes: Sequence[int]) -> int:
+        return sum(sizes[column] for column in shown) + len(_GAP) * (len(shown) - 1)
+
+    sizes = whole if total(whole) <= room else broken
+    for name in optional:
+        if total(sizes) > room and name in headers:
+            shown.remove(headers.index(name))
+            left_out.append(name)
+    if total(whole) <= room:
+        sizes = whole
+    least = [
+        size if flush else min(size, max(_LEAST_TEXT, _longest_word(head)))
+        for head, size, flush in zip(headers, sizes, right, strict=True)
     ]
-    return (indent + _GAP.join(set_cells)).rstrip()
+    fits = total(least) <= room
+    while fits and total(sizes) > room:
+        sizes = list(sizes)
+        widest = max((column for column in shown if sizes[column] > least[column]), key=sizes.__getitem__)
+        sizes[widest] -= 1
+    return _Shape(
+        headers=tuple(headers),
+        columns=tuple(shown),
+        widths=tuple(sizes[column] for column in shown) if fits or not rows else None,
+        right=tuple(right[column] for column in shown),
+        left_out=tuple(left_out),
+        room=room,
+    )
+
+
+def _longest_word(text: str) -> int:
+    return max(map(len, text.split()), default=0)
+
+
+def _broken(cell: str, width: int) -> list[str]:
+    if len(cell) <= width:
+        return [cell]
+    return wrap(cell, max(1, width), break_on_hyphens=False) or [""]
 
 
 _NUMBER = re.compile(r"[-−+≤]? ?[0-9][0-9.,]*(?:e[-+]?[0-9]+)?(?: ?%| [^\s0-9]+)?")
@@ -48,18 +156,3 @@ _NUMBER = re.compile(r"[-−+≤]? ?[0-9][0-9.,]*(?:e[-+]?[0-9]+)?(?: ?%| [^\s0-
 def _is_numeric(cell: str) -> bool:
     # An empty cell or a dash does not speak against numbers.
     return not cell.strip("-– ") or _NUMBER.fullmatch(cell) is not None
-
-
-def seconds(value_s: float) -> str:
-    """A time in the unit that reads best: `1.234 s`, `12.34 ms`, `5.6 µs`."""
-    if value_s >= 1:
-        return f"{value_s:.3f} s"
-    if value_s >= 1e-3:
-        return f"{value_s * 1e3:.2f} ms"
-    return f"{value_s * 1e6:.1f} µs"
-
-
-def seconds_precisely(value_s: float) -> str:
-    """A positive time in seconds, to three decimals or four digits: `1.234 s`, `0.004105 s`."""
-    decimals = max(3, 3 - math.floor(math.log10(value_s)))
-    return f"{value_s:.{decimals}f} s"

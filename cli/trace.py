@@ -6,8 +6,9 @@ from typing import Any
 
 import click
 
-from kernelcast.cli.options import json_option
+from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.collector.ingest.opened import opened_traces
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.json_text import json_text
@@ -39,7 +40,7 @@ def trace() -> None:
 
     \b
     kernelcast trace report rank0.json.gz rank1.json.gz
-    kernelcast trace report bench.db --page report.html
+    kernelcast trace report bench.db --html report.html
     kernelcast trace diff before.json.gz after.json.gz
     kernelcast trace export bench.db -o step.json --step 5
     """
@@ -50,7 +51,15 @@ def trace() -> None:
 @_run_option
 @_top_option
 @click.option("--partial", is_flag=True, help="Read a trace that is cut off up to there.")
-@click.option("--page", "page_path", metavar="FILE", type=_path, help="Write a page of HTML too.")
+@click.option(
+    "--html",
+    "page_path",
+    cls=RenamedOption,
+    old=["--page"],
+    metavar="FILE",
+    type=_path,
+    help="Write a page of HTML too.",
+)
 @json_option
 def report(
     traces: tuple[Path, ...], run_id: str, top: int, partial: bool, page_path: Path | None, as_json: bool
@@ -61,15 +70,15 @@ def report(
     run. Every instant of a device counts once; times are means over the marked steps of all ranks.
 
     \b
-    kernelcast trace report profiles/ --page report.html
+    kernelcast trace report profiles/ --html report.html
     """
     if page_path is not None:
-        check_target(page_path, "--page")
+        check_target(page_path, "--html")
     with opened_traces(traces, is_partial=partial) as database:
         runs = traced_runs(database, run_id)
         if page_path is not None and len(runs) > 1:
             raise UsageError(
-                f"--page shows one run, found {len(runs)}; expected --run with the start of one's id"
+                f"--html shows one run, found {len(runs)}; expected --run with the start of one's id"
             )
         reports = [trace_report(database, run, top=top) for run in runs]
         if page_path is not None:
@@ -82,7 +91,7 @@ def report(
     for one in reports:
         _show(one)
     if page_path is not None:
-        click.echo(f"{page_path}: page written")
+        say(f"{page_path}: page written")
 
 
 @trace.command(short_help="What became slower between two runs.")
@@ -128,7 +137,7 @@ def export(database_path: Path, target: Path, run_id: str, rank: int | None, ste
     with opened_traces([database_path]) as database:
         run = _only_run(database, run_id, "--run")
         count = write_trace(database, run, target, rank=rank, step=step)
-    click.echo(f"{target}: {count:,} events")
+    say(f"{target}: {count:,} events")
 
 
 def _only_run(database: Database, run_id: str, option: str) -> str:
@@ -158,7 +167,7 @@ def _document(one: TraceReport) -> dict[str, Any]:
 def _show(one: TraceReport) -> None:
     parts = one.parts_ms
     step_ms = sum(parts.values())
-    click.echo(f"run {one.run_id[:12]} on {one.hardware} ({one.software})\n")
+    say(f"run {one.run_id[:12]} on {one.hardware} ({one.software})\n")
     rows = [
         (PART_TITLES[part], f"{ms:,.3f}", f"{100 * ms / step_ms:.1f} %" if step_ms else "")
         for part, ms in parts.items()
@@ -181,7 +190,7 @@ def _print(title: str, rows: Rows, columns: Sequence[str] = ()) -> None:
         return
     columns = columns or [name for name in rows[0] if not name.endswith("_id")]
     shown = [[_cell(row, name) for name in columns] for row in rows]
-    click.echo(f"\n{title}")
+    say(f"\n{title}")
     click.echo(text_table([name.replace("_", " ") for name in columns], shown))
 
 
@@ -225,7 +234,7 @@ def _show_difference(compared: TraceComparison, top: int) -> None:
         times = ("" if ms is None else f"{ms:,.3f}" for ms in (change.one_ms, change.two_ms))
         return (name, *times, f"{change.change_ms:+,.3f}", percent)
 
-    click.echo(f"per step and rank, of {compared.one_steps} steps of A and {compared.two_steps} of B\n")
+    say(f"per step and rank, of {compared.one_steps} steps of A and {compared.two_steps} of B\n")
     parts = [row(PART_TITLES[part.name], part) for part in compared.parts if part.one_ms or part.two_ms]
     click.echo(
         text_table(("part", "A ms", "B ms", "change ms", "change"), [*parts, row("step", compared.step)])

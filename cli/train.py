@@ -1,16 +1,18 @@
 """`kernelcast train`."""
 
 import math
+import shlex
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import database_option, id_option, json_option
+from kernelcast.cli.options import database_option, id_option, json_option, quiet_option
 from kernelcast.cli.prior import prior_option, read_prior
 from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import is_quiet, print_next, say
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.bundle.widening import HeldOut
 from kernelcast.runtime.json_text import json_text
@@ -75,6 +77,7 @@ from kernelcast.train.report.table import columns
     type=click.Path(path_type=Path),
     help="Compare with the errors that the method's authors published in DIR.",
 )
+@quiet_option
 @json_option
 def train(
     database_path: Path,
@@ -128,34 +131,36 @@ def train(
     if as_json:
         click.echo(json_text(found.to_dict(), indent=2))
         return
-    _show(found)
+    _show(found, is_brief=is_quiet())
     if reference and all(
         role.reference_error is None for operator in found.operators for role in operator.roles
     ):
-        click.echo(
-            f"reference {reference.directory}: has no error of these operators in {trained.manifest.dtype}"
-        )
+        say(f"reference {reference.directory}: has no error of these operators in {trained.manifest.dtype}")
     if page:
-        click.echo(f"report: {page}")
+        say(f"report: {page}")
+    name = shlex.quote(str(output))
+    print_next(f"kernelcast predict --bundle {name} --model NAME|FILE --gpus N --global-batch N")
 
 
-def show_training(trained: Trained) -> None:
-    """Print the error table, what was left out, and the means."""
-    _show(figures(trained))
+def show_training(trained: Trained, *, is_brief: bool = False) -> None:
+    """Print the error table, what was left out, and the means; the means alone if `is_brief`."""
+    _show(figures(trained), is_brief=is_brief)
 
 
-def _show(found: TrainingFigures) -> None:
-    table = columns(found)
-    cells = zip(*([cell.text for cell in column.cells] for column in table), strict=True)
-    click.echo(text_table([column.heading for column in table], list(cells)))
-    show_doubts(found)
+def _show(found: TrainingFigures, *, is_brief: bool = False) -> None:
+    if not is_brief:
+        table = columns(found)
+        cells = zip(*([cell.text for cell in column.cells] for column in table), strict=True)
+        optional = ("size", "form", "algorithm", "coverage", "range")
+        click.echo(text_table([column.heading for column in table], list(cells), optional=optional))
+        show_doubts(found)
     show_loads(found)
     if found.trained.prior is not None:
-        click.echo(f"prior: {found.trained.prior.name}; times are scaled by {found.trained.prior.scaled_by}")
+        say(f"prior: {found.trained.prior.name}; times are scaled by {found.trained.prior.scaled_by}")
         if carried := [one.name for one in found.operators if one.is_carried]:
-            click.echo(f"carried over, without a point of their own: {'; '.join(carried)}")
+            say(f"carried over, without a point of their own: {'; '.join(carried)}")
     taken = sum(one.selected is None and one.prior is None for one in found.operators)
-    click.echo(
+    say(
         f"{found.trained.path}: {len(found.operators)} regressors{f' ({taken} taken over)' if taken else ''}, "
         f"{amount(found.size_bytes, 'B')}, mean validation error {percent(found.mean_validation_error)}"
     )
@@ -164,7 +169,7 @@ def _show(found: TrainingFigures) -> None:
 def show_loads(found: TrainingFigures) -> None:
     """Print under which load the operators were measured, and the ratio of both where there are both."""
     if any(operator.entry.load for operator in found.operators):
-        click.echo(f"load of the device: {found.trained.manifest.loads} (of regressors)")
+        say(f"load of the device: {found.trained.manifest.loads} (of regressors)")
     if ratios := found.trained.load_ratios:
         rows = [
             (
@@ -184,18 +189,18 @@ def show_doubts(found: TrainingFigures) -> None:
     """Print what a training left out and found doubtful, and mean errors beside that of the operators."""
     trained = found.trained
     for skipped in trained.skipped:
-        click.echo(f"left out: {skipped.operator} ({skipped.direction}): {skipped.reason}")
+        say(f"left out: {skipped.operator} ({skipped.direction}): {skipped.reason}")
     if trained.without_quiet:
-        click.echo(
+        say(
             f"statistic: {trained.manifest.statistic}, as {trained.without_quiet:,} of {trained.samples:,} samples "
             "have no repetitions"
         )
     if doubts := doubts_text(trained.doubts, trained.samples):
-        click.echo(f"doubtful: {doubts}")
+        say(f"doubtful: {doubts}")
     for note in found.notes:
-        click.echo(f"note: {note.operator} ({note.direction}): {note.text}")
+        say(f"note: {note.operator} ({note.direction}): {note.text}")
     if outliers := [len(operator.outliers) for operator in found.operators if operator.outliers]:
-        click.echo(
+        say(
             f"rows that a regressor does not follow: {sum(outliers):,} of {found.rows:,}, in {len(outliers)} "
             "regressors (--json names them)"
         )
@@ -206,10 +211,10 @@ def show_doubts(found: TrainingFigures) -> None:
         ("held-out rows within their 90 % interval", found.mean_coverage),
     ):
         if value is not None:
-            click.echo(f"{name}: {percent(value)}")
+            say(f"{name}: {percent(value)}")
     for kind, of_kind in groupby(found.held_out, key=lambda one: one.kind):
         parts = [_coverage(one) for one in of_kind]
-        click.echo(f"held-out {kind}s within their interval: {', '.join(parts)}")
+        say(f"held-out {kind}s within their interval: {', '.join(parts)}")
 
 
 def _coverage(one: HeldOut) -> str:

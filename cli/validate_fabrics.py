@@ -5,8 +5,9 @@ from pathlib import Path
 import click
 
 from kernelcast.cli.options import json_option
-from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.tables import text_table
 from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.fabrics import (
     MOST_ACROSS,
     MOST_DESCRIBED,

@@ -4,13 +4,15 @@ from pathlib import Path
 
 import click
 
-from kernelcast.cli.options import json_option
+from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.cli.train import show_doubts
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.train.fit import DEFAULT_SEED, LARGEST_SEED
 from kernelcast.validate.comparison import ComparedRun
 from kernelcast.validate.published import Published, published_runs, validate_published
@@ -39,8 +41,10 @@ from kernelcast.validate.published import Published, published_runs, validate_pu
     help="Keep the trained bundle.",
 )
 @click.option(
-    "--bundle",
+    "--from",
     "earlier_path",
+    cls=RenamedOption,
+    old=["--bundle"],
     metavar="OLD",
     type=click.Path(path_type=Path, dir_okay=False),
     help="Take over the regressors of a bundle kept earlier, where rows and settings have not changed.",
@@ -76,7 +80,7 @@ def published(
     \b
     kernelcast validate published Perlmutter
     kernelcast validate published Perlmutter -o perlmutter.kcast
-    kernelcast validate published Perlmutter --bundle perlmutter.kcast --json
+    kernelcast validate published Perlmutter --from perlmutter.kcast --json
     """
     runs = published_runs(directory, runs_name)
     earlier = read_bundle(earlier_path) if earlier_path else None
@@ -107,7 +111,7 @@ def published(
 def _show(found: Published) -> None:
     for run in found.runs:
         _show_components(run)
-    click.echo(f"\n{found.file.site}: {found.file.hardware}")
+    say(f"\n{found.file.site}: {found.file.hardware}")
     rows = [
         (
             run.run.label,
@@ -140,11 +144,11 @@ def _show(found: Published) -> None:
         "published error",
     )
     click.echo(text_table(heads, rows))
-    click.echo(f"measured: {found.file.source}; no calibration")
+    say(f"measured: {found.file.source}; no calibration")
     show_doubts(found.training)
     trained = found.trained
     taken = f" ({found.taken_over} taken over)" if found.taken_over else ""
-    click.echo(
+    say(
         f"{len(trained.manifest.regressors)} regressors{taken}, "
         f"mean validation error {_size(found.mean_validation_error)}"
     )
@@ -164,13 +168,13 @@ def _show_components(run: ComparedRun) -> None:
         )
         for one in components
     ]
-    click.echo(f"\n{run.run.label}")
+    say(f"\n{run.run.label}")
     heads = ("component", "predicted", "measured", "error", "published error")
     click.echo(text_table(heads, rows, indent="  "))
     for line in warning_lines(run.closed_form.doubts):
-        click.echo(f"  note: {line}")
+        say(f"  note: {line}")
     if run.implied_step_s is not None:
-        click.echo(
+        say(
             f"  ≈ implied by the published errors and the authors' regressors, refitted; these add up to "
             f"{seconds(run.implied_step_s)}, measured {seconds(run.run.measured_s)}"
         )

@@ -6,6 +6,7 @@ from pathlib import Path
 import click
 
 from kernelcast.cli.options import (
+    RenamedOption,
     database_option,
     device_option,
     dtype_option,
@@ -14,13 +15,15 @@ from kernelcast.cli.options import (
     timeout,
 )
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.collector.interrupts import terminations_interrupt
 from kernelcast.collector.machine.probe import probe, resolve_device
 from kernelcast.collector.machine.probe_cpu import available_cores
 from kernelcast.runtime import Estimator
 from kernelcast.runtime.estimate.doubts import warning_lines
 from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.store import Database
 from kernelcast.validate.run import RunOptions, predict_jobs, validate_run
 from kernelcast.validate.run_config import RunConfig
@@ -31,7 +34,14 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
 
 
 @click.command("run")
-@click.option("--bundle", "bundle_path", required=True, type=_FILE, help="Bundle of regressors (.kcast).")
+@click.option(
+    "--bundle",
+    "bundle_path",
+    metavar="FILE",
+    required=True,
+    type=_FILE,
+    help="Bundle of regressors (.kcast).",
+)
 @database_option("The database for the steps; created if missing.")
 @click.option(
     "--config",
@@ -72,7 +82,14 @@ _LEAST_SHARE = 0.0005  # of a step, for a row of its own among the operators
 )
 @click.option("--no-calibration", is_flag=True, help="Leave out the bundle's correction by measured steps.")
 @click.option("--again", is_flag=True, help="Train again what the database already has.")
-@click.option("--operators", "with_operators", is_flag=True, help="Show every operator's time in the step.")
+@click.option(
+    "--by-operator",
+    "with_operators",
+    cls=RenamedOption,
+    old=["--operators"],
+    is_flag=True,
+    help="Show every operator's time in the step.",
+)
 @json_option
 def run(
     *,
@@ -166,10 +183,10 @@ def _show_components(job: ComparedJob) -> None:
         )
         for name, predicted_s, measured_s in job.components()
     ]
-    click.echo(f"\n{_title(job)}")
+    say(f"\n{_title(job)}")
     click.echo(text_table(("component", "predicted", "measured", "error"), rows, indent="  "))
     for line in warning_lines(job.simulated.doubts):
-        click.echo(f"  note: {line}")
+        say(f"  note: {line}")
 
 
 def _show_operators(job: ComparedJob) -> None:
@@ -204,10 +221,10 @@ def _show_operators(job: ComparedJob) -> None:
     )
     click.echo(text_table(heads, rows, indent="  "))
     if rest:
-        click.echo(f"  and {rest} kernels of no operator, {1e3 * rest_s:.2f} ms together")
+        say(f"  and {rest} kernels of no operator, {1e3 * rest_s:.2f} ms together")
     if job.traced is not None:
         traced_s, gaps_s = job.traced
-        click.echo(
+        say(
             f"  traced step {seconds(traced_s)}, {traced_s / job.minimum_s - 1:+.1%} against the fastest one without "
             f"profiler; nothing ran in {gaps_s / traced_s:.1%} of it, within passes"
         )
@@ -231,18 +248,18 @@ def _show_summary(result: RunReport) -> None:
     heads = (
         "configuration", "predicted", "minimum", "p10", "median", "error", "closed form", "interval", "noise",
     )  # fmt: skip
-    click.echo("\nstep time, predicted from the operators' times against the fastest real step")
+    say("\nstep time, predicted from the operators' times against the fastest real step")
     click.echo(text_table(heads, rows, indent="  "))
-    click.echo(
+    say(
         f"mean of absolute errors {result.mean_abs_error:.1%}, worst {result.worst.error:+.1%} "
         f"({_title(result.worst)})"
     )
     for number, (mean, worst) in enumerate(result.of_repetitions(), start=1):
-        click.echo(f"  repetition {number}: mean {mean:.1%}, worst {worst:.1%}")
-    click.echo(f"inside the predicted 90 % interval: {result.inside} of {len(result.jobs)} fastest steps")
+        say(f"  repetition {number}: mean {mean:.1%}, worst {worst:.1%}")
+    say(f"inside the predicted 90 % interval: {result.inside} of {len(result.jobs)} fastest steps")
     noise = f"differ by up to {max(result.noises):.1%}" if result.noises else "cannot be compared (one round)"
-    click.echo(f"noise: fastest steps of rounds {noise}, reference products by {result.reference_spread:.1%}")
+    say(f"noise: fastest steps of rounds {noise}, reference products by {result.reference_spread:.1%}")
     if result.calibration is not None:
-        click.echo(f"note: calibration of predictions: {result.calibration.summary}")
+        say(f"note: calibration of predictions: {result.calibration.summary}")
     if not result.same_hardware:
-        click.echo(f"note: the bundle was measured on other hardware; this is {result.hardware}")
+        say(f"note: the bundle was measured on other hardware; this is {result.hardware}")

@@ -6,13 +6,16 @@ from typing import Any
 
 import click
 
+from kernelcast.cli import completion
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
-from kernelcast.cli.tables import seconds, text_table
+from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import say
 from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import LAYOUT, OPTIONS, STACK, TimelineKind, unknown_field
 from kernelcast.runtime.stack import find_stack
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.effects import Option, option_effects, to_dict
 from kernelcast.validate.own_runs import known_runs
 from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, score_steps
@@ -22,9 +25,15 @@ from kernelcast.validate.steps import FORMAT, Score, ScoredFile, ScoredStep, sco
 @click.argument("paths", metavar="[RUNS]...", nargs=-1, type=click.Path(path_type=Path, dir_okay=False))
 @bundle_option
 @click.option(
-    "--fabric", metavar="NAME|FILE", default="", help=f"{OPTIONS['fabric'].help}  [default: the file's]"
+    "--fabric",
+    metavar="NAME|FILE",
+    default="",
+    shell_complete=completion.fabric_names,
+    help=f"{OPTIONS['fabric'].help}  [default: the file's]",
 )
-@click.option("--stack", metavar="NAME|FILE", help=OPTIONS["stack"].help)
+@click.option(
+    "--stack", metavar="NAME|FILE", shell_complete=completion.stack_names, help=OPTIONS["stack"].help
+)
 @click.option(
     "--timeline",
     type=click.Choice(TIMELINES),
@@ -97,7 +106,7 @@ def steps(
     if as_json:
         click.echo(json_text(document, indent=2))
     else:
-        click.echo("\n\n".join(shown_file(one, each) for one in found))
+        say("\n\n".join(shown_file(one, each) for one in found))
     if all(step.estimate is None for one in found for step in one.steps):
         raise SystemExit(1)
 

@@ -9,11 +9,13 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from kernelcast.cli.options import field_options, no_calibration_option
-from kernelcast.cli.tables import seconds_precisely, text_table
+from kernelcast.cli.options import field_options, no_calibration_option, quiet_option
+from kernelcast.cli.tables import text_table
+from kernelcast.cli.terminal import facts, heading, is_quiet, say
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.errors import one_line, shown
 from kernelcast.runtime.json_text import json_text
+from kernelcast.runtime.views.formatting import between, seconds
 from kernelcast.walltime import (
     Answer,
     Job,
@@ -100,6 +102,8 @@ def _asked(_context: click.Context, _parameter: click.Parameter, value: str | No
     show_default=True,
     help="slurm: a time limit rounded up to the minute; json: kernelcast.walltime/2.",
 )
+@click.option("--json", "form", flag_value="json", help="The same as --format json.")
+@quiet_option
 def walltime(
     *,
     job: str | None,
@@ -149,8 +153,9 @@ def walltime(
         load=partial(Estimator.load, calibrated=not no_calibration),
     )
     click.echo(_RENDERERS[form](found))
-    for warning in found.warnings:
-        click.echo(f"kernelcast: warning: {one_line(warning)}", err=True)
+    for line in () if is_quiet() else found.warnings:
+        # What reads another form reads lines.
+        (say if form == "table" else click.echo)(f"kernelcast: warning: {one_line(line)}", err=True)
 
 
 def _check_k8s(k8s: bool) -> None:
@@ -193,32 +198,41 @@ def render(found: Answer) -> str:
     if found.price is not None:
         rows.append(["cost", *(f"{held.cost or 0:,.2f}" for held in columns)])
     step, cluster = times.step, estimate.cluster
-    facts = [
-        f"job       between {format_time(times.low_s)} and {format_time(times.high_s)} (90 % interval); "
-        f"requested: its upper end and a margin of {times.margin:.0%}",
-        f"steps     {times.steps:,} of {seconds_precisely(step.expected_s)} "
-        f"({seconds_precisely(step.low_s)} to {seconds_precisely(step.high_s)})",
-        f"layout    {layout.degrees} = {found.gpus} GPU(s) "
-        f"on {found.nodes} node(s), {cluster.gpus_per_node} per node ({estimate.cluster_source})",
+    source = estimate.provenance
+    lines = [
+        (
+            "job",
+            f"between {format_time(times.low_s)} and {format_time(times.high_s)} (90 % interval); "
+            f"requested: its upper end and a margin of {times.margin:.0%}",
+        ),
+        (
+            "steps",
+            f"{times.steps:,} of {seconds(step.expected_s)} "
+            f"({between(step.low_s, step.high_s, like=step.expected_s)})",
+        ),
+        ("hardware", "; ".join(source.compute) or "not recorded"),
+        (
+            "layout",
+            f"{layout.degrees} = {found.gpus} GPU(s) "
+            f"on {found.nodes} node(s), {cluster.gpus_per_node} per node ({estimate.cluster_source})",
+        ),
     ]
-    stack = estimate.provenance.stack
-    if stack is not None:
-        facts.append(f"stack        {stack.summary}")
-    calibration = estimate.provenance.calibration
-    if calibration is not None:
-        facts.append(f"calibration  {calibration.summary}")
+    if source.stack is not None:
+        lines.append(("stack", source.stack.summary))
+    if source.calibration is not None:
+        lines.append(("calibration", source.calibration.summary))
+    sections = [
+        heading(f"time limit {found.slurm or format_time(times.walltime_s)}{jobs}"),
+        text_table(("", "expected", "requested"), rows, indent="  "),
+        facts(lines),
+    ]
+    if is_quiet():
+        return "\n\n".join(sections)
     settings = [
         [name, one_line(str(given.value)), one_line(given.origin)]
         for name, given in found.settings.given.items()
     ]
-    return "\n\n".join(
-        (
-            f"time limit {found.slurm or format_time(times.walltime_s)}{jobs}",
-            text_table(("", "expected", "requested"), rows, indent="  "),
-            "\n".join(facts),
-            text_table(("setting", "value", "from"), settings, indent="  "),
-        )
-    )
+    return "\n\n".join([*sections, text_table(("setting", "value", "from"), settings, indent="  ")])
 
 
 _RENDERERS: dict[str, Callable[[Answer], str]] = {

@@ -64,6 +64,9 @@ in DuckDB, over one export or over many: [traces.md](traces.md#many-ranks).
 """
 
 
+_WIDTH = 1_000  # of a page, which scrolls
+
+
 def page(database: Path, traces: Path) -> str:
     """The whole page, from a database of measurements and one of traces."""
     contents = "".join(f"- [{q.title}](#{_anchor(q.title)})\n" for q in (*QUESTIONS, *TRACE_QUESTIONS))
@@ -80,7 +83,7 @@ def _anchor(title: str) -> str:
 def _section(question: Question, database: Path) -> str:
     with answer(database, question.sql) as found:
         rows = [["" if value is None else str(value) for value in row] for row in found.rows]
-        shown = text_table(found.columns, rows)
+        shown = text_table(found.columns, rows, width=_WIDTH)
     return f"\n## {question.title}\n\n{question.explanation}\n\n```sql\n{question.sql}\n```\n\n```text\n{shown}\n```\n"
 
 

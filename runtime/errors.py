@@ -3,6 +3,7 @@
 import os
 
 _LONGEST = 80
+_KIB, _MIB, _GIB, _TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
 _LONGEST_PATH = 255  # as long as one name in it can be
 
 
@@ -48,3 +49,13 @@ def shown_path(path: str | os.PathLike[str]) -> str:
 def shown_name(name: str) -> str:
     """A field's name as it is, or as a value is shown where no field has such a name."""
     return name if name.isidentifier() and name.isprintable() and len(name) <= _LONGEST else shown(name)
+
+
+def shown_size(size_bytes: float) -> str:
+    """A size in GiB, small ones in MiB or KiB, those of 10,000 GiB and more in TiB."""
+    for scale, unit in ((_KIB, "KiB"), (_MIB, "MiB")):
+        if 0 < size_bytes < scale * 1024 / 10:
+            return f"{size_bytes / scale:,.1f} {unit}"
+    if size_bytes >= 10_000 * _GIB:
+        return f"{size_bytes / _TIB:,.1f} TiB"
+    return f"{size_bytes / _GIB:,.1f} GiB"

@@ -2,7 +2,8 @@
 
 import asyncio
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from http import HTTPStatus
 from importlib.metadata import version
@@ -14,12 +15,14 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp
 
 from kernelcast.runtime.errors import KernelcastError, UsageError, one_line, shown
 from kernelcast.runtime.estimate.estimator import TooManyChunks
 from kernelcast.serve.bodies import BodyError, json_object
+from kernelcast.serve.catalogue import catalogue, model_fields
+from kernelcast.serve.choosing import layout_choices
 from kernelcast.serve.content import TooLarge, content_of
 from kernelcast.serve.limits import Limits
 from kernelcast.serve.lingering import Lingering
@@ -27,10 +30,19 @@ from kernelcast.serve.measured import CLIENT_GONE, Measured
 from kernelcast.serve.metrics import Metrics
 from kernelcast.serve.openapi import document
 from kernelcast.serve.pools import Busy, Pool
-from kernelcast.serve.predicting import predict
+from kernelcast.serve.predicting import predict, predict_page, predict_pictures, predict_trace
 from kernelcast.serve.remembered import Remembered
-from kernelcast.serve.responses import JSON, TEXT, json_bytes, json_error, media_type, text_bytes, text_error
-from kernelcast.serve.searching import search_layouts
+from kernelcast.serve.responses import (
+    HTML,
+    JSON,
+    TEXT,
+    json_bytes,
+    json_error,
+    media_type,
+    text_bytes,
+    text_error,
+)
+from kernelcast.serve.searching import IsGone, NobodyWaits, compact_layouts, search_layouts
 from kernelcast.serve.this_machine import OfThisMachine
 from kernelcast.serve.unread import Unread
 from kernelcast.serve.walltimes import for_slurm, walltime
@@ -40,14 +52,21 @@ from kernelcast.walltime.batch_script import decoded
 _LARGE_WAITING = 4
 _TEXT_PARAMETERS = ("asked", "slurm")
 _MOST_PARAMETERS = 32
+POST = ["POST"]
+_WATCH_S = 0.05
 _RETRY = {"retry-after": "1"}
 
+Endpoint = Callable[[Request], Awaitable[Response]]
 Work = Callable[[Warm], bytes]
 """Computes an answer; may raise TooManyChunks before that."""
+Values = dict[str, Any]
 
 
 class Application:
-    """All that answers: the warm bundle, pools and figures. `asgi` is what a server runs."""
+    """All that answers: the warm bundle, pools and figures. `asgi` is what a server runs.
+
+    `pages` are routes beside its own.
+    """
 
     def __init__(
         self,
@@ -58,6 +77,7 @@ class Application:
         environment: Mapping[str, str],
         can_reload: bool,
         is_local: bool = False,
+        pages: Sequence[BaseRoute] = (),
     ) -> None:
         self.warm, self.limits = warm, limits
         self._remembered = Remembered()
@@ -81,10 +101,17 @@ class Application:
             )
         }
         self._can_reload = can_reload
-        routes = [
-            Route("/predict", self._predict, methods=["POST"]),
-            Route("/search", self._search, methods=["POST"]),
-            Route("/walltime", self._walltime, methods=["POST"]),
+        routes: list[Route] = [
+            Route("/predict", self._asked(predict), methods=POST),
+            Route("/search", self._searched(search_layouts), methods=POST),
+            Route("/walltime", self._walltime, methods=POST),
+            Route("/layouts", self._searched(compact_layouts), methods=POST),
+            Route("/choices", self._asked(layout_choices), methods=POST),
+            Route("/model", self._asked(model_fields), methods=POST),
+            Route("/pictures", self._asked(predict_pictures), methods=POST),
+            Route("/page", self._asked(predict_page, media=HTML), methods=POST),
+            Route("/trace", self._asked(predict_trace), methods=POST),
+            Route("/catalogue", self._catalogue),
             Route("/health", self._health),
             Route("/metrics", self._figures),
             Route("/openapi.json", self._describe),
@@ -92,7 +119,7 @@ class Application:
         if can_reload:
             routes.append(Route("/reload", self._reload, methods=["POST"]))
         handlers: dict[Any, Any] = {HTTPException: _refused, ClientDisconnect: _gone, Exception: _failed}
-        routed: ASGIApp = Starlette(routes=routes, exception_handlers=handlers)
+        routed: ASGIApp = Starlette(routes=[*routes, *pages], exception_handlers=handlers)
         if is_local:
             routed = OfThisMachine(routed)
         self.asgi: ASGIApp = Measured(routed, self.metrics, {route.path for route in routes})
@@ -125,17 +152,39 @@ class Application:
         for pool in self._pools.values():
             pool.close()
 
-    async def _predict(self, request: Request) -> Response:
-        content, warm = await content_of(request, JSON, self.limits), self.warm
-        return await self._again_or(
-            "/predict", content, warm, lambda warm: json_bytes(predict(warm, json_object(content)))
-        )
+    def _asked(self, work: Callable[[Warm, Values], Values | bytes], *, media: str = JSON) -> Endpoint:
+        """Answers a question about one layout; the same question again with the same bytes."""
 
-    async def _search(self, request: Request) -> Response:
-        content, warm = await content_of(request, JSON, self.limits), self.warm
-        return await self._answer(
-            "search", warm, lambda warm: json_bytes(search_layouts(warm, json_object(content), self.limits))
-        )
+        async def endpoint(request: Request) -> Response:
+            content, warm = await content_of(request, JSON, self.limits), self.warm
+
+            def answer(warm: Warm) -> bytes:
+                found = work(warm, json_object(content))
+                return found if isinstance(found, bytes) else json_bytes(found)
+
+            return await self._again_or(request.url.path, content, warm, answer, media=media)
+
+        return endpoint
+
+    def _searched(self, work: Callable[[Warm, Values, Limits, IsGone], Values]) -> Endpoint:
+        """Answers a search, which ends when its client leaves."""
+
+        async def endpoint(request: Request) -> Response:
+            content, warm = await content_of(request, JSON, self.limits), self.warm
+            gone = threading.Event()
+            watching = asyncio.create_task(_watch(request, gone))
+
+            def answer(warm: Warm) -> bytes:
+                return json_bytes(work(warm, json_object(content), self.limits, gone.is_set))
+
+            try:
+                return await self._again_or(request.url.path, content, warm, answer, pool="search")
+            except NobodyWaits:
+                return Response(status_code=CLIENT_GONE)  # for the figures
+            finally:
+                watching.cancel()
+
+        return endpoint
 
     async def _walltime(self, request: Request) -> Response:
         if media_type(request) == TEXT:
@@ -148,13 +197,15 @@ class Application:
             lambda warm: json_bytes(walltime(warm, json_object(content)).to_dict()),
         )
 
-    async def _again_or(self, path: str, content: bytes, warm: Warm, work: Work) -> Response:
+    async def _again_or(
+        self, path: str, content: bytes, warm: Warm, work: Work, *, media: str = JSON, pool: str = "answer"
+    ) -> Response:
         """The answer that the same question got before, or a new one."""
         remembered = self._remembered  # of the bundle that answers, also when another one has come at the end
         known = remembered.get(path, content)
         if known is not None:
-            return Response(known, media_type=JSON)
-        response = await self._answer("answer", warm, work)
+            return Response(known, media_type=media)
+        response = await self._answer(pool, warm, work, media=media)
         if response.status_code == 200:
             remembered.put(path, content, bytes(response.body))
         return response
@@ -195,6 +246,9 @@ class Application:
                 pool, warm = "large", warm.limited(self.limits.most_chunks)
         return await self._pools[pool].run(lambda: work(warm))
 
+    async def _catalogue(self, request: Request) -> Response:
+        return Response(json_bytes(catalogue(self.warm)), media_type=JSON)
+
     async def _health(self, request: Request) -> Response:
         return Response(self._state(), media_type=JSON)
 
@@ -233,6 +287,13 @@ def _script_request(request: Request) -> dict[str, Any]:
     slurm = dict(value.partition("=")[::2] for name, value in pairs if name == "slurm")
     asked = request.query_params.get("asked")
     return {"slurm": slurm, **({} if asked is None else {"asked": asked})}
+
+
+async def _watch(request: Request, gone: threading.Event) -> None:
+    """Say when the client of a request, whose body has been read, leaves."""
+    while not await request.is_disconnected():
+        await asyncio.sleep(_WATCH_S)
+    gone.set()
 
 
 async def _refused(request: Request, error: HTTPException) -> Response:

@@ -2,7 +2,8 @@
 
 from collections.abc import Mapping
 
-from kernelcast.runtime.answers.fabric_choice import FabricChoice
+from kernelcast.runtime.answers import fabric_choice
+from kernelcast.runtime.answers.fabric_choice import FabricChoice, measured_fabric_names
 from kernelcast.runtime.errors import DataError, UsageError, shown
 from kernelcast.runtime.hardware.fabric_file import fabric_from_values, fabric_named, shipped_fabrics
 
@@ -26,5 +27,7 @@ def find_fabric(asked: object, known: Mapping[str, FabricChoice]) -> FabricChoic
         return known[asked]
     if isinstance(asked, str) and asked in shipped_fabrics():
         return fabric_named(asked)
-    names = ", ".join((*known, *shipped_fabrics()))
+    if isinstance(asked, str) and asked in measured_fabric_names():
+        return fabric_choice.find_fabric(asked)
+    names = ", ".join((*known, *shipped_fabrics(), *measured_fabric_names()))
     raise UsageError(f"fabric is {shown(asked)}, expected the fields of a description, or one of {names}")

@@ -4,9 +4,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from kernelcast.runtime.estimate.estimate import ESTIMATE_FORMAT
+from kernelcast.runtime.search.compact import LAYOUTS_FORMAT
 from kernelcast.runtime.search.result import SEARCH_FORMAT
-from kernelcast.serve.responses import JSON, TEXT
-from kernelcast.serve.schemas import PREDICT, SEARCH_FIELDS, WALLTIME, Schema, model_schemas
+from kernelcast.runtime.views.pictures import PICTURES_FORMAT
+from kernelcast.serve.catalogue import CATALOGUE_FORMAT, MODEL_FORMAT, MODEL_REQUEST
+from kernelcast.serve.choosing import CHOICES_FORMAT
+from kernelcast.serve.responses import HTML, JSON, TEXT
+from kernelcast.serve.schemas import LAYOUTS_FIELDS, PREDICT, SEARCH_FIELDS, WALLTIME, Schema, model_schemas
 from kernelcast.walltime.answer import WALLTIME_FORMAT
 
 _PROBLEMS: Mapping[str, str] = {
@@ -23,7 +27,18 @@ def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[s
     """The description of a server of this version that knows these models by name."""
     paths = {
         "/predict": _post("Predict a training step.", "PredictRequest", _answer(ESTIMATE_FORMAT, _ESTIMATE)),
+        "/pictures": _post(
+            "Its timeline, memory and breakdown, drawn.", "PredictRequest", _answer(PICTURES_FORMAT)
+        ),
+        "/page": _post("Its page of HTML.", "PredictRequest", {"type": "string"}, media=HTML),
+        "/trace": _post("Its Chrome trace.", "PredictRequest", {"type": "object"}),
+        "/choices": _post("What each degree can be changed to.", "PredictRequest", _answer(CHOICES_FORMAT)),
+        "/model": _post("The fields that a model is read as.", "ModelRequest", _answer(MODEL_FORMAT)),
         "/search": _post("Find the fastest layouts.", "SearchRequest", _answer(SEARCH_FORMAT)),
+        "/layouts": _post(
+            "Find many fast layouts, as a table of numbers.", "LayoutsRequest", _answer(LAYOUTS_FORMAT)
+        ),
+        "/catalogue": _get("What can be named.", JSON, _answer(CATALOGUE_FORMAT)),
         "/walltime": _walltime(),
         "/health": _get("Whether the server answers, and with which bundle.", JSON, _HEALTH),
         "/metrics": _get("Figures for Prometheus.", TEXT, {"type": "string"}),
@@ -39,7 +54,9 @@ def document(version: str, models: Iterable[str], *, can_reload: bool) -> dict[s
     schemas = {
         **model_schemas(models),
         "PredictRequest": _object(PREDICT, "model", "micro_batch"),
+        "ModelRequest": _object({name: PREDICT[name] for name in MODEL_REQUEST}, "model"),
         "SearchRequest": _object(SEARCH_FIELDS, "model", "gpus", "global_batch"),
+        "LayoutsRequest": _object(LAYOUTS_FIELDS, "model", "gpus", "global_batch"),
         "WalltimeRequest": _object(WALLTIME),
         "Error": {
             "type": "object",
@@ -103,10 +120,12 @@ def _answer(form: str, fields: Mapping[str, Schema] | None = None) -> Schema:
     }
 
 
-def _post(summary: str, request: str, answer: Schema) -> dict[str, Any]:
+def _post(summary: str, request: str, answer: Schema, *, media: str = JSON) -> dict[str, Any]:
     body = {"required": True, "content": {JSON: {"schema": {"$ref": f"#/components/schemas/{request}"}}}}
     problems = {status: _problem(text) for status, text in _PROBLEMS.items()}
-    return {"post": {"summary": summary, "requestBody": body, "responses": {**_ok(JSON, answer), **problems}}}
+    return {
+        "post": {"summary": summary, "requestBody": body, "responses": {**_ok(media, answer), **problems}}
+    }
 
 
 def _walltime() -> dict[str, Any]:

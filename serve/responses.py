@@ -9,7 +9,7 @@ from starlette.responses import Response
 from kernelcast.runtime.errors import one_line
 from kernelcast.runtime.json_text import json_text
 
-JSON, TEXT = "application/json", "text/plain"
+JSON, TEXT, HTML = "application/json", "text/plain", "text/html"
 
 
 def media_type(request: Request) -> str:

@@ -4,11 +4,12 @@ import asyncio
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import uvicorn
+from starlette.routing import BaseRoute
 
 from kernelcast.runtime.errors import KernelcastError
 from kernelcast.serve.application import Application
@@ -60,15 +61,16 @@ def run(
     *,
     environment: Mapping[str, str],
     started: Callable[[], None],
+    pages: Sequence[BaseRoute] = (),
 ) -> None:
     """Answer requests until SIGTERM or SIGINT; what is being answered then is answered. SIGHUP reloads the bundle.
 
-    `started` is called when requests are answered from now on.
+    `started` is called when requests are answered from now on; `pages` are answered beside the server's own paths.
     """
     before = sys.getswitchinterval()
     sys.setswitchinterval(_SWITCH_S)
     try:
-        asyncio.run(_run(path, warm, listener, limits, environment, started))
+        asyncio.run(_run(path, warm, listener, limits, environment, started, pages))
     finally:
         sys.setswitchinterval(before)
         listener.close()
@@ -81,6 +83,7 @@ async def _run(
     limits: Limits,
     environment: Mapping[str, str],
     started: Callable[[], None],
+    pages: Sequence[BaseRoute],
 ) -> None:
     application = Application(
         path,
@@ -89,6 +92,7 @@ async def _run(
         environment=environment,
         can_reload=listener.is_unix,
         is_local=listener.is_local,
+        pages=pages,
     )
     server = _Server(_configuration(application, limits))
     loop = asyncio.get_running_loop()

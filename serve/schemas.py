@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from kernelcast.runtime.catalogue.hardware import all_hardware
 from kernelcast.runtime.request.fields import GPU_MEMORY, MEMORY, MODEL, REQUEST, SEARCH, SHARED, Field
 from kernelcast.runtime.search.read_question import LIMITS, MOST_ITEMS, USUAL, few_values
 from kernelcast.walltime.fields import JOB_FIELDS
@@ -13,6 +14,8 @@ Schema = dict[str, Any]
 
 MAX_TOP = 100
 """Layouts of a search's answer; a command prints more."""
+MAX_LAYOUTS = 10_000
+"""Layouts of /layouts, of which each is a row of numbers."""
 
 
 def _one_or_several(field: Field, usual: str = "") -> Schema:
@@ -67,9 +70,16 @@ _FABRIC: Schema = {
     ],
 }
 
+_HARDWARE: Schema = {
+    "description": "Hardware that ships, by name. Not given: the server's bundle.",
+    "type": "string",
+    "enum": list(all_hardware()),
+}
+
 PREDICT: Mapping[str, Schema] = MappingProxyType(
     {
         "model": _MODEL,
+        "hardware": _HARDWARE,
         **{name: field.schema for name, field in REQUEST.items()},
         "fabric": _FABRIC,
         **{name: field.schema for name, field in MEMORY.items()},
@@ -79,6 +89,7 @@ PREDICT: Mapping[str, Schema] = MappingProxyType(
 SEARCH_FIELDS: Mapping[str, Schema] = MappingProxyType(
     {
         "model": _MODEL,
+        "hardware": _HARDWARE,
         **{
             name: REQUEST[name].schema
             for name in (
@@ -105,6 +116,10 @@ SEARCH_FIELDS: Mapping[str, Schema] = MappingProxyType(
     }
 )
 
+LAYOUTS_FIELDS: Mapping[str, Schema] = MappingProxyType(
+    {**SEARCH_FIELDS, "top": {**SEARCH["top"].schema, "maximum": MAX_LAYOUTS}}
+)
+
 _JOB: dict[str, Schema] = {
     name: {
         "description": f"{field.schema['description']} Accepts {field.kind.expected}.",
@@ -117,6 +132,7 @@ _JOB: dict[str, Schema] = {
 WALLTIME: Mapping[str, Schema] = MappingProxyType(
     {
         "model": _MODEL,
+        "hardware": _HARDWARE,
         **_JOB,
         "fabric": _FABRIC,
         "script": {

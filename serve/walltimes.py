@@ -31,7 +31,7 @@ from kernelcast.walltime.slurm import OPTIONS
 
 _REQUEST = "request"
 _NO_SITE_FILE = {SITE_VARIABLE: ""}
-_NOT_FIELDS = ("script", "slurm", "asked")
+_NOT_FIELDS = ("script", "slurm", "asked", "hardware")
 # What a script may be cut to: it is read as far as a command reads one.
 _NOWHERE = Path("/")
 
@@ -44,6 +44,7 @@ def walltime(warm: Warm, values: dict[str, Any]) -> Answer:
         DataError: the bundle lacks an operator that the model needs.
     """
     values = known_fields(values, WALLTIME)
+    estimator = warm.estimator_of(values.get("hardware"))
     in_script = _script(values)
     by_request, inline = _given(values)
     described = values.get("fabric") if isinstance(values.get("fabric"), dict) else None
@@ -66,7 +67,7 @@ def walltime(warm: Warm, values: dict[str, Any]) -> Answer:
         ),
         allocation=slurm_allocation(slurm),
         asked_s=_asked(values.get("asked")),
-        load=lambda _: warm.estimator,
+        load=lambda _: estimator,
         find_model=model_of,
         find_fabric=fabric_of,
     )

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
@@ -10,14 +10,13 @@ from typing import Self
 
 from kernelcast.runtime import Estimator, KernelcastError, ModelConfig
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
-from kernelcast.runtime.catalogue.composition import load_bundle
+from kernelcast.runtime.catalogue.composition import SCHEME, load_bundle
 from kernelcast.runtime.hardware.fabric import Fabric
 from kernelcast.runtime.request.models import built_in_names, load_model
+from kernelcast.serve.hardware import ANSWERS, ESTIMATES, NamedHardware
 from kernelcast.walltime.job import read_site
 from kernelcast.walltime.settings import Given, is_path
 
-# A server lives long: with the default of a command, new questions would fill memory for days.
-_ESTIMATES, _ANSWERS = 128, 1 << 12
 _MODEL_SUFFIXES = (".toml", ".json")
 _SITE = "site file"
 
@@ -27,7 +26,8 @@ class Warm:
     """One bundle and one site, as they were when they were loaded. No path of this machine is in any answer.
 
     `models` are the built-in ones and the site's by name, `fabrics` the site's; `site` are its fields, without bundle
-    and folder of models; `problems` are lines about models of the site that cannot be read.
+    and folder of models; `problems` are lines about models of the site that cannot be read. `hardware` answers for what
+    ships, where a request names it; `most_chunks` are those of layouts that it may have.
     """
 
     name: str
@@ -37,6 +37,8 @@ class Warm:
     fabrics: Mapping[str, FabricChoice]
     site: Mapping[str, Given]
     problems: tuple[str, ...]
+    hardware: NamedHardware = field(default_factory=NamedHardware)
+    most_chunks: int | None = None
 
     @property
     def digest(self) -> str:
@@ -45,7 +47,18 @@ class Warm:
 
     def limited(self, most_chunks: int) -> Self:
         """The same for layouts of at most so many pieces."""
-        return replace(self, estimator=self.estimator.limited(most_chunks))
+        return replace(self, estimator=self.estimator.limited(most_chunks), most_chunks=most_chunks)
+
+    def estimator_of(self, hardware: object) -> Estimator:
+        """The estimator of hardware that ships; that of the server's own bundle for None.
+
+        Raises:
+            UsageError: no such hardware ships.
+        """
+        if hardware is None:
+            return self.estimator
+        found = self.hardware.estimator(hardware)
+        return found if self.most_chunks is None else found.limited(self.most_chunks)
 
     @classmethod
     def load(cls, path: Path, environment: Mapping[str, str], *, calibrated: bool = True) -> Self:
@@ -59,9 +72,7 @@ class Warm:
         """
         # Errors and answers name the bundle by its path: from here on, by the file's name alone.
         bundle = replace(load_bundle(path), path=Path(path.name))
-        estimator = Estimator(
-            bundle, remembered=_ESTIMATES, remembered_answers=_ANSWERS, calibrated=calibrated
-        )
+        estimator = Estimator(bundle, remembered=ESTIMATES, remembered_answers=ANSWERS, calibrated=calibrated)
         estimator.predictor.load()
         given = read_site(environment)
         models, problems = _models(given)
@@ -79,6 +90,9 @@ class Warm:
             name = own.name if isinstance(own, Fabric) else Path(own.name).name
             fabrics[name] = own if isinstance(own, Fabric) else replace(own, name=name)
             site["fabric"] = replace(fabric, value=name)
+        hardware = NamedHardware()
+        if str(path).startswith(SCHEME):
+            hardware.put(str(path).removeprefix(SCHEME), estimator)
         return cls(
             name=path.name,
             estimator=estimator,
@@ -87,6 +101,7 @@ class Warm:
             fabrics=MappingProxyType(fabrics),
             site=MappingProxyType(site),
             problems=tuple(problems),
+            hardware=hardware,
         )
 
 

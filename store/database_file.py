@@ -94,7 +94,7 @@ def check_size(path: Path, max_size_bytes: int) -> None:
     if sum(sizes) > max_size_bytes:
         raise DataError(
             f"{path}: has {sum(sizes) / 2**30:.3g} GiB, the limit is {max_size_bytes / 2**30:.3g} GiB "
-            "(--max-size-gib raises it)"
+            "(--max-size raises it)"
         )
 
 

@@ -40,6 +40,11 @@ def write_trace_page(database: Database, report: TraceReport, path: Path) -> Non
     Raises:
         DataError: the file cannot be written.
     """
+    write_pieces(path, [trace_page(database, report)])
+
+
+def trace_page(database: Database, report: TraceReport) -> str:
+    """The page of a report."""
     step_ms = sum(report.parts_ms.values())
     title = f"A traced step: {seconds(step_ms / 1e3)}"
     tiles = [tile("step", seconds(step_ms / 1e3), "mean over steps and ranks")] + [
@@ -54,7 +59,7 @@ def write_trace_page(database: Database, report: TraceReport, path: Path) -> Non
         element("p", about, class_="soft"),
         element("dl", *tiles, class_="tiles"),
     )
-    write_pieces(path, [document(title, header, element("main", *_sections(database, report)))])
+    return document(title, header, element("main", *_sections(database, report)))
 
 
 def _sections(database: Database, report: TraceReport) -> Iterator[Markup]:

@@ -24,6 +24,7 @@ from kernelcast.runtime.request.models import (
 from kernelcast.runtime.request.reading import read_request
 from kernelcast.runtime.stack import Stack
 from kernelcast.runtime.stack import find_stack as stack_of
+from kernelcast.runtime.views.formatting import seconds
 from kernelcast.walltime.allocation import Allocation
 from kernelcast.walltime.arithmetic import Overheads, StepTime, Walltime, device_hours, walltime
 from kernelcast.walltime.durations import fits_slurm, format_slurm, format_time
@@ -32,6 +33,8 @@ from kernelcast.walltime.job import JOB_FILE, SITE_FILE, Job
 from kernelcast.walltime.settings import Settings, is_path
 
 WALLTIME_FORMAT = "kernelcast.walltime/2"
+MAX_EXPECTED_S = 3_653 * 86_400.0
+"""Ten years: what would take longer, over all of its jobs, is a slip in the steps, the tokens or the layout."""
 
 
 class Predicts(Protocol):
@@ -179,6 +182,8 @@ def answer(
             margin=settings.number("margin", DEFAULT_MARGIN),
             max_time_s=settings.number("max_time", 0.0) or None,
         )
+        _check_sane(found, estimate)
+        _check_nodes(given, estimate)
     price = settings.value("price")
     nodes = given.nodes or -(-layout.world_size // estimate.cluster.gpus_per_node)
     return Answer(
@@ -191,6 +196,26 @@ def answer(
         settings=settings,
         warnings=(*job.warnings, *found_model.all_notes, *_warnings(found, estimate, asked_s)),
     )
+
+
+def _check_sane(found: Walltime, estimate: Estimate) -> None:
+    if found.expected_s > MAX_EXPECTED_S:
+        raise UsageError(
+            f"the job would take {seconds(found.expected_s)} ({found.steps:,} steps of "
+            f"{seconds(estimate.step_time_s)} on {estimate.parallelism.world_size:,} GPUs), "
+            f"expected at most {seconds(MAX_EXPECTED_S)}"
+        )
+
+
+def _check_nodes(given: Allocation, estimate: Estimate) -> None:
+    """Nodes alone say how many GPUs a job gets once it is known how many a node has."""
+    layout, per_node = estimate.parallelism, estimate.cluster.gpus_per_node
+    nodes = -(-layout.world_size // per_node)
+    if given.gpus is None and given.nodes not in (None, nodes):
+        raise UsageError(
+            f"layout {layout.degrees} needs {nodes} node(s) of {per_node} GPU(s) ({estimate.cluster_source}), "
+            f"expected {given.nodes}, as the job asks for ({given.origin}); gpus_per_node says how many a node has"
+        )
 
 
 def _check_complete(settings: Settings) -> None:

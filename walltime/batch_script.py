@@ -1,5 +1,6 @@
 """The head of a batch script: `#KERNELCAST` lines for us, `#SBATCH` lines for Slurm."""
 
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from kernelcast.walltime.settings import Given, give
 
 MARK = "#KERNELCAST"
 MAX_HEAD_BYTES = 1 << 20
+_LIKE_MARK = re.compile(r"# ?KERNELCAST\s+(?:off\b|\w+=)", re.IGNORECASE)
 
 # What a job gets, with the short form of the option; the others are Slurm's own business.
 _SBATCH_OPTIONS: Mapping[str, str] = MappingProxyType(
@@ -58,6 +60,8 @@ class BatchScript:
             if words[0] == "#SBATCH" and is_head:
                 slurm_options |= _sbatch(line)
             if words[0] != MARK:
+                if _LIKE_MARK.match(line):
+                    warnings.append(f"{where}: {shown(line)} is not read, expected {MARK} in upper case")
                 continue
             if not is_head:
                 warnings.append(f"{where}: {MARK} after the first command is not read (as with #SBATCH)")

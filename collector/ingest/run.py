@@ -93,7 +93,7 @@ def ingest_traces(
 
     Raises:
         UsageError: no file.
-        DataError: a file is no Kineto trace; names it. The database is then as it was.
+        DataError: a file is no Kineto trace, or holds no kernel; names it. The database is then as it was.
     """
     if not paths:
         raise UsageError("ingest: found no trace, expected at least one")
@@ -143,6 +143,10 @@ def _read(path: Path, digest: str, gpus_per_node: int, max_bytes: int, is_partia
     gpus_per_node = gpus_per_node or gpus_per_node_of(trace)
     backend = trace.distributed.get("backend")
     found = extract(trace, gpus_per_node)
+    if not found.count:
+        raise DataError(
+            f"{path}: holds no kernel, only what the host did; expected a trace of the device's kernels too"
+        )
     return _File(
         path=path,
         content=replace(trace, events=marks_of(trace)),

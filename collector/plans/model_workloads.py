@@ -12,7 +12,7 @@ from kernelcast.runtime.request.fields import ContextExchange
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Call, Calls
-from kernelcast.runtime.step.decomposition import StageKind
+from kernelcast.runtime.step.chunks import StageKind
 from kernelcast.runtime.step.groups import Group
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import kinds_of

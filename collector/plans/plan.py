@@ -20,6 +20,7 @@ from kernelcast.collector.plans.workloads import (
 )
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import OPERATORS, Operator, Vector
+from kernelcast.runtime.spelling import alternatives
 
 __all__ = [
     "CollectiveRange",
@@ -79,8 +80,8 @@ def planned_operators(
     """
     kind = [op for op in OPERATORS.values() if op.is_collective == collectives and _is_collected(op.name)]
     if unknown := sorted(set(operators) - {op.name for op in kind}):
-        known = ", ".join(op.name for op in kind)
-        raise UsageError(f"operator {unknown[0]!r} {_why_not(unknown[0])}; expected one of {known}")
+        known = alternatives(unknown[0], [op.name for op in kind])
+        raise UsageError(f"operator {unknown[0]!r} {_why_not(unknown[0])}; {known}")
     chosen = [op for op in kind if op.name in plan.operators]
     if not collectives and (imported := [name for name in plan.operators if not _is_collected(name)]):
         raise UsageError(f"plan {plan.name}: operator {imported[0]} {_why_not(imported[0])}")

@@ -13,6 +13,7 @@ from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.request.fields import MODEL, renamed
 from kernelcast.runtime.request.models.library import load_model
 from kernelcast.runtime.request.toml_file import read_toml
+from kernelcast.runtime.spelling import alternatives
 from kernelcast.store.version_3 import OPERATORS as FORMER
 
 # Of any number in a plan; larger ones are slips.
@@ -47,7 +48,7 @@ def load_plan(name_or_path: str) -> Plan:
     shipped = shipped_plans()
     folder = files("kernelcast.collector.plans")
     source = folder.joinpath(f"{name_or_path}.toml") if name_or_path in shipped else Path(name_or_path)
-    expected = f"a TOML file or one of the plans that ship ({', '.join(shipped)})"
+    expected = f"a TOML file or one of the plans that ship ({alternatives(str(name_or_path), shipped)})"
     try:
         document = read_toml(source, where=where, expected=expected)
     except FileNotFoundError:

@@ -13,7 +13,7 @@ from kernelcast.runtime.operators import OPERATORS, Vector
 from kernelcast.runtime.request.fields import Activation, Attention, ContextExchange, Norm
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls
-from kernelcast.runtime.step.decomposition import StageKind
+from kernelcast.runtime.step.chunks import StageKind
 from kernelcast.runtime.step.groups import Group
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import LayerKind

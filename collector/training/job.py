@@ -6,6 +6,7 @@ from typing import Any, Self
 from kernelcast.runtime import ModelConfig, Parallelism
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.layers.sizes import padded_vocabulary
 from kernelcast.runtime.step.partition import layers_of_chunks
 
@@ -75,6 +76,7 @@ _WITHOUT: dict[str, Any] = {
     "tied_embeddings": False,
     "kv_rank": 0,
     "rotary_size": 0,
+    "attention_sinks": False,
     "window_chunks": False,
     "qk_norm": False,
     "post_norms": False,
@@ -88,8 +90,12 @@ _LAYOUT_WITHOUT: dict[str, Any] = {
     "sequence_parallel": False,
     "dropout": 0.0,
     "fp8_recipe": "none",
+    "expert_capacity": 0.0,
     "lora_rank": 0,
     "expert_overlap": False,
+    "recompute_together": 1,
+    "offload_optimizer": 0.0,
+    "offload_activations": 0.0,
 }
 
 
@@ -144,8 +150,8 @@ def _require_experts(model: ModelConfig, layout: Parallelism) -> None:
 
 
 def _require_layout(layout: Parallelism) -> None:
-    if layout.schedule == "zero_bubble":
-        raise UsageError("schedule is zero_bubble, real steps train gpipe, 1f1b or interleaved only")
+    if SCHEDULE_KINDS[layout.schedule].splits:
+        raise UsageError(f"schedule is {layout.schedule}, real steps train gpipe, 1f1b or interleaved only")
     if layout.zero > 1:
         raise UsageError(f"zero is {layout.zero}, real steps train 0 or 1 only")
     if layout.cp > 1 and layout.context_exchange != "all_to_all":

@@ -214,7 +214,7 @@ class Block(nn.Module):
         qkv = self.qkv(enter(self.attention_norm(x), self.group))
         with operator_mark("qkv_split"):
             query, key, value = split_qkv(qkv, heads=sizes.heads, kv_heads=sizes.kv_heads)
-        if sizes.model.rotary:
+        if sizes.rotates:
             with operator_mark("rope"):
                 query, key = rotate(query, cosine, sine), rotate(key, cosine, sine)
         parts, group = self.context.parts, self.context.group

@@ -34,7 +34,7 @@ from kernelcast.collector.training.passes import Passes, pipeline, single_stage
 from kernelcast.collector.training.rank_trace import rank_trace
 from kernelcast.collector.training.shard import Part, Shard
 from kernelcast.collector.training.update import Gradients, Optimizer
-from kernelcast.runtime.step.decomposition import chunks_of, stage_kinds
+from kernelcast.runtime.step.chunks import chunks_of, stage_kinds
 
 TRACED_STEPS = 3
 _FLOAT16_LOSS_SCALE = 1024.0

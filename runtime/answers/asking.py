@@ -15,6 +15,7 @@ from kernelcast.runtime.answers.fabric_notes import (
     TransferredWarning,
 )
 from kernelcast.runtime.answers.large_error import LARGE_ERROR, LargeErrorWarning
+from kernelcast.runtime.answers.offload import OffloadWarning
 from kernelcast.runtime.answers.predictor import Answer, Predictor
 from kernelcast.runtime.answers.ranges import RangeWarning
 from kernelcast.runtime.answers.sources import (
@@ -42,6 +43,7 @@ Warnings: TypeAlias = (
     | LargeErrorWarning
     | LeftOutWarning
     | OptimizerWarning
+    | OffloadWarning
     | DescribedWarning
     | ExtendedWarning
     | DevicesPerNodeWarning

@@ -4,7 +4,6 @@ import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -195,7 +194,6 @@ class Collectives:
             )
 
 
-_sources: WeakKeyDictionary[Predictor, dict[FabricChoice | None, CollectiveSource]] = WeakKeyDictionary()
 _sources_lock = threading.Lock()
 _MOST_SOURCES = 64
 
@@ -209,8 +207,8 @@ def collective_source(predictor: Predictor, asked: FabricChoice | None) -> Colle
         DataError: a description in a bundle is damaged.
     """
     root = predictor.at(1)
+    known: dict[FabricChoice | None, CollectiveSource] = root.collective_sources
     with _sources_lock:
-        known = _sources.setdefault(root, {})
         if asked in known:
             return known[asked]
     found = _new_source(root, asked)

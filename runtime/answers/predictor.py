@@ -62,6 +62,8 @@ class Predictor:
             {entry.file: {} for entry in bundle.manifest.regressors}
         )
         self._levels = {1: self}
+        # What answers its collectives, by the fabric that is asked (collective_times.py): as long-lived as itself.
+        self.collective_sources: dict[Any, Any] = {}
 
     def at(self, processes: int) -> "Predictor":
         """A predictor for `processes` that compute at once on a node; shares what this one has loaded."""
@@ -128,6 +130,7 @@ class Predictor:
     def with_stack(self, stack: Factors | None) -> "Predictor":
         """The same regressors for another stack; shares what this one has loaded."""
         other = copy(self.at(1))
+        other.collective_sources = {}
         other.stack = stack
         other._levels = {1: other}
         return other

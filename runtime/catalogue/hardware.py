@@ -10,6 +10,7 @@ from types import MappingProxyType
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.shipped import BUNDLES, HARDWARE
+from kernelcast.runtime.spelling import alternatives
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +66,5 @@ def hardware_named(name: str) -> Hardware:
     if name in known:
         return known[name]
     if found is None or found.name not in known:
-        alike = [one for one in known if one.startswith(name.lower())] or known
-        raise UsageError(f"hardware is {name!r:.80}, expected one of {', '.join(alike)}")
+        raise UsageError(f"hardware {name!r:.80} is unknown, {alternatives(name, known)}")
     return known[found.name]

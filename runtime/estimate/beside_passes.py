@@ -5,10 +5,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kernelcast.runtime.estimate.configurations import Structure
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.pipeline.overlap import Overlap, gathered_together_us, gathered_us, slowed_us
 from kernelcast.runtime.step.calls import Calls
-from kernelcast.runtime.step.decomposition import Decomposition, StageKind
+from kernelcast.runtime.step.chunks import StageKind
+from kernelcast.runtime.step.decomposition import Decomposition
 from kernelcast.runtime.step.layers.sizes import Beside
 
 Times = NDArray[np.float64]
@@ -18,8 +20,8 @@ Times = NDArray[np.float64]
 class Hidden:
     """A tensor-parallel collective beside a product: its part of a micro-batch's piece, its block and pass.
 
-    The part after it is what computes meanwhile; `in_pieces` and `of_weights` as in `Beside`. `is_again` where it is
-    one of a forward pass that a backward pass runs again.
+    The part after it is what computes meanwhile; `in_pieces`, `of_weights` and `of_another` as in `Beside`. `is_again`
+    where it is one of a forward pass that a backward pass runs again.
     """
 
     part: int
@@ -28,6 +30,7 @@ class Hidden:
     is_again: bool
     in_pieces: bool
     of_weights: bool
+    of_another: bool
 
 
 def besides(parts: Decomposition) -> tuple[tuple[Beside, ...], ...]:
@@ -35,19 +38,15 @@ def besides(parts: Decomposition) -> tuple[tuple[Beside, ...], ...]:
     return tuple(block.beside for block in parts.blocks)
 
 
-def on_shard_links(parts: Decomposition) -> list[Calls]:
-    """Collectives of every block's forward and backward pass that use the links of ZeRO's.
-
-    Those are the links inside nodes, or the cards between them where a group of shards spans nodes.
-    """
-    between = (parts.data_parallel.shard_group or parts.data_parallel.group).nodes > 1
+def on_links(parts: Decomposition, *, between: bool) -> list[Calls]:
+    """Collectives of every block's forward and backward pass inside nodes, or `between` them."""
     passes = []
     for block in parts.blocks:
         ahead, back = block.beside[: block.beside_forward], block.beside[block.beside_forward :]
         for calls, beside in ((block.forward, ahead), (block.backward, back)):
             every = (*calls, *(one for own in beside for one in own.collective))
             collectives = (one for one in every if OPERATORS[one.operator].is_collective)
-            passes.append(tuple(one for one in collectives if (one.shape[1] > 1) is between))
+            passes.append(tuple(one for one in collectives if (one.shape[1] > 1) == between))
     return passes
 
 
@@ -68,23 +67,25 @@ def hidden(parts: Decomposition, *, first_part: int) -> tuple[Hidden, ...]:
             is_again=number >= again,
             in_pieces=one.in_pieces,
             of_weights=one.of_weights,
+            of_another=one.of_another,
         )
         for place, (block, number, again, one) in enumerate(listed)
     )
 
 
 def overlapping_buckets(
-    parts: Decomposition, stages: tuple[StageKind, ...], virtual_stages: int
+    parts: Decomposition, stages: tuple[StageKind, ...], chunks_per_stage: int
 ) -> list[int]:
     """Buckets of one chunk of every stage; a stage's parameters count as evenly spread over its chunks."""
     of_kind = {
-        stage: parts.data_parallel.buckets(-(-parts.parameters(stage) // virtual_stages))
+        stage: parts.data_parallel.buckets(-(-parts.parameters(stage) // chunks_per_stage))
         for stage in dict.fromkeys(stages)
     }
     return [of_kind[stage] for stage in stages]
 
 
 def update_overlap(
+    structure: Structure,
     *,
     forward_us: Times,
     send_us: Times,
@@ -99,22 +100,21 @@ def update_overlap(
     `forward_us`, `send_us` after it and `completing_us`, of the passes that complete gradients, are [configs, chunks];
     `gradients_us` and
     `gather_us`, None where they overlap with nothing, and `buckets` [configs, stages]. The chunks of a stage share its
-    collectives evenly, and chunk c is on stage c mod pp.
+    collectives evenly.
     """
-    virtual_stages = forward_us.shape[1] // buckets.shape[1]
-    of_chunk, nothing = np.tile(buckets, (1, virtual_stages)), np.zeros_like(forward_us)
+    of_chunk, nothing = structure.per_chunk(buckets), np.zeros_like(forward_us)
 
     def shared(of_stage: Times) -> Times:
-        return np.tile(of_stage / virtual_stages, (1, virtual_stages))
+        return structure.per_chunk(of_stage / structure.chunks_per_stage)
 
     first_us = last_us = nothing
-    if gather_us is not None and virtual_stages > 1:
+    if gather_us is not None and structure.virtual_stages > 1:
         stages = buckets.shape[1]
         first_us = gathered_together_us(
             forward_us, send_us, shared(gather_us), of_chunk, exposed_share, stages
         )
     elif gather_us is not None:
-        first_us = gathered_us(forward_us, gather_us, of_chunk, exposed_share)
+        first_us = gathered_us(forward_us, shared(gather_us), of_chunk, exposed_share)
     if gradients_us is not None:
         last_us = slowed_us(completing_us, shared(gradients_us), of_chunk, exposed_share)
     return Overlap(

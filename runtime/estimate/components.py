@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable
 
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.estimate import Components, StageEstimate
-from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
+from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, SAVED, Durations
+from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us
 from kernelcast.runtime.step.calls import Call
 from kernelcast.runtime.step.decomposition import Decomposition
 
@@ -53,14 +54,21 @@ def bubble_share(step: Configurations, pipeline_us: float) -> float:
     """The part of the pipeline's time in which the average stage does not compute; sends are no computing."""
     times = step.durations
     stage_us = step.per_stage(times.forward_us + times.backward_us + times.weight_us)[0]
+    m = int(step.micro_batches[0])
+    structure = step.structure
+    stage_us = stage_us - saved_in_pairs_us(times, structure.schedule, m, structure.virtual_stages)[0] / m
     if pipeline_us <= 0:  # updates so long that passes vanish next to them
         return 0.0
-    return max(0.0, 1 - int(step.micro_batches[0]) * float(stage_us.mean()) / pipeline_us)
+    return max(0.0, 1 - m * float(stage_us.mean()) / pipeline_us)
 
 
 def first_alone(durations: Durations) -> Durations:
     """Configuration 0, read-only, and free of the others."""
-    arrays = {name: getattr(durations, name)[:1].copy() for name in (*PER_CHUNK, *PER_STAGE)}
+    arrays = {
+        name: array[:1].copy()
+        for name in (*PER_CHUNK, *PER_STAGE, *SAVED)
+        if (array := getattr(durations, name)) is not None
+    }
     for array in arrays.values():
         array.flags.writeable = False
     overlap = None if durations.overlap is None else durations.overlap.take(slice(0, 1))

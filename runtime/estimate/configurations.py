@@ -10,6 +10,7 @@ from kernelcast.runtime.pipeline.closed_form import closed_forms
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.simulate import simulate
 from kernelcast.runtime.request.fields import Schedule, TimelineKind
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 
 Times = NDArray[np.float64]
 Rows = NDArray[np.intp]
@@ -27,7 +28,35 @@ class Structure:
     @property
     def is_split(self) -> bool:
         """Whether the backward pass is cut into input and weight gradients."""
-        return self.schedule == "zero_bubble"
+        return SCHEDULE_KINDS[self.schedule].splits
+
+    @property
+    def pairs(self) -> bool:
+        """Whether passes run together with those of another micro-batch."""
+        return SCHEDULE_KINDS[self.schedule].pairs
+
+    @property
+    def chunks_per_stage(self) -> int:
+        """Chunks of a stage, of all copies of the model."""
+        return self.virtual_stages * SCHEDULE_KINDS[self.schedule].copies
+
+    def per_stage(self, per_chunk: Times) -> Times:
+        """Sums over the chunks of each stage for one micro-batch, [configs, stages].
+
+        Of two copies of the model every other micro-batch runs through each.
+        """
+        by_turn = per_chunk.reshape(len(per_chunk), -1, self.pp).copy()
+        if SCHEDULE_KINDS[self.schedule].is_v:
+            by_turn[:, 1::2] = by_turn[:, 1::2, ::-1].copy()
+        summed: Times = by_turn.sum(axis=1) / SCHEDULE_KINDS[self.schedule].copies
+        return summed
+
+    def per_chunk(self, per_stage: Times) -> Times:
+        """Of every chunk the value of its stage, [configs, chunks]."""
+        turns = [per_stage] * self.chunks_per_stage
+        if SCHEDULE_KINDS[self.schedule].is_v:
+            turns[1::2] = [per_stage[:, ::-1]] * len(turns[1::2])
+        return np.concatenate(turns, axis=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,9 +85,8 @@ class Configurations:
     layer_backward_us: Times
 
     def per_stage(self, per_chunk: Times) -> Times:
-        """Sums over the chunks of each stage, [configs, stages]; chunk c runs on stage c mod pp."""
-        summed: Times = per_chunk.reshape(len(per_chunk), -1, self.structure.pp).sum(axis=1)
-        return summed
+        """`Structure.per_stage`."""
+        return self.structure.per_stage(per_chunk)
 
     @property
     def forward_us(self) -> Times:
@@ -112,6 +140,8 @@ class Configurations:
         A stage computes every micro-batch, not before the first one has come down to it, and its last backward
         pass comes up to every earlier stage. Then come the all-reduce of what the last pass adds to, and the update.
         """
+        if SCHEDULE_KINDS[self.structure.schedule].is_v:
+            return self._bound_of_v_us()
         times, pp, virtual_stages = self.durations, self.structure.pp, self.structure.virtual_stages
         forward, backward, weight = times.forward_us, times.backward_us, times.weight_us
         m = self.micro_batches[:, None]
@@ -128,6 +158,25 @@ class Configurations:
         # Sums in another order, and the grid of a simulation, may differ by this much.
         passes = virtual_stages * (self.micro_batches + 4 * pp)
         return bound * (1 - 1e-12 - passes * 2.0**-48)
+
+    def _bound_of_v_us(self) -> Times:
+        """The same where stages have two chunks, one of them in reverse order.
+
+        No stage begins before a first micro-batch comes down to it, with two copies of the model from either side; it
+        computes its share of all of them, each in a pair if that is shorter. Then comes its update.
+        """
+        times, structure = self.durations, self.structure
+        pp = structure.pp
+        passes = times.forward_us + times.backward_us + times.weight_us
+        for saved_us in (times.saved_forward_us, times.saved_backward_us):
+            passes = passes if saved_us is None else passes - saved_us
+        begin = _before(times.forward_us + times.send_forward_us, pp)
+        if SCHEDULE_KINDS[structure.schedule].copies > 1:
+            other = _before((times.forward_us + times.send_forward_us)[:, pp:], pp)[:, ::-1]
+            begin = np.minimum(begin, other)
+        computed = begin + self.micro_batches[:, None] * self.per_stage(passes)
+        bound: Times = (computed + times.update_us).max(axis=1)
+        return bound * (1 - 1e-12 - 6 * (self.micro_batches + 4 * pp) * 2.0**-48)
 
 
 def structures(schedule: Rows, pp: Rows, virtual_stages: Rows, sharded: Rows) -> list[tuple[Structure, Rows]]:

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kernelcast.runtime.step.balance import AS_SPLIT, balanced_ends
-from kernelcast.runtime.step.decomposition import Chunk, StageKind
+from kernelcast.runtime.step.chunks import Chunk, StageKind
 
 Times = NDArray[np.float64]
 

@@ -5,14 +5,12 @@ micro_batch, sequence_parallel and recompute, say. The pieces are those of `Deco
 together, and every regressor is asked once for all of them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kernelcast.runtime.answers.asking import Question, question
 from kernelcast.runtime.estimate.beside_passes import (
     Hidden,
     hidden,
@@ -21,52 +19,47 @@ from kernelcast.runtime.estimate.beside_passes import (
 )
 from kernelcast.runtime.estimate.configurations import Configurations, Rows, Structure, Times, structures
 from kernelcast.runtime.estimate.cuts import Cuts, better_ends, columns_of
-from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.estimate.host_share import HostShare
+from kernelcast.runtime.estimate.layouts import OF_STAGES, Layouts
 from kernelcast.runtime.estimate.passes import Passes
 from kernelcast.runtime.estimate.pieces import (
     FIRST,
     LAST,
     LAYERS,
     MICRO_BATCH,
-    ON_SHARD_LINKS,
+    ON_LINKS,
     RECOMPUTED,
     SEND,
     SHARDS,
     Kind,
-    PieceKey,
     Prices,
     first_beside,
     pass_kinds,
     update_kind,
 )
-from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.estimate.pricing import Pricing, TimesOf
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.overlap import Overlap
-from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.request.layout import Cluster
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.balance import AS_SPLIT
-from kernelcast.runtime.step.calls import Calls
 from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us, sum_of
-from kernelcast.runtime.step.decomposition import Decomposition, StageKind, chunks_of, stage_kinds
+from kernelcast.runtime.step.chunks import StageKind, chunks_of, stage_kinds
+from kernelcast.runtime.step.decomposition import Decomposition
+from kernelcast.runtime.step.groups import shards_span_nodes
 from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.partition import partition
 
-# Prices remembered from block to block; a piece is some hundred bytes.
-_MAX_REMEMBERED = 1 << 15
 # Elements of one array [layouts, chunks]: what a group takes does not grow with the stages.
 _MAX_ELEMENTS = 1 << 17
-
-
-TimesOf = Callable[[Sequence[Question]], Times]
-"""Times of questions in µs, float64 [questions, 1 + draws]; NaN where there is no answer."""
 
 
 class Engine:
     """Prices layouts of one model on one cluster, and remembers their pieces.
 
     `times_of` answers questions, usually with a bundle's regressors (`BundleTimes`): every layout is evaluated once
-    with the predicted times, and `draws` times with random ones. `element_bytes` are those of the operators' type.
+    with the predicted times, and `draws` times with random ones. `host_link_bytes_per_s` is the rate of a device's link
+    to its host where one is known. `element_bytes` are those of the operators' type.
     """
 
     def __init__(
@@ -78,10 +71,12 @@ class Engine:
         *,
         element_bytes: int,
         draws: int = 0,
+        host_link_bytes_per_s: float | None = None,
     ) -> None:
         self.model, self.cluster, self.bucket_entries = model, cluster, bucket_entries
-        self.times_of, self.draws, self.element_bytes = times_of, draws, element_bytes
-        self._known: dict[PieceKey, Times] = {}
+        self.draws, self.element_bytes = draws, element_bytes
+        self.host = HostShare(model, host_link_bytes_per_s, element_bytes=element_bytes, draws=draws)
+        self._prices = Pricing(times_of, self._take_apart, draws=draws)
         self._hidden: dict[str, tuple[Hidden, ...]] = {}
 
     def configurations(self, layouts: Layouts) -> Iterator[Configurations]:
@@ -96,7 +91,7 @@ class Engine:
         requests: list[tuple[Layouts, Sequence[Kind]]] = [(layouts, (*pass_kinds(layouts), SEND))]
         for _, rows, cuts in found:
             requests.append((layouts.take(rows), [update_kind(stage) for stage in cuts.stage_kinds]))
-        prices, *updates = self._price(requests)
+        prices, *updates = self._prices.price(requests)
         for (structure, rows, cuts), own in zip(found, updates, strict=True):
             step = max(1, _MAX_ELEMENTS // (len(cuts.chunks[0]) * (1 + self.draws)))
             for first in range(0, len(rows), step):
@@ -119,7 +114,7 @@ class Engine:
             update_kind(StageKind(counts=self._middle(held), first=False, last=False))
             for held in (layers // 2, layers)
         )
-        [prices] = self._price([(own, (*pass_kinds(own), half, whole))])
+        [prices] = self._prices.price([(own, (*pass_kinds(own), half, whole))])
         ends = np.full((2, len(layouts)), AS_SPLIT, dtype=np.int64)
         for structure, rows in _structures(own):
             if structure.pp * structure.virtual_stages > layers:
@@ -173,8 +168,13 @@ class Engine:
     ) -> Iterator[Configurations]:
         """The layouts at `rows`, which are those at `of_update` of the structure's updates."""
         passes = self._passes(layouts, structure, prices, rows)
+        together = (
+            self._passes(layouts, structure, prices, rows, in_pairs=True) if structure.pairs else passes
+        )
         whose = np.repeat(cuts.whose[of_update], 1 + self.draws)
         arrays = passes.per_chunk(cuts.chunks, whose, prices.of(SEND, 0, rows))
+        if structure.pairs:
+            arrays |= passes.saved(together, cuts.chunks, whose)
         gradients, optimizer, gather = (
             columns_of(
                 {stage: updates.of(update_kind(stage), part, of_update) for stage in cuts.stage_kinds},
@@ -186,7 +186,10 @@ class Engine:
         overlap = self._overlap(layouts, structure, rows, arrays, gradients, gather)
         if layouts.of_stack("overlap_parameters"):
             gather = np.zeros_like(gather)
-        arrays |= {"all_reduce_us": gradients, "update_us": optimizer + gather}
+        arrays |= {
+            "all_reduce_us": gradients,
+            "update_us": optimizer + gather + self.host.update_us(layouts, rows, self._take_apart),
+        }
         rows = np.repeat(rows, 1 + self.draws)
         others = {
             "gather_us": gather,
@@ -210,19 +213,24 @@ class Engine:
                 **others,
             )
 
-    def _passes(self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows) -> Passes:
-        """Passes through the blocks of the layouts at `rows`."""
+    def _passes(
+        self, layouts: Layouts, structure: Structure, prices: Prices, rows: Rows, *, in_pairs: bool = False
+    ) -> Passes:
+        """Passes through the blocks of the layouts at `rows`, alone or `in_pairs` with one of another micro-batch."""
         share, recomputed = (layouts.of_stack(name) for name in ("exposed_share", "recompute_layers"))
-        first, last = (self._block(layouts, prices, structure, index, rows) for index in (FIRST, LAST))
+        first, last = (
+            self._block(layouts, prices, structure, index, rows, in_pairs) for index in (FIRST, LAST)
+        )
         numbers = range(len(kinds_of(self.model).distinct))
         layers = kept = tuple(
-            self._block(layouts, prices, structure, LAYERS + number, rows) for number in numbers
+            self._block(layouts, prices, structure, LAYERS + number, rows, in_pairs) for number in numbers
         )
         if recomputed:
             kept = tuple(
                 replace(
                     layer,
-                    backward_us=layer.backward_us - self._again_us(layouts, prices, structure, number, rows),
+                    backward_us=layer.backward_us
+                    - self._again_us(layouts, prices, structure, number, rows, in_pairs),
                 )
                 for number, layer in enumerate(layers)
             )
@@ -230,19 +238,19 @@ class Engine:
             structure=structure,
             first=first,
             last=last,
-            layers=layers,
-            kept_layers=kept,
+            layers=self.host.beside_copies(layouts, rows, layers),
+            kept_layers=self.host.beside_copies(layouts, rows, kept),
             exposed_share=share,
         )
 
     def _again_us(
-        self, layouts: Layouts, prices: Prices, structure: Structure, number: int, rows: Rows
+        self, layouts: Layouts, prices: Prices, structure: Structure, number: int, rows: Rows, in_pairs: bool
     ) -> Times:
         """What recomputation adds to a layer of a kind."""
         again = [prices.of(RECOMPUTED, number, rows)]
         for one in self._hidden_of(layouts, LAYERS + number, int(rows[0])):
             if one.is_again:
-                again.append(self._beside_us(layouts, prices, structure, one, rows))
+                again.append(self._beside_us(layouts, prices, structure, one, rows, in_pairs))
         return sum_of(again)
 
     def _overlap(
@@ -258,14 +266,13 @@ class Engine:
         combines, gathers = (layouts.of_stack(f"overlap_{what}") for what in ("gradients", "parameters"))
         if not (combines or gathers):
             return None
-        distinct, whose = layouts.distinct(
-            *DEGREES, *EXPERT_DEGREES, "virtual_stages", "first_layers", "last_layers"
-        )
+        distinct, whose = layouts.distinct(*OF_STAGES)
         counts = np.zeros((len(distinct), structure.pp))
         for row in np.unique(whose[rows]).tolist():
             parts = self._take_apart(distinct, row)
-            counts[row] = overlapping_buckets(parts, parts.stages, structure.virtual_stages)
+            counts[row] = overlapping_buckets(parts, parts.stages, structure.chunks_per_stage)
         return update_overlap(
+            structure,
             forward_us=passes["forward_us"],
             send_us=passes["send_forward_us"],
             completing_us=passes["weight_us" if structure.is_split else "backward_us"],
@@ -285,15 +292,15 @@ class Engine:
         )
 
     def _block(
-        self, layouts: Layouts, prices: Prices, structure: Structure, index: int, rows: Rows
+        self, layouts: Layouts, prices: Prices, structure: Structure, index: int, rows: Rows, in_pairs: bool
     ) -> BlockTimes:
         forward_us = prices.of(MICRO_BATCH, 2 * index, rows)
         nothing = np.zeros_like(forward_us)
         passes = {True: [forward_us], False: [prices.of(MICRO_BATCH, 2 * index + 1, rows)]}
         for one in self._hidden_of(layouts, index, int(rows[0])):
-            passes[one.is_forward].append(self._beside_us(layouts, prices, structure, one, rows))
+            passes[one.is_forward].append(self._beside_us(layouts, prices, structure, one, rows, in_pairs))
         link_us = (
-            [prices.of(ON_SHARD_LINKS, 2 * index + direction, rows) for direction in range(2)]
+            [self._link_us(layouts, prices, 2 * index + direction, rows) for direction in range(2)]
             if structure.is_sharded
             else (nothing, nothing)
         )
@@ -309,15 +316,33 @@ class Engine:
             scatter_us=prices.of(SHARDS, 2 * index + 1, rows) if structure.is_sharded else nothing,
         )
 
+    def _link_us(self, layouts: Layouts, prices: Prices, part: int, rows: Rows) -> Times:
+        """What collectives of a block's pass take on the links that ZeRO's shards are gathered over."""
+        shards = layouts.of_stack("shard_group") or layouts.replicas[rows]
+        spans = shards_span_nodes(shards, layouts["tp"][rows], self.cluster)
+        # A second copy of the model is on other nodes, if the job has several.
+        devices = (
+            layouts["pp"][rows] * layouts["tp"][rows] * layouts.replicas[rows] // layouts["copies"][rows]
+        )
+        spans |= (layouts["copies"][rows] > 1) & (devices > self.cluster.gpus_per_node)
+        inside_us, between_us = (
+            prices.of(ON_LINKS, first + part, rows)
+            for first in (0, first_beside(len(kinds_of(self.model).distinct)))
+        )
+        return np.where(np.repeat(spans, 1 + self.draws), between_us, inside_us)
+
     def _beside_us(
-        self, layouts: Layouts, prices: Prices, structure: Structure, one: Hidden, rows: Rows
+        self, layouts: Layouts, prices: Prices, structure: Structure, one: Hidden, rows: Rows, in_pairs: bool
     ) -> Times:
-        """What a collective beside a product adds to its pass."""
+        """What a collective beside computing adds to its pass."""
         network_us = prices.of(MICRO_BATCH, one.part, rows)
         if not network_us.any():
             return network_us
         if one.of_weights and structure.is_split:
             # Zero-bubble makes the weights' gradients later: nothing computes beside it.
+            return network_us
+        if one.of_another and not (in_pairs or layouts.of_stack("expert_overlap")):
+            # A pass alone has no other micro-batch beside it.
             return network_us
         within_us = prices.of(MICRO_BATCH, one.part + 1, rows)
         if one.in_pieces:
@@ -331,77 +356,6 @@ class Engine:
             first_part = first_beside(len(kinds_of(self.model).distinct))
             self._hidden[overlap] = hidden(self._take_apart(layouts, row), first_part=first_part)
         return [one for one in self._hidden[overlap] if one.block == index]
-
-    def _price(self, requests: Sequence[tuple[Layouts, Sequence[Kind]]]) -> list[Prices]:
-        wanted: dict[PieceKey, Sequence[Calls]] = {}
-        taken_apart: dict[tuple[int, ...], Decomposition] = {}
-        found = [
-            {kind.name: self._keys(layouts, kind, wanted, taken_apart) for kind in kinds}
-            for layouts, kinds in requests
-        ]
-        if wanted:
-            if len(self._known) + len(wanted) > _MAX_REMEMBERED:
-                needed = {key for one in found for keys, _ in one.values() for key in keys} - wanted.keys()
-                self._known = {key: self._known[key] for key in needed}
-            launch_us = requests[0][0].of_stack("host_launch_us")
-            self._known.update(self._ask(wanted, launch_us))
-        return [
-            Prices(
-                {name: np.stack([self._known[key] for key in keys]) for name, (keys, _) in one.items()},
-                {name: whose for name, (_, whose) in one.items()},
-            )
-            for one in found
-        ]
-
-    def _keys(
-        self,
-        layouts: Layouts,
-        kind: Kind,
-        wanted: dict[PieceKey, Sequence[Calls]],
-        taken_apart: dict[tuple[int, ...], Decomposition],
-    ) -> tuple[list[PieceKey], NDArray[np.intp]]:
-        """Keys of the distinct pieces of a kind, and which is whose; unknown ones go into `wanted`."""
-        distinct, whose = layouts.distinct(*kind.columns)
-        values = zip(*(distinct[column].tolist() for column in kind.columns), strict=True)
-        keys: list[PieceKey] = [(kind.name, *row) for row in values]
-        for row, key in enumerate(keys):
-            if key not in self._known and key not in wanted:
-                layout = tuple(distinct.table[row].tolist())
-                if layout not in taken_apart:
-                    taken_apart[layout] = self._take_apart(distinct, row)
-                wanted[key] = kind.parts(taken_apart[layout])
-        return keys, whose
-
-    def _ask(self, wanted: dict[PieceKey, Sequence[Calls]], launch_us: float) -> dict[PieceKey, Times]:
-        """Times of the wanted pieces, float64 [parts, 2, 1 + draws] each; every regressor is asked at most once.
-
-        A part takes at least `launch_us` for each of its kernels that compute.
-        """
-        asked: dict[Question, int] = {}
-        of_part: list[int] = []
-        of_question: list[int] = []
-        counts: list[int] = []
-        of_weights: list[bool] = []
-        parts = [calls for piece in wanted.values() for calls in piece]
-        for part, calls in enumerate(parts):
-            for call in calls:
-                of_part.append(part)
-                of_question.append(asked.setdefault(question(call), len(asked)))
-                counts.append(call.count)
-                of_weights.append(call.direction is Direction.WEIGHT_GRADIENT)
-        terms_us = np.array(counts, dtype=np.float64)[:, None] * self.times_of(list(asked))[of_question]
-        totals = np.zeros((len(parts), 2, 1 + self.draws))
-        whose, weights = np.array(of_part, dtype=np.intp), np.array(of_weights, dtype=bool)
-        np.add.at(totals[:, 0], whose, terms_us)
-        np.add.at(totals[:, 1], whose[weights], terms_us[weights])
-        if launch_us:
-            kernels = [
-                sum(call.count for call in calls if not OPERATORS[call.operator].is_collective)
-                for calls in parts
-            ]
-            totals[:, 0] = np.maximum(totals[:, 0], launch_us * np.array(kernels)[:, None])
-        ends = np.cumsum([len(piece) for piece in wanted.values()])
-        return dict(zip(wanted, np.split(totals, ends[:-1]), strict=True))
 
 
 def _structures(layouts: Layouts) -> list[tuple[Structure, Rows]]:

@@ -16,6 +16,7 @@ from kernelcast.runtime.answers.collective_times import Collectives, CollectiveS
 from kernelcast.runtime.answers.concurrency import concurrency_warning, processes_on_a_node
 from kernelcast.runtime.answers.fabric_choice import FabricChoice, find_fabric
 from kernelcast.runtime.answers.fabric_notes import DevicesPerNodeWarning, devices_per_node_warnings
+from kernelcast.runtime.answers.offload import host_link_bytes_per_s, offload_warning
 from kernelcast.runtime.answers.predictor import MAX_REMEMBERED, Predictor
 from kernelcast.runtime.answers.sources import SubstituteWarning, optimizer_warning
 from kernelcast.runtime.answers.stack_load import stack_load_warning
@@ -232,8 +233,16 @@ class Estimator:
             collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
         )
         parallelism.check(model)
+        link = host_link_bytes_per_s(self.bundle.manifest.compute)
         if parallelism.layer_split == "balanced" and parallelism.layer_counts is None:
-            engine = Engine(model, used, bucket_entries, times(), element_bytes=element_bytes)
+            engine = Engine(
+                model,
+                used,
+                bucket_entries,
+                times(),
+                element_bytes=element_bytes,
+                host_link_bytes_per_s=link,
+            )
             parallelism = engine.balanced(Layouts.of(parallelism)).parallelism(0)
         parts = decompose(
             model=model,
@@ -245,7 +254,15 @@ class Estimator:
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
         answers = times(draws=draws, with_warnings=True)
-        engine = Engine(model, used, bucket_entries, answers, draws=draws, element_bytes=element_bytes)
+        engine = Engine(
+            model,
+            used,
+            bucket_entries,
+            answers,
+            draws=draws,
+            element_bytes=element_bytes,
+            host_link_bytes_per_s=link,
+        )
         found = list(engine.configurations(Layouts.of(parallelism)))
         if answers.problems:
             (operator, _), problem = next(iter(answers.problems.items()))
@@ -306,6 +323,9 @@ class Estimator:
         other = optimizer_warning(parts.parallelism.optimizer, parts.parallelism.optimizer_states)
         if other is not None:
             found[other] = frozenset(one for one in asked.answers if one[0][0] == "adam")
+        offloaded = offload_warning(parts.parallelism, host_link_bytes_per_s(self.bundle.manifest.compute))
+        if offloaded is not None:
+            found[offloaded] = frozenset(one for one in asked.answers if one[0][0] == "adam")
         crowded = concurrency_warning(self.bundle.manifest.compute, self._levels, processes)
         if crowded is not None:
             found[crowded] = frozenset(asked.answers) - collectives

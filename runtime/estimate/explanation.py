@@ -12,6 +12,7 @@ from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.errors import UsageError, shown_name
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.operators import OPERATORS, Direction, role_name
+from kernelcast.runtime.spelling import alternatives
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 
 
@@ -128,10 +129,12 @@ def explain_operator(estimate: Estimate, bundle: Bundle, name: str) -> tuple[Exp
             name in (row.name, *row.roles, *(role.paper_name for role in row.roles.values()))
             for row in OPERATORS.values()
         )
-        problem = (
-            "is not part of this step; its operators and roles" if known else "is unknown; those of this step"
-        )
-        raise UsageError(f"operator {shown_name(name)} {problem} are {', '.join(called)}")
+        if known:
+            listed = ", ".join(called)
+            raise UsageError(
+                f"operator {shown_name(name)} is not part of this step; its operators and roles are {listed}"
+            )
+        raise UsageError(f"operator {shown_name(name)} is unknown; of this step {alternatives(name, called)}")
     return tuple(_explain(estimate, bundle, one, count, everything_us) for one, count in calls.items())
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from kernelcast.runtime.answers.asking import Question, Warnings
 from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.answers.device_transfer import OperatorTransferWarning
+from kernelcast.runtime.answers.offload import OffloadWarning
 from kernelcast.runtime.answers.sources import OptimizerWarning, SubstituteWarning
 
 
@@ -54,6 +55,6 @@ def origins(concerned: Collection[Warnings]) -> tuple[str, ...]:
 
 
 def _is_assumption(warning: Warnings) -> bool:
-    return isinstance(warning, OptimizerWarning) or (
+    return isinstance(warning, OptimizerWarning | OffloadWarning) or (
         isinstance(warning, SubstituteWarning) and warning.source.is_assumption
     )

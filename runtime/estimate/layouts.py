@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.request.fields import (
     DEGREES,
+    EXPERT_DEGREES,
     LAYOUT,
     REPLICATING,
     SEARCHED,
@@ -17,6 +18,7 @@ from kernelcast.runtime.request.fields import (
     Schedule,
 )
 from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.balance import AS_SPLIT, with_ends
 
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
@@ -26,10 +28,16 @@ SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 # last chunk where a cut was chosen by time, else `AS_SPLIT`.
 _ENDS = ("first_layers", "last_layers")
 COLUMNS = ("index", *SEARCHED, *_ENDS)
+OF_STAGES = (*DEGREES, *EXPERT_DEGREES, "schedule", "virtual_stages", *_ENDS)
+"""Columns that decide which layers a stage holds, and how many devices hold the same."""
 # What a column holds are positions in these; others hold the numbers themselves.
 _VALUES: dict[str, tuple[Any, ...]] = {
     name: tuple(LAYOUT[name].kind.values) for name in SEARCHED if LAYOUT[name].kind.types != (int,)
 }
+_COPIES, _PAIRS = (
+    np.array([getattr(SCHEDULE_KINDS[one], name) for one in SCHEDULES], dtype=np.int64)
+    for name in ("copies", "pairs")
+)
 _AT = {name: position for position, name in enumerate(COLUMNS)}
 
 
@@ -57,7 +65,15 @@ class Layouts:
         return len(self.table)
 
     def __getitem__(self, column: str) -> NDArray[np.int64]:
-        """One column, int64 [layouts]."""
+        """One column, int64 [layouts], or what follows from several.
+
+        "copies" are those of the model in a pipeline; "pairs" is 1 where a schedule runs passes in pairs that exchange
+        with experts.
+        """
+        if column == "copies":
+            return _COPIES[self["schedule"]]
+        if column == "pairs":
+            return _PAIRS[self["schedule"]] * (self["ep"] > 1)
         return self.table[:, _AT[column]]
 
     @property
@@ -79,7 +95,7 @@ class Layouts:
     def replicas(self) -> NDArray[np.int64]:
         """Devices that hold the same parameters, int64 [layouts]."""
         found: NDArray[np.int64] = np.prod([self[name] for name in REPLICATING], axis=0)
-        return found
+        return found * self["copies"]
 
     def take(self, rows: NDArray[Any] | slice) -> "Layouts":
         """The layouts at `rows` (positions, a mask or a slice)."""
@@ -135,6 +151,6 @@ class Layouts:
 
     def _distinct_rows(self, columns: tuple[str, ...]) -> tuple["Layouts", NDArray[np.intp]]:
         # Too many combinations for one number each: slower, over rows.
-        selected = self.table[:, [_AT[name] for name in columns]]
+        selected = np.stack([self[name] for name in columns], axis=1)
         _, first, inverse = np.unique(selected, axis=0, return_index=True, return_inverse=True)
         return self.take(first), inverse.reshape(-1)

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from kernelcast.runtime.estimate.configurations import Structure
 from kernelcast.runtime.estimate.cuts import columns_of
 from kernelcast.runtime.step.chunk_times import BlockTimes, ChunkTimes, chunk_times
-from kernelcast.runtime.step.decomposition import Chunk
+from kernelcast.runtime.step.chunks import Chunk
 
 Times = NDArray[np.float64]
 
@@ -60,7 +60,21 @@ class Passes:
             name: columns_of({kind: getattr(times, name) for kind, times in known.items()}, kinds, whose)
             for name in ("forward_us", "backward_us", "weight_us")
         }
-        for name, none_at in (("send_forward_us", -1), ("send_backward_us", 0)):
-            arrays[name] = np.repeat(send_us[:, None], len(kinds[0]), axis=1)
-            arrays[name][:, none_at] = 0
+        # The same chunks send in every cut.
+        for name, sends in (
+            ("send_forward_us", [chunk.sends_forward for chunk in cuts[0]]),
+            ("send_backward_us", [chunk.sends_backward for chunk in cuts[0]]),
+        ):
+            arrays[name] = np.where(sends, send_us[:, None], 0.0)
         return arrays
+
+    def saved(
+        self, together: "Passes", cuts: Sequence[tuple[Chunk, ...]], whose: NDArray[np.intp]
+    ) -> dict[str, Times]:
+        """What passes take less in pairs, where they take as long as `together`: [configs, chunks] by their names."""
+        nothing = np.zeros(len(whose))
+        alone, in_pairs = (one.per_chunk(cuts, whose, nothing) for one in (self, together))
+        return {
+            f"saved_{name}": np.maximum(0.0, alone[name] - in_pairs[name])
+            for name in ("forward_us", "backward_us")
+        }

@@ -4,12 +4,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from kernelcast.runtime.estimate.beside_passes import besides, on_shard_links
+from kernelcast.runtime.estimate.beside_passes import besides, on_links
 from kernelcast.runtime.estimate.configurations import Rows, Times
 from kernelcast.runtime.estimate.layouts import Layouts
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES
 from kernelcast.runtime.step.calls import Calls
-from kernelcast.runtime.step.decomposition import Decomposition, StageKind
+from kernelcast.runtime.step.chunks import StageKind
+from kernelcast.runtime.step.decomposition import Decomposition
 
 PieceKey = tuple[object, ...]
 """Kind of piece, and the values of the columns that it depends on."""
@@ -28,7 +29,7 @@ class Kind:
 _INNER = tuple(name for name in DEGREES if name not in ("pp", "dp"))
 MICRO_BATCH = Kind(
     name="micro-batch",
-    columns=(*_INNER, *EXPERT_DEGREES, "micro_batch", "sequence_parallel", "recompute"),
+    columns=(*_INNER, *EXPERT_DEGREES, "micro_batch", "sequence_parallel", "recompute", "pairs"),
     parts=lambda d: [
         *(calls for block in d.blocks for calls in (block.forward, block.backward)),
         *(calls for block in besides(d) for one in block for calls in (one.collective, one.compute)),
@@ -41,14 +42,15 @@ SEND = Kind(
 )
 SHARDS = Kind(
     name="shards",
-    columns=(*_INNER, *EXPERT_DEGREES, "dp", "zero"),
-    parts=lambda d: [calls for block in d.blocks for calls in (block.gather, block.scatter)],
+    columns=(*_INNER, *EXPERT_DEGREES, "dp", "zero", "copies"),
+    parts=lambda d: [calls for block in d.shards for calls in block],
 )
-ON_SHARD_LINKS = Kind(
-    name="on the shards' links",
-    columns=(*MICRO_BATCH.columns, "dp"),
-    parts=on_shard_links,
+ON_LINKS = Kind(
+    name="on links",
+    columns=MICRO_BATCH.columns,
+    parts=lambda d: [calls for between in (False, True) for calls in on_links(d, between=between)],
 )
+"""What passes have on the links inside nodes, then what they have on those between them."""
 RECOMPUTED = Kind(
     name="recomputed",
     columns=MICRO_BATCH.columns,
@@ -73,7 +75,7 @@ def update_kind(stage: StageKind) -> Kind:
 
     name = f"update {stage.counts} {stage.first} {stage.last}"
     # pp decides where the ends of the model lie, which sum the gradients of tied embeddings.
-    return Kind(name=name, columns=(*DEGREES, *EXPERT_DEGREES, "zero"), parts=parts)
+    return Kind(name=name, columns=(*DEGREES, *EXPERT_DEGREES, "zero", "copies"), parts=parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,5 +97,5 @@ class Prices:
 def pass_kinds(layouts: Layouts) -> tuple[Kind, ...]:
     """What passes through the blocks depend on."""
     some = (RECOMPUTED,) if layouts.of_stack("recompute_layers") else ()
-    shared = (ON_SHARD_LINKS,) if (layouts["zero"] >= 2).any() else ()
+    shared = (ON_LINKS,) if (layouts["zero"] >= 2).any() else ()
     return (MICRO_BATCH, SHARDS, *shared, *some)

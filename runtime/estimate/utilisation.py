@@ -7,6 +7,7 @@ The convention is that of arXiv 2204.02311, appendix B, on what the step compute
   attention with all of them, the vocabulary as it is padded, keys and values as often as they are computed;
 - the backward pass is twice the forward pass. Activations and scores that are computed again count as hardware's, not
   as the model's;
+- of a mixture of experts, the rows that tokens ask for: none is dropped, and no expert filled up;
 - with frozen weights (LoRA) it is what the backward pass computes;
 - where linears run in 8 bit, the peak is that of a device that computes every FLOP at the peak of its type.
 """
@@ -20,6 +21,7 @@ from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.peak import Peak
 from kernelcast.runtime.operators import OPERATORS, OperatorClass
 from kernelcast.runtime.operators.float8 import FLOAT8
+from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT
 from kernelcast.runtime.step.calls import Call
 from kernelcast.runtime.step.decomposition import Block, Decomposition
 
@@ -81,9 +83,10 @@ def _published(fingerprint: ComputeFingerprint, dtype: str) -> Peak | None:
 def _of_job(parts: Decomposition, calls_of: Callable[[Block], Iterable[Call]]) -> float:
     """FLOPs of some calls of every block, over all micro-batches and devices."""
     layout = parts.parallelism
-    if layout.expert_imbalance > 1:
+    even = {name: LAYOUT[name].default for name in EXPERT_LOAD}
+    if any(getattr(layout, name) != usual for name, usual in even.items()):
         # The time is that of the fullest device, but all of them together have the tokens that there are.
-        parts = replace(parts, parallelism=replace(layout, expert_imbalance=1.0))
+        parts = replace(parts, parallelism=replace(layout, **even))
     counts = parts.kinds.counts(0, parts.model.layers)
     layers = zip(counts, parts.layers, strict=True)
     one_device = (

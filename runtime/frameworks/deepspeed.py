@@ -6,6 +6,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.frameworks.facts import Facts
 from kernelcast.runtime.frameworks.framework import Framework
 from kernelcast.runtime.frameworks.nested import parse_json, render_json
+from kernelcast.runtime.frameworks.offload import OptimizerOffload
 from kernelcast.runtime.frameworks.rows import (
     Beyond,
     Choice,
@@ -63,6 +64,7 @@ class Batches:
 
 
 _INTERVAL = "pipeline.activation_checkpoint_interval"
+_OFFLOAD = "zero_optimization.offload_optimizer"
 _HALF = {"bf16.enabled": True}
 
 
@@ -104,6 +106,7 @@ ROWS = (
     ),
     Batches(),
     Same("zero_optimization.stage", "zero", 0),
+    OptimizerOffload(f"{_OFFLOAD}.device", "cpu", f"{_OFFLOAD}.ratio"),
     Choice("dtype", (Option("float32"), Option("bfloat16", _HALF), Option("float16", _HALF))),
     Lacks(_cut),
     Lacks(_zero_with_pipeline),
@@ -113,6 +116,8 @@ ROWS = (
     lacks("recompute_early_stop", False),
     lacks("dropout", 0.0),
     lacks("fp8_recipe", "none"),
+    lacks("expert_capacity", 0.0),
+    lacks("offload_activations", 0.0),
     lacks("lora_rank", 0),
     lacks("optimizer", "adam_fused"),
     lacks("optimizer_states", "float32"),

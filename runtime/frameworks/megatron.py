@@ -15,6 +15,7 @@ from kernelcast.runtime.frameworks.megatron_kinds import (
     Heads,
 )
 from kernelcast.runtime.frameworks.megatron_recomputation import Recompute
+from kernelcast.runtime.frameworks.offload import OptimizerOffload
 from kernelcast.runtime.frameworks.rows import (
     Beyond,
     Choice,
@@ -75,8 +76,9 @@ class Pipeline:
     def write(self, facts: Facts) -> Part:
         """Chunks of the same size by their size, others by the layout."""
         schedule, counts = facts["schedule"], facts["layer_counts"]
-        is_exact = schedule == ("interleaved" if facts["virtual_stages"] > 1 else "1f1b")
-        lost = () if is_exact else (f"schedule {schedule} (1F1B is used)",)
+        used = "interleaved" if facts["virtual_stages"] > 1 else "1f1b"
+        name = "1F1B" if used == "1f1b" else "interleaved 1F1B"
+        lost = () if schedule == used else (f"schedule {schedule} ({name} is used)",)
         if len(set(counts)) > 1:
             return Part({self.layout: layout_text(counts)}, lost)
         return Part({self.per_chunk: counts[0]} if facts["virtual_stages"] > 1 else {}, lost)
@@ -340,8 +342,12 @@ ROWS = (
         *(Option("tensorwise", {_FP8: kind, **recipe}, only_read=True, read="delayed scaling is read as tensorwise")
           for kind in ("hybrid", "e4m3") for recipe in ({}, {_RECIPE: "delayed"})),
     )),
+    Same("--moe-expert-capacity-factor", "expert_capacity", usual=0.0, unset=("auto", "None")),
+    Choice("expert_padding", (Option(False), Option(True, {"--moe-pad-expert-input-to-capacity": True}))),
     Choice("expert_overlap", (Option(False), Option(True, {"--overlap-moe-expert-parallel-comm": True}))),
     lacks("fp8_dispatch", False),
+    lacks("offload_activations", 0.0),
+    OptimizerOffload("--optimizer-cpu-offload", True, "--optimizer-offload-fraction"),
     lacks("lora_rank", 0),
     lacks("parallel_residual", False),
     lacks("optimizer", "adam_fused"),

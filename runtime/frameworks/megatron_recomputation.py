@@ -11,14 +11,17 @@ from kernelcast.runtime.request.kinds import choice
 
 @dataclass(frozen=True, slots=True)
 class Recompute:
-    """What is recomputed: modules of every layer, or whole layers, perhaps only the first of every chunk ("block")."""
+    """What is recomputed: modules of every layer, or whole layers.
+
+    Of these perhaps only the first of every chunk ("block"), or some at once ("uniform").
+    """
 
     granularity: str = "--recompute-granularity"
     activations: str = "--recompute-activations"
     modules: str = "--recompute-modules"
     method: str = "--recompute-method"
     layers: str = "--recompute-num-layers"
-    fields: tuple[str, ...] = ("recompute", "recompute_modules", "recompute_layers")
+    fields: tuple[str, ...] = ("recompute", "recompute_modules", "recompute_layers", "recompute_together")
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -27,14 +30,14 @@ class Recompute:
 
     def write(self, facts: Facts) -> Part:
         """Modules where they are not the usual ones; whole layers with their method."""
-        kind, modules, layers = (facts[name] for name in self.fields)
+        kind, modules, layers, together = (facts[name] for name in self.fields)
         if kind == "none":
             return Part({})
         lost = ("recompute_early_stop (all is run again)",) if facts["recompute_early_stop"] else ()
         if kind == "selective":
             own = {} if modules == LAYOUT["recompute_modules"].default else {self.modules: modules}
             return Part({self.granularity: kind, **own}, lost)
-        method = ("block", layers) if layers else ("uniform", 1)
+        method = ("block", layers) if layers else ("uniform", together)
         return Part({self.granularity: kind, self.method: method[0], self.layers: method[1]}, lost)
 
     def read(self, settings: Settings, facts: Facts) -> Found:
@@ -45,7 +48,8 @@ class Recompute:
         if kind == "full":
             method = checked(self.method, settings.get(self.method, "uniform"), choice(("uniform", "block")))
             count = checked(self.layers, settings.get(self.layers, 1), MODEL["layers"].kind)
-            return Found({"recompute": kind, "recompute_layers": count if method == "block" else 0})
+            field, other = ("recompute_layers", "recompute_together")[:: 1 if method == "block" else -1]
+            return Found({"recompute": kind, field: count, other: LAYOUT[other].default})
         if kind == "none" or self.modules not in settings:
             return Found({"recompute": kind})
         listed = settings[self.modules]

@@ -12,6 +12,7 @@ from kernelcast.runtime.frameworks.rows import Settings
 from kernelcast.runtime.frameworks.table import FRAMEWORKS
 from kernelcast.runtime.request.fields import DEGREES, LAYOUT, MODEL, REPLICATING, REQUEST
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.partition import partition
 
 _USUAL_SPLIT = LAYOUT["layer_split"].default
@@ -135,8 +136,9 @@ def _completed(facts: Facts, asked: Mapping[str, Any]) -> Facts:
 def _without_usual_cut(model: ModelConfig, fields: Facts, asked: Mapping[str, Any]) -> Facts:
     """Without what would contradict the schedule, and without a cut that is the one that follows from pp anyway."""
     fields = dict(fields)
-    if fields.get("schedule", "interleaved") != "interleaved" and "virtual_stages" not in asked:
-        fields["virtual_stages"] = 1
+    usual = SCHEDULE_KINDS[fields.get("schedule", "interleaved")].virtual_stages
+    if usual and "virtual_stages" not in asked:
+        fields["virtual_stages"] = usual
     counts = fields.get("layer_counts")
     if counts is None or "layer_counts" in asked:
         return fields

@@ -202,6 +202,8 @@ def recomputed_partly(facts: Facts) -> str:
     kind, layers, modules = facts["recompute"], facts["recompute_layers"], facts["recompute_modules"]
     if kind == "full" and layers:
         return f"recompute_layers {layers} (all are recomputed)"
+    if kind == "full" and facts["recompute_together"] > 1:
+        return f"recompute_together {facts['recompute_together']} (each layer is recomputed alone)"
     usual = modules == LAYOUT["recompute_modules"].default
     return "" if kind != "selective" or usual else f"recompute_modules {','.join(modules)}"
 

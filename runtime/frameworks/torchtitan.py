@@ -24,8 +24,9 @@ from kernelcast.runtime.frameworks.rows import (
     lacks,
     recomputed_partly,
 )
-from kernelcast.runtime.request.fields import LAYOUT, MODEL, OPTIONS
+from kernelcast.runtime.request.fields import LAYOUT, MODEL, OPTIONS, Schedule
 from kernelcast.runtime.request.kinds import FLAG, choice, whole
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.partition import BLOCKS_AFTER, BLOCKS_BEFORE
 
 _DEGREE = LAYOUT["dp"].kind
@@ -126,7 +127,13 @@ class Batches:
         return Found({"micro_batch": micro, "global_batch": global_batch}, (note,) if flushes else ())
 
 
-_SCHEDULES = {"1f1b": "1F1B", "gpipe": "GPipe", "interleaved": "Interleaved1F1B"}
+_SCHEDULES: dict[Schedule, str] = {
+    "1f1b": "1F1B",
+    "gpipe": "GPipe",
+    "interleaved": "Interleaved1F1B",
+    "zb_v": "ZBVZeroBubble",
+    "dualpipe_v": "DualPipeV",
+}
 _WEIGHTS = ((BLOCKS_BEFORE, BLOCKS_AFTER), (1, 1), (0, 0))
 
 
@@ -195,12 +202,12 @@ class Pipeline:
         else:
             weight = whole(0, MODEL["layers"].kind.values[-1])
             before, after = (checked(key, settings.get(key, 1), weight) for key in (self.before, self.after))
-            chunks = pp * (2 if schedule == "interleaved" else 1)
+            chunks = pp * (1 if SCHEDULE_KINDS[schedule].virtual_stages == 1 else 2)
             if self.per_chunk in settings:
                 per_chunk = checked(self.per_chunk, settings[self.per_chunk], MODEL["layers"].kind)
                 chunks = ceil((layers + before + after) / per_chunk)
             counts = weighted_cut(layers, chunks, before, after)
-        is_single = schedule != "interleaved" and "schedule" not in facts
+        is_single = SCHEDULE_KINDS[schedule].virtual_stages == 1 and "schedule" not in facts
         if counts is None or chunks % pp or (is_single and chunks > pp):
             raise UsageError(
                 f"its {chunks} chunks of {layers} layers do not go onto pp {pp}, expected one per stage"
@@ -307,8 +314,11 @@ ROWS = (
     Lacks(recomputed_partly),
     lacks("dropout", 0.0),
     lacks("fp8_recipe", "none"),
+    lacks("expert_capacity", 0.0),
     lacks("lora_rank", 0),
     lacks("optimizer", "adam_fused"),
+    lacks("offload_optimizer", 0.0),
+    lacks("offload_activations", 0.0),
     lacks("optimizer_states", "float32"),
     Lacks(lambda facts: "the model (a name and a flavor there)"),
 )

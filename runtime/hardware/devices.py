@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.shipped import DEVICES
+from kernelcast.runtime.spelling import alternatives
 
 _MAKERS = re.compile(r"^(nvidia|amd|tesla|instinct)+")
 _TF32 = "tf32"
@@ -83,7 +84,7 @@ def device(name: str) -> Device:
     """
     found = device_named(name)
     if found is None:
-        raise UsageError(f"device {name!r:.80} is unknown; known are {', '.join(devices())}")
+        raise UsageError(f"device {name!r:.80} is unknown, {alternatives(name, devices())}")
     return found
 
 

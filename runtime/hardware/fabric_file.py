@@ -20,6 +20,7 @@ from kernelcast.runtime.hardware.fabric import (
 )
 from kernelcast.runtime.shipped import FABRICS
 from kernelcast.runtime.small_file import read_small_file
+from kernelcast.runtime.spelling import alternatives
 from kernelcast.runtime.toml_text import parse_toml
 
 _MAX_FILE_BYTES = 1 << 16
@@ -87,8 +88,10 @@ def fabric_named(name: str) -> Fabric:
         UsageError: there is none of this name.
     """
     if name not in shipped_fabrics():
-        known = ", ".join(shipped_fabrics())
-        raise UsageError(f"fabric {shown(name)} is unknown, expected a TOML file, a bundle or one of {known}")
+        raise UsageError(
+            f"fabric {shown(name)} is unknown, {alternatives(name, shipped_fabrics())}; "
+            "the path of a .toml file or a bundle works too"
+        )
     return read_fabric(FABRICS / f"{name}.toml")
 
 

@@ -5,10 +5,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
+from numpy.typing import NDArray
 
+from kernelcast.runtime.pipeline.passes import Kind
+from kernelcast.runtime.pipeline.schedules import stage_orders
 from kernelcast.runtime.request.fields import Schedule
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 
-FULL_AFTER = {"1f1b": 1, "zero_bubble": 1, "interleaved": 3}
+FULL_AFTER = {"1f1b": 1, "zero_bubble": 1, "interleaved": 3, "zb_v": 4, "dualpipe": 4, "dualpipe_v": 4}
 """From this many times pp micro-batches on, more of them change nothing in flight; with gpipe every one does."""
 
 
@@ -16,7 +20,7 @@ FULL_AFTER = {"1f1b": 1, "zero_bubble": 1, "interleaved": 3}
 class Load:
     """One stage of a schedule at its fullest: layers held, and what is in flight (see `Rows`).
 
-    `layers` and `live_layers` are by kind of layer.
+    `layers` and `live_layers` are by kind of layer; `copies` of the model are in the pipeline.
     """
 
     first: int
@@ -27,6 +31,7 @@ class Load:
     late: int
     layers: tuple[int, ...]
     live_layers: tuple[int, ...]
+    copies: int = 1
 
     @property
     def late_layers(self) -> tuple[int, ...]:
@@ -36,7 +41,15 @@ class Load:
     @property
     def numbers(self) -> tuple[int, ...]:
         """All of them, one after the other."""
-        ends = (self.first, self.last, self.chunk_layers, self.live_first, self.live_last, self.late)
+        ends = (
+            self.first,
+            self.last,
+            self.chunk_layers,
+            self.live_first,
+            self.live_last,
+            self.late,
+            self.copies,
+        )
         return (*ends, *self.layers, *self.live_layers)
 
 
@@ -54,6 +67,7 @@ def loads(
       one backward (arXiv 2104.04473, section 2.2.2). With even chunks the first stage thus keeps
       1 + (pp − 1)/(pp · virtual_stages) times its share of all pp micro-batches (arXiv 2205.05198,
       section 4.2.3).
+    - zb_v, dualpipe and dualpipe_v: as their passes are in order (pipeline/v_shaped.py).
 
     What is in flight in the ends, and of each kind of layer, is at its most on its own, not always at the same moment.
     """
@@ -66,8 +80,64 @@ def loads(
 def _loads(
     schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int, counts: tuple[tuple[int, ...], ...]
 ) -> tuple[Load, ...]:
+    if SCHEDULE_KINDS[schedule].is_v:
+        waiting = _waiting(schedule, pp, virtual_stages, micro_batches)
+        return tuple(_load_of(schedule, own, counts) for own in waiting)
     return tuple(
         _load(schedule, pp, virtual_stages, micro_batches, stage, counts[stage::pp]) for stage in range(pp)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """Of a stage's chunks, the passes that wait for their backward pass, int64 [chunks, moments].
+
+    `late` is by how many more ever wait when those are counted that wait for their weight gradients, as micro-batches.
+    """
+
+    chunks: tuple[int, ...]
+    alive: NDArray[np.int64]
+    late: int
+
+
+@lru_cache(maxsize=1 << 8)
+def _waiting(schedule: Schedule, pp: int, virtual_stages: int, micro_batches: int) -> tuple[_Waiting, ...]:
+    steps = {Kind.FORWARD: (1, 0), Kind.BACKWARD: (-1, 1), Kind.WEIGHT: (0, -1)}
+    found = []
+    for order in stage_orders(schedule, pp, micro_batches, virtual_stages):
+        chunks = sorted({one.chunk for one in order})
+        changes = np.zeros((2, len(chunks), len(order) + 1), dtype=np.int64)
+        for moment, one in enumerate(order, start=1):
+            changes[:, chunks.index(one.chunk), moment] = steps[one.kind]
+        alive, late = changes.cumsum(axis=2)
+        more = (alive + late).sum(axis=0).max() - alive.sum(axis=0).max()
+        # A moment like another one is listed once.
+        found.append(_Waiting(tuple(chunks), np.unique(alive, axis=1), -(-int(more) // len(chunks))))
+    return tuple(found)
+
+
+def _load_of(schedule: Schedule, waiting: _Waiting, counts: tuple[tuple[int, ...], ...]) -> Load:
+    """A stage of two chunks.
+
+    What weight gradients that come late wait with is less than what a whole pass keeps: late are as many micro-batches
+    as there are more in flight with them than ever without them.
+    """
+    copies, chunks, alive = SCHEDULE_KINDS[schedule].copies, waiting.chunks, waiting.alive
+    model_chunks = len(counts) // copies
+    held = np.array([counts[chunk] for chunk in chunks], dtype=np.int64)
+    is_first, is_last = (
+        np.array([chunk % model_chunks == end for chunk in chunks]) for end in (0, model_chunks - 1)
+    )
+    return Load(
+        first=int(is_first.any()),
+        last=int(is_last.any()),
+        chunk_layers=int(held[0].sum()),
+        live_first=int((is_first @ alive).max()),
+        live_last=int((is_last @ alive).max()),
+        late=waiting.late,
+        layers=tuple(held.sum(axis=0).tolist()),
+        live_layers=tuple((held.T @ alive).max(axis=1).tolist()),
+        copies=copies,
     )
 
 

@@ -21,6 +21,7 @@ from kernelcast.runtime.request.fields import (
     Schedule,
 )
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.balance import AS_SPLIT, with_ends
 from kernelcast.runtime.step.layers.kinds import LayerKinds, kinds_of
 from kernelcast.runtime.step.partition import partition
@@ -126,6 +127,7 @@ def _fullest(
     )
     ends = accumulate(counts)
     by_kind = tuple(kinds.counts(end - count, end) for count, end in zip(counts, ends, strict=True))
+    by_kind *= SCHEDULE_KINDS[schedule].copies
     stages = loads(schedule, pp, virtual_stages, micro_batches, by_kind)
     distinct = set(stages[1:-1])
     middle = [load for load in distinct if not any(_no_more(load, other) for other in distinct - {load})]
@@ -135,7 +137,9 @@ def _fullest(
 
 def _no_more(load: Load, other: Load) -> bool:
     return (
-        all(map(le, load.layers, other.layers))
+        # Of stages that differ in nothing else one has to stay.
+        load.chunk_layers <= other.chunk_layers
+        and all(map(le, load.layers, other.layers))
         and all(map(le, load.live_layers, other.live_layers))
         and all(map(le, load.late_layers, other.late_layers))
     )

@@ -7,8 +7,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, LAYOUT, REPLICATING
+from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, EXPERT_LOAD, LAYOUT, REPLICATING
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.expert_load import ExpertLoad
 from kernelcast.runtime.step.layers.linear import Linears
 from kernelcast.runtime.step.layers.sizes import Sizes
 
@@ -18,7 +19,7 @@ NONE, SELECTIVE, FULL = 0, 1, 2
 """Codes of `Rows.recompute`: positions in `Recompute`."""
 
 
-_ENDS = ("first", "last", "chunk_layers", "live_first", "live_last", "late")
+_ENDS = ("first", "last", "chunk_layers", "live_first", "live_last", "late", "copies")
 """The numbers of a load before those by kind."""
 
 
@@ -32,6 +33,7 @@ class Rows:
     - in flight at the peak: `live_layers` (layers times micro-batches that wait for their backward pass) by kind,
       and micro-batches in the model's first (`live_first`) and last chunk (`live_last`), where the row has it;
     - `late` micro-batches wait for their weight gradients (zero-bubble only);
+    - `copies` of the model in the pipeline;
     - ZeRO shards over `shard_group` replicas, 0 for all of them, in every row;
     - `common`: the fields `COMMON` of all rows' layouts, those not given have their defaults.
     """
@@ -42,6 +44,7 @@ class Rows:
     live_first: Floats
     live_last: Floats
     late: Floats
+    copies: Floats
     layers: tuple[Floats, ...]
     live_layers: tuple[Floats, ...]
     layout: Mapping[str, Floats]
@@ -59,6 +62,13 @@ class Rows:
         kinds = len(by_kind) // 2
         own: dict[str, Any] = dict(zip(_ENDS, ends, strict=True))
         return cls(**own, layers=by_kind[:kinds], live_layers=by_kind[kinds:], **others)
+
+    @property
+    def together(self) -> Floats:
+        """Layers of a chunk that full recomputation runs again at once."""
+        most = 1 if self.of_all("recompute_layers") else self.of_all("recompute_together")
+        found: Floats = np.minimum(most, np.maximum(1.0, self.chunk_layers))
+        return found
 
     @property
     def has_layers(self) -> NDArray[np.bool_]:
@@ -79,7 +89,7 @@ class Rows:
     @property
     def replicas(self) -> Floats:
         """Devices that hold the same parameters."""
-        found: Floats = np.prod([self.layout[name] for name in REPLICATING], axis=0)
+        found: Floats = self.copies * np.prod([self.layout[name] for name in REPLICATING], axis=0)
         return found
 
     @property
@@ -96,12 +106,12 @@ class Rows:
     def sizes(self, model: ModelConfig) -> Sizes:
         """What the devices of every row hold of a model's sizes."""
         multiple = self.of_all("vocabulary_multiple")
-        imbalance = self.of_all("expert_imbalance")
+        load = ExpertLoad.of(self.of_all)
         return Sizes.of_columns(
             model,
             self.layout,
             vocabulary_multiple=multiple,
-            imbalance=imbalance,
+            imbalance=load.in_memory(model.experts, self.layout["ep"]),
             linears=Linears.of(self.of_all),
         )
 
@@ -109,11 +119,14 @@ class Rows:
 COMMON = (
     "recompute_modules",
     "recompute_layers",
+    "recompute_together",
     "dropout",
     "vocabulary_multiple",
     "optimizer",
     "optimizer_states",
-    "expert_imbalance",
+    "offload_optimizer",
+    "offload_activations",
+    *EXPERT_LOAD,
     "fp8_recipe",
     "fp8_linears",
     "lora_rank",

@@ -20,7 +20,7 @@ from kernelcast.runtime.memory.working import dropped_bytes, largest_of, working
 from kernelcast.runtime.request.fields import LossKind, ModuleKind, Recompute
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.decomposition import chunks_of
+from kernelcast.runtime.step.chunks import chunks_of
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import kinds_of
 from kernelcast.runtime.step.layers.linear import FLOAT8_COPIES_BYTES
@@ -30,6 +30,7 @@ from kernelcast.runtime.step.layers.sizes import Kept
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.parameters import layer_of, stage_parameters
 
+_LAYERS_ON_THEIR_WAY = 2
 RECOMPUTE_CODES: dict[Recompute, int] = {"none": NONE, "selective": SELECTIVE, "full": FULL}
 
 
@@ -41,7 +42,8 @@ class StageMemory:
     - `activations_bytes`: what autograd keeps for the micro-batches in flight;
     - `logits_bytes`: logits, or what a loss keeps in their place or beside them, on the last stage;
     - `working_bytes`: gradients on their way, recomputed activations, whole weights and gradients of the
-      blocks that ZeRO works on, tables.
+      blocks that ZeRO works on, tables;
+    - `host_bytes`: states of the optimizer and activations in the host's memory instead.
     """
 
     stage: int
@@ -53,10 +55,11 @@ class StageMemory:
     activations_bytes: int
     logits_bytes: int
     working_bytes: int
+    host_bytes: int = 0
 
     @property
     def total_bytes(self) -> int:
-        """All of it."""
+        """All of the device's."""
         states = self.weights_bytes + self.gradients_bytes + self.optimizer_bytes
         return states + self.activations_bytes + self.logits_bytes + self.working_bytes
 
@@ -72,6 +75,7 @@ class Bytes:
     activations: Floats
     logits: Floats
     working: Floats
+    host: Floats
 
     @property
     def total(self) -> Floats:
@@ -128,6 +132,7 @@ def stage_memory(
             activations_bytes=ceil(found.activations[index]),
             logits_bytes=ceil(found.logits[index]),
             working_bytes=ceil(found.working[index]),
+            host_bytes=ceil(found.host[index]),
         )
         for index, load in enumerate(stages)
     )
@@ -148,10 +153,8 @@ def memory_of(
     dropout the embedding's mask on the first. A stage's output is not counted: it is freed once it is sent, as in
     Megatron-LM (arXiv 2205.05198, appendix B).
     """
-    element = precision.element
-    # Dropout's masks are a byte per entry; on a CPU torch runs it in pieces, and masks are tensors like any other.
-    mask = (element if is_cpu else 1) if rows.of_all("dropout") else 0
-    kept = Kept(element=element, mask=mask, is_cpu=is_cpu, loss=loss_kind, modules=MODULES[kept_by])
+    kept = _kept(rows, precision, loss_kind, kept_by, is_cpu=is_cpu)
+    element = kept.element
     sizes = rows.sizes(model)
     embedding, loss = Embedding(sizes), Loss(sizes)
     layers = tuple(layer_of(sizes, kind) for kind in kinds_of(model).distinct)
@@ -160,21 +163,22 @@ def memory_of(
     states = model_states(held.dense, rows.shards, rows.zero, own)
     if model.experts:
         states = states + model_states(held.experts, rows.expert_shards, rows.zero, own)
+    of_device = 1 - rows.of_all("offload_optimizer")
     weights = states.weights + frozen_bytes(held.frozen, rows.shards, rows.zero, precision)
     if model.experts:
         weights = weights + frozen_bytes(held.frozen_experts, rows.expert_shards, rows.zero, precision)
     # Copies in 8 bit stay from update to update; with ZeRO-3 only those of the blocks that are gathered.
-    copies = [FLOAT8_COPIES_BYTES * sizes.linears.cast_entries(one.weights) for one in layers]
+    copies = [FLOAT8_COPIES_BYTES * one.cast_entries for one in layers]
     of_stage = sum(count * entries for count, entries in zip(rows.layers, copies, strict=True))
-    of_stage = of_stage + rows.last * FLOAT8_COPIES_BYTES * sizes.linears.cast_entries(loss.weights)
+    of_stage = of_stage + rows.last * FLOAT8_COPIES_BYTES * loss.cast_entries
     weights = weights + np.minimum(
         of_stage, np.where(rows.zero >= 3, 2.0 * largest_of(rows, copies), of_stage)
     )
+    by_layer = [_kept_in_flight(rows, one, kept) for one in layers]
+    in_flight = sum(live * own for live, own in zip(rows.live_layers, by_layer, strict=True))
+    away = rows.of_all("offload_activations")
     activations = (
-        sum(
-            live * _kept_in_flight(rows, one, kept)
-            for live, one in zip(rows.live_layers, layers, strict=True)
-        )
+        (1 - away) * in_flight
         + sum(
             rows.late * count * one.weight_gradient_bytes(kept)
             for count, one in zip(rows.layers, layers, strict=True)
@@ -191,15 +195,40 @@ def memory_of(
     logits = rows.live_last * loss.logit_bytes(kept) + element * rows.late * loss.logits
     log_probabilities = rows.live_last * loss.log_probability_bytes(kept)
     working = working_bytes(rows, layers, loss, kept) + _whole_blocks(rows, layers, loss, precision)
+    # One layer's are on their way while another one computes.
+    working = working + away * _LAYERS_ON_THEIR_WAY * largest_of(rows, by_layer)
     return Bytes(
         parameters=held.total,
         weights=weights,
         gradients=states.gradients,
-        optimizer=states.optimizer,
+        optimizer=of_device * states.optimizer,
+        host=(1 - of_device) * states.optimizer + away * in_flight,
         activations=activations,
         logits=rows.last * loss.predictions * (logits + log_probabilities),
         working=working,
     )
+
+
+def kept_by_layers(model: ModelConfig, parallelism: Parallelism, *, dtype: str) -> tuple[float, ...]:
+    """Bytes that a layer of each kind keeps of one micro-batch on one device, of the first stage's layers."""
+    counts = tuple(chunk.counts for chunk in chunks_of(model, parallelism))
+    stages = loads(
+        parallelism.schedule, parallelism.pp, parallelism.virtual_stages, parallelism.micro_batches, counts
+    )
+    rows = _rows(parallelism, stages[:1])
+    sizes, kept = rows.sizes(model), _kept(rows, precision_of(dtype), "plain", parallelism.kept_by)
+    layers = (layer_of(sizes, kind) for kind in kinds_of(model).distinct)
+    return tuple(float(_kept_in_flight(rows, one, kept)[0]) for one in layers)
+
+
+def _kept(
+    rows: Rows, precision: Precision, loss: LossKind, kept_by: ModuleKind, *, is_cpu: bool = False
+) -> Kept:
+    """How activations are kept."""
+    element = precision.element
+    # Dropout's masks are a byte per entry; on a CPU torch runs it in pieces, and masks are tensors like any other.
+    mask = (element if is_cpu else 1) if rows.of_all("dropout") else 0
+    return Kept(element=element, mask=mask, is_cpu=is_cpu, loss=loss, modules=MODULES[kept_by])
 
 
 def _kept_in_flight(rows: Rows, layer: TransformerLayer, kept: Kept) -> Floats:
@@ -210,7 +239,9 @@ def _kept_in_flight(rows: Rows, layer: TransformerLayer, kept: Kept) -> Floats:
     # A chunk's last layers may be kept whole; chunks have about as many layers each.
     some = rows.of_all("recompute_layers")
     kept_layers = np.maximum(0.0, rows.chunk_layers - some) if some else 0.0
-    fully = block_input + kept_layers / np.maximum(1.0, rows.chunk_layers) * (total - block_input)
+    chunk_layers = np.maximum(1.0, rows.chunk_layers)
+    inputs = np.ceil(chunk_layers / rows.together) / chunk_layers * block_input
+    fully = inputs + kept_layers / chunk_layers * (total - block_input)
     in_flight: Floats = np.where(rows.recompute == FULL, fully, partly)
     return in_flight
 

@@ -36,7 +36,7 @@ def working_bytes(rows: Rows, layers: Sequence[TransformerLayer], loss: Loss, ke
       gathered input and the gradient of that too, the log-probabilities no longer;
     - last layer's MLP, log-probabilities freed: the gradient of its output (d), and the larger of f with
       the down projection's weight gradient (f·d) and, with sequence parallelism, the gathered gradient of its output;
-      and of 2f for SwiGLU's halves. What full recomputation dropped exists again;
+      and of 2f for SwiGLU's halves. What full recomputation dropped exists again, of all layers that it runs at once;
     - last layer's attention, its MLP freed: twice its scores (the gradients before and after the softmax)
       where they exist, and what selective recomputation dropped;
     - embedding, the first chunk's layers freed: its weight gradient (v·d).
@@ -87,7 +87,7 @@ class _Moments(NamedTuple):
         of_attention, of_mlp = (
             np.where(rows.recompute == SELECTIVE, part, 0.0) for part in dropped_bytes(rows, layer, kept)
         )
-        recomputed = np.where(rows.recompute == FULL, total - block_input, 0.0)
+        recomputed = np.where(rows.recompute == FULL, rows.together * total - block_input, 0.0)
         at_projection, at_activation = layer.mlp.gradient_bytes(kept)
         mlp = block_input + np.maximum(gathered + at_projection, at_activation) + recomputed
         attention = layer.attention.gradient_bytes(kept) + block_input + recomputed + of_attention

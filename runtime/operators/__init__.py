@@ -21,6 +21,7 @@ from kernelcast.runtime.operators.operator import (
     Term,
     Vector,
 )
+from kernelcast.runtime.spelling import alternatives
 
 __all__ = [
     "OPERATORS",
@@ -57,7 +58,7 @@ def operator(name: str) -> Operator:
     try:
         return OPERATORS[name]
     except KeyError:
-        raise UsageError(f"operator {name!r} is unknown; known are {', '.join(OPERATORS)}") from None
+        raise UsageError(f"operator {name!r} is unknown, {alternatives(name, OPERATORS)}") from None
 
 
 def role_name(name: str, role: str) -> str:

@@ -6,7 +6,8 @@ See docs/timeline.md.
 from kernelcast.runtime.pipeline.closed_form import ClosedForms, closed_forms
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.pass_times import Span, StageTimeline, StepTimeline, step_timeline
-from kernelcast.runtime.pipeline.schedules import Kind, Pass, stage_orders
+from kernelcast.runtime.pipeline.passes import Kind, Pass
+from kernelcast.runtime.pipeline.schedules import stage_orders
 from kernelcast.runtime.pipeline.simulate import Simulated, simulate
 
 __all__ = [

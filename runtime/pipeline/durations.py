@@ -16,16 +16,19 @@ MAX_US = 1e100
 
 PER_CHUNK = ("forward_us", "backward_us", "weight_us", "send_forward_us", "send_backward_us")
 PER_STAGE = ("all_reduce_us", "update_us")
+SAVED = ("saved_forward_us", "saved_backward_us")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Durations:
     """Times in µs of the pieces of a step, for many configurations at once.
 
-    Of one micro-batch, arrays [configs, chunks]: `forward_us` and `backward_us` of the passes; with schedule
-    zero_bubble `backward_us` is the input gradients' part and `weight_us` the weight gradients', else
+    Of one micro-batch, arrays [configs, chunks]: `forward_us` and `backward_us` of the passes; with a schedule
+    that splits backward passes `backward_us` is the input gradients' part and `weight_us` the weight gradients', else
     `weight_us` is 0; `send_forward_us` from a chunk to the next one after its forward pass and
     `send_backward_us` to the one before after its backward pass (0 where there is none).
+    `saved_forward_us` and `saved_backward_us` are what a forward and a backward pass take less where they run together
+    (`passes.is_pair`), None for nothing.
     Of one update, arrays [configs, stages]: `all_reduce_us` of a stage's gradients, `update_us` of its
     optimizer with the all-gather. `overlap` where collectives of the update run beside passes.
 
@@ -41,9 +44,11 @@ class Durations:
     all_reduce_us: Times
     update_us: Times
     overlap: Overlap | None = None
+    saved_forward_us: Times | None = None
+    saved_backward_us: Times | None = None
 
     def __post_init__(self) -> None:
-        for names in (PER_CHUNK, PER_STAGE):
+        for names in ((*PER_CHUNK, *self._saved), PER_STAGE):
             expected = getattr(self, names[0]).shape
             for name in names:
                 array: Times = getattr(self, name)
@@ -57,6 +62,9 @@ class Durations:
                     raise UsageError(
                         f"{name} has a time that is negative, above {MAX_US:g} µs or not a number"
                     )
+        for name, of in zip(SAVED, PER_CHUNK, strict=False):
+            if name in self._saved and (getattr(self, name) > getattr(self, of)).any():
+                raise UsageError(f"{name} has a time above {of}, expected at most as much")
         if self.overlap is not None:
             for name, like in (
                 ("first_us", "forward_us"),
@@ -88,12 +96,16 @@ class Durations:
         """Stages."""
         return int(self.all_reduce_us.shape[1])
 
+    @property
+    def _saved(self) -> tuple[str, ...]:
+        """Those of `SAVED` that are there."""
+        return tuple(name for name in SAVED if getattr(self, name) is not None)
+
     def take(self, rows: slice | NDArray[np.intp]) -> Self:
         """Some of the configurations."""
         overlap = None if self.overlap is None else self.overlap.take(rows)
-        return type(self)(
-            **{name: getattr(self, name)[rows] for name in (*PER_CHUNK, *PER_STAGE)}, overlap=overlap
-        )
+        names = (*PER_CHUNK, *PER_STAGE, *self._saved)
+        return type(self)(**{name: getattr(self, name)[rows] for name in names}, overlap=overlap)
 
     def on_grid(self, passes: int) -> Self:
         """The same times, rounded so that no sum on a path of `passes` passes of each kind is ever rounded.
@@ -122,6 +134,5 @@ class Durations:
         overlap = self.overlap and replace(
             self.overlap, first_us=rounded(self.overlap.first_us), last_us=rounded(self.overlap.last_us)
         )
-        return type(self)(
-            **{name: rounded(getattr(self, name)) for name in (*PER_CHUNK, *PER_STAGE)}, overlap=overlap
-        )
+        arrays = (*PER_CHUNK, *PER_STAGE, *self._saved)
+        return type(self)(**{name: rounded(getattr(self, name)) for name in arrays}, overlap=overlap)

@@ -9,9 +9,12 @@ import numpy as np
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.pipeline.ends import Ends
-from kernelcast.runtime.pipeline.schedules import Kind, Pass, check_shape, stage_orders
+from kernelcast.runtime.pipeline.messages import Message, Messages
+from kernelcast.runtime.pipeline.passes import Kind, Pass, is_pair, units
+from kernelcast.runtime.pipeline.schedules import check_shape, stage_orders
 from kernelcast.runtime.pipeline.simulate import all_reduce_ends, check_durations, longest_path_passes
 from kernelcast.runtime.request.fields import Schedule
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 
 MAX_PASSES = 4_000_000
 """Passes of a step that are listed one by one; their times take some hundred bytes each."""
@@ -36,6 +39,8 @@ class Span:
 class StageTimeline:
     """What one stage does: its passes in order, with `starts_us` and `ends_us`, then its update.
 
+    What a pass sends leaves at `sent_us`: when it ends, or the last one of those that run together. Those are listed
+    one after the other, although they take turns.
     `all_reduces` has a span per chunk in the order in which gradients get ready, from the first piece that is
     ready to the last that is through; empty where nothing is reduced. `update` follows passes and all-reduces.
     """
@@ -44,6 +49,7 @@ class StageTimeline:
     passes: tuple[Pass, ...]
     starts_us: tuple[float, ...]
     ends_us: tuple[float, ...]
+    sent_us: tuple[float, ...]
     all_reduces: tuple[Span, ...]
     update: Span
 
@@ -53,7 +59,7 @@ class StepTimeline:
     """One step of one configuration: every stage, and the transfer from each chunk after its pass, in µs."""
 
     stages: tuple[StageTimeline, ...]
-    schedule: Schedule
+    messages: Messages
     send_forward_us: tuple[float, ...]
     send_backward_us: tuple[float, ...]
 
@@ -81,7 +87,7 @@ def step_timeline(
             several configurations, or the step has more than `MAX_PASSES` passes.
     """
     check_shape(schedule, pp, micro_batches, virtual_stages)
-    passes = pp * micro_batches * virtual_stages * (3 if schedule == "zero_bubble" else 2)
+    passes = pp * micro_batches * virtual_stages * (3 if SCHEDULE_KINDS[schedule].splits else 2)
     if passes > MAX_PASSES:
         raise UsageError(
             f"a step of {passes:,} passes, expected at most {MAX_PASSES:,} to list them one by one"
@@ -95,8 +101,8 @@ def step_timeline(
     pieces = [buckets] * pp if isinstance(buckets, int) else list(buckets)
     if len(pieces) != pp or min(pieces) < 1:
         raise UsageError(f"buckets is {buckets!r:.80}, expected 1 or more for each of {pp} stages")
-    on_grid = durations.on_grid(longest_path_passes(pp, micro_batches, virtual_stages))
-    starts, ends = _run(orders, on_grid, micro_batches)
+    on_grid = durations.on_grid(longest_path_passes(schedule, pp, micro_batches, virtual_stages))
+    starts, ends, sent = _run(orders, on_grid, Messages.of(schedule, pp, virtual_stages))
     stages = []
     for stage, order in enumerate(orders):
         completing = _completing(order, starts[stage], ends[stage])
@@ -108,12 +114,13 @@ def step_timeline(
                 passes=order,
                 starts_us=tuple(starts[stage]),
                 ends_us=tuple(ends[stage]),
+                sent_us=tuple(sent[stage]),
                 all_reduces=reduces,
                 update=Span(start_us=free_us, end_us=free_us + float(on_grid.update_us[0, stage])),
             )
         )
     return StepTimeline(
-        schedule=schedule,
+        messages=Messages.of(schedule, pp, virtual_stages),
         stages=tuple(stages),
         send_forward_us=tuple(on_grid.send_forward_us[0].tolist()),
         send_backward_us=tuple(on_grid.send_backward_us[0].tolist()),
@@ -121,56 +128,72 @@ def step_timeline(
 
 
 def _run(
-    orders: tuple[tuple[Pass, ...], ...], durations: Durations, micro_batches: int
-) -> tuple[list[_Floats], list[_Floats]]:
-    """Start and end of every pass, per stage: each stage runs on until an input is missing."""
-    longer: dict[tuple[Kind, int], _Floats] = {}
-    if durations.overlap is not None:
-        completing = Kind.WEIGHT if orders[0][-1].kind is Kind.WEIGHT else Kind.BACKWARD
-        longer[Kind.FORWARD, 0] = durations.overlap.first_us[0].tolist()
-        longer[completing, micro_batches - 1] = durations.overlap.last_us[0].tolist()
-    chunks, pp = durations.chunks, len(orders)
+    orders: tuple[tuple[Pass, ...], ...], durations: Durations, messages: Messages
+) -> tuple[list[_Floats], list[_Floats], list[_Floats]]:
+    """Start and end of every pass and when its output leaves, per stage; each runs on until an input is missing."""
+    longer = _longer(orders, durations)
     times = {
         Kind.FORWARD: durations.forward_us[0].tolist(),
         Kind.BACKWARD: durations.backward_us[0].tolist(),
         Kind.WEIGHT: durations.weight_us[0].tolist(),
     }
-    send_forward, send_backward = (
-        durations.send_forward_us[0].tolist(),
-        durations.send_backward_us[0].tolist(),
-    )
-    # Arrival of the input of (kind, chunk, micro-batch). The first chunk's is there from the start; that of
-    # the last chunk's backward pass, the loss, is there when its forward pass is, earlier on the same stage.
-    arrivals: dict[tuple[Kind, int, int], float] = {}
+    saved = {
+        kind: [0.0] * durations.chunks if saved_us is None else saved_us[0].tolist()
+        for kind, saved_us in (
+            (Kind.FORWARD, durations.saved_forward_us),
+            (Kind.BACKWARD, durations.saved_backward_us),
+            (Kind.WEIGHT, None),
+        )
+    }
+    sends = {
+        Kind.FORWARD: durations.send_forward_us[0].tolist(),
+        Kind.BACKWARD: durations.send_backward_us[0].tolist(),
+    }
+    arrivals: dict[Message, float] = {}
     starts: list[_Floats] = [[] for _ in orders]
     ends: list[_Floats] = [[] for _ in orders]
-    waiting = deque(range(pp))
+    sent: list[_Floats] = [[] for _ in orders]
+    of_stage = [list(units(order)) for order in orders]
+    done = [0] * len(orders)
+    waiting = deque(range(len(orders)))
     while waiting:
         stage = waiting.popleft()
-        order, done = orders[stage], ends[stage]
-        free_us, woken = done[-1] if done else 0.0, set[int]()
-        while len(done) < len(order):
-            kind, chunk, micro_batch = order[len(done)]
-            if kind is Kind.WEIGHT or chunk == (0 if kind is Kind.FORWARD else chunks - 1):
-                start_us = free_us
-            else:
-                arrival = arrivals.pop((kind, chunk, micro_batch), None)
-                if arrival is None:
-                    break
-                start_us = max(free_us, arrival)
-            free_us = start_us + times[kind][chunk]
-            if (kind, micro_batch) in longer:
-                free_us += longer[kind, micro_batch][chunk]
-            starts[stage].append(start_us)
-            done.append(free_us)
-            if kind is Kind.FORWARD and chunk + 1 < chunks:
-                arrivals[kind, chunk + 1, micro_batch] = free_us + send_forward[chunk]
-                woken.add((chunk + 1) % pp)
-            elif kind is Kind.BACKWARD and chunk:
-                arrivals[kind, chunk - 1, micro_batch] = free_us + send_backward[chunk]
-                woken.add((chunk - 1) % pp)
+        woken = set[int]()
+        while done[stage] < len(of_stage[stage]):
+            unit = of_stage[stage][done[stage]]
+            read = [message for one in unit if (message := messages.read(one))]
+            if not all(message in arrivals for message in read):
+                break
+            free_us = max([ends[stage][-1] if ends[stage] else 0.0, *map(arrivals.pop, read)])
+            for one in unit:
+                starts[stage].append(free_us)
+                free_us += times[one.kind][one.chunk]
+                if is_pair(unit):
+                    free_us -= saved[one.kind][one.chunk]
+                free_us += longer.get(one, 0.0)
+                ends[stage].append(free_us)
+            for one in unit:
+                sent[stage].append(free_us)
+                if message := messages.sent(one):
+                    arrivals[message] = free_us + sends[one.kind][one.chunk]
+                    woken.add(messages.stage_of(message[1]))
+            done[stage] += 1
         waiting.extend(sorted(woken - set(waiting)))
-    return starts, ends
+    return starts, ends, sent
+
+
+def _longer(orders: tuple[tuple[Pass, ...], ...], durations: Durations) -> dict[Pass, float]:
+    """What collectives of the update add to the first and to the completing pass of every chunk."""
+    if durations.overlap is None:
+        return {}
+    found: dict[Pass, float] = {}
+    for order in orders:
+        completing = Kind.WEIGHT if order[-1].kind is Kind.WEIGHT else Kind.BACKWARD
+        first = {one.chunk: one for one in reversed(order) if one.kind is Kind.FORWARD}
+        last = {one.chunk: one for one in order if one.kind is completing}
+        for passes, longer_us in ((first, durations.overlap.first_us), (last, durations.overlap.last_us)):
+            found |= {one: float(longer_us[0, chunk]) for chunk, one in passes.items()}
+    return found
 
 
 def _completing(order: tuple[Pass, ...], starts: _Floats, ends: _Floats) -> list[Span]:

@@ -1,39 +1,27 @@
 """Pipeline schedules: in which order every stage runs its passes (docs/timeline.md, Schedules).
 
-With one chunk of the model per stage, or with several (interleaved): chunk c runs on stage c mod pp.
+A chunk of the model lies on the stage that `stage_of` says (runtime/request/schedule.py).
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
-from enum import StrEnum
 from itertools import chain
-from typing import NamedTuple
+
+import numpy as np
 
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.pipeline.durations import Durations, Times
+from kernelcast.runtime.pipeline.passes import Kind, Pass, is_pair, units
+from kernelcast.runtime.pipeline.v_shaped import dualpipe, dualpipe_v, zb_v
 from kernelcast.runtime.request.fields import Schedule
-
-
-class Kind(StrEnum):
-    """What a pass computes."""
-
-    FORWARD = "forward"
-    BACKWARD = "backward"  # with schedule zero_bubble only the gradients of the inputs
-    WEIGHT = "weight"  # gradients of the weights; only with schedule zero_bubble
-
-
-class Pass(NamedTuple):
-    """One pass of one micro-batch through one chunk of the model."""
-
-    kind: Kind
-    chunk: int
-    micro_batch: int
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, check_schedule
 
 
 def check_shape(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> None:
     """Check that a schedule exists for these numbers.
 
     Raises:
-        UsageError: a number is below 1, virtual stages where the schedule has none, or interleaved with one
-            stage or with micro-batches that are no multiple of the stages.
+        UsageError: a number is below 1, or `check_schedule` refuses them.
     """
     if schedule not in _ORDERS:
         raise UsageError(f"schedule is {schedule!r:.80}, expected one of {', '.join(_ORDERS)}")
@@ -41,14 +29,7 @@ def check_shape(schedule: Schedule, pp: int, micro_batches: int, virtual_stages:
     for name, value in sizes:
         if value < 1:
             raise UsageError(f"{name} is {value}, expected 1 or more")
-    if schedule != "interleaved" and virtual_stages > 1:
-        raise UsageError(f"virtual_stages is {virtual_stages}, expected 1 with schedule {schedule}")
-    if schedule == "interleaved" and pp == 1:
-        raise UsageError("pp is 1, expected 2 or more with schedule interleaved")
-    if schedule == "interleaved" and micro_batches % pp:
-        raise UsageError(
-            f"micro_batches is {micro_batches}, expected a multiple of pp ({pp}) with schedule interleaved"
-        )
+    check_schedule(schedule, pp, micro_batches, virtual_stages)
 
 
 def stage_orders(
@@ -62,6 +43,24 @@ def stage_orders(
     check_shape(schedule, pp, micro_batches, virtual_stages)
     order = _ORDERS[schedule]
     return tuple(tuple(order(stage, pp, micro_batches, virtual_stages)) for stage in range(pp))
+
+
+def saved_in_pairs_us(
+    durations: Durations, schedule: Schedule, micro_batches: int, virtual_stages: int = 1
+) -> Times:
+    """What passes that run together save in a step, float64 [configs, stages]."""
+    found = np.zeros((durations.configs, durations.stages))
+    if not SCHEDULE_KINDS[schedule].pairs:
+        return found
+    saved = {Kind.FORWARD: durations.saved_forward_us, Kind.BACKWARD: durations.saved_backward_us}
+    orders = stage_orders(schedule, durations.stages, micro_batches, virtual_stages)
+    for stage, order in enumerate(orders):
+        paired = Counter(one[:2] for unit in units(order) if is_pair(unit) for one in unit)
+        for (kind, chunk), count in paired.items():
+            saved_us = saved.get(kind)
+            if saved_us is not None:
+                found[:, stage] += count * saved_us[:, chunk]
+    return found
 
 
 def warm_up_passes(schedule: Schedule, stage: int, pp: int, virtual_stages: int = 1) -> int:
@@ -130,4 +129,7 @@ _ORDERS: dict[Schedule, Callable[[int, int, int, int], Iterator[Pass]]] = {
     "1f1b": _one_forward_one_backward,
     "interleaved": _interleaved,
     "zero_bubble": _zero_bubble,
+    "zb_v": zb_v,
+    "dualpipe": dualpipe,
+    "dualpipe_v": dualpipe_v,
 }

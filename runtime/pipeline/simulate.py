@@ -9,10 +9,12 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.pipeline.durations import Durations, Times
 from kernelcast.runtime.pipeline.ends import Ends
 from kernelcast.runtime.pipeline.gpipe import gpipe
+from kernelcast.runtime.pipeline.in_levels import in_levels
 from kernelcast.runtime.pipeline.interleaved import interleaved
 from kernelcast.runtime.pipeline.one_forward_one_backward import one_forward_one_backward
 from kernelcast.runtime.pipeline.schedules import check_shape
 from kernelcast.runtime.request.fields import Schedule
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 
 _VALUES_AT_ONCE = 1 << 14
 """Stages times configurations evaluated together: some arrays of that size lie in a core's cache."""
@@ -72,9 +74,13 @@ def simulate(
     return Simulated(**{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-def longest_path_passes(pp: int, micro_batches: int, virtual_stages: int) -> int:
-    """No path through a schedule has more passes of a kind than this (`Durations.on_grid`)."""
-    return virtual_stages * (micro_batches + 4 * pp)
+def longest_path_passes(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> int:
+    """No path through a schedule has more passes of a kind than this (`Durations.on_grid`).
+
+    Those evaluated in levels have no more levels than that, of at most one pass of a kind each.
+    """
+    most = 6 if SCHEDULE_KINDS[schedule].is_v else virtual_stages
+    return most * (micro_batches + 4 * pp)
 
 
 def check_durations(schedule: Schedule, durations: Durations, pp: int, virtual_stages: int) -> None:
@@ -84,11 +90,15 @@ def check_durations(schedule: Schedule, durations: Durations, pp: int, virtual_s
         UsageError: they are for another number of stages or chunks, or split backward passes for a schedule
             that does not.
     """
-    sizes = (("stages", durations.stages, pp), ("chunks", durations.chunks, pp * virtual_stages))
+    kind = SCHEDULE_KINDS[schedule]
+    sizes = (
+        ("stages", durations.stages, pp),
+        ("chunks", durations.chunks, pp * virtual_stages * kind.copies),
+    )
     for what, found, expected in sizes:
         if found != expected:
             raise UsageError(f"durations have {found} {what}, expected {expected}")
-    if schedule != "zero_bubble" and durations.weight_us.any():
+    if not kind.splits and durations.weight_us.any():
         raise UsageError(
             f"weight_us has a time above 0, expected 0 with schedule {schedule}, "
             "which does not split backward passes"
@@ -109,7 +119,9 @@ def _pieces(buckets: Buckets, durations: Durations) -> Times:
 def _simulate(
     schedule: Schedule, micro_batches: int, virtual_stages: int, durations: Durations, pieces: Times
 ) -> Simulated:
-    durations = durations.on_grid(longest_path_passes(durations.stages, micro_batches, virtual_stages))
+    durations = durations.on_grid(
+        longest_path_passes(schedule, durations.stages, micro_batches, virtual_stages)
+    )
     ends = _evaluate(schedule, micro_batches, virtual_stages, durations)
     reduced = all_reduce_ends(ends, durations.all_reduce_us.T, pieces.T)[-1]
     end = np.maximum(ends.idle_from_us, reduced) + durations.update_us.T
@@ -127,6 +139,8 @@ def _evaluate(schedule: Schedule, micro_batches: int, virtual_stages: int, durat
         return gpipe(durations, micro_batches)
     if schedule == "interleaved":
         return interleaved(durations, micro_batches, virtual_stages)
+    if SCHEDULE_KINDS[schedule].is_v:
+        return in_levels(schedule, durations, micro_batches, virtual_stages)
     return one_forward_one_backward(durations, micro_batches, zero_bubble=schedule == "zero_bubble")
 
 

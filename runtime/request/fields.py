@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 
 from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.kinds import FLAG, Kind, choice, counted, counts, names, number, text, whole
-from kernelcast.runtime.request.spelling import nearest_names
+from kernelcast.runtime.spelling import nearest_names
 
 Norm = Literal["layer_norm", "rms_norm"]
 Activation = Literal["gelu", "swiglu", "geglu"]
@@ -20,7 +20,7 @@ ContextExchange = Literal["ring", "all_to_all", "all_gather"]
 Attention = Literal["flash", "fused_softmax", "unfused"]
 Biases = Literal["all", "attention", "qkv", "mlp", "none"]
 Recompute = Literal["none", "selective", "full"]
-Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble"]
+Schedule = Literal["gpipe", "1f1b", "interleaved", "zero_bubble", "zb_v", "dualpipe", "dualpipe_v"]
 LayerSplit = Literal["even", "paper", "balanced"]
 ReduceDtype = Literal["same", "float32"]
 RecomputeModule = Literal["core_attn", "mlp", "layernorm"]
@@ -104,6 +104,7 @@ _SIZE = whole(1, MAX_SIZE)
 _SIZE_OR_NONE = whole(0, MAX_SIZE)
 _DEGREE = whole(1, MAX_DEGREE)
 _SYNCS = whole(0, 100)
+_TOKENS_OF_EXPERTS = counts(whole(0, MAX_SIZE), "whole numbers, one per expert, such as 96,120,80,88")
 _COUNTS = counts(whole(0, MAX_DEGREE), "whole numbers, one per stage, such as 11,12,12,9")
 
 # fmt: off
@@ -132,6 +133,8 @@ MODEL = table(
     Field("activation", choice(get_args(Activation)), "Activation of the MLP.", "gelu"),
     Field("attention", choice(get_args(Attention)), "Attention kernel.", "flash"),
     Field("rotary", FLAG, "Rotary position embedding.", True),
+    Field("unrotated_interval", whole(0, MAX_LAYERS), "Every so many-th layer has no rotary embedding, 0 for none.", 0),
+    Field("attention_sinks", FLAG, "Softmax of every head has one more, learned entry (gpt-oss).", False),
     Field("parallel_residual", FLAG, "Attention and MLP read the same input.", False),
     Field("biases", choice(get_args(Biases)), "Linears of a layer that have a bias.",
           otherwise="the attention's with LayerNorm, the MLP's with GeLU"),
@@ -161,8 +164,9 @@ LAYOUT = table(
     Field("expert_tp", _DEGREE, "Devices that an expert is cut into, out of the same.", 1),
     Field("micro_batch", _DEGREE, "Samples per micro-batch.", unit="samples"),
     Field("micro_batches", _DEGREE, "Micro-batches per update (or give the global batch)."),
-    Field("schedule", choice(get_args(Schedule)), "Order of passes (zero_bubble is ZB-H1).", "1f1b"),
-    Field("virtual_stages", _DEGREE, "Chunks per device, with schedule interleaved.", 1),
+    Field("schedule", choice(get_args(Schedule)),
+          "Order of passes (zero_bubble is ZB-H1, dualpipe_v half a dualpipe).", "1f1b"),
+    Field("virtual_stages", _DEGREE, "Chunks per device, with schedule interleaved; 2 with zb_v and dualpipe_v.", 1),
     Field("sequence_parallel", FLAG, "Cut norms and residuals along the sequence.", False),
     Field("recompute", choice(get_args(Recompute)), "Activation recomputation.", "none"),
     Field("zero", whole(0, 3), "ZeRO stage: what data parallelism shards (3 is FSDP).", 1),
@@ -179,6 +183,8 @@ LAYOUT = table(
           "Modules of a layer that selective recomputation runs again.", ("core_attn",), of_stack=True),
     Field("recompute_layers", whole(0, MAX_LAYERS), "First layers of every chunk that are recomputed, 0 for all.", 0,
           of_stack=True),
+    Field("recompute_together", whole(1, MAX_LAYERS),
+          "Layers that are recomputed together, of which only the first one's input is kept.", 1, of_stack=True),
     Field("recompute_early_stop", FLAG,
           "Recomputation ends with the last tensor kept for the backward pass, as torch's checkpoints do.", False,
           of_stack=True),
@@ -216,6 +222,13 @@ LAYOUT = table(
           "ring", of_stack=True),
     Field("expert_imbalance", number(1, 1_000, "a number from 1 to 1000"),
           "Rows of the device with the most tokens for its experts, as a multiple of the mean.", 1.0, of_stack=True),
+    Field("expert_tokens", _TOKENS_OF_EXPERTS,
+          "Tokens that went to each expert: of one layer, or of every layer with experts, one after the other.",
+          otherwise="as many to each, times expert_imbalance", of_stack=True),
+    Field("expert_capacity", number(0, 1_000, "a number from 0 to 1000"),
+          "Most rows of an expert as a multiple of the mean, others are dropped (capacity factor); 0: none is.", 0.0,
+          of_stack=True),
+    Field("expert_padding", FLAG, "Every expert's rows are filled up to its capacity.", False, of_stack=True),
     Field("tensor_overlap", choice(get_args(TensorOverlap)),
           "Tensor-parallel collectives beside computing: none, backward beside weight gradients, or all products.",
           "none", of_stack=True),
@@ -226,7 +239,19 @@ LAYOUT = table(
           "Linears that fp8_recipe is for; router and logits never are.", get_args(LinearKind), of_stack=True),
     Field("fp8_dispatch", FLAG, "Rows are sent to experts in 8 bit, and gradients of their results.", False,
           of_stack=True),
-    Field("expert_overlap", FLAG, "All-to-alls of experts run beside the computing of another micro-batch.", False,
+    Field("expert_overlap", FLAG,
+          "All-to-alls of experts run beside another micro-batch's computing (dualpipe's pairs always do).", False,
+          of_stack=True),
+    Field("offload_optimizer", number(0, 1, "a number from 0 to 1"),
+          "Part of the optimizer's states that is kept, and updated, in the host's memory.", 0.0, of_stack=True),
+    Field("offload_activations", number(0, 1, "a number from 0 to 1"),
+          "Part of what layers keep for the backward pass that waits for it in the host's memory.", 0.0,
+          of_stack=True),
+    Field("host_link_gb_per_s", number(0, 10_000, "GB/s from 0 to 10000"),
+          "Rate between a device and its host in each direction; 0 for that of the device table (PCIe, NVLink-C2C).",
+          0.0, of_stack=True),
+    Field("host_memory_gb_per_s", number(0, 100_000, "GB/s from 0 to 100000"),
+          "What the host's optimizer reads and writes for each device; needed with offload_optimizer.", 0.0,
           of_stack=True),
     Field("lora_rank", _SIZE_OR_NONE, "Rank of adapters beside frozen weights (LoRA), 0 to train all weights.", 0,
           of_stack=True),
@@ -239,6 +264,8 @@ DEGREES = tuple(row.name for row in LAYOUT.values() if row.degree)
 """Their product is the number of devices."""
 EXPERT_DEGREES = ("ep", "expert_tp")
 """How the devices of a stage share its experts."""
+EXPERT_LOAD = tuple(f"expert_{what}" for what in ("imbalance", "tokens", "capacity", "padding"))
+"""What decides how many rows experts have."""
 REPLICATING = tuple(row.name for row in LAYOUT.values() if row.replicates)
 """Their product is the number of devices that hold the same parameters."""
 SAMPLES = ("dp", "micro_batch", "micro_batches")

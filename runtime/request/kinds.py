@@ -19,7 +19,7 @@ class Kind:
 
     `read` takes values of Python, TOML or JSON and texts (`1e9`, `true`), and answers None for what is not accepted;
     `types` are those that need no reading. `values` are all values, in order, of a kind that has finitely many.
-    `expected` is for messages, `metavar` for the help of a command.
+    `expected` is for messages, `metavar` for the help of a command, where `is_list` values may stand in a file.
     """
 
     expected: str
@@ -28,6 +28,7 @@ class Kind:
     types: tuple[type, ...]
     read: Callable[[object], Value | None]
     values: Sequence[Any] = ()
+    is_list: bool = False
 
     def accepts(self, value: object) -> bool:
         """Whether a value is accepted as it is: of the right type, and within bounds."""
@@ -117,7 +118,9 @@ def counts(one: Kind, expected: str) -> Kind:
         return tuple(number for number in numbers if isinstance(number, int)) if None not in numbers else None
 
     schema = {"type": "array", "items": one.schema}
-    return Kind(expected=expected, schema=schema, metavar="N,N,…", types=(list, tuple), read=read)
+    return Kind(
+        expected=expected, schema=schema, metavar="N,N,…", types=(list, tuple), read=read, is_list=True
+    )
 
 
 def names(values: Sequence[str], expected: str) -> Kind:

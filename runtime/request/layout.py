@@ -8,6 +8,7 @@ from kernelcast.runtime.errors import UsageError, shown
 from kernelcast.runtime.request.fields import (
     DEGREES,
     EXPERT_DEGREES,
+    EXPERT_LOAD,
     LAYOUT,
     MAX_DEGREE,
     REPLICATING,
@@ -30,8 +31,11 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.kinds import whole
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, check_schedule
 
 _COUNT = whole(0, MAX_DEGREE)
+# What a model without experts does not accept.
+_OF_EXPERTS = tuple(name for name in (*EXPERT_DEGREES, *EXPERT_LOAD) if name != "expert_imbalance")
 # Layer counts are checked with the number of stages.
 _CHECKED = tuple(field for field in LAYOUT.values() if field.name != "layer_counts")
 
@@ -50,11 +54,17 @@ class Parallelism:
       gathers all keys and values (Llama 3, arXiv 2407.21783, section 3.3.2). Each device has an early and a late part
       of the sequence, so that causal masks leave all of them the same work.
     - `expert_imbalance`: the fullest device has so many times the mean of its group's tokens, in time and memory.
+    - `expert_tokens`: how many tokens of a measured batch went to each expert, of one layer for all, or of every layer
+      with experts, one after the other; which device is the fullest, and by how much, follows for every `ep`.
+    - `expert_capacity`: an expert takes at most so many times its mean, and drops the others; 0 drops nothing. With
+      `expert_padding` its rows are filled up to that (Megatron-LM's --moe-expert-capacity-factor,
+      --moe-pad-expert-input-to-capacity).
 
     - `recompute`: the backward pass of every layer runs again its forward pass ("full") or what lies
       between queries and attention output ("selective", arXiv 2205.05198).
     - `schedule`: order of forward and backward passes; "interleaved" gives every device `virtual_stages`
-      chunks of the model (arXiv 2104.04473), "zero_bubble" is ZB-H1 (arXiv 2401.10241).
+      chunks of the model (arXiv 2104.04473), "zero_bubble" is ZB-H1 and "zb_v" ZB-V (arXiv 2401.10241), "dualpipe" and
+      "dualpipe_v" are DeepSeek's (arXiv 2412.19437, section 3.2.1).
     - `zero`: what data parallelism shards: 0 nothing, 1 the optimizer's states, 2 gradients too, 3
       parameters too (arXiv 1910.02054; 3 is also called FSDP).
     - `sequence_parallel`: norms and residuals are cut along the sequence across the tp group
@@ -71,6 +81,8 @@ class Parallelism:
     - `recompute_modules`: what "selective" runs again: "core_attn" (between queries and attention output), "mlp",
       "layernorm" (both norms).
     - `recompute_layers`: recomputed are only the first of each chunk, 0 for all (Megatron-LM's method "block").
+    - `recompute_together`: so many layers are run again at once, from the first one's input (Megatron-LM's method
+      "uniform"); with `recompute_layers` each alone.
     - `recompute_early_stop`: what follows the last tensor that the backward pass needs is not run again, as in
       torch's non-reentrant checkpoints from 2.1 on; Megatron-LM runs all of a layer again.
     - `dropout`: its probability after embedding, attention and MLP, and of attention's weights; 0 without.
@@ -94,6 +106,10 @@ class Parallelism:
       pass (DeepSeek-V3, arXiv 2412.19437, section 3.3.3); with `fp8_recipe`, as they then read 8 bits anyway.
     - `expert_overlap`: that exchange runs beside what a layer computes for another micro-batch (its section 3.2.1;
       Megatron-LM's --overlap-moe-expert-parallel-comm).
+    - `offload_optimizer`: so much of the optimizer's states lies in the host's memory, and is updated there; the link
+      between device and host takes `host_link_gb_per_s`, the host's optimizer moves `host_memory_gb_per_s` per device.
+    - `offload_activations`: so much of what layers keep for the backward pass goes over that link behind the forward
+      pass and comes back before the backward pass.
     - `lora_rank`: weights are frozen, and `lora_linears` have adapters of this rank beside them (arXiv 2106.09685).
 
     Raises:
@@ -119,6 +135,7 @@ class Parallelism:
     loss: LossKind = LAYOUT["loss"].default
     recompute_modules: tuple[RecomputeModule, ...] = LAYOUT["recompute_modules"].default
     recompute_layers: int = LAYOUT["recompute_layers"].default
+    recompute_together: int = LAYOUT["recompute_together"].default
     recompute_early_stop: bool = LAYOUT["recompute_early_stop"].default
     dropout: float = LAYOUT["dropout"].default
     vocabulary_multiple: int = LAYOUT["vocabulary_multiple"].default
@@ -135,52 +152,67 @@ class Parallelism:
     tensor_overlap: TensorOverlap = LAYOUT["tensor_overlap"].default
     context_exchange: ContextExchange = LAYOUT["context_exchange"].default
     expert_imbalance: float = LAYOUT["expert_imbalance"].default
+    expert_tokens: tuple[int, ...] | None = LAYOUT["expert_tokens"].default
+    expert_capacity: float = LAYOUT["expert_capacity"].default
+    expert_padding: bool = LAYOUT["expert_padding"].default
     fp8_recipe: Float8Recipe = LAYOUT["fp8_recipe"].default
     fp8_linears: tuple[LinearKind, ...] = LAYOUT["fp8_linears"].default
     fp8_dispatch: bool = LAYOUT["fp8_dispatch"].default
     expert_overlap: bool = LAYOUT["expert_overlap"].default
+    offload_optimizer: float = LAYOUT["offload_optimizer"].default
+    offload_activations: float = LAYOUT["offload_activations"].default
+    host_link_gb_per_s: float = LAYOUT["host_link_gb_per_s"].default
+    host_memory_gb_per_s: float = LAYOUT["host_memory_gb_per_s"].default
     lora_rank: int = LAYOUT["lora_rank"].default
     lora_linears: tuple[AdaptedKind, ...] = LAYOUT["lora_linears"].default
 
     def __post_init__(self) -> None:
         # A search makes hundreds of thousands of layouts, most fields of which have their defaults.
         for field in _CHECKED:
-            if (value := getattr(self, field.name)) is not field.default:
+            value = getattr(self, field.name)
+            if value is not field.default or (value is None and field.is_required):
                 field.check(value)
         # In one order, and hashable.
-        for name in ("recompute_modules", "fp8_linears", "lora_linears"):
+        for name in ("recompute_modules", "fp8_linears", "lora_linears", "expert_tokens"):
             if (value := getattr(self, name)) is not LAYOUT[name].default:
                 object.__setattr__(self, name, LAYOUT[name].kind.read(value))
-        self._check_virtual_stages()
+        kind = SCHEDULE_KINDS[self.schedule]
+        if kind.virtual_stages > 1 == self.virtual_stages:
+            object.__setattr__(self, "virtual_stages", kind.virtual_stages)
+        check_schedule(self.schedule, self.pp, self.micro_batches, self.virtual_stages)
         self._check_layer_counts()
         if self.shard_group and self.replicas % self.shard_group and self.replicas > 1:
             raise UsageError(
                 f"shard_group is {self.shard_group}, expected a divisor of the {self.replicas} replicas (dp), or 0"
             )
+        if self.expert_tokens is not None and self.expert_imbalance != 1:
+            raise UsageError(f"expert_imbalance is {self.expert_imbalance}, expected 1 with expert_tokens")
+        if self.expert_padding and not self.expert_capacity:
+            raise UsageError("expert_padding is true, expected false without expert_capacity")
         if self.fp8_dispatch and self.fp8_recipe == "none":
             raise UsageError("fp8_dispatch is true, expected false with fp8_recipe none")
-        if self.tp * self.replicas % (self.ep * self.expert_tp):
+        of_stage = self.world_size // self.pp
+        if of_stage % (self.ep * self.expert_tp):
             fields, product = (
                 ("ep", "") if self.expert_tp == 1 else ("ep · expert_tp", f"{self.ep} · {self.expert_tp} = ")
             )
             raise UsageError(
                 f"{fields} is {product}{self.ep * self.expert_tp}, expected a divisor of tp · dp · cp "
-                f"({self.tp * self.replicas})"
+                f"({of_stage})"
             )
 
-    def _check_virtual_stages(self) -> None:
-        if self.schedule != "interleaved":
-            if self.virtual_stages > 1:
+    def _check_expert_tokens(self, model: ModelConfig) -> None:
+        tokens, experts, layers = self.expert_tokens or (), model.experts, model.expert_layers
+        if tokens and len(tokens) not in (experts, experts * layers):
+            raise UsageError(
+                f"expert_tokens are {len(tokens)} numbers, expected {experts}, the experts of model {model.name}, or "
+                f"those of its {layers} layers with experts, {experts * layers}"
+            )
+        for first in range(0, len(tokens), max(1, experts)):
+            if not any(tokens[first : first + experts]):
                 raise UsageError(
-                    f"virtual_stages is {self.virtual_stages}, expected 1 with schedule {self.schedule}"
+                    f"expert_tokens of layer {first // experts} are all 0, expected tokens for some expert"
                 )
-            return
-        if self.pp == 1:
-            raise UsageError("pp is 1, expected 2 or more with schedule interleaved")
-        # As Megatron-LM demands: micro-batches go through the chunks of a device in groups of pp.
-        if self.micro_batches % self.pp:
-            multiple = f"a multiple of pp ({self.pp}) with schedule interleaved"
-            raise UsageError(f"micro_batches is {self.micro_batches}, expected {multiple}")
 
     def _check_layer_counts(self) -> None:
         counts = self.layer_counts
@@ -217,7 +249,7 @@ class Parallelism:
 
     @property
     def chunks(self) -> int:
-        """Pieces that the model is cut into: pp · virtual stages; chunk c runs on stage c mod pp."""
+        """Pieces that the model is cut into: pp · virtual stages (`stage_of` says where each lies)."""
         return self.pp * self.virtual_stages
 
     @property
@@ -240,11 +272,16 @@ class Parallelism:
     @property
     def replicas(self) -> int:
         """Devices that hold the same parameters: they sum their gradients, and ZeRO shards over them."""
-        return prod(getattr(self, name) for name in REPLICATING)
+        return prod((self.copies, *(getattr(self, name) for name in REPLICATING)))
+
+    @property
+    def copies(self) -> int:
+        """Copies of the model in one pipeline: 2 with dualpipe."""
+        return SCHEDULE_KINDS[self.schedule].copies
 
     @property
     def expert_replicas(self) -> int:
-        """Devices that hold the same experts: tp · dp · cp / (ep · expert_tp)."""
+        """Devices that hold the same experts: tp · dp · cp · copies / (ep · expert_tp)."""
         return self.tp * self.replicas // (self.ep * self.expert_tp)
 
     @property
@@ -295,11 +332,13 @@ class Parallelism:
                 f"sequence_parallel is false, expected true with tp {self.tp}: each device routes its own tokens "
                 f"to the experts of model {model.name}"
             )
-        for name in EXPERT_DEGREES:
-            if getattr(self, name) > 1 and not model.experts:
-                raise UsageError(
-                    f"{name} is {getattr(self, name)}, expected 1: model {model.name} has no experts"
-                )
+        if not model.experts:
+            for name in _OF_EXPERTS:
+                if (value := getattr(self, name)) != (usual := LAYOUT[name].default):
+                    raise UsageError(
+                        f"{name} is {shown(value)}, expected {str(usual).lower()}: model {model.name} has no experts"
+                    )
+        self._check_expert_tokens(model)
         if self.layer_counts is not None and sum(self.layer_counts) != model.layers:
             raise UsageError(
                 f"layer_counts add up to {sum(self.layer_counts)}, expected {model.layers}, "

@@ -39,6 +39,8 @@ class ModelConfig:
     - `sliding_window`: tokens that attention looks back, 0 for all; every `global_interval`-th layer looks back to the
       first token (0: none does). With `window_chunks` sequences are cut into chunks of so many tokens, and attention
       looks back to the first token of its own.
+    - `unrotated_interval`: every so many-th layer has no rotary embedding (Llama 4, SmolLM3).
+    - `attention_sinks`: a parameter per head, an entry of its softmax beside the scores (gpt-oss, arXiv 2508.10925).
     - `query_rank`, `kv_rank`: latent attention (DeepSeek-V2, arXiv 2405.04434, section 2.1): queries, and keys with
       values, come from vectors of these sizes. `rotary_size` entries of a head are then rotated, of keys the same for
       all heads; `value_head_size` are those of a value head.
@@ -77,6 +79,8 @@ class ModelConfig:
     activation: Activation = MODEL["activation"].default
     attention: Attention = MODEL["attention"].default
     rotary: bool = MODEL["rotary"].default
+    unrotated_interval: int = MODEL["unrotated_interval"].default
+    attention_sinks: bool = MODEL["attention_sinks"].default
     parallel_residual: bool = MODEL["parallel_residual"].default
     biases: Biases = DERIVED_BIASES
     tied_embeddings: bool = MODEL["tied_embeddings"].default
@@ -120,6 +124,11 @@ class ModelConfig:
     def expert_width(self) -> int:
         """Width of a routed expert."""
         return self.expert_size or self.mlp_size
+
+    @property
+    def expert_layers(self) -> int:
+        """Layers that have experts."""
+        return (self.layers - self.dense_layers) // self.expert_interval if self.experts else 0
 
     def _check_heads(self) -> None:
         if self.head_size is None and self.hidden_size % self.attention_heads:

@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.data_frame import data_frame
+from kernelcast.runtime.errors import shown_size
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.request.fields import DEGREES, EXPERT_DEGREES, SEARCHED
@@ -101,12 +102,14 @@ class SearchResult:
         if counts.unanswered:
             return f"every layout needs what the bundle has no answer to: {'; '.join(self.problems)}"
         if self.smallest is not None and question.usable_bytes is not None:
-            of = question.reserved_memory_bytes / 2**30
-            reserved = f" ({of:.1f} GiB are reserved)" if of else ""
+            of = question.reserved_memory_bytes
+            reserved = (
+                f" (of {shown_size(question.gpu_memory_bytes or 0)}, {shown_size(of)} reserved)" if of else ""
+            )
             return (
                 f"none of {counts.layouts:,} layouts on {devices} device(s) fits into "
-                f"{question.usable_bytes / 2**30:.1f} GiB{reserved}: the smallest needs "
-                f"{self.smallest.memory_bytes / 2**30:.1f} GiB ({layout_text(self.smallest.parallelism)})"
+                f"{shown_size(question.usable_bytes)}{reserved}: the smallest needs "
+                f"{shown_size(self.smallest.memory_bytes)} ({layout_text(self.smallest.parallelism)})"
             )
         examples = "; ".join(refusal.example for refusal in self.refusals.by_field.values())
         limits = [

@@ -27,6 +27,7 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.partition import partition
 from kernelcast.runtime.step.timeline_kinds import MAX_SIMULATED_PASSES, check_simulated
@@ -132,7 +133,8 @@ class Space:
             for value in values:
                 row.check(value, name)
         for name, value in self.common.items():
-            LAYOUT[name].check(value)
+            if value is not None or not LAYOUT[name].otherwise:
+                LAYOUT[name].check(value)
         usual = {name: row.default for name, row in SHARED.items()}
         object.__setattr__(self, "common", usual | dict(self.common))
 
@@ -299,6 +301,8 @@ class _Parts:
         key = (
             *degrees,
             unit["micro_batches"] % unit["pp"] == 0,
+            unit["micro_batches"] % 2 == 0,
+            unit["micro_batches"] >= 2 * unit["pp"],
             passes > MAX_SIMULATED_PASSES,
             schedule,
             virtual_stages,
@@ -326,8 +330,16 @@ class _Parts:
         return None
 
     def _virtual_stages(self, schedule: Schedule, pp: int) -> list[int]:
-        if schedule != "interleaved":
+        usual = SCHEDULE_KINDS[schedule].virtual_stages
+        if usual == 1:
             return [1]
+        if usual:
+            try:
+                partition(self.space.model.layers, pp, usual)
+            except UsageError as error:
+                self.refusals.add(error)
+                return []
+            return [usual]
         if pp not in self._cuts:
             self._cuts[pp] = self._chunks_per_stage(pp)
         allowed, refusal = self._cuts[pp]

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.bundle_times import BundleTimes
 from kernelcast.runtime.answers.collective_times import Collectives, collective_source
+from kernelcast.runtime.answers.offload import host_link_bytes_per_s
 from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.configurations import Configurations
 from kernelcast.runtime.estimate.engine import Engine
@@ -16,8 +17,10 @@ from kernelcast.runtime.search.found import Found
 from kernelcast.runtime.search.needed_memory import needed_bytes
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.ranking import Ranked
-from kernelcast.runtime.search.space import Refusals
 from kernelcast.runtime.step.balance import AS_SPLIT
+
+_MOST_WAITING = 1 << 17
+"""Layouts that wait for what they are compared with, of about 200 bytes each."""
 
 Report = Callable[[int, int, str], None]
 """Takes (done, total, what) now and then."""
@@ -48,8 +51,10 @@ class _Sweep:
         self.engines: dict[Predictor, Engine] = {}
         self.answers: list[BundleTimes] = []
         self.found = Found()
-        self.bounds = Found()
-        self.passes = 2 if question.timeline == "simulate" and question.prune else 1
+        self.prunes = question.timeline == "simulate" and question.prune
+        # Layouts whose bounds are known, the most promising of them, and the exact times of such.
+        self.waiting: list[tuple[Engine, Ranked]] = []
+        self.promising, self.exact = Found(), Found()
         over = collective_source(predictor, question.fabric)
         self.collectives = (
             None if over is None else Collectives(source=over, gpus_per_node=question.cluster.gpus_per_node)
@@ -58,59 +63,76 @@ class _Sweep:
         self.done = 0
 
     def run(self) -> Found:
-        if self.passes == 2:
-            # First by bounds alone: the most promising layouts are simulated first, and raise the bar for all.
-            self._seed()
-        for engine, layouts, memory in self._fitting(self.found, self.found.refusals):
+        take = self._wait if self.prunes else self._take
+        for engine, layouts, memory in self._fitting():
             answered = 0
             for group in engine.configurations(layouts):
                 answered += len(group.rows)
-                self._take(group, layouts, memory)
+                take(engine, group, layouts.take(group.rows), memory[group.rows])
             self.found.counts.unanswered += len(layouts) - answered
             self.found.counts.evaluated += answered
+            if sum(len(bounded) for _, bounded in self.waiting) > _MOST_WAITING:
+                self._settle()
+        self._settle()
         for answers in self.answers:
             self.found.problems |= answers.problems
         return self.found
 
-    def _take(self, group: Configurations, layouts: Layouts, memory: NDArray[np.float64]) -> None:
+    def _take(self, _: Engine, group: Configurations, layouts: Layouts, memory: NDArray[np.float64]) -> None:
+        """Rank a group by its times."""
         question, found = self.question, self.found
-        own, memory = layouts.take(group.rows), memory[group.rows]
         if question.timeline == "closed-form":
             times = group.times("closed-form").step_us
-            found.add(Ranked(own, question.score(own, times), times, memory), question.top)
+            found.add(Ranked(layouts, question.score(layouts, times), times, memory), question.top)
             return
-        chosen = np.ones(len(own), dtype=bool)
-        if question.prune:
-            bounds = question.score(own, group.bound_us())
-            chosen = self.bounds.may_matter(question, bounds, memory)
-            chosen &= found.may_matter(question, bounds, memory)
+        chosen = np.ones(len(layouts), dtype=bool)
+        if self.prunes:
+            chosen = self._may_matter(question.score(layouts, group.bound_us()), memory)
         found.counts.simulated += int(chosen.sum())
         found.counts.pruned += int((~chosen).sum())
         if chosen.any():
-            own, times = own.take(chosen), group.times("simulate", chosen).step_us
+            own, times = layouts.take(chosen), group.times("simulate", chosen).step_us
             found.add(Ranked(own, question.score(own, times), times, memory[chosen]), question.top)
 
-    def _seed(self) -> None:
-        """Put the exact times of the layouts with the best bounds into `bounds`: nothing worse need be simulated."""
-        promising = Found()
-        for engine, layouts, memory in self._fitting(Found(), Refusals()):
-            for group in engine.configurations(layouts):
-                own, bounds = layouts.take(group.rows), group.bound_us()
-                ranked = Ranked(own, self.question.score(own, bounds), bounds, memory[group.rows])
-                promising.add(ranked, self.question.top)
-        seeds = promising.best.with_others(promising.front)
+    def _may_matter(self, bounds: NDArray[np.float64], memory: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Which layouts whose scores are above these can be among the best, or on the front."""
+        by_exact = self.exact.may_matter(self.question, bounds, memory)
+        return by_exact & self.found.may_matter(self.question, bounds, memory)
+
+    def _wait(
+        self, engine: Engine, group: Configurations, layouts: Layouts, memory: NDArray[np.float64]
+    ) -> None:
+        """Keep a group with its bounds: the most promising of all are simulated first."""
+        bounds = group.bound_us()
+        bounded = Ranked(layouts, self.question.score(layouts, bounds), bounds, memory)
+        self.promising.add(bounded, self.question.top)
+        chosen = self._may_matter(bounded.score, memory)
+        self.found.counts.pruned += int((~chosen).sum())
+        if chosen.any():
+            self.waiting.append((engine, bounded.take(chosen)))
+
+    def _settle(self) -> None:
+        """Simulate the most promising of what waits, and then what may still be better than those."""
+        seeds = self.promising.best.with_others(self.promising.front)
         # A layout can be among both; twice in the ranking it would take another's place.
         _, first = np.unique(seeds.layouts["index"], return_index=True)
         seeds = seeds.take(first)
-        if not len(seeds):
-            return
         for engine, rows in self._engines(seeds.layouts):
             some = seeds.take(rows)
             for group in engine.configurations(some.layouts):
                 own = some.layouts.take(group.rows)
                 times = group.times("simulate").step_us
                 ranked = Ranked(own, self.question.score(own, times), times, some.memory_bytes[group.rows])
-                self.bounds.add(ranked, self.question.top)
+                self.exact.add(ranked, self.question.top)
+        for engine, bounded in self.waiting:
+            chosen = self._may_matter(bounded.score, bounded.memory_bytes)
+            self.found.counts.pruned += int((~chosen).sum())
+            if chosen.any():
+                left = bounded.take(chosen)
+                for group in engine.configurations(left.layouts):
+                    own = left.layouts.take(group.rows)
+                    self._take(engine, group, own, left.memory_bytes[group.rows])
+        self.waiting, self.promising = [], Found()
 
     def _engines(self, layouts: Layouts) -> Iterator[tuple[Engine, NDArray[np.bool_]]]:
         """Layouts that keep as many processes of a node busy, by what prices them."""
@@ -134,6 +156,7 @@ class _Sweep:
                     question.bucket_entries,
                     answers,
                     element_bytes=precision_of(predictor.bundle.manifest.dtype).element,
+                    host_link_bytes_per_s=host_link_bytes_per_s(predictor.bundle.manifest.compute),
                 )
             yield self.engines[predictor], own
 
@@ -157,18 +180,16 @@ class _Sweep:
             fits, needed, memory
         )
 
-    def _fitting(
-        self, found: Found, refusals: Refusals
-    ) -> Iterator[tuple[Engine, Layouts, NDArray[np.float64]]]:
-        """Blocks of layouts that fit into memory, what prices them, and what memory they need; the others are counted
-        in `found`.
+    def _fitting(self) -> Iterator[tuple[Engine, Layouts, NDArray[np.float64]]]:
+        """Blocks of layouts that fit into memory, what prices them, and what memory they need; the others are
+        counted.
         """
-        question, counts = self.question, found.counts
+        question, found, counts = self.question, self.found, self.found.counts
         blocks = question.space.blocks(
             simulated=question.timeline == "simulate",
             shard=self.shard,
             shards=self.shards,
-            refusals=refusals,
+            refusals=found.refusals,
         )
         for layouts, units in blocks:
             counts.layouts += len(layouts)
@@ -184,5 +205,5 @@ class _Sweep:
                         yield engine, *self._balanced(engine, layouts.take(rows), memory[rows])
             self.done += units
             if self.report is not None:
-                total = self.passes * -(-self.units // self.shards)
+                total = -(-self.units // self.shards)
                 self.report(min(self.done, total), total, f"{counts.layouts:,} layouts")

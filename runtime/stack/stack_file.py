@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from kernelcast.runtime.errors import DataError, UsageError, one_line, shown, shown_path
 from kernelcast.runtime.shipped import STACKS
 from kernelcast.runtime.small_file import read_small_file
+from kernelcast.runtime.spelling import alternatives
 from kernelcast.runtime.stack.stack import FittedRuns, LeftOut, Stack
 from kernelcast.runtime.toml_text import parse_toml
 
@@ -45,7 +46,8 @@ def stack_named(name: str) -> Stack:
     """
     if name not in shipped_stacks():
         raise UsageError(
-            f"stack is {shown(name)}, expected the path of a .toml file, or one of {', '.join(shipped_stacks())}"
+            f"stack {shown(name)} is unknown, {alternatives(name, shipped_stacks())}; "
+            "the path of a .toml file works too"
         )
     return read_stack(STACKS / f"{name}.toml")
 

@@ -3,16 +3,20 @@
 What a chunk of the model costs follows from the times of its blocks, see chunk_times.py.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
-from itertools import accumulate
+from math import ceil
 
 from kernelcast.runtime.request.fields import OPTIONS
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.step.calls import Call, Calls, Component, backward, call, forward
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
+from kernelcast.runtime.step.calls import Call, Calls, Component, call, forward
+from kernelcast.runtime.step.chunks import Chunk, StageKind, chunks_of, stage_kinds
 from kernelcast.runtime.step.groups import ALONE, data_group, expert_data_group, pipeline_pair, shard_groups
+from kernelcast.runtime.step.host import Host
+from kernelcast.runtime.step.layer_passes import REMEMBERED, passes_of
 from kernelcast.runtime.step.layers.embedding import Embedding
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind, LayerKinds, kinds_of
 from kernelcast.runtime.step.layers.loss import Loss
@@ -20,12 +24,8 @@ from kernelcast.runtime.step.layers.sizes import Beside, Layer, Sizes
 from kernelcast.runtime.step.layers.transformer_layer import TransformerLayer
 from kernelcast.runtime.step.layers.update import DataParallel, Update, gradient_bytes, update_of
 from kernelcast.runtime.step.optimizers import moved_share
-from kernelcast.runtime.step.parameters import HeldParameters, held_by, layer_of, stage_parameters
-from kernelcast.runtime.step.partition import layers_of_chunks
+from kernelcast.runtime.step.parameters import HeldParameters, PartParameters, held_by, layer_of
 from kernelcast.runtime.step.recomputation import Recomputation
-
-# A search of tens of thousands of layouts asks for some dozens; a server keeps as many as it is let.
-_REMEMBERED = 1 << 11
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,92 +45,19 @@ class Block:
     scatter: Calls
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StageKind:
-    """Stages that have the same update: their layers of each kind, and which ends of the model they hold."""
-
-    counts: tuple[int, ...]
-    first: bool
-    last: bool
-
-    @property
-    def layers(self) -> int:
-        """All layers."""
-        return sum(self.counts)
-
-    @property
-    def optimizer_role(self) -> str:
-        """The role of its optimizer step; a single stage, first and last at once, is the last."""
-        return "last_stage" if self.last else "first_stage" if self.first else "middle_stage"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chunk:
-    """A piece of the model that passes run through at once; without virtual stages it is the stage.
-
-    `counts` are its layers of each kind, `kept` those of them that are not recomputed where others are.
-    """
-
-    index: int
-    stage: int
-    counts: tuple[int, ...]
-    kept: tuple[int, ...]
-    first: bool
-    last: bool
-
-
-def chunks_of(model: ModelConfig, parallelism: Parallelism) -> tuple[Chunk, ...]:
-    """The chunks of a layout in the order of the model; chunk c runs on stage c mod pp.
-
-    Raises:
-        UsageError: more chunks than the model's layers allow.
-    """
-    counts = layers_of_chunks(model.layers, parallelism)
-    kinds, how = kinds_of(model), Recomputation.of(parallelism)
-    ends = accumulate(counts)
-    return tuple(
-        Chunk(
-            index=index,
-            stage=index % parallelism.pp,
-            counts=kinds.counts(end - count, end),
-            kept=kinds.counts(end - how.kept_layers(count), end),
-            first=index == 0,
-            last=index == len(counts) - 1,
-        )
-        for index, (count, end) in enumerate(zip(counts, ends, strict=True))
-    )
-
-
-@lru_cache(maxsize=_REMEMBERED)
-def _passes(kind: type[Layer], sizes: Sizes, how: Recomputation) -> tuple[Calls, Calls, tuple[Beside, ...]]:
-    """Forward and backward calls of one layer, and its collectives beside products.
-
-    What recomputation runs again of a transformer layer stands last.
-    """
-    layer = kind(sizes)
-    # As many for every layout of a search: without recomputation they are empty.
-    nothing = Beside()
-    forward_again: Sequence[Beside] = [
-        nothing._replace(in_pieces=one.in_pieces, of_weights=one.of_weights) for one in layer.beside_forward
-    ]
-    if how.kind == "full":
-        beside = layer.beside_again(how)
-        forward_again = [one._replace(component=Component.BESIDE_BACKWARD) for one in beside]
-    return (
-        forward((*layer.calls, *layer.forward_collectives)),
-        (*backward(layer.calls), *forward(layer.backward_collectives), *layer.recomputed(how)),
-        (*layer.beside_forward, *layer.beside_backward, *forward_again),
-    )
+@lru_cache(maxsize=REMEMBERED)
+def _part_parameters(sizes: Sizes) -> PartParameters:
+    return PartParameters.of(sizes)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Decomposition:
     """A step of `model` as operator calls.
 
-    Point-to-point transfers are charged to the sender: forward after all but the last chunk, backward after all
-    but the first. Data-parallel collectives over more than `bucket_entries` entries become full buckets and
-    a remainder. Degrees of 1 call no collective. `element_bytes` are those of the type that is trained in, which is
-    that of the operators.
+    Point-to-point transfers are charged to the sender: forward after all but the last chunk, backward after all but the
+    first, unless the other chunk is on the same stage. Data-parallel collectives over more than `bucket_entries`
+    entries become full buckets and a remainder. Degrees of 1 call no collective. `element_bytes` are those of the type
+    that is trained in, which is that of the operators.
     """
 
     model: ModelConfig
@@ -155,7 +82,8 @@ class Decomposition:
             group=data_group(layout, self.cluster),
             bucket_entries=self.bucket_entries,
             gradient_width=gradient_bytes(layout.reduce_dtype, self.element_bytes) // self.element_bytes,
-            optimizer_share=moved_share(layout.optimizer, layout.optimizer_states),
+            optimizer_share=(1 - layout.offload_optimizer)
+            * moved_share(layout.optimizer, layout.optimizer_states),
             shard_group=shard,
             copy_group=copies,
             scatters=layout.gradient_collective == "reduce_scatter",
@@ -200,11 +128,7 @@ class Decomposition:
     @cached_property
     def kept_layers(self) -> tuple[Block, ...]:
         """The same without recomputation."""
-        return tuple(
-            replace(block, forward=calls[0], backward=calls[1], beside=calls[2])
-            for block, kind in zip(self.layers, self.kinds.distinct, strict=True)
-            for calls in (_passes(TransformerLayer, self.sizes.of_kind(kind), Recomputation()),)
-        )
+        return tuple(self._block(TransformerLayer, kind, Recomputation()) for kind in self.kinds.distinct)
 
     @property
     def recomputed_fully(self) -> tuple[Calls, ...]:
@@ -230,23 +154,33 @@ class Decomposition:
         """The first end, the last end, and a layer of each kind."""
         return (self.first, self.last, *self.layers)
 
-    def _block(self, kind: type[Layer], layer_kind: LayerKind = DENSE) -> Block:
-        sizes = self.sizes.of_kind(layer_kind)
-        forward_calls, backward_calls, beside = _passes(kind, sizes, self.recomputation)
-        gather: Calls = ()
-        scatter: Calls = ()
-        if self.is_sharded:
-            held = held_by(kind(sizes))
-            gather = tuple(one for own, how in self._shares(held.whole) for one in how.gather(own))
-            scatter = tuple(one for own, how in self._shares(held) for one in how.scatter(own))
-            if self.parallelism.zero == 3:
-                # Of what is gathered: nothing stays of the copies in 8 bit.
-                gather += forward(sizes.linears.casts(kind(sizes).weights))
+    @property
+    def shards(self) -> tuple[tuple[Calls, Calls], ...]:
+        """`gather` and `scatter` of every block, in the order of `blocks`."""
+        layers = (self._shards(TransformerLayer, kind) for kind in self.kinds.distinct)
+        return self._shards(Embedding), self._shards(Loss), *layers
+
+    def _shards(self, kind: type[Layer], layer_kind: LayerKind = DENSE) -> tuple[Calls, Calls]:
+        if not self.is_sharded:
+            return (), ()
+        layer = kind(self.sizes.of_kind(layer_kind))
+        held = held_by(layer)
+        gather = tuple(one for own, how in self._shares(held.whole) for one in how.gather(own))
+        scatter = tuple(one for own, how in self._shares(held) for one in how.scatter(own))
+        # Of what is gathered: nothing stays of the copies in 8 bit.
+        casts = forward(layer.weight_casts) if self.parallelism.zero == 3 else ()
+        return (*gather, *casts), scatter
+
+    def _block(
+        self, kind: type[Layer], layer_kind: LayerKind = DENSE, how: Recomputation | None = None
+    ) -> Block:
+        passes = passes_of(kind, self.sizes.of_kind(layer_kind), how or self.recomputation)
+        gather, scatter = self._shards(kind, layer_kind)
         return Block(
-            forward=forward_calls,
-            backward=backward_calls,
-            beside=beside,
-            beside_forward=len(kind(sizes).beside_forward),
+            forward=passes.forward,
+            backward=passes.backward,
+            beside=(*passes.beside_forward, *passes.beside_backward),
+            beside_forward=len(passes.beside_forward),
             gather=gather,
             scatter=scatter,
         )
@@ -289,7 +223,7 @@ class Decomposition:
             return ()
         layers = (layer_of(self.sizes, kind) for kind in self.kinds.distinct)
         held = [*zip(layers, stage.counts, strict=True), (Loss(self.sizes), int(stage.last))]
-        return forward(one.times(count) for layer, count in held for one in linears.casts(layer.weights))
+        return forward(one.times(count) for layer, count in held for one in layer.weight_casts)
 
     @property
     def _tied(self) -> Calls:
@@ -297,12 +231,26 @@ class Decomposition:
         entries = Embedding(self.sizes).matrix * self.data_parallel.gradient_width
         return (call("all_reduce", entries, pair.nodes, pair.gpus_per_node, role="data"),)
 
+    def host_update_us(self, stage: StageKind, host: Host) -> float:
+        """What the host's part of a kind of stage's update takes, in µs."""
+        layout = self.parallelism
+        own = sum(
+            -(-held // how.shards) if layout.zero else held for held, how in self._shares(self._held(stage))
+        )
+        return host.update_us(
+            layout,
+            ceil(layout.offload_optimizer * own),
+            gradient_bytes=self.data_parallel.gradient_width * self.element_bytes,
+            weight_bytes=self.element_bytes,
+        )
+
     def parameters(self, stage: StageKind) -> int:
         """Parameters on one device of a kind of stage."""
         return int(self._held(stage).total)
 
     def _held(self, stage: StageKind) -> HeldParameters:
-        return stage_parameters(self.sizes, layers=stage.counts, first=stage.first, last=stage.last)
+        parts = _part_parameters(self.sizes)
+        return parts.of_stage(layers=stage.counts, first=stage.first, last=stage.last)
 
     @property
     def without_recomputation(self) -> "Decomposition":
@@ -316,8 +264,8 @@ class Decomposition:
 
     @property
     def is_split(self) -> bool:
-        """Whether the backward pass is cut into input and weight gradients (zero-bubble)."""
-        return self.parallelism.schedule == "zero_bubble"
+        """Whether the backward pass is cut into input and weight gradients (zero-bubble and its kin)."""
+        return SCHEDULE_KINDS[self.parallelism.schedule].splits
 
     @cached_property
     def chunks(self) -> tuple[Chunk, ...]:
@@ -330,8 +278,14 @@ class Decomposition:
         return stage_kinds(self.chunks, self.parallelism.pp)
 
     def calls(self, stage: int) -> Iterator[tuple[Component, Call]]:
-        """What a stage calls for one micro-batch, and then once per update, with the component it belongs to."""
-        for chunk in self.chunks[stage :: self.parallelism.pp]:
+        """What a stage calls for one micro-batch, and then once per update, with the component it belongs to.
+
+        Of two copies of the model a micro-batch runs through one: listed is the one that begins on the first stage.
+        Over all stages the other one calls as much.
+        """
+        for chunk in self.chunks[: self.parallelism.chunks]:
+            if chunk.stage != stage:
+                continue
             if chunk.first:
                 yield from _of_block(self.first, Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
             for kind, (count, kept) in enumerate(zip(chunk.counts, chunk.kept, strict=True)):
@@ -341,27 +295,14 @@ class Decomposition:
                         yield from ((component, one.times(layers)) for component, one in layer)
             if chunk.last:
                 yield from _of_block(self.last, Component.ENDS_FORWARD, Component.ENDS_BACKWARD)
-            if not chunk.last:
+            if chunk.sends_forward:
                 yield from ((Component.SEND_FORWARD, one) for one in self.send)
-            if not chunk.first:
+            if chunk.sends_backward:
                 yield from ((Component.SEND_BACKWARD, one) for one in self.send)
         update = self.update(self.stages[stage])
         yield from ((Component.ALL_REDUCE, one) for one in update.gradients)
         yield from ((Component.OPTIMIZER, one) for one in update.optimizer)
         yield from ((Component.ALL_GATHER, one) for one in update.gather)
-
-
-def stage_kinds(chunks: tuple[Chunk, ...], pp: int) -> tuple[StageKind, ...]:
-    """The kind of every stage of a pipeline."""
-    of_stage = [chunks[stage::pp] for stage in range(pp)]
-    return tuple(
-        StageKind(
-            counts=tuple(sum(counts) for counts in zip(*(chunk.counts for chunk in own), strict=True)),
-            first=own[0].first,
-            last=own[-1].last,
-        )
-        for own in of_stage
-    )
 
 
 def _of_block(block: Block, forward: Component, backward: Component) -> Iterator[tuple[Component, Call]]:

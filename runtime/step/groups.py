@@ -1,6 +1,9 @@
 """How communication groups lie on nodes of g devices, a collective's layout (docs/method.md, A step)."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
 
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 
@@ -29,7 +32,9 @@ def tensor_group(parallelism: Parallelism, cluster: Cluster) -> Group:
 
 def data_group(parallelism: Parallelism, cluster: Cluster) -> Group:
     """The replicas of a device: max(1, g // tp) of a node, at most all of them, on replicas / that many nodes."""
-    return _spread(parallelism.replicas, max(1, cluster.gpus_per_node // parallelism.tp))
+    return _replicas(
+        parallelism, cluster, parallelism.replicas, max(1, cluster.gpus_per_node // parallelism.tp)
+    )
 
 
 def shard_groups(parallelism: Parallelism, cluster: Cluster) -> tuple[Group, Group]:
@@ -38,7 +43,14 @@ def shard_groups(parallelism: Parallelism, cluster: Cluster) -> tuple[Group, Gro
     Shards lie on neighbours, copies a group of shards apart (torch's HSDP mesh, Megatron-LM's optimizer instances).
     """
     shards, per_node = parallelism.shards, max(1, cluster.gpus_per_node // parallelism.tp)
+    if shards == parallelism.replicas:
+        return data_group(parallelism, cluster), ALONE
     return _spread(shards, per_node), _spread(parallelism.replicas // shards, max(1, per_node // shards))
+
+
+def shards_span_nodes(shards: Any, tp: Any, cluster: Cluster) -> Any:
+    """Whether ZeRO's shards lie on several nodes (`shard_groups`); of arrays, for each layout."""
+    return shards > np.maximum(1, cluster.gpus_per_node // tp)
 
 
 def context_group(parallelism: Parallelism, cluster: Cluster) -> Group:
@@ -55,7 +67,8 @@ def expert_groups(parallelism: Parallelism, cluster: Cluster) -> tuple[Group, Gr
 def expert_data_group(parallelism: Parallelism, cluster: Cluster) -> Group:
     """The devices that hold the same experts, a group of all experts apart."""
     together = parallelism.ep * parallelism.expert_tp
-    return _spread(parallelism.expert_replicas, max(1, cluster.gpus_per_node // together))
+    per_node = max(1, cluster.gpus_per_node // together)
+    return _replicas(parallelism, cluster, parallelism.expert_replicas, per_node)
 
 
 def pipeline_pair(parallelism: Parallelism, cluster: Cluster) -> Group:
@@ -63,6 +76,14 @@ def pipeline_pair(parallelism: Parallelism, cluster: Cluster) -> Group:
     if parallelism.world_size > cluster.gpus_per_node:
         return Group(nodes=2, gpus_per_node=1)
     return Group(nodes=1, gpus_per_node=2)
+
+
+def _replicas(parallelism: Parallelism, cluster: Cluster, replicas: int, most_per_node: int) -> Group:
+    """Replicas of one stage; those of a second copy of the model are far away, on other nodes if there are."""
+    of_stage = _spread(replicas // parallelism.copies, most_per_node)
+    if parallelism.world_size > cluster.gpus_per_node:
+        return replace(of_stage, nodes=parallelism.copies * of_stage.nodes)
+    return replace(of_stage, gpus_per_node=parallelism.copies * of_stage.gpus_per_node)
 
 
 def _spread(processes: int, most_per_node: int) -> Group:

@@ -46,29 +46,58 @@ def layer_of(sizes: Sizes, kind: LayerKind) -> TransformerLayer:
     return TransformerLayer(sizes.of_kind(kind))
 
 
+class PartParameters(NamedTuple):
+    """Parameters on one device of the parts that stages are put together from.
+
+    Those of both ends (of the last, its experts' apart) and of a layer of each kind, which are of all replicas, of
+    experts, and of adapters. `tied` are those that both ends share where a stage is both, `copied` those of the first
+    end that the last one needs too where it is another stage.
+    """
+
+    first: Number
+    last: tuple[Number, Number, Number]
+    layers: tuple[tuple[Number, Number, Number], ...]
+    tied: Number
+    copied: Number
+    are_frozen: bool
+
+    @classmethod
+    def of(cls, sizes: Sizes) -> "PartParameters":
+        """Of the model that `sizes` are of."""
+        embedding, loss, model = Embedding(sizes), Loss(sizes), sizes.model
+        layers = (layer_of(sizes, kind) for kind in kinds_of(model).distinct)
+        return cls(
+            first=embedding.parameters,
+            last=_apart(loss),
+            layers=tuple(_apart(layer) for layer in layers),
+            tied=loss.matrix if model.tied_embeddings else 0,
+            copied=embedding.matrix if model.extra_predictions and not model.tied_embeddings else 0,
+            are_frozen=sizes.linears.is_frozen,
+        )
+
+    def of_stage(self, *, layers: Sequence[Number], first: Number, last: Number) -> HeldParameters:
+        """Parameters of a stage; `first` and `last` (0 or 1) are the ends of the model that it holds.
+
+        `layers` are those of each kind. A single stage is both ends, and then holds tied embeddings once; else both
+        ends hold a copy, as pipelines do. Predictions of further tokens belong to the last end, and need a copy too.
+        """
+        parts = list(zip((last, *layers), (self.last, *self.layers), strict=True))
+        dense, experts, adapters = (sum(count * part[which] for count, part in parts) for which in range(3))
+        dense = first * self.first + dense - first * last * self.tied + (1 - first) * last * self.copied
+        held = HeldParameters(dense, experts + 0 * dense)
+        return held.with_adapters(adapters + 0 * dense) if self.are_frozen else held
+
+
+def _apart(layer: Layer) -> tuple[Number, Number, Number]:
+    experts = layer.expert_parameters
+    return layer.parameters - experts, experts, layer.adapter_parameters
+
+
 def stage_parameters(
     sizes: Sizes, *, layers: Sequence[Number], first: Number, last: Number
 ) -> HeldParameters:
-    """Parameters of a stage on one device; `first` and `last` (0 or 1) are the ends of the model that it holds.
-
-    `layers` are those of each kind. A single stage is both ends, and then holds tied embeddings once; else both ends
-    hold a copy, as pipelines do. Predictions of further tokens belong to the last end, and need a copy too.
-    """
-    embedding, loss, model = Embedding(sizes), Loss(sizes), sizes.model
-    shared = first * last * loss.matrix if model.tied_embeddings else 0
-    copied = (
-        (1 - first) * last * embedding.matrix if model.extra_predictions and not model.tied_embeddings else 0
-    )
-    experts = last * loss.expert_parameters
-    dense = first * embedding.parameters + last * loss.parameters - experts - shared + copied
-    adapters = last * loss.adapter_parameters + 0 * dense
-    for kind, count in zip(kinds_of(model).distinct, layers, strict=True):
-        layer = layer_of(sizes, kind)
-        dense = dense + count * (layer.parameters - layer.expert_parameters)
-        experts = experts + count * layer.expert_parameters
-        adapters = adapters + count * layer.adapter_parameters
-    held = HeldParameters(dense, experts)
-    return held.with_adapters(adapters) if sizes.linears.is_frozen else held
+    """Parameters of a stage on one device (`PartParameters.of_stage`)."""
+    return PartParameters.of(sizes).of_stage(layers=layers, first=first, last=last)
 
 
 def total_parameters(model: ModelConfig) -> int:

@@ -78,7 +78,7 @@ def trace_events(estimate: Estimate, timeline: StepTimeline) -> Iterator[Event]:
     for stage in timeline.stages:
         yield _name("thread_name", _Process.STAGES, stage.stage, f"stage {stage.stage}")
         yield _sort_index("thread_sort_index", _Process.STAGES, stage.stage, stage.stage)
-        yield from _passes(stage, inside, chunks_per_stage=estimate.parallelism.virtual_stages)
+        yield from _passes(stage, inside)
         for name, start_us, end_us in update_parts(stage, estimate):
             if _nanoseconds(end_us) > _nanoseconds(start_us):
                 yield _slice(_Process.STAGES, stage.stage, name, start_us, end_us, {})
@@ -92,10 +92,11 @@ def trace_events(estimate: Estimate, timeline: StepTimeline) -> Iterator[Event]:
             yield _slice(_Process.GRADIENTS, stage.stage, "all-reduce", span.start_us, span.end_us, {})
 
 
-def _passes(stage: StageTimeline, inside: InsidePasses, *, chunks_per_stage: int) -> Iterator[Event]:
+def _passes(stage: StageTimeline, inside: InsidePasses) -> Iterator[Event]:
+    several = len({one.chunk for one in stage.passes}) > 1
     for one, start_us, end_us in zip(stage.passes, stage.starts_us, stage.ends_us, strict=True):
         name = f"{one.kind.value} {one.micro_batch}"
-        if chunks_per_stage > 1:
+        if several:
             name += f" (chunk {one.chunk})"
         arguments = {"micro_batch": one.micro_batch, "chunk": one.chunk}
         yield _slice(_Process.STAGES, stage.stage, name, start_us, end_us, arguments)

@@ -70,6 +70,9 @@ def _layout(estimate: Estimate) -> str:
         "1f1b": "1F1B",
         "interleaved": "interleaved 1F1B",
         "zero_bubble": "zero-bubble",
+        "zb_v": "ZB-V",
+        "dualpipe": "DualPipe",
+        "dualpipe_v": "DualPipe-V",
     }
     words = [layout.degrees, schedule[layout.schedule]]
     if layout.virtual_stages > 1:
@@ -259,11 +262,12 @@ def _memory(estimate: Estimate) -> Markup:
             str(stage.stage),
             *(gibibytes(getattr(stage, field)) for field, _, _ in PARTS),
             gibibytes(stage.total_bytes),
+            gibibytes(stage.host_bytes),
             {True: "yes", False: "no", None: "not known"}[memory.fits_stage(stage)],
         )
         for stage in memory.stages
     ]
-    headers = ("stage", *(name for _, name, _ in PARTS), "total", "fits")
+    headers = ("stage", *(name for _, name, _ in PARTS), "total", "on the host", "fits")
     return section(
         "Memory of one device",
         region("Memory of one device", memory_picture(memory)),

@@ -4,8 +4,8 @@ import math
 from collections.abc import Iterable
 
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
+from kernelcast.runtime.errors import shown_size
 
-_KIB, _MIB, _GIB = 1 << 10, 1 << 20, 1 << 30
 _PREFIXES = (
     (1e15, "P"),
     (1e12, "T"),
@@ -18,20 +18,38 @@ _PREFIXES = (
 )
 
 
-def seconds(value_s: float) -> str:
-    """A time in the unit that reads best, with four digits: `1.234 s`, `12.34 ms`, `5.600 µs`."""
-    for scale, unit in ((1.0, "s"), (1e3, "ms"), (1e6, "µs")):
-        if value_s * scale >= 1 or unit == "µs":
-            return f"{_four_digits(value_s * scale)} {unit}"
-    raise AssertionError("unreachable")
+def seconds(value_s: float, *, like: float | None = None) -> str:
+    """A time in the unit that reads best, with four digits: `1.234 s`, `12.34 ms`, `5.600 µs`, `3.500 h`, `2.000 days`.
+
+    `like` is a time whose unit is taken instead, so that times of one column or axis can be compared.
+    """
+    scale_s, unit = _time_unit(value_s if like is None else like)
+    return f"{_four_digits(value_s / scale_s)} {unit}"
 
 
-def gibibytes(size_bytes: float) -> str:
-    """A size in GiB, small ones in MiB or KiB."""
-    for scale, unit in ((_KIB, "KiB"), (_MIB, "MiB")):
-        if 0 < size_bytes < scale * 1024 / 10:
-            return f"{size_bytes / scale:,.1f} {unit}"
-    return f"{size_bytes / _GIB:,.1f} GiB"
+def between(low_s: float, high_s: float, *, like: float | None = None) -> str:
+    """Two times in one unit, that of `like` or of the first: `5.425 to 8.156 s`."""
+    like = low_s if like is None else like
+    return f"{seconds(low_s, like=like).split()[0]} to {seconds(high_s, like=like)}"
+
+
+_TIME_UNITS = (
+    (2 * 86_400.0, 86_400.0, "days"),
+    (2 * 3_600.0, 3_600.0, "h"),
+    (120.0, 60.0, "min"),
+    (1.0, 1.0, "s"),
+    (1e-3, 1e-3, "ms"),
+)
+
+
+def _time_unit(value_s: float) -> tuple[float, str]:
+    """Seconds of the unit that a time reads best in, and its name; two hours are the first that are not minutes."""
+    return next(
+        ((scale_s, unit) for least_s, scale_s, unit in _TIME_UNITS if value_s >= least_s), (1e-6, "µs")
+    )
+
+
+gibibytes = shown_size
 
 
 def amount(value: float, unit: str = "") -> str:

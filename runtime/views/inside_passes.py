@@ -34,7 +34,7 @@ class InsidePasses:
     def of(cls, estimate: Estimate) -> "InsidePasses":
         """Those of an estimate's step."""
         found: defaultdict[tuple[int, Kind, str], float] = defaultdict(float)
-        chunks = estimate.parallelism.virtual_stages
+        chunks = estimate.parallelism.virtual_stages  # of one copy of the model
         for row in estimate.operators:
             style = style_of(row.role)
             if row.component in _COMPONENTS and OPERATORS[row.operator].is_collective and style != "tensor":

@@ -7,6 +7,30 @@ from collections.abc import Collection, Iterable, Mapping
 from kernelcast.runtime.views.markup import Markup, element, number, raw
 from kernelcast.runtime.views.stylesheet import STYLE
 
+SORT = """
+for (const table of document.querySelectorAll("table.sortable")) {
+  const headings = [...table.tHead.rows[0].cells], body = table.tBodies[0];
+  headings.forEach((heading, column) => {
+    const button = document.createElement("button");
+    button.append(...heading.childNodes);
+    heading.append(button);
+    const key = (row) => row.cells[column].querySelector("data")?.value ?? row.cells[column].textContent;
+    button.addEventListener("click", () => {
+      const sign = heading.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+      for (const other of headings) other.removeAttribute("aria-sort");
+      heading.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+      body.append(...[...body.rows].sort((a, b) => {
+        const [x, y] = [key(a), key(b)];
+        if (x === "" || y === "") return (x === "") - (y === "");
+        return sign * (isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y);
+      }));
+    });
+  });
+}
+"""
+"""Script of tables of class `sortable`: a heading sorts by its column; again, in reverse. Cells without a figure come
+last either way."""
+
 
 def document(title: str, *body: str, script: str = "") -> str:
     """A whole HTML file that loads nothing: no network, no scripts but `script`, which its policy names by digest."""

@@ -38,14 +38,11 @@ def simulated_step(estimate: Estimate) -> StepTimeline:
 
 def transfers(stage: StageTimeline, timeline: StepTimeline, kind: Kind) -> Iterator[Transfer]:
     """What a stage sends after its forward or backward passes, in the order of the passes."""
-    step, times_us = {
-        Kind.FORWARD: (1, timeline.send_forward_us),
-        Kind.BACKWARD: (-1, timeline.send_backward_us),
-    }[kind]
-    for one, sent_us in zip(stage.passes, stage.ends_us, strict=True):
-        to_chunk = one.chunk + step
-        if one.kind is kind and 0 <= to_chunk < len(times_us) and times_us[one.chunk]:
-            to_stage = to_chunk % len(timeline.stages)
+    times_us = timeline.send_forward_us if kind is Kind.FORWARD else timeline.send_backward_us
+    for one, sent_us in zip(stage.passes, stage.sent_us, strict=True):
+        message = timeline.messages.sent(one) if one.kind is kind else None
+        if message and times_us[one.chunk]:
+            to_stage = timeline.messages.stage_of(message[1])
             yield Transfer(one.micro_batch, one.chunk, to_stage, sent_us, sent_us + times_us[one.chunk])
 
 

@@ -6,8 +6,11 @@ import numpy as np
 
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.runtime.pipeline import Durations, Kind, StageTimeline, StepTimeline, simulate
+from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline, simulate
 from kernelcast.runtime.pipeline.durations import Times
+from kernelcast.runtime.pipeline.passes import Pass, units
+from kernelcast.runtime.pipeline.schedules import saved_in_pairs_us
+from kernelcast.runtime.request.schedule import chunks_on
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
 from kernelcast.runtime.views.inside_passes import NAMES, style_of
 
@@ -46,9 +49,7 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
                 collectives[style_of(row.role)] += time_s
             else:
                 parts[row.component] += time_s
-    durations = estimate.durations
-    passes_us = durations.forward_us + durations.backward_us + durations.weight_us
-    passes_s = (micro_batches * float(passes_us.sum()) + _longer_us(durations).sum()) * _US / pp
+    passes_s = _busy_us(estimate).sum() * _US / pp
     # Collectives that run while passes compute: what computing does not hide makes the passes longer.
     exposed_s = max(0.0, passes_s - sum(parts.values()) - sum(collectives.values()))
     waits = _waits_of_passes(timeline) if timeline else _waits_in_total(estimate)
@@ -58,7 +59,7 @@ def step_shares(estimate: Estimate, timeline: StepTimeline | None) -> tuple[Shar
             Share(name=name, style=style, time_s=time_s)
             for name, style, time_s in (
                 *((name, style, collectives[style]) for style, name in NAMES.items()),
-                ("collectives beside computing", "sharded", exposed_s),
+                (_beside_name(estimate), "sharded", exposed_s),
                 ("waiting for transfers between stages", "transfer", waits.transfers_us * _US),
                 ("waiting for other stages (bubble)", "bubble", waits.stages_us * _US),
                 ("data-parallel all-reduce that does not hide", "reduce", waits.reduce_us * _US),
@@ -101,10 +102,26 @@ def operator_totals(estimate: Estimate) -> list[OperatorTotal]:
     return sorted(rows, key=lambda row: (-row.time_s, row.operator, row.role, row.direction))
 
 
-def _longer_us(durations: Durations) -> Times:
-    """What the first and the last passes take longer, float64 [1, chunks]."""
-    overlap = durations.overlap
-    return np.zeros_like(durations.forward_us) if overlap is None else overlap.first_us + overlap.last_us
+def _beside_name(estimate: Estimate) -> str:
+    copies = " and copies to the host" if estimate.parallelism.offload_activations else ""
+    return f"collectives{copies} beside computing"
+
+
+def _busy_us(estimate: Estimate) -> Times:
+    """What passes take on every stage in a step, float64 [stages]."""
+    durations, overlap = estimate.durations, estimate.durations.overlap
+    layout = estimate.parallelism
+    passes_us = durations.forward_us + durations.backward_us + durations.weight_us
+    longer_us = np.zeros_like(passes_us) if overlap is None else overlap.first_us + overlap.last_us
+    # Of two copies of the model every other micro-batch runs through each.
+    all_us = layout.micro_batches / layout.copies * passes_us + longer_us
+    found: Times = np.zeros(layout.pp)
+    shape = layout.schedule, layout.pp, layout.virtual_stages
+    for stage, chunks in enumerate(chunks_on(*shape)):
+        found[stage] = all_us[0, list(chunks)].sum()
+    saved_us = saved_in_pairs_us(durations, layout.schedule, layout.micro_batches, layout.virtual_stages)
+    found -= saved_us[0]
+    return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,19 +150,26 @@ def _gaps(stage: StageTimeline, timeline: StepTimeline) -> tuple[float, float]:
     A stage that waits starts when its input arrives, so the end of the wait is the transfer.
     """
     transfers_us = stages_us = free_us = 0.0
-    last_chunk = len(timeline.send_forward_us) - 1
-    for one, start_us, end_us in zip(stage.passes, stage.starts_us, stage.ends_us, strict=True):
-        gap_us, free_us = start_us - free_us, end_us
+    times = zip(stage.passes, stage.starts_us, stage.ends_us, strict=True)
+    for unit in units(stage.passes):
+        together = [next(times) for _ in unit]
+        gap_us, free_us = together[0][1] - free_us, together[-1][2]
         if gap_us <= 0:
             continue
-        transfer_us = 0.0
-        if one.kind is Kind.FORWARD and one.chunk:
-            transfer_us = timeline.send_forward_us[one.chunk - 1]
-        elif one.kind is Kind.BACKWARD and one.chunk < last_chunk:
-            transfer_us = timeline.send_backward_us[one.chunk + 1]
+        # Of a pair the transfer that takes longer is taken to arrive last.
+        transfer_us = max(_transfer_us(one, timeline) for one in unit)
         transfers_us += min(gap_us, transfer_us)
         stages_us += max(0.0, gap_us - transfer_us)
     return transfers_us, stages_us
+
+
+def _transfer_us(one: Pass, timeline: StepTimeline) -> float:
+    """What the transfer takes that a pass waits for."""
+    if timeline.messages.read(one) is None:
+        return 0.0
+    if one.kind is Kind.FORWARD:
+        return timeline.send_forward_us[one.chunk - 1]
+    return timeline.send_backward_us[one.chunk + 1]
 
 
 def _waits_in_total(estimate: Estimate) -> _Waits:
@@ -157,9 +181,7 @@ def _waits_in_total(estimate: Estimate) -> _Waits:
         virtual_stages=layout.virtual_stages,
         durations=durations,
     )
-    passes_us = durations.forward_us + durations.backward_us + durations.weight_us
-    all_us = layout.micro_batches * passes_us + _longer_us(durations)
-    busy_us = all_us.reshape(-1, layout.pp).sum(axis=0)
+    busy_us = _busy_us(estimate)
     between_us = simulated.compute_end_us[0] - busy_us + simulated.step_us[0] - simulated.end_us[0]
     reduce_us = np.maximum(0.0, simulated.all_reduce_end_us[0] - simulated.compute_end_us[0])
     return _Waits(

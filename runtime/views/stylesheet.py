@@ -1,11 +1,14 @@
-"""The style sheet of all pages: light and dark, on screen and paper. Shapes and words repeat what colours tell."""
+"""The style sheet of all pages: light and dark, on screen and paper. Shapes and words repeat what colours tell.
+
+`COLOURS` are the colours alone and what pictures are drawn with, for pages that have a style of their own.
+"""
 
 _COLOURED = (
     "idle forward backward weight transfer reduce optimizer gather bubble ends-forward ends-backward tensor expert "
     "context sharded weights gradients states activations logits working"
 )
 
-STYLE = """
+COLOURS = """
 :root { color-scheme: light dark; --ink: #1d2733; --soft: #5a6675; --page: #fdfdfc; --card: #f3f4f2; --line: #dcdfdc;
   --idle: #eef0ee; --forward: #8ec6ee; --in-forward: #0b2f4a; --backward: #1f6aa5; --in-backward: #ffffff;
   --weight: #35a08a; --in-weight: #ffffff; --transfer: #d98200; --reduce: #cf5630; --optimizer: #8d5fa8;
@@ -20,25 +23,6 @@ STYLE = """
   --optimizer: #a47bc0; --gather: #d3bbe0; --bubble: #525b63; --ends-forward: #c2def2; --ends-backward: #6fa3cd;
   --tensor: #e0a43a; --expert: #ec5f94; --context: #b28ae0; --sharded: #b98f3c;
   --bad: #ff8a80; --link: #7cc4f2; --points: .85; } }
-* { box-sizing: border-box; }
-body { margin: 0 auto; padding: 1.5rem; max-width: 84rem; background: var(--page); color: var(--ink);
-  font: 16px/1.5 system-ui, sans-serif; }
-h1 { font-size: 1.6rem; margin: 0 0 .25rem; overflow-wrap: anywhere; }
-h2 { font-size: 1.25rem; margin: 2.25rem 0 .5rem; }
-h3 { font-size: 1.05rem; margin: 0; scroll-margin-top: 1rem; }
-p { margin: .25rem 0 .75rem; max-width: 60rem; }
-a { color: var(--link); }
-.soft, caption, figcaption { color: var(--soft); }
-.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
-.tiles div { background: var(--card); border-radius: .5rem; padding: .75rem 1rem; }
-.tiles dt { font-size: .85rem; color: var(--soft); }
-.tiles dd { margin: 0; font-size: 1.45rem; font-variant-numeric: tabular-nums; }
-.tiles dd.note { font-size: .85rem; color: var(--soft); }
-.facts { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: 0; }
-.facts dt { color: var(--soft); }
-.facts dd { margin: 0; overflow-wrap: anywhere; }
-.scroll { overflow-x: auto; }
-.scroll:focus-visible { outline: 2px solid var(--backward); outline-offset: 2px; }
 svg { display: block; width: 100%; min-width: 46rem; height: auto; font: 12px system-ui, sans-serif; }
 svg text { fill: var(--ink); }
 svg .label { text-anchor: end; fill: var(--soft); }
@@ -60,6 +44,38 @@ svg .over { fill: var(--bad); font-weight: 600; }
 .key { display: inline-block; width: .9em; height: .9em; border-radius: .15em; vertical-align: -.08em; }
 .key.transfer { height: .2em; vertical-align: .25em; }
 .key.reduce { height: .4em; vertical-align: -.08em; }
+svg .small { font-size: 10.5px; }
+svg .axis-name { text-anchor: middle; }
+svg .ideal { fill: none; stroke: var(--ink); }
+svg .range { fill: none; stroke: var(--ink); stroke-width: .8; stroke-dasharray: 3 3; }
+svg .points { stroke-linecap: round; opacity: var(--points); }
+""" + "".join(
+    f".{name} {{ fill: var(--{name}); background: var(--{name}); }}\n" for name in _COLOURED.split()
+)
+
+STYLE = (
+    COLOURS
+    + """
+* { box-sizing: border-box; }
+body { margin: 0 auto; padding: 1.5rem; max-width: 84rem; background: var(--page); color: var(--ink);
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; margin: 0 0 .25rem; overflow-wrap: anywhere; }
+h2 { font-size: 1.25rem; margin: 2.25rem 0 .5rem; }
+h3 { font-size: 1.05rem; margin: 0; scroll-margin-top: 1rem; }
+p { margin: .25rem 0 .75rem; max-width: 60rem; }
+a { color: var(--link); }
+.soft, caption, figcaption { color: var(--soft); }
+.tiles { display: grid; grid-template-columns: repeat(auto-fit, minmax(11rem, 1fr)); gap: .75rem; margin: 1.25rem 0; }
+.tiles div { background: var(--card); border-radius: .5rem; padding: .75rem 1rem; }
+.tiles dt { font-size: .85rem; color: var(--soft); }
+.tiles dd { margin: 0; font-size: 1.45rem; font-variant-numeric: tabular-nums; }
+.tiles dd.note { font-size: .85rem; color: var(--soft); }
+.facts { display: grid; grid-template-columns: max-content 1fr; gap: .15rem 1rem; margin: 0; }
+.facts dt { color: var(--soft); }
+.facts dd { margin: 0; overflow-wrap: anywhere; }
+.scroll { overflow-x: auto; }
+.scroll:focus-visible { outline: 2px solid var(--backward); outline-offset: 2px; }
+nav { display: flex; gap: 1.25rem; margin-bottom: 1rem; }
 .shares { display: grid; grid-template-columns: max-content max-content max-content minmax(6rem, 1fr); gap: .3rem 1rem;
   align-items: center; margin: .75rem 0; font-variant-numeric: tabular-nums; }
 .shares > * { display: contents; }
@@ -73,7 +89,7 @@ th, td { padding: .3rem .65rem; text-align: left; white-space: nowrap; border-bo
 th.number, td.number { text-align: right; }
 thead th { border-bottom: 2px solid var(--line); vertical-align: bottom; }
 tbody tr:hover { background: var(--card); }
-.sortable td:last-child { white-space: normal; min-width: 15rem; }
+.notes td:last-child { white-space: normal; min-width: 15rem; }
 th button { all: unset; cursor: pointer; font-weight: 600; }
 th button:focus-visible { outline: 2px solid var(--link); outline-offset: 2px; }
 th[aria-sort=ascending] button::after { content: " ↑"; }
@@ -85,11 +101,6 @@ figcaption { font-size: .85rem; }
 figure svg { min-width: 0; max-width: 30rem; }
 figure.overview svg { min-width: 34rem; max-width: 44rem; }
 .plots + .scroll { margin-top: 1rem; }
-svg .small { font-size: 10.5px; }
-svg .axis-name { text-anchor: middle; }
-svg .ideal { fill: none; stroke: var(--ink); }
-svg .range { fill: none; stroke: var(--ink); stroke-width: .8; stroke-dasharray: 3 3; }
-svg .points { stroke-linecap: round; opacity: var(--points); }
 details { margin: .75rem 0; }
 summary { cursor: pointer; }
 .warnings { border-left: .3rem solid var(--reduce); padding: .25rem 1rem; background: var(--card); }
@@ -103,6 +114,5 @@ footer { margin-top: 2.5rem; border-top: 1px solid var(--line); padding-top: .75
 @media print { body { max-width: none; padding: 0; } svg { min-width: 0; }
   * { print-color-adjust: exact; -webkit-print-color-adjust: exact; }
   section, .tiles, tr { break-inside: avoid; } .scroll { overflow: visible; } }
-""" + "".join(
-    f".{name} {{ fill: var(--{name}); background: var(--{name}); }}\n" for name in _COLOURED.split()
+"""
 )

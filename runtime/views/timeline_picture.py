@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from kernelcast.runtime.estimate.estimate import Estimate
 from kernelcast.runtime.pipeline import Kind, StageTimeline, StepTimeline
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, chunks_on
 from kernelcast.runtime.views.formatting import counted, round_step, seconds
 from kernelcast.runtime.views.inside_passes import NAMES, InsidePasses
 from kernelcast.runtime.views.markup import Markup, element, number, raw
@@ -99,7 +100,11 @@ def _windows(estimate: Estimate, timeline: StepTimeline) -> list[_Window]:
         return whole
     times = estimate.durations
     per_chunk = (times.forward_us + times.backward_us + times.weight_us)[0]
-    unit_us = float(per_chunk.reshape(-1, len(timeline.stages)).sum(axis=0).max())
+    layout = estimate.parallelism
+    unit_us = max(
+        float(per_chunk[list(chunks)].sum()) / layout.copies
+        for chunks in chunks_on(layout.schedule, layout.pp, layout.virtual_stages)
+    )
     shown_us = (len(timeline.stages) + _MICRO_BATCHES_SHOWN) * unit_us
     last_us = max(stage.ends_us[-1] for stage in timeline.stages) - shown_us
     if shown_us > 0.9 * last_us:
@@ -298,8 +303,13 @@ def _cut_marks(windows: list[_Window], bottom: float) -> Iterator[Markup]:
 
 def timeline_legend(estimate: Estimate) -> Markup:
     """What the colours and shapes of this step mean."""
+    return legend(legend_entries(estimate))
+
+
+def legend_entries(estimate: Estimate) -> list[tuple[str, str]]:
+    """The classes of this step's colours, with what they mean."""
     layout = estimate.parallelism
-    split = layout.schedule == "zero_bubble"
+    split = SCHEDULE_KINDS[layout.schedule].splits
     entries = [
         (True, "forward", "F forward pass"),
         (True, "backward", "B backward pass (gradients of inputs)" if split else "B backward pass"),
@@ -311,4 +321,4 @@ def timeline_legend(estimate: Estimate) -> Markup:
         (any(one.all_gather_s for one in estimate.stages), "gather", "all-gather of parameters"),
         (True, "idle", "waiting"),
     ]
-    return legend((style, text) for there, style, text in entries if there)
+    return [(style, text) for there, style, text in entries if there]

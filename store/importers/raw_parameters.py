@@ -9,7 +9,7 @@ from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Operator
 from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.step.calls import Calls, call
-from kernelcast.runtime.step.decomposition import StageKind
+from kernelcast.runtime.step.chunks import StageKind
 from kernelcast.runtime.step.groups import Group
 from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.layers.embedding import Embedding

@@ -19,6 +19,8 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFing
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.operators import Direction
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 Make = Callable[..., Any]
 Printed = Callable[..., tuple[int, str, str]]
 GELU, REDUCE = ("gelu", Direction.FORWARD), ("all_reduce", Direction.ONCE)

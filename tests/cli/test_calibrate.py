@@ -15,6 +15,8 @@ from kernelcast.cli.search import search_
 from kernelcast.cli.walltime import walltime
 from kernelcast.runtime import DataError, UsageError, read_bundle
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 Make = Callable[..., Path]
 HEAD = """
 site = "a site"
@@ -185,7 +187,7 @@ def test_wrong_use_and_wrong_files(
     runs = runs_file(bundle, tmp_path, [1.1] * 6)
     neither = run("--bundle", bundle)
     assert isinstance(neither.exception, UsageError)
-    assert str(neither.exception) == "neither of --runs and --steps given, expected one of them"
+    assert str(neither.exception) == "neither of --runs and --db given, expected one of them"
     wide = tmp_path / "wide.toml"
     wide.write_text(
         HEAD + '[[runs]]\nname = "wide"\npp = 1\nmp = 3\ndp = 1\nmicro_batches = 1\nmeasured_s = 1\n'
@@ -235,9 +237,9 @@ def test_every_answer_of_a_calibrated_bundle_says_so(make_bundle: Make, tmp_path
     verified = CliRunner().invoke(bundle_command, ["verify", str(corrected)])
     assert verified.exit_code == 0
     space = [*asked[:4], "--gpus", "2", "--global-batch", "4", "--gpus-per-node", "4"]
-    assert "calibration: compute-bound" in CliRunner().invoke(search_, space).output
+    assert "calibration  compute-bound" in CliRunner().invoke(search_, space).output
     assert (
-        "calibration: NOT applied, switched off"
+        "calibration  NOT applied, switched off"
         in CliRunner().invoke(search_, [*space, "--no-calibration"]).output
     )
     job = [*asked, "--steps", "10"]

@@ -18,6 +18,8 @@ from kernelcast.collector.machine.probe_cpu import available_cores
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.store import Database
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
 
 
@@ -68,7 +70,7 @@ def test_a_note_says_what_was_flagged(capsys: pytest.CaptureFixture[str]) -> Non
         (("--plan", "none.toml"), UsageError, "plan none.toml: no such file, expected a TOML file or one of"),
         (("--dtype", "int8"), UsageError, "dtype 'int8' is unknown; expected one of float32"),
         (("--device", "npu"), UsageError, "device 'npu' is unknown"),
-        (("--operator", "conv"), UsageError, "operator 'conv' is unknown; expected one of embedding, "),
+        (("--operator", "conv"), UsageError, "operator 'conv' is unknown; known are embedding, "),
         (
             ("--procs-per-node", "1,"),
             UsageError,

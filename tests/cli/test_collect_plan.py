@@ -18,6 +18,8 @@ from kernelcast.sampling import collect as sampled
 from kernelcast.store import Database
 from kernelcast.train.fit import train_bundle
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
 TWO = ("--operator", "gelu", "--operator", "layer_norm")
 
@@ -138,7 +140,7 @@ def test_operators_too_large_for_the_memory_are_named(
         (("--target", "100%"), "--target is '100%', expected an error below 100 %"),
         (("--budget", "1m", "--again"), "--budget and --target go with neither --again nor --procs-per-node"),
         (("--budget", "1m", "--dtype", "int8"), "dtype 'int8' is unknown"),
-        (("--budget", "1m", "--operator", "conv"), "operator 'conv' is unknown; expected one of emb"),
+        (("--budget", "1m", "--operator", "conv"), "operator 'conv' is unknown; known are emb"),
     ],
 )
 def test_wrong_use_makes_no_database(tmp_path: Path, arguments: tuple[str, ...], message: str) -> None:

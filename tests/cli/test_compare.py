@@ -22,6 +22,8 @@ import importlib.util, os, subprocess, sys, time
 from pathlib import Path
 import torch
 import torch.distributed as dist
+
+pytestmark = pytest.mark.usefixtures("wide")
 found = importlib.util.spec_from_file_location("training_step", sys.argv[1])
 script = importlib.util.module_from_spec(found)
 found.loader.exec_module(script)

@@ -15,8 +15,11 @@ import pytest
 
 from kernelcast.cli.db import db
 from kernelcast.cli.main import main
+from kernelcast.cli.sizes import parse_size
 from kernelcast.store import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
+
+pytestmark = pytest.mark.usefixtures("wide")
 
 SMALL = Path(__file__).parent.parent / "data" / "small.db"
 Capture = pytest.CaptureFixture[str]
@@ -152,7 +155,7 @@ def test_a_limit_is_named(small: Path, capsys: Capture, arguments: list[str]) ->
     verb, *rest = arguments
     error = run(capsys, verb, "small.db", *rest, "--max-size-gib", "0.0001", status=1)
     size_gib = f"{small.stat().st_size / 2**30:.3g}"
-    assert f"small.db: has {size_gib} GiB, the limit is 0.0001 GiB (--max-size-gib raises it)" in error
+    assert f"small.db: has {size_gib} GiB, the limit is 0.0001 GiB (--max-size raises it)" in error
 
 
 @pytest.mark.parametrize(
@@ -177,7 +180,7 @@ def test_every_verb_s_help_has_an_example_and_says_every_option() -> None:
             if isinstance(option, click.Option):
                 assert option.help, (name, option.name)
             if option.name == "max_size_bytes":
-                assert option.default == DEFAULT_MAX_SIZE_BYTES / 2**30
+                assert parse_size(option.default, name="max_size") == DEFAULT_MAX_SIZE_BYTES
 
 
 @pytest.mark.parametrize(("package", "arguments"), [

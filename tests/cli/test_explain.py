@@ -54,7 +54,7 @@ def test_explained(make_bundle: Make, model_file: Path, run: Predict) -> None:
     lines = run(make_bundle(largest=20), model_file, "--explain", "qkv").output.splitlines()
     assert lines[0].startswith("step ")
     at = lines.index("gemm qkv, Linear1 (forward)")
-    assert lines[at + 1] == "  time       10.0 µs, 4.7 µs to 21.4 µs (90 %)"
+    assert lines[at + 1] == "  time       10.00 µs, 4.667 to 21.43 µs (90 %)"
     assert lines[at + 2].startswith("  calls      12 per step, 120.0 µs, ")
     assert lines[at + 3] == "  regressor  linear, form time, 1 samples, error 0.0% in its range"
     assert lines[at + 4] == "  load       not stated"
@@ -82,7 +82,7 @@ def test_explained_by_operator_or_by_the_paper_s_name(
     assert headings("gelu")[0] == "gelu, Glue (forward)"
     error = run(make_bundle(), model_file, "--explain", "qkv_linear").exception
     assert isinstance(error, UsageError)
-    assert str(error).startswith("operator qkv_linear is unknown; those of this step are embedding, ")
+    assert str(error).startswith("operator qkv_linear is unknown; of this step ")
 
 
 def test_explained_with_the_nearest_samples(
@@ -101,7 +101,7 @@ def test_explained_with_the_nearest_samples(
     lines = run(make_bundle(), model_file, *arguments).output.splitlines()
     at = lines.index("  Nearest samples (distance of the logarithms)")
     assert lines[at + 1].split() == ["b", "l", "width", "distance", "time", "hardware"]
-    assert lines[at + 3].split()[:5] == ["1", "4", "32", "0.000", "5.0"]
+    assert lines[at + 3].split()[:5] == ["1", "4", "32", "0.000", "5.000"]
     assert "  The database has no sample of it." in lines
 
 

@@ -66,7 +66,7 @@ def test_show() -> None:
         (
             "fabric show h100-3200g --layout 8",
             UsageError,
-            "--layout is '8', expected NODESxDEVICES such as 10x8",
+            "--layouts is '8', expected NODESxDEVICES such as 10x8",
         ),
         ("fabric show h100-3200g --layout 1x16", UsageError, "has more devices per node than its 8"),
         ("fabric show h100-3200g --size 0", UsageError, "--size is '0' without a unit, expected one of"),

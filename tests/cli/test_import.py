@@ -8,6 +8,8 @@ import pytest
 from kernelcast.cli.main import VERBS, main
 from kernelcast.store import Database
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 MADE = Path(__file__).resolve().parents[1] / "data" / "importers"
 
 

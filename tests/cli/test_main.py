@@ -83,7 +83,7 @@ def test_without_arguments_the_help_is_shown(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["fly"], "No such command 'fly'."),
+        (["fly"], "no such command 'fly', known are probe, "),
         (["--fly"], "No such option"),
         (["collect", "fly"], "No such command 'fly'."),
         (["collect", "compute"], "Missing option '--db'."),

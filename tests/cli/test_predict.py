@@ -4,6 +4,7 @@ import json
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import get_args
 
 import click
 import pytest
@@ -15,6 +16,7 @@ from kernelcast.cli.main import main
 from kernelcast.cli.predict import predict
 from kernelcast.runtime import DataError, KernelcastError, UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.request.fields import Schedule
 
 Make = Callable[..., Path]
 Run = Callable[..., Result]
@@ -26,12 +28,21 @@ def test_readable(make_bundle: Make, model_file: Path, run: Run) -> None:
     lines = result.output.splitlines()
     # The first stage is the busiest: its three micro-batches of 340 + 680, and its 1F1B waits 90 for the
     # second one's first (5 to get there, 140 + 280, 5 back, less one forward pass); 5 for the optimizer.
-    assert lines[0] == "step 0.003155 s, 3,803 tokens/s"
+    assert lines[0] == "step 3.155 ms, 3,803 tokens/s"
     assert "model     tiny: 4 layers, hidden 8, sequence 4, vocabulary 128 (padded)" in lines
     assert "layers    3, 1" in lines
     assert "  Stage_Bwd_Max  680.0 µs" in lines
-    assert "      1       1       1,912  140.0 µs  285.0 µs      0.0 µs  5.0 µs" in lines
-    assert not [line for line in lines if line != line.rstrip() or line.startswith("warning")]
+    assert "      1       1       1,912  140.0 µs  285.0 µs        0 µs  5.000 µs" in lines
+    assert not [
+        line for line in lines if line != line.rstrip() or line.startswith("warning") or len(line) > 100
+    ]
+    assert (
+        lines[-1]
+        == "next: --html step.html draws the step; --explain gemm says where an operator's time comes from"
+    )
+    brief = run(make_bundle(), model_file, "--quiet").output
+    assert "Components" not in brief
+    assert "next: " not in brief
 
 
 def test_utilisation(make_bundle: Make, model_file: Path, run: Run) -> None:
@@ -96,6 +107,13 @@ def test_every_layout_option_arrives(make_bundle: Make, model_file: Path) -> Non
     assert 0 < low_s <= values["step_time_s"] <= high_s
 
 
+def test_a_list_can_stand_in_a_file(make_bundle: Make, model_file: Path, tmp_path: Path, run: Run) -> None:
+    numbers = tmp_path / "layers.json"
+    numbers.write_text("[1,\n 3]\n")
+    found = run(make_bundle(), model_file, "--pp", "2", "--layer-counts", str(numbers), "--json")
+    assert json.loads(found.output)["parallelism"]["layer_counts"] == [1, 3]
+
+
 def test_one_of_the_batches_is_needed(make_bundle: Make, model_file: Path) -> None:
     files = ["--bundle", str(make_bundle()), "--model", str(model_file)]
     result = CliRunner().invoke(predict, [*files, "--micro-batch", "1"])
@@ -154,7 +172,7 @@ options = st.dictionaries(
 choices = st.fixed_dictionaries(
     {},
     optional={
-        "--schedule": st.sampled_from(["gpipe", "1f1b", "interleaved", "zero_bubble"]),
+        "--schedule": st.sampled_from(get_args(Schedule)),
         "--recompute": st.sampled_from(["none", "selective", "full"]),
         "--timeline": st.sampled_from(["simulate", "closed-form"]),
     },
@@ -196,14 +214,18 @@ def test_any_command_line_gives_an_estimate_or_one_line(
 
 
 def test_warnings_are_shown_by_cause(make_bundle: Make, model_file: Path, run: Run) -> None:
-    lines = run(make_bundle(largest=1), model_file).output.splitlines()
-    warnings = [line for line in lines if line.startswith("warning: ")]
+    bundle = make_bundle(largest=1)
+    text = run(bundle, model_file).output
+    warnings = [" ".join(one.split()) for one in re.findall(r"^warning: .*\n(?:  .*\n)*", text, re.MULTILINE)]
     assert re.fullmatch(
         r"warning: extrapolated: gemm up to 128× beyond measured n; .*; \d+ more \([\d.]+ % of the step\)",
         warnings[0],
     )
     assert len(warnings) == 2
-    assert re.fullmatch(r"warning: \d\d warnings in all \(--json has each warning\)", warnings[1])
+    assert re.fullmatch(r"warning: \d\d warnings in all \(--warnings lists them\)", warnings[1])
+    each = run(bundle, model_file, "--warnings").output
+    count = int(warnings[1].split()[1])
+    assert len(re.findall(r"^  \w+ \(.*outside the training range", each, re.MULTILINE)) == count
 
 
 @pytest.mark.parametrize(
@@ -227,6 +249,21 @@ def test_warnings_are_shown_by_cause(make_bundle: Make, model_file: Path, run: R
             UsageError,
             "--layer-counts is '2;2', expected whole numbers, one per stage, such",
         ),
+        (
+            ["--stages", "2,no"],
+            UsageError,
+            "--layer-counts is '2,no', expected whole numbers, one per stage, such",
+        ),
+        (
+            ["--stages", "/dev/zero"],
+            DataError,
+            "/dev/zero: cannot be read (is a device, expected a regular file)",
+        ),
+        (
+            ["--expert-capacity", "1"],
+            UsageError,
+            "expert_capacity is 1.0, expected 0.0: model tiny has no experts",
+        ),
         (["--pp", "two"], UsageError, "--pp is 'two', expected a whole number from 1 to 1000000"),
         (["--recompute", "some"], UsageError, "--recompute is 'some', expected none, selective or full"),
         (["--tp", "1", "--mp", "1"], UsageError, "--tp and --mp are both given, expected only --tp"),
@@ -244,9 +281,9 @@ def test_warnings_are_shown_by_cause(make_bundle: Make, model_file: Path, run: R
         (["--sequence-length", "0"], UsageError, "--sequence-length is '0', expected a whole number from 1"),
         (["--gpu-memory", "much"], UsageError, "gpu_memory is 'much', expected a size such as 80GB or 40GiB"),
         (["--db", "bench.db"], UsageError, "--db is given without --explain, expected both"),
-        (["--explain", "rop"], UsageError, "operator rop is unknown; those of this step are embedding, "),
+        (["--explain", "rop"], UsageError, "operator rop is unknown; of this step nearest is rope"),
         (["--explain", "gelu", "--db", "none.db"], DataError, "none.db: no such database; expected a file"),
-        (["--model", "gpt-2o"], UsageError, "model 'gpt-2o' is unknown, nearest are gpt-20b"),
+        (["--model", "gpt-2o"], UsageError, "model 'gpt-2o' is unknown, nearest is gpt-20b"),
         (["--model", "none.toml"], DataError, "model file none.toml: no such file"),
         (["--bundle", "none.kcast"], DataError, "bundle none.kcast: no such file"),
     ],

@@ -10,6 +10,8 @@ from kernelcast.cli.probe import probe
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 KINDS = {"compute": ComputeFingerprint, "fabric": FabricFingerprint, "software": SoftwareFingerprint}
 
 

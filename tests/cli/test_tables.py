@@ -1,8 +1,11 @@
-"""Plain-text tables: numbers flush right, words and ranges flush left; times in words."""
+"""Plain-text tables: numbers flush right, words and ranges flush left; what gives way where they are too wide."""
 
 from collections.abc import Iterator
 
-from kernelcast.cli.tables import seconds, table_lines, text_table
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kernelcast.cli.tables import table_lines, text_table
 
 
 def test_numbers_are_flush_right() -> None:
@@ -44,10 +47,6 @@ def test_rules_below_the_heads_and_a_table_without_rows() -> None:
     assert text_table(("a", "b"), []) == "a  b\n-  -"
 
 
-def test_seconds_in_the_unit_that_reads_best() -> None:
-    assert [seconds(value) for value in (2, 0.0123, 4.5e-6, 0)] == ["2.000 s", "12.30 ms", "4.5 µs", "0.0 µs"]
-
-
 def test_a_long_table_comes_as_its_rows_come() -> None:
     read = 0
 
@@ -57,7 +56,56 @@ def test_a_long_table_comes_as_its_rows_come() -> None:
             read += 1
             yield [str(number)]
 
-    lines = table_lines(["number"], rows())
+    lines = table_lines(["number"], rows(), width=100)
     assert [next(lines) for _ in range(3)] == ["number", "------", "     0"]
     assert read == 1_000
     assert list(lines)[-1] == "  4999"
+
+
+def test_heads_are_broken_first_and_stand_on_the_rule() -> None:
+    table = text_table(("a", "tokens per device"), [("x", "1,234")], width=12)
+    assert table.splitlines() == ["   tokens", "      per", "a  device", "-  ------", "x   1,234"]
+
+
+def test_optional_columns_are_left_out_next_and_named() -> None:
+    heads, rows = ("a", "why", "b"), [("1", "because of it", "2"), ("3", "x", "4")]
+    assert text_table(heads, rows, width=12, optional=("b", "why")).splitlines() == [
+        "a",
+        "-",
+        "1",
+        "3",
+        "(not shown at this width: b, why)",
+    ]
+    assert "not shown" not in text_table(heads, rows, width=22, optional=("b",))
+
+
+def test_texts_are_broken_and_numbers_are_not() -> None:
+    table = text_table(("name", "text", "time"), [("a", "one two three four five", "1,234.5 ms")], width=32)
+    assert table.splitlines()[2:] == [
+        "a     one two three   1,234.5 ms",
+        "      four five",
+    ]
+
+
+def test_what_fits_in_no_way_is_a_line_for_each_column() -> None:
+    heads = ("one", "second", "third")
+    table = text_table(heads, [("word " * 9, "123456789 ms", "x" * 30)] * 2, width=40, indent="  ")
+    lines = table.splitlines()
+    assert max(map(len, lines)) <= 40
+    assert lines[0] == "  one     word word word word word word"
+    assert lines[2:4] == ["  second  123456789 ms", "  third   " + "x" * 30]
+    assert lines[4] == ""
+
+
+@given(
+    cells=st.lists(st.lists(st.text("ab 1,.%", max_size=40), min_size=4, max_size=4), max_size=5),
+    width=st.integers(40, 120),
+)
+def test_no_line_is_wider_and_no_word_is_lost(cells: list[list[str]], width: int) -> None:
+    table = text_table(("a", "head of b", "c", "d"), cells, width=width)
+    assert max(map(len, table.splitlines()), default=0) <= width
+    found = "".join(table.split())
+    for row in cells:
+        for cell in row:
+            for word in cell.split():
+                assert len(word) > 20 or word in found

@@ -14,6 +14,8 @@ import pytest
 
 from kernelcast.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 ROOT = Path(__file__).parent.parent.parent
 
 

@@ -18,6 +18,8 @@ from kernelcast.runtime.views.formatting import amount, percent
 from kernelcast.store import Database, Run, Sample
 from kernelcast.train import selection
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 COMPUTE = ComputeFingerprint(kind="cpu", device_name="Example CPU", cores=2, threads=1)
 ROOT = Path(__file__).parent.parent.parent
 PUBLISHED = ROOT / "tests" / "data" / "importers" / "Example"

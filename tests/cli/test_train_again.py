@@ -13,6 +13,8 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFi
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Run, Sample
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 COMPUTE = ComputeFingerprint(kind="cpu", device_name="Example CPU", cores=2, threads=1)
 SOFTWARE = SoftwareFingerprint(torch="2.13.0")
 

@@ -6,6 +6,8 @@ import pytest
 
 from kernelcast.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 
 def ended(arguments: list[str]) -> int | str | None:
     with pytest.raises(SystemExit) as stopped:

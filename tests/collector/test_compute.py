@@ -259,7 +259,7 @@ def test_wrong_use(database: Database, plan: Plan) -> None:
         collect_compute(database, plan, dtype="int8")
     with pytest.raises(UsageError, match="device 'npu' is unknown"):
         collect_compute(database, plan, device="npu")
-    with pytest.raises(UsageError, match="operator 'conv' is unknown; expected one of emb"):
+    with pytest.raises(UsageError, match="operator 'conv' is unknown; known are emb"):
         collect_compute(database, plan, operators=("conv",))
     assert database.run_list() == []
 

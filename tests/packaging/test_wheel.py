@@ -98,11 +98,15 @@ def folder(tmp_path: Path, make_bundle: Callable[..., Path]) -> Path:
 
 def test_the_wheel_has_all_modules_and_data_and_nothing_else(built: tuple[Path, Path]) -> None:
     with zipfile.ZipFile(built[1]) as wheel:
-        names = {name for name in wheel.namelist() if ".dist-info/" not in name}
+        every = wheel.namelist()
+    names = {name for name in every if ".dist-info/" not in name}
     assert names == expected_files()
     assert {"kernelcast/schema.sql", "kernelcast/runtime/py.typed", "kernelcast/store/py.typed"} <= names
     assert "kernelcast/runtime/shipped/models/llama-2-7b.toml" in names
     assert "kernelcast/collector/plans/quick.toml" in names
+    assert {"kernelcast/explore/assets/index.html", "kernelcast/explore/assets/js/main.js"} <= names
+    # Others' code comes with its licence.
+    assert any(name.endswith("licenses/explore/assets/vendor/uplot/LICENSE") for name in every)
 
 
 def test_every_package_of_the_tree_is_in_the_list() -> None:

@@ -218,7 +218,8 @@ def test_health_metrics_and_description(server: Server) -> None:
     described = server.get("/openapi.json").json
     assert described["openapi"].startswith("3.1")
     assert set(described["paths"]) == {
-        "/predict", "/search", "/walltime", "/health", "/metrics", "/openapi.json", "/reload"
+        "/predict", "/search", "/walltime", "/layouts", "/choices", "/model", "/pictures", "/page", "/trace",
+        "/catalogue", "/health", "/metrics", "/openapi.json", "/reload",
     }  # fmt: skip
 
 
@@ -228,6 +229,9 @@ def test_the_description_knows_every_field(server: Server) -> None:
     for path, name in (
         ("/predict", "PredictRequest"),
         ("/search", "SearchRequest"),
+        ("/layouts", "LayoutsRequest"),
+        ("/choices", "PredictRequest"),
+        ("/model", "ModelRequest"),
         ("/walltime", "WalltimeRequest"),
     ):
         known = server.post(path, {"unheard of": 1}).error

@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 import requests
@@ -17,6 +17,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode
 from schemathesis.specs.openapi.checks import positive_data_acceptance
+
+from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.request.fields import Schedule
 
 Server, Start = Any, Callable[..., Any]  # of conftest.py, which cannot be imported
 
@@ -40,7 +43,7 @@ layouts = st.fixed_dictionaries(
     {"model": models, "micro_batch": degrees, "micro_batches": degrees},
     optional={
         "pp": degrees, "tp": degrees, "dp": degrees, "zero": st.integers(0, 3), "virtual_stages": degrees,
-        "schedule": st.sampled_from(["1f1b", "gpipe", "interleaved", "zero_bubble"]),
+        "schedule": st.sampled_from(get_args(Schedule)),
         "recompute": st.sampled_from(["none", "selective", "full"]), "sequence_parallel": st.booleans(),
         "timeline": st.sampled_from(["simulate", "closed-form"]), "gpus_per_node": degrees,
     },
@@ -217,4 +220,7 @@ def test_a_few_seconds_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> 
 
 @pytest.mark.slow
 def test_five_minutes_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> None:
+    for name in all_hardware():  # read once, and as much of it loaded as stays
+        asked = {"model": "llama-2-7b", "micro_batch": 1, "micro_batches": 4, "hardware": name}
+        fuzzed.post("/predict", json.dumps(asked).encode(), "application/json")
     survives(fuzzed, until, warm_s=60, long_s=240, growth_bytes=64 << 20)

@@ -189,7 +189,7 @@ def test_what_is_missing_is_named_before_anything_is_made(database: Database, tm
 
 
 def test_a_source_over_the_size_limit_is_refused(database: Database, other: Path) -> None:
-    with pytest.raises(DataError, match=r"bench\.db: has .* GiB, the limit is 9.54e-06 GiB \(--max-size-gib"):
+    with pytest.raises(DataError, match=r"bench\.db: has .* GiB, the limit is 9.54e-06 GiB \(--max-size"):
         merge_databases([database.path], other, max_size_bytes=10_240)
 
 

@@ -91,7 +91,15 @@ def test_what_is_held(ask: Ask) -> None:
 def test_what_the_job_gets_decides(ask: Ask) -> None:
     assert ask(gpus_per_node=4).estimate.cluster.gpus_per_node == 4
     assert ask(gpus_per_node=4, allocation=Allocation(gpus_per_node=1)).estimate.cluster.gpus_per_node == 1
-    assert ask(allocation=Allocation(nodes=5)).nodes == 5
+    assert ask(gpus_per_node=1, allocation=Allocation(nodes=2)).nodes == 2
+
+
+def test_nodes_that_the_layout_does_not_fill_are_refused(ask: Ask) -> None:
+    for nodes in (1, 5):
+        with pytest.raises(
+            UsageError, match=rf"needs 2 node\(s\) of 1 GPU\(s\) \(asked\), expected {nodes}, as"
+        ):
+            ask(gpus_per_node=1, allocation=Allocation(nodes=nodes))
 
 
 def test_overheads(ask: Ask) -> None:

@@ -47,6 +47,13 @@ def test_lines_after_the_first_command_are_not_read_but_told() -> None:
     assert script.warnings == (f"job.sh line 10: {told}", f"job.sh line 12: {told}")
 
 
+@pytest.mark.parametrize("line", ["#kernelcast steps=1", "# KERNELCAST off", "#Kernelcast tokens=1e9 tp=2"])
+def test_lines_that_only_look_like_ours_are_told(line: str) -> None:
+    script = parse(f"{line}\n{HEAD}")
+    assert script.warnings == (f"job.sh line 1: '{line}' is not read, expected #KERNELCAST in upper case",)
+    assert not parse(f"# kernelcast predicts this job\n{HEAD}").warnings
+
+
 def test_off() -> None:
     assert parse(HEAD.replace("#KERNELCAST\n", "#KERNELCAST off\n")).off
 

@@ -14,6 +14,7 @@ from kernelcast.runtime.output_file import write_pieces
 from kernelcast.runtime.views.formatting import amount, counted, percent, value_range
 from kernelcast.runtime.views.markup import Markup, element, joined
 from kernelcast.runtime.views.page import (
+    SORT,
     bullets,
     details,
     document,
@@ -40,28 +41,6 @@ from kernelcast.train.report.table import columns, rows
 
 FILE_NAME = "index.html"
 _OUTLIERS_SHOWN = 500
-# A heading sorts by its column; again, in reverse. Cells without a figure come last either way.
-_SORT = """
-for (const table of document.querySelectorAll("table.sortable")) {
-  const headings = [...table.tHead.rows[0].cells], body = table.tBodies[0];
-  headings.forEach((heading, column) => {
-    const button = document.createElement("button");
-    button.append(...heading.childNodes);
-    heading.append(button);
-    const key = (row) => row.cells[column].querySelector("data")?.value ?? row.cells[column].textContent;
-    button.addEventListener("click", () => {
-      const sign = heading.getAttribute("aria-sort") === "ascending" ? -1 : 1;
-      for (const other of headings) other.removeAttribute("aria-sort");
-      heading.setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
-      body.append(...[...body.rows].sort((a, b) => {
-        const [x, y] = [key(a), key(b)];
-        if (x === "" || y === "") return (x === "") - (y === "");
-        return sign * (isNaN(x) || isNaN(y) ? x.localeCompare(y) : x - y);
-      }));
-    });
-  });
-}
-"""
 
 Progress = Callable[[int, int, str], None]
 
@@ -123,7 +102,7 @@ def page(figures: TrainingFigures, *, on_progress: Progress = lambda done, total
         section("How to read this", _reading()),
         section("Operator by operator", *operators),
     )
-    return document(title, header, main, script=_SORT)
+    return document(title, header, main, script=SORT)
 
 
 def _tiles(figures: TrainingFigures) -> Iterator[Markup]:
@@ -168,7 +147,7 @@ def _table(figures: TrainingFigures) -> Markup:
         shown,
         caption="Errors on held-out rows, from nested cross-validation. A heading sorts.",
         text_columns=[index for index, column in enumerate(found) if not column.is_number],
-        class_="sortable",
+        class_="sortable notes",
     )
 
 

@@ -136,16 +136,30 @@ def global_interval(interval: int = 0) -> Reader:
         layers = given["layers"]
         local = _is_local(config, layers, interval)
         found = [index for index, is_local in enumerate(local) if not is_local]
-        if not found or len(found) == layers:
-            return 0
-        every = found[0] + 1
-        if found != list(range(every - 1, layers, every)):
-            raise UsageError(
-                f"layers {shown(found[:8])} of {layers} look back to the first token, expected every n-th"
-            )
-        return every
+        return 0 if len(found) == layers else _every(found, layers, "look back to the first token")
 
     return read
+
+
+def unrotated_interval(interval: int) -> Reader:
+    """Every so many-th layer has no positions, 0: all have; `interval` is the family's."""
+
+    def read(config: Config, given: Mapping[str, Any]) -> int:
+        layers, rotated_layers = given["layers"], config.items("no_rope_layers")
+        if rotated_layers is None:
+            return config.size("no_rope_layer_interval", default=interval)
+        found = [index for index, is_rotated in enumerate(rotated_layers) if not is_rotated]
+        return _every(found, layers, "have no positions")
+
+    return read
+
+
+def _every(found: list[int], layers: int, what: str) -> int:
+    """Which n it is where these are every n-th of the layers, 0 where there is none."""
+    every = found[0] + 1 if found else 0
+    if found and found != list(range(every - 1, layers, every)):
+        raise UsageError(f"layers {shown(found[:8])} of {layers} {what}, expected every n-th")
+    return every
 
 
 def _is_local(config: Config, layers: int, interval: int) -> list[bool]:

@@ -30,6 +30,7 @@ from kernelcast.runtime.request.models.computed import (
     times,
     total,
     unless,
+    unrotated_interval,
     window,
 )
 
@@ -131,7 +132,7 @@ _GPT2 = _PLAIN.but(
 FAMILIES: Mapping[str, Family] = MappingProxyType(
     {
         "llama": _LLAMA,
-        # Norms of queries and keys have no weights; layers without positions look back to the first token.
+        # Norms of queries and keys have no weights.
         "llama4_text": _GATED.but(
             mlp_size=of("intermediate_size_mlp"),
             expert_size=of("intermediate_size"),
@@ -139,6 +140,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             expert_interval=of("interleave_moe_layer_step", default=1),
             router="sigmoid",
             qk_norm=of("use_qk_norm", default=True),
+            unrotated_interval=unrotated_interval(4),
             sliding_window=window(8192, names=("attention_chunk_size",), interval=4),
             global_interval=global_interval(4),
             window_chunks=True,
@@ -173,6 +175,7 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "kimi_k2": _DEEPSEEK_V3,
         "gpt_oss": _GATED.but(
             biases=all_biases_or("attention_bias"),
+            attention_sinks=True,
             sliding_window=window(128, interval=2),
             global_interval=global_interval(2),
             experts=of("num_local_experts"),
@@ -193,7 +196,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
         "olmoe": _OLMO2.but(experts=of("num_experts"), experts_per_token=of("num_experts_per_tok")),
         "granite": _LLAMA,
         "granitemoe": _GATED.but(**_MIXTURE),
-        "smollm3": _LLAMA.but(tied_embeddings=of("tie_word_embeddings", default=True)),
+        "smollm3": _LLAMA.but(
+            tied_embeddings=of("tie_word_embeddings", default=True), unrotated_interval=unrotated_interval(4)
+        ),
         "opt": _PLAIN.but(
             only={"do_layer_norm_before": True},
             activation=plain("relu"),

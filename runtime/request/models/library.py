@@ -3,7 +3,6 @@
 import os
 import re
 from collections.abc import Iterable
-from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 
@@ -12,8 +11,8 @@ from kernelcast.runtime.request.model import ModelConfig
 from kernelcast.runtime.request.model_file import model_file, read_document
 from kernelcast.runtime.request.models.found import FoundModel
 from kernelcast.runtime.request.models.huggingface import from_huggingface
-from kernelcast.runtime.request.spelling import nearest_names
 from kernelcast.runtime.shipped import MODELS
+from kernelcast.runtime.spelling import alternatives
 
 _NO_SIZE = re.compile(
     r"instruct|base|hf|it|pt|chat|meta|v0\.\d|0\d{3}|1124|2[3-9](0[1-9]|1[0-2])|17b|16e|128e"
@@ -22,7 +21,6 @@ _NO_SIZE = re.compile(
 Llama 4's second sizes."""
 _PUBLISHED = re.compile(r"([A-Za-z][\w.-]*/)?[\w. -]+")
 """Names as models are published under, with or without their organisation."""
-_MOST_NEAR, _NEAR = 8, 0.75
 _LONGEST_NAME = 200
 
 
@@ -60,13 +58,8 @@ def _plain(name: str) -> str:
 
 def unknown_model(asked: str, names: Iterable[str], more: str) -> UsageError:
     """The error about a name that no model has: the nearest ones, else all. `more` says what else is accepted."""
-    known, wanted = list(names), asked[-_LONGEST_NAME:].rsplit("/", 1)[-1].lower()
-    begun = [name for name in known if wanted and name.startswith(wanted)]
-    near = (
-        nearest_names(wanted, known) or begun or get_close_matches(wanted, known, n=_MOST_NEAR, cutoff=_NEAR)
-    )
-    known_names = f"nearest are {', '.join(near[:_MOST_NEAR])}" if near else f"known are {', '.join(known)}"
-    return UsageError(f"model {shown(asked)} is unknown, {known_names}; {more}")
+    wanted = asked[-_LONGEST_NAME:].rsplit("/", 1)[-1]
+    return UsageError(f"model {shown(asked)} is unknown, {alternatives(wanted, names)}; {more}")
 
 
 def load_model(name_or_path: str | os.PathLike[str], *, sequence_length: int | None = None) -> ModelConfig:

@@ -70,7 +70,7 @@ class Attention(Layer):
     def _rotation(self) -> Calls:
         s, model = self.sizes, self.sizes.model
         sizes = (s.micro_batch, s.length, s.heads, s.kv_heads, model.rotated_size)
-        return (call("rope", *sizes, count=int(model.rotary)),)
+        return (call("rope", *sizes, count=int(s.rotates)),)
 
     @property
     def core_calls(self) -> Calls:
@@ -117,14 +117,15 @@ class Attention(Layer):
     def parameters(self) -> Number:
         """(a + 2k)(d + β)/tp for queries, keys and values, d(a + β)/tp for the output; β = 1 with a bias, else 0.
 
-        a = h · head size, k = h_kv · head size. Biases are divided by tp as Table III prints them.
+        a = h · head size, k = h_kv · head size. Biases are divided by tp as Table III prints them. Sinks are h/tp more.
         """
         s, model = self.sizes, self.sizes.model
         width, kv_width = model.attention_heads * model.head_size, model.kv_heads * model.head_size
         qkv = (width + 2 * kv_width) * (s.hidden + self.has_qkv_bias) // s.tp
         # With qk_norm, norms of heads are whole on every device.
         qkv = qkv + (2 * model.head_size if model.qk_norm else 0)
-        return qkv + s.hidden * (width + self.has_output_bias) // s.tp
+        sinks = s.heads if model.attention_sinks else 0
+        return qkv + sinks + s.hidden * (width + self.has_output_bias) // s.tp
 
     def kept_bytes(self, kept: Kept) -> Number:
         """Everything but the core: what leads to the scores, the attention output, the mask of its dropout."""
@@ -151,8 +152,8 @@ class Attention(Layer):
             return 3 * s.attention_width if repeats else s.qkv_width
         if repeats:
             # Copies of keys and values; queries that were not rotated are a view of the QKV product.
-            return 2 * s.attention_width + (s.attention_width if model.rotary else s.qkv_width)
-        return s.qkv_width + (s.attention_width + s.kv_width if model.rotary else 0)
+            return 2 * s.attention_width + (s.attention_width if s.rotates else s.qkv_width)
+        return s.qkv_width + (s.attention_width + s.kv_width if s.rotates else 0)
 
     def core_bytes(self, kept: Kept) -> Number:
         """What is kept between queries and output: flash keeps log-sum-exp (fp32), else the weights and their mask."""

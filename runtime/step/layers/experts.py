@@ -30,36 +30,16 @@ class Experts(Mlp):
     @property
     def up_role(self) -> str:
         """That of the shared experts: rows of routed ones are sent, not gathered."""
-        return "shared_gate_up" if self.shared_width else ""
+        return "shared_gate_up" if self.sizes.shared_expert_width else ""
 
     @property
     def down_role(self) -> str:
-        return "shared_down" if self.shared_width else ""
-
-    @property
-    def shared_width(self) -> Number:
-        """Columns of the shared experts on one device."""
-        return self.sizes.model.shared_expert_size // self.sizes.tp
-
-    @property
-    def width(self) -> Number:
-        """Columns of one routed expert on one device."""
-        return self.sizes.model.expert_width // self.sizes.expert_tp
-
-    @property
-    def groups(self) -> Number:
-        """Experts on one device."""
-        return self.sizes.model.experts // self.sizes.ep
-
-    @property
-    def sent_rows(self) -> Number:
-        """Rows that a device sends: one for each of its tokens and their experts."""
-        return self.sizes.local_tokens * self.sizes.model.experts_per_token
+        return "shared_down" if self.sizes.shared_expert_width else ""
 
     @property
     def rows(self) -> Number:
         """Rows of the fullest device's experts; devices that share an expert have each other's rows too."""
-        return self.sizes.imbalance * self.sent_rows * self.sizes.expert_tp
+        return self.sizes.imbalance * self.sizes.sent_rows * self.sizes.expert_tp
 
     @property
     def calls(self) -> Calls:
@@ -69,8 +49,8 @@ class Experts(Mlp):
     def _routed(self) -> Calls:
         s, model, branches = self.sizes, self.sizes.model, self.branches
         rows = max(1, round(self.rows))
-        of_each = max(1, round(rows / self.groups))
-        sorts = int(s.ep > 1 and self.groups > 1)  # what comes in is in the order of the senders
+        of_each = max(1, round(rows / s.experts))
+        sorts = int(s.ep > 1 and s.experts > 1)  # what comes in is in the order of the senders
         permute = call("permute", s.local_tokens, model.experts_per_token, s.hidden)
         resort = call("copy", rows, s.hidden, count=sorts)
         linear = partial(s.linears.calls, "experts")
@@ -80,16 +60,16 @@ class Experts(Mlp):
             call("router", s.local_tokens, model.experts),
             permute,
             resort,
-            *linear(self.groups, of_each, s.hidden, branches * self.width, role=up),
-            call(self.activation_operator, 1, rows, self.width),
-            *linear(self.groups, of_each, self.width, s.hidden, role=down),
+            *linear(s.experts, of_each, s.hidden, branches * s.expert_width, role=up),
+            call(self.activation_operator, 1, rows, s.expert_width),
+            *linear(s.experts, of_each, s.expert_width, s.hidden, role=down),
             resort,
             call("unpermute", s.local_tokens, model.experts_per_token, s.hidden),
         )
 
     @property
     def _shared(self) -> Calls:
-        s, width = self.sizes, self.shared_width
+        s, width = self.sizes, self.sizes.shared_expert_width
         if not width:
             return ()
         return (
@@ -101,14 +81,14 @@ class Experts(Mlp):
 
     @property
     def _sent_entries(self) -> Number:
-        return max(1, round(self.sizes.imbalance * self.sent_rows * self.sizes.hidden))
+        return max(1, round(self.sizes.imbalance * self.sizes.sent_rows * self.sizes.hidden))
 
     @property
     def exchanges(self) -> Calls:
         """What is sent to the experts, in 8 bit half as much, with its probabilities, and what comes back."""
         s, entries = self.sizes, self._sent_entries
         layout = s.expert_group.nodes, s.expert_group.gpus_per_node
-        probabilities = max(1, round(_PROBABILITY_ENTRIES * s.imbalance * self.sent_rows))
+        probabilities = max(1, round(_PROBABILITY_ENTRIES * s.imbalance * s.sent_rows))
         there = -(-entries // 2) if s.dispatches_float8 else entries
         sent = Counter([there, entries, probabilities])
         return tuple(
@@ -143,17 +123,17 @@ class Experts(Mlp):
 
     @property
     def dense_parameters(self) -> Number:
-        """Router (d·E, and E with sigmoid scores, whose choice has a bias) and shared experts."""
+        """Router (d·E, and E with sigmoid scores, whose choice has a bias, or with biases) and shared experts."""
         s = self.sizes
-        biases = s.model.experts if s.model.router == "sigmoid" else 0
-        return s.model.experts * s.hidden + biases + (self.branches + 1) * s.hidden * self.shared_width
+        biases = s.model.experts if s.model.router == "sigmoid" or self.has_bias else 0
+        return s.model.experts * s.hidden + biases + (self.branches + 1) * s.hidden * s.shared_expert_width
 
     @property
     def expert_parameters(self) -> Number:
         """Those of the device's experts: (branches + 1)·d·f, with biases branches·f + d more, each E/ep / expert_tp."""
         s = self.sizes
-        biases = self.branches * self.width + s.hidden if self.has_bias else 0
-        return self.groups * ((self.branches + 1) * s.hidden * self.width + biases)
+        biases = self.branches * s.expert_width + s.hidden if self.has_bias else 0
+        return s.experts * ((self.branches + 1) * s.hidden * s.expert_width + biases)
 
     @property
     def parameters(self) -> Number:
@@ -166,9 +146,9 @@ class Experts(Mlp):
         activated = kept.element * (self.branches + after_silu)
         scores = 2 * _SCORE_BYTES * s.local_tokens * s.model.experts
         read, by_shared = (s.linears.input_bytes(kind, kept.element) for kind in _KINDS)
-        results = kept.modules.kept_results * kept.element * s.imbalance * self.sent_rows * s.hidden
-        routed = self.rows * (read * s.hidden + (activated + read) * self.width) + results
-        shared = s.tokens * (activated + by_shared) * self.shared_width
+        results = kept.modules.kept_results * kept.element * s.imbalance * s.sent_rows * s.hidden
+        routed = self.rows * (read * s.hidden + (activated + read) * s.expert_width) + results
+        shared = s.tokens * (activated + by_shared) * s.shared_expert_width
         if s.model.shared_expert_size:
             # The router keeps what shared experts read.
             shared = shared + s.linears.copy_bytes("mlp") * s.local_tokens * s.hidden
@@ -176,8 +156,10 @@ class Experts(Mlp):
 
     def weight_gradient_bytes(self, kept: Kept) -> Number:
         s, widths = self.sizes, self.branches + 1
-        routed = self.rows * (2 * s.hidden + widths * self.width)
-        return kept.element * (2 * s.local_tokens * s.hidden + routed + s.tokens * widths * self.shared_width)
+        routed = self.rows * (2 * s.hidden + widths * s.expert_width)
+        return kept.element * (
+            2 * s.local_tokens * s.hidden + routed + s.tokens * widths * s.shared_expert_width
+        )
 
     @property
     def weights(self) -> tuple[Matrix, ...]:
@@ -185,7 +167,7 @@ class Experts(Mlp):
         experts, shared = (
             (Matrix(kind, s.hidden, self.branches * width, count), Matrix(kind, width, s.hidden, count))
             for kind, width, count in zip(
-                _KINDS, (self.width, self.shared_width), (self.groups, 1), strict=True
+                _KINDS, (s.expert_width, s.shared_expert_width), (s.experts, 1), strict=True
             )
         )
         return (*experts, *(shared if s.model.shared_expert_size else ()))
@@ -199,6 +181,6 @@ class Experts(Mlp):
         s = self.sizes
         of_rows = kept.element * self.rows * s.hidden
         no_gradient = kept.modules.accumulates_in_products or s.linears.is_frozen
-        of_weights = 0 if no_gradient else kept.element * self.groups * self.width * s.hidden
-        width = kept.element * self.rows * self.width
+        of_weights = 0 if no_gradient else kept.element * s.experts * s.expert_width * s.hidden
+        width = kept.element * self.rows * s.expert_width
         return of_rows + width + of_weights, of_rows + self.branches * width

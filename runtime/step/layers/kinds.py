@@ -8,10 +8,14 @@ from kernelcast.runtime.request.model import ModelConfig
 
 
 class LayerKind(NamedTuple):
-    """What one layer of a model has that another one has not: routed experts, a window of attention (0: none)."""
+    """What one layer of a model has that another one has not: routed experts, a window of attention (0: none).
+
+    `rotates`: whether its queries and keys are rotated, in a model with rotary embedding.
+    """
 
     has_experts: bool = False
     window: int = 0
+    rotates: bool = True
 
 
 DENSE = LayerKind()
@@ -45,4 +49,5 @@ def _kind(model: ModelConfig, index: int) -> LayerKind:
     has_experts = bool(model.experts) and after_dense >= 0 and (after_dense + 1) % model.expert_interval == 0
     is_global = bool(model.global_interval) and (index + 1) % model.global_interval == 0
     has_window = 0 < model.sliding_window < model.sequence_length and not is_global
-    return LayerKind(has_experts, model.sliding_window if has_window else 0)
+    rotates = not (model.unrotated_interval and (index + 1) % model.unrotated_interval == 0)
+    return LayerKind(has_experts, model.sliding_window if has_window else 0, rotates)

@@ -67,7 +67,7 @@ class LatentAttention(Attention):
         """
         s, model = self.sizes, self.sizes.model
         rotated = s.heads * model.rotated_size
-        return self._head_width - rotated // 2 + _ROTATIONS * int(model.rotary) * rotated
+        return self._head_width - rotated // 2 + _ROTATIONS * int(s.rotates) * rotated
 
     @property
     def _normed_heads(self) -> Calls:

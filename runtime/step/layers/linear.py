@@ -103,16 +103,6 @@ class Linears:
         """The same where something else keeps the input in the training's type, so that both share it unless cast."""
         return _FLOAT8_BYTES if self.is_cast(kind) else 0
 
-    def casts(self, matrices: tuple[Matrix, ...]) -> Calls:
-        """The casts of weights to 8 bit."""
-        return tuple(
-            call("float8_cast", one.k, one.n, count=one.count) for one in matrices if self.is_cast(one.kind)
-        )
-
-    def cast_entries(self, matrices: tuple[Matrix, ...]) -> Any:
-        """Entries of the weights that have copies in 8 bit."""
-        return sum(one.entries for one in matrices if self.is_cast(one.kind))
-
     def adapter_width(self, matrices: tuple[Matrix, ...]) -> int:
         """Entries per token of what all adapters project to."""
         return self.rank * sum(self.is_adapted(one.kind) for one in matrices)

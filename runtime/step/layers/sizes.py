@@ -3,14 +3,16 @@
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import LAYOUT, ContextExchange, LossKind, TensorOverlap
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.calls import Calls, Component, backward, call, forward
+from kernelcast.runtime.step.expert_load import ExpertLoad
 from kernelcast.runtime.step.groups import ALONE, Group, context_group, expert_groups, tensor_group
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind
 from kernelcast.runtime.step.layers.linear import IN_TRAINING_TYPE, Linears, Matrix
@@ -39,8 +41,10 @@ class Sizes:
     `kind` is that of the layer. With `sequence_parallel` (0 or 1), norms and residuals hold a tp-th of the tokens.
     `group` is the tensor-parallel group, which collectives run in; `overlap` says which of them run beside products.
     `cp`, `ep`, `expert_tp` and `context_exchange` are as in `Parallelism`, with the groups that their collectives run
-    in; `imbalance` is its `expert_imbalance`, `vocabulary_multiple` its own, and `drops` 1 where it has dropout.
-    `dispatches_float8` and `overlaps_experts` are `fp8_dispatch` and `expert_overlap`; `linears` says how linears
+    in; `imbalance` is how full the fullest device's experts are (`ExpertLoad`), `vocabulary_multiple` its own, and
+    `drops` 1 where it has dropout.
+    `dispatches_float8` is `fp8_dispatch`, `overlaps_experts` whether any pass has its exchange with experts beside
+    another micro-batch's computing (`expert_overlap`, or a schedule with pairs of passes); `linears` says how linears
     compute.
     """
 
@@ -58,7 +62,7 @@ class Sizes:
     expert_tensor_group: Group = ALONE
     overlap: TensorOverlap = LAYOUT["tensor_overlap"].default
     context_exchange: ContextExchange = LAYOUT["context_exchange"].default
-    imbalance: float = LAYOUT["expert_imbalance"].default
+    imbalance: Number = 1.0
     vocabulary_multiple: int = LAYOUT["vocabulary_multiple"].default
     drops: int = 0
     dispatches_float8: bool = False
@@ -69,6 +73,7 @@ class Sizes:
     def of(cls, model: ModelConfig, layout: Parallelism, cluster: Cluster) -> "Sizes":
         """What one device of a layout holds; a tensor-parallel degree of 1 has no sequence to cut."""
         expert_group, expert_tensor_group = expert_groups(layout, cluster)
+        load = ExpertLoad.of(lambda name: getattr(layout, name))
         return cls(
             model=model,
             tp=layout.tp,
@@ -85,9 +90,9 @@ class Sizes:
             drops=int(layout.dropout > 0),
             overlap=layout.tensor_overlap,
             context_exchange=layout.context_exchange,
-            imbalance=layout.expert_imbalance,
+            imbalance=load.fullest(model.experts, layout.ep).in_time,
             dispatches_float8=layout.fp8_dispatch,
-            overlaps_experts=layout.expert_overlap,
+            overlaps_experts=layout.expert_overlap or SCHEDULE_KINDS[layout.schedule].pairs,
             linears=Linears.of(lambda name: getattr(layout, name)),
         )
 
@@ -98,7 +103,7 @@ class Sizes:
         columns: Mapping[str, Number],
         *,
         vocabulary_multiple: int,
-        imbalance: float,
+        imbalance: Number,
         linears: Linears = IN_TRAINING_TYPE,
     ) -> "Sizes":
         """Without groups, of the fields of many layouts, float64 [rows] each."""
@@ -113,7 +118,13 @@ class Sizes:
 
     def of_kind(self, kind: LayerKind) -> "Sizes":
         """The same for a layer of another kind."""
-        return self if kind == self.kind else replace(self, kind=kind)
+        if kind not in self._by_kind:
+            self._by_kind[kind] = replace(self, kind=kind)
+        return self._by_kind[kind]
+
+    @cached_property
+    def _by_kind(self) -> dict[LayerKind, "Sizes"]:
+        return {self.kind: self}
 
     @cached_property
     def length(self) -> Number:
@@ -170,10 +181,35 @@ class Sizes:
         """Width of one device's queries, keys and values together."""
         return self.query_width + 2 * self.kv_width
 
+    @property
+    def rotates(self) -> bool:
+        """Whether queries and keys have a rotary position embedding."""
+        return self.model.rotary and self.kind.rotates
+
     @cached_property
     def mlp_width(self) -> Number:
         """MLP columns on one device, f/tp."""
         return self.model.mlp_size // self.tp
+
+    @cached_property
+    def experts(self) -> Number:
+        """Routed experts on one device, E/ep."""
+        return self.model.experts // self.ep
+
+    @cached_property
+    def expert_width(self) -> Number:
+        """Columns of one routed expert on one device."""
+        return self.model.expert_width // self.expert_tp
+
+    @cached_property
+    def shared_expert_width(self) -> Number:
+        """Columns of the shared experts on one device."""
+        return self.model.shared_expert_size // self.tp
+
+    @cached_property
+    def sent_rows(self) -> Number:
+        """Rows that a device sends to experts: one for each of its tokens and their experts."""
+        return self.local_tokens * self.model.experts_per_token
 
     @cached_property
     def vocabulary(self) -> Number:
@@ -207,7 +243,7 @@ class Beside(NamedTuple):
 
     `in_pieces`: the product is cut along the tokens into tp pieces, each of which runs while another one is on its way,
     so one of tp pieces runs beside nothing. `of_weights`: what computes are gradients of weights, which zero-bubble
-    computes later.
+    computes later. `of_another`: what computes belongs to another micro-batch.
     """
 
     collective: Calls = ()
@@ -215,6 +251,7 @@ class Beside(NamedTuple):
     component: Component = Component.BESIDE_BACKWARD
     in_pieces: bool = False
     of_weights: bool = False
+    of_another: bool = False
 
     def times(self, factor: int) -> "Beside":
         """The same, `factor` times as often."""
@@ -272,7 +309,26 @@ class Layer(ABC):
     @property
     def adapter_parameters(self) -> Number:
         """Of the adapters beside its weights."""
-        return self.sizes.linears.adapter_parameters(self.weights)
+        linears = self.sizes.linears
+        return linears.adapter_parameters(self.weights) if linears.is_frozen else 0
+
+    @property
+    def cast_weights(self) -> tuple[Matrix, ...]:
+        """Those of its weights that have copies in 8 bit."""
+        linears = self.sizes.linears
+        if linears.recipe == "none":
+            return ()
+        return tuple(one for one in self.weights if linears.is_cast(one.kind))
+
+    @property
+    def weight_casts(self) -> Calls:
+        """The casts of these to 8 bit."""
+        return tuple(call("float8_cast", one.k, one.n, count=one.count) for one in self.cast_weights)
+
+    @property
+    def cast_entries(self) -> Number:
+        """Entries of these."""
+        return sum(one.entries for one in self.cast_weights)
 
     @property
     def forward_collectives(self) -> Calls:
@@ -309,7 +365,7 @@ class Layer(ABC):
 
     def products(self, direction: Direction, *roles: str) -> Calls:
         """Products with these roles in one direction."""
-        calls = [one for one in self.calls if one.role in roles]
+        calls = [one for one in calls_of(self) if one.role in roles]
         passes = forward(calls) if direction is Direction.FORWARD else backward(calls)
         return tuple(one for one in passes if one.direction is direction)
 
@@ -333,3 +389,9 @@ class Layer(ABC):
             return Beside(of_weights=True)
         summed = forward(self.sizes.synced(1, gather=False))
         return Beside(summed, self.products(Direction.WEIGHT_GRADIENT, *roles), of_weights=True)
+
+
+@lru_cache(maxsize=64)
+def calls_of(layer: Layer) -> Calls:
+    """`Layer.calls`, which several descriptions of the same layer need one after the other."""
+    return layer.calls

@@ -120,13 +120,17 @@ class TransformerLayer(Layer):
         return (*pairs, *_two(gathered, Beside(in_pieces=True)))
 
     def _beside_other(self, direction: Direction) -> tuple[Beside, ...]:
-        """The exchange with experts, while a layer computes as much for another micro-batch."""
-        if not self.sizes.overlaps_experts:
+        """The exchange with experts, while a layer computes as much for another micro-batch.
+
+        An empty place without: layouts of a search have as many collectives beside computing, whatever their schedule.
+        """
+        if not self.sizes.model.experts:
             return ()
-        is_forward, exchanges = direction is Direction.FORWARD, self.mlp.exchanges
-        compute = forward(self.calls) if is_forward else backward(self.calls)
+        is_forward = direction is Direction.FORWARD
         component = Component.BESIDE_FORWARD if is_forward else Component.BESIDE_BACKWARD
-        return (Beside(forward(exchanges), compute if exchanges else (), component),)
+        exchanges = self.mlp.exchanges if self.sizes.overlaps_experts else ()
+        compute = forward(self.calls) if is_forward else backward(self.calls)
+        return (Beside(forward(exchanges), compute if exchanges else (), component, of_another=True),)
 
     @property
     def _in_pieces(self) -> bool:
@@ -165,6 +169,8 @@ class TransformerLayer(Layer):
             whole = (*self.mlp.calls, *self.sizes.synced(own))
             calls += (*self.mlp.until_last_kept, *self._gathered(own)) if how.stops_early else whole
             calls += self.mlp.forward_collectives
+            if self.sizes.overlaps_experts:  # what is run again has no other micro-batch beside it
+                calls += self.mlp.exchanges
         return forward(calls)
 
     @property
@@ -237,7 +243,9 @@ class TransformerLayer(Layer):
         sbh(34 + 5as/h), except for the norms' statistics, which it leaves out.
         """
         attention = self.norm_bytes(kept, "attention") + self.attention.kept_bytes(kept)
-        low_ranks = kept.element * self.sizes.tokens * self.sizes.linears.adapter_width(self.weights)
+        linears = self.sizes.linears
+        adapters = linears.adapter_width(self.weights) if linears.is_frozen else 0
+        low_ranks = kept.element * self.sizes.tokens * adapters
         return attention + self.attention.core_bytes(kept) + self.mlp_bytes(kept) + low_ranks
 
     def weight_gradient_bytes(self, kept: Kept) -> Number:

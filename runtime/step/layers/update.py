@@ -40,9 +40,9 @@ class DataParallel:
 
     A gradient takes the bytes of `gradient_width` entries of the training's type where it is kept and reduced: 2 in
     fp32 beside 16 bits. The optimizer moves `optimizer_share` of the bytes that the measured one moves, and is asked
-    for as much of the stage. `role` is that of the collectives. ZeRO shards over `shard_group`, without one over
-    `group`; the devices of `copy_group` hold copies of one shard. With `scatters`, ZeRO-1 scatters gradients.
-    `overlap_bucket` is as in `Parallelism`.
+    for as much of the stage; 0 where none of it is the device's. `role` is that of the collectives. ZeRO shards over
+    `shard_group`, without one over `group`; the devices of `copy_group` hold copies of one shard. With `scatters`,
+    ZeRO-1 scatters gradients. `overlap_bucket` is as in `Parallelism`.
     """
 
     dp: int
@@ -177,7 +177,7 @@ def update_of(shares: Sequence[tuple[int, DataParallel]], role: str, layers: int
         optimizer=(
             *((call("gradient_scale", width * parameters),) if is_scaled else ()),
             call("gradient_clip", width * own),
-            call("adam", ceil(share * own), ceil(share * own_layers), role=role),
+            *((call("adam", ceil(share * own), ceil(share * own_layers), role=role),) if share else ()),
             call("gradient_zero", width * kept),
         ),
         gather=tuple(one for held, how in shares for one in how.gathered_once(held)),

@@ -15,6 +15,7 @@ from kernelcast.store import Database, check_database
 FileMaker = Callable[..., Path]
 SHARED = Path(__file__).resolve().parents[4] / "shared" / "data" / "traces"
 NOT_A_TRACE = "not_a_kineto_trace_et.json.gz"
+NO_KERNEL = "rank_not_found.json.gz"
 
 
 @pytest.fixture
@@ -163,10 +164,12 @@ def test_ingesting_needs_no_torch() -> None:
 @pytest.mark.skipif(not SHARED.is_dir(), reason="no ../shared/data/traces beside the checkout")
 def test_traces_that_other_projects_published(db: Path) -> None:
     files = sorted(SHARED.glob("*/*.json.gz"))
-    good = [path for path in files if path.name != NOT_A_TRACE]
+    good = [path for path in files if path.name not in (NOT_A_TRACE, NO_KERNEL)]
     before = list(db.parent.iterdir())
     with pytest.raises(DataError, match=f"{NOT_A_TRACE}: no list 'traceEvents' found"):
         ingest_traces(files, db)
+    with pytest.raises(DataError, match=f"{NO_KERNEL}: holds no kernel, only what the host did"):
+        ingest_traces([path for path in files if path.name != NOT_A_TRACE], db)
     assert list(db.parent.iterdir()) == before
     done = {one.path.name: one for one in ingest_traces(good, db)}
     assert check_database(db) == []

@@ -212,7 +212,8 @@ def test_a_plan_that_is_not_there(name: str) -> None:
     with pytest.raises(
         KernelcastError,
         match="no such file, expected a TOML file or one of the plans that ship"
-        r" \((\w+, )*paper, quick(, \w+)*\)|cannot be read \((File name too long|embedded null byte)\), expected a",
+        r" \((known are )?(\w+, )*paper, quick(, \w+)*\)"
+        r"|cannot be read \((File name too long|embedded null byte)\), expected a",
     ) as caught:
         load_plan(name)
     assert len(str(caught.value)) < 400

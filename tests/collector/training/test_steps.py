@@ -202,7 +202,11 @@ def test_a_timeout_ends_everybody() -> None:
         ({"kv_heads": 1}, {"tp": 2}, r"tp is 2, expected a divisor of kv_heads \(1\)"),
         ({}, {"pp": 3, "micro_batches": 2}, "micro_batches is 2, real steps over 3 pipeline stages need 3"),
         ({}, {"zero": 2}, "zero is 2, real steps train 0 or 1 only"),
-        ({}, {"schedule": "zero_bubble"}, "schedule is zero_bubble, real steps train gpipe, 1f1b or"),
+        (
+            {},
+            {"schedule": "zero_bubble", "pp": 2},
+            "schedule is zero_bubble, real steps train gpipe, 1f1b or",
+        ),
         ({}, {"tp": 2, "sequence_parallel": True}, "sequence_parallel is true, real steps train false only"),
         ({"attention": "fused_softmax"}, {}, "model tiny: attention is 'fused_softmax', real steps train"),
         ({"tied_embeddings": True}, {}, "model tiny: tied_embeddings is true, real steps train false only"),

@@ -8,9 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime.estimate.configurations import Configurations, Structure, structures
-from kernelcast.runtime.estimate.layouts import SCHEDULES
-from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, Durations
+from kernelcast.runtime.pipeline.durations import PER_CHUNK, PER_STAGE, SAVED, Durations
 from kernelcast.runtime.request.layout import Schedule
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
+from tests.runtime.pipelines import pipelines
 
 LAYOUTS = 6
 
@@ -47,23 +48,24 @@ def by_hand(schedule: Schedule = "1f1b", virtual_stages: int = 1, m: int = 3, **
 @st.composite
 def any_configurations(draw: st.DrawFn) -> Configurations:
     """Layouts of one structure whose every duration is anything, zero included."""
-    schedule = draw(st.sampled_from(SCHEDULES))
-    interleaved = schedule == "interleaved"
-    pp = draw(st.integers(2 if interleaved else 1, 6))
-    virtual_stages = draw(st.integers(1, 3)) if interleaved else 1
-    rounds = draw(st.lists(st.integers(1, 12), min_size=LAYOUTS, max_size=LAYOUTS))
-    micro_batches = [number * (pp if interleaved else 1) for number in rounds]
+    shape = draw(pipelines(most_chunks=3))
+    schedule, pp, virtual_stages = shape["schedule"], shape["pp"], shape["virtual_stages"]
+    kind = SCHEDULE_KINDS[schedule]
+    more = draw(st.lists(st.integers(0, 11), min_size=LAYOUTS, max_size=LAYOUTS))
+    micro_batches = [shape["micro_batches"] + number * (kind.micro_batch_multiple or pp) for number in more]
     random = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     spread = draw(st.sampled_from([0.0, 0.5, 3.0]))
 
     def times(name: str) -> Any:
-        width = pp * (virtual_stages if name in PER_CHUNK else 1)
+        width = pp * (1 if name in PER_STAGE else virtual_stages * kind.copies)
         values = np.exp(spread * random.standard_normal((LAYOUTS, width)))
         return values * (random.random((LAYOUTS, width)) > draw(st.sampled_from([0.0, 0.5])))
 
     arrays = {name: times(name) for name in (*PER_CHUNK, *PER_STAGE)}
-    if schedule != "zero_bubble":
+    if not kind.splits:
         arrays["weight_us"][:] = 0
+    if kind.pairs:
+        arrays |= {name: np.minimum(times(name), arrays[name.removeprefix("saved_")]) for name in SAVED}
     arrays["send_forward_us"][:, -1] = arrays["send_backward_us"][:, 0] = 0
     return configurations(schedule, pp, virtual_stages, micro_batches, arrays)
 

@@ -19,7 +19,7 @@ from kernelcast.runtime import (
 )
 from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.step.decomposition import _passes
+from kernelcast.runtime.step.layer_passes import passes_of
 
 Make = Callable[..., Path]
 TINY: dict[str, Any] = {
@@ -298,7 +298,7 @@ def test_threads_agree(make_bundle: Make) -> None:
     alone, shared = Estimator.load(path), Estimator.load(path)
     expected = [alone.predict(model=model, parallelism=layout) for layout in layouts]
     # What is remembered for all estimators is made anew by many threads at once.
-    _passes.cache_clear()
+    passes_of.cache_clear()
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda layout: shared.predict(model=model, parallelism=layout), layouts))
     assert found == expected

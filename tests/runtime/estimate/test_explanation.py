@@ -132,7 +132,7 @@ def test_halves_of_a_sum_are_named(make_bundle: Make) -> None:
 
 
 def test_what_is_not_there(make_bundle: Make) -> None:
-    with pytest.raises(UsageError, match=r"^operator rop is unknown; those of this step are embedding, "):
+    with pytest.raises(UsageError, match=r"^operator rop is unknown; of this step nearest is rope$"):
         explained(make_bundle(), "rop")
     with pytest.raises(
         UsageError,

@@ -86,12 +86,17 @@ def test_experts_by_hand(make_bundle: Make) -> None:
 @pytest.mark.parametrize(
     "layout", [{"dp": 4, "ep": 4}, {"dp": 2, "cp": 2, "ep": 2}, {"tp": 2, "expert_tp": 2}]
 )
-def test_a_full_device_adds_time_but_no_work(make_bundle: Make, layout: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "load", [{"expert_imbalance": 1.5}, {"expert_capacity": 1.5, "expert_padding": True}]
+)
+def test_a_full_device_adds_time_but_no_work(
+    make_bundle: Make, layout: dict[str, Any], load: dict[str, Any]
+) -> None:
     """The model's work is that of its tokens, wherever its experts are, and however uneven they are asked for."""
     bundle = make_bundle(compute=[H100], dtype="bfloat16")
     layout = layout | {"sequence_parallel": "tp" in layout}
     even = predict(bundle, MIXTURE, **layout)
-    uneven = predict(bundle, MIXTURE, **layout, expert_imbalance=1.5)
+    uneven = predict(bundle, MIXTURE, **layout, **load)
     alone = predict(bundle, MIXTURE)
     assert uneven.model_flops == even.model_flops
     assert uneven.hfu == pytest.approx(even.hfu * even.step_time_s / uneven.step_time_s)

@@ -144,6 +144,10 @@ LATENT = replace(
         ("", {"ep": 1, "expert_tp": 2}),
         ("--expert-model-parallel-size 4", {"ep": 4, "expert_tp": 2}),
         ("--expert-model-parallel-size 8 --expert-tensor-parallel-size 1", {"ep": 8, "expert_tp": 1}),
+        (
+            "--moe-expert-capacity-factor 1.25 --moe-pad-expert-input-to-capacity",
+            {"expert_capacity": 1.25, "expert_padding": True},
+        ),
     ],
 )
 def test_experts(flags: str, expected: dict[str, Any]) -> None:
@@ -360,3 +364,30 @@ def test_what_runs_beside_computing_is_written() -> None:
     found = fields(text)
     assert found.items() >= {name: getattr(layout, name) for name in STACK if name in found}.items()
     assert found["shard_group"] == 4
+
+
+def test_states_in_the_hosts_memory() -> None:
+    script = SCRIPT.rstrip().rstrip("\\")
+    assert "offload_optimizer" not in fields(script)
+    assert fields(script + " --optimizer-cpu-offload")["offload_optimizer"] == 1
+    half = script + " --optimizer-cpu-offload --optimizer-offload-fraction 0.5"
+    assert fields(half)["offload_optimizer"] == 0.5
+
+
+def test_layers_recomputed_together() -> None:
+    script = SCRIPT.rstrip().rstrip("\\") + " --recompute-granularity full --recompute-num-layers 4"
+    assert (
+        fields(script + " --recompute-method uniform").items()
+        >= {
+            "recompute": "full",
+            "recompute_together": 4,
+            "recompute_layers": 0,
+        }.items()
+    )
+    assert (
+        fields(script + " --recompute-method block").items()
+        >= {
+            "recompute_layers": 4,
+            "recompute_together": 1,
+        }.items()
+    )

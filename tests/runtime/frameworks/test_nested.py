@@ -155,6 +155,20 @@ def test_deepspeed(text: str, given: dict[str, Any], expected: dict[str, Any]) -
     assert fields(text, **given).items() >= expected.items()
 
 
+def test_deepspeeds_states_in_the_hosts_memory() -> None:
+    def read(offload: str) -> dict[str, Any]:
+        text = (
+            '{"train_micro_batch_size_per_gpu": 1, "train_batch_size": 8, "zero_optimization": '
+            '{"stage": 2, "offload_optimizer": {' + offload + "}}}"
+        )
+        return fields(text, dp=8)
+
+    assert read('"device": "cpu"')["offload_optimizer"] == 1
+    assert read('"device": "cpu", "ratio": 0.25')["offload_optimizer"] == 0.25
+    assert "offload_optimizer" not in read('"device": "none"')
+    assert "offload_optimizer" not in read('"device": "nvme"')
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
@@ -176,8 +190,8 @@ def test_deepspeed(text: str, given: dict[str, Any], expected: dict[str, Any]) -
         ('{"zero_optimization": {"stage": [1]}}', "zero_optimization.stage is [1], expected a whole number"),
         ("[parallelism]\ntensor_parallel_degree = 2", "file: does not tell dp"),
         (
-            SHARDED + 'pipeline_parallel_schedule = "ZBVZeroBubble"',
-            "expected 1F1B or GPipe or Interleaved1F1B",
+            SHARDED + 'pipeline_parallel_schedule = "InterleavedZeroBubble"',
+            "expected 1F1B or GPipe or Interleaved1F1B or ZBVZeroBubble or DualPipeV",
         ),
         (SHARDED + "pipeline_parallel_layers_per_stage = 5", "do not go onto pp 4, expected one per stage"),
         (

@@ -22,9 +22,12 @@ def cases(draw: st.DrawFn) -> Case:
     """A model and a layout of it, with a cut of its own in half the cases."""
     model = replace(load_model("llama-3-8b"), layers=draw(st.integers(24, 40)), sequence_length=4096)
     pp = draw(st.integers(1, 6))
-    interleaved = pp > 1 and draw(st.booleans())
-    virtual_stages = draw(st.integers(1, 4)) if interleaved else 1
-    schedule = "interleaved" if interleaved else draw(st.sampled_from(["1f1b", "gpipe", "zero_bubble"]))
+    one, several = (
+        ["1f1b", "gpipe", *(["zero_bubble"] if pp > 1 else [])],
+        ["interleaved", "zb_v", "dualpipe_v"],
+    )
+    schedule = draw(st.sampled_from(several if pp > 1 and draw(st.booleans()) else one))
+    virtual_stages = draw(st.integers(1, 4)) if schedule == "interleaved" else 1 + (schedule in several)
     counts = None
     if draw(st.booleans()):
         ends = sorted(draw(st.integers(0, model.layers)) for _ in range(pp * virtual_stages - 1))
@@ -36,7 +39,7 @@ def cases(draw: st.DrawFn) -> Case:
         dp=dp,
         cp=cp,
         micro_batch=draw(st.integers(1, 4)),
-        micro_batches=pp * draw(st.integers(1, 3)),
+        micro_batches=pp * draw(st.integers(2 if schedule == "dualpipe_v" else 1, 3)),
         recompute=draw(st.sampled_from(["none", "selective", "full"])),
         schedule=schedule,
         virtual_stages=virtual_stages,
@@ -46,6 +49,7 @@ def cases(draw: st.DrawFn) -> Case:
         layer_counts=counts,
         recompute_modules=draw(st.sampled_from([("core_attn",), ("mlp", "layernorm"), ("core_attn", "mlp")])),
         recompute_layers=draw(st.integers(0, 4)),
+        recompute_together=draw(st.integers(1, 3)),
         recompute_early_stop=draw(st.booleans()),
         dropout=draw(st.sampled_from([0.0, 0.1])),
         vocabulary_multiple=draw(st.sampled_from([1, 64, 128])),
@@ -61,6 +65,7 @@ WRITTEN = (
     "shard_group",
     "recompute_modules",
     "recompute_layers",
+    "recompute_together",
     "recompute_early_stop",
     "dropout",
     "vocabulary_multiple",
@@ -77,6 +82,9 @@ def plain(model: ModelConfig, layout: Parallelism) -> Parallelism:
         sequence_parallel=layout.sequence_parallel and layout.tp > 1,
         recompute_modules=layout.recompute_modules if layout.recompute == "selective" else ("core_attn",),
         recompute_layers=layout.recompute_layers if layout.recompute == "full" else 0,
+        recompute_together=(
+            layout.recompute_together if layout.recompute == "full" and not layout.recompute_layers else 1
+        ),
         recompute_early_stop=layout.recompute_early_stop and layout.recompute != "none",
         layer_counts=layers_of_chunks(model.layers, layout),
         # What frameworks do by default beside computing is not kernelcast's; see test_megatron.py and test_nested.py.
@@ -89,6 +97,8 @@ def expressible(name: str, model: ModelConfig, layout: Parallelism) -> Paralleli
     changes: dict[str, Any] = {}
     if layout.virtual_stages == 1 and (name == "megatron-lm" or layout.schedule == "interleaved"):
         changes["schedule"] = "1f1b"
+    elif name == "megatron-lm":
+        changes["schedule"] = "interleaved"
     if name == "torchtitan":
         if layout.schedule == "zero_bubble" or layout.pp == 1:
             changes["schedule"] = "1f1b"
@@ -103,6 +113,7 @@ def expressible(name: str, model: ModelConfig, layout: Parallelism) -> Paralleli
         changes["recompute_early_stop"] = False
     else:
         changes["recompute_modules"], changes["recompute_layers"] = ("core_attn",), 0
+        changes["recompute_together"] = 1
     if name == "deepspeed":
         changes |= {"schedule": "1f1b", "virtual_stages": 1, "sequence_parallel": False}
         changes |= {"vocabulary_multiple": 128, "dropout": 0.0, "recompute_early_stop": False}
@@ -141,6 +152,7 @@ def test_the_same_as_far_as_it_can_be_expressed(name: str, case: Case, gpus_per_
         ("recompute", "recompute"),
         ("recompute_modules", "recompute_modules"),
         ("recompute_layers", "recompute_layers"),
+        ("recompute_together", "recompute_together"),
         ("recompute_early_stop", "recompute_early_stop"),
         ("dropout", "dropout"),
         ("sequence_parallel", "sequence_parallel"),

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import Parallelism, UsageError
 from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, largest_stage_bytes, stage_memory
-from kernelcast.runtime.request.fields import LAYOUT, Recompute, Schedule
+from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT, Recompute
 from kernelcast.runtime.request.models import load_model
+from tests.runtime.pipelines import SCHEDULES, pipelines
 
-SCHEDULES: tuple[Schedule, ...] = get_args(Schedule)
 RECOMPUTE: tuple[Recompute, ...] = get_args(Recompute)
 MODEL = load_model("llama-2-7b")
 NUMBERS = (
@@ -33,17 +33,12 @@ NUMBERS = (
 
 @st.composite
 def layouts(draw: st.DrawFn) -> Parallelism:
-    schedule = draw(st.sampled_from(SCHEDULES))
-    interleaved = schedule == "interleaved"
-    pp = draw(st.integers(2 if interleaved else 1, 12))
+    shape = draw(pipelines(most_pp=12, most_micro_batches=100, most_chunks=2))
     return Parallelism(
-        pp=pp,
+        **shape,
         tp=draw(st.sampled_from((1, 2, 4, 8, 16, 32))),
         dp=draw(st.integers(1, 1000)),
         micro_batch=draw(st.integers(1, 64)),
-        micro_batches=draw(st.integers(1, 100)) * (pp if interleaved else 1),
-        schedule=schedule,
-        virtual_stages=draw(st.integers(1, 32 // pp)) if interleaved else 1,
         sequence_parallel=draw(st.booleans()),
         recompute=draw(st.sampled_from(RECOMPUTE)),
         zero=draw(st.integers(0, 3)),
@@ -67,6 +62,7 @@ common = st.fixed_dictionaries(
             else LAYOUT[name].kind.values or (LAYOUT[name].default, LAYOUT[name].default + 0.1)
         )
         for name in MEMORY_DEPENDS_ON
+        if name == "expert_imbalance" or name not in EXPERT_LOAD
     },
 )
 
@@ -78,6 +74,17 @@ def test_together_as_alone(found: list[Parallelism], dtype: str, common: dict[st
     found = [replace(one, **common) for one in found]
     alone = [max(stage.total_bytes for stage in stage_memory(MODEL, one, dtype=dtype)) for one in found]
     # A stage alone has its parts rounded up to whole bytes.
+    assert together == pytest.approx(alone, rel=1e-12, abs=8)
+
+
+def test_experts_together_as_alone() -> None:
+    model = load_model("mixtral-8x7b")
+    common: dict[str, Any] = {"expert_tokens": (1, 2, 3, 4, 5, 6, 7, 8), "expert_capacity": 1.6}
+    found = [
+        Parallelism(pp=2, tp=1, dp=8, ep=ep, micro_batch=1, micro_batches=4, **common) for ep in (1, 2, 8)
+    ]
+    together = largest_stage_bytes(model, **columns(found), **common, schedules=SCHEDULES)
+    alone = [max(stage.total_bytes for stage in stage_memory(model, one)) for one in found]
     assert together == pytest.approx(alone, rel=1e-12, abs=8)
 
 

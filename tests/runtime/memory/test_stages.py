@@ -10,9 +10,11 @@ from hypothesis import strategies as st
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
 from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, StageMemory, stage_memory
 from kernelcast.runtime.memory.states import PRECISIONS
-from kernelcast.runtime.request.fields import LAYOUT
+from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT
 from kernelcast.runtime.request.models import built_in_names, load_model
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.step.parameters import total_parameters
+from tests.runtime.pipelines import pipelines
 
 DTYPES = tuple(PRECISIONS)
 PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "working")
@@ -63,19 +65,13 @@ def models(draw: st.DrawFn) -> ModelConfig:
 
 @st.composite
 def layouts(draw: st.DrawFn, model: ModelConfig) -> Parallelism:
-    schedule = draw(st.sampled_from(("gpipe", "1f1b", "interleaved", "zero_bubble")))
-    interleaved = schedule == "interleaved"
-    pp = draw(st.integers(2 if interleaved else 1, 8))
-    virtual_stages = draw(st.integers(1, 3)) if interleaved else 1
-    assume(pp * virtual_stages <= model.layers or pp == 1)
+    shape = draw(pipelines(most_pp=8, most_micro_batches=9, most_chunks=3))
+    assume(shape["pp"] * shape["virtual_stages"] <= model.layers or shape["pp"] == 1)
     layout = Parallelism(
-        pp=pp,
+        **shape,
         tp=draw(st.sampled_from((1, 2, 4, 8))),
         dp=draw(st.integers(1, 1000)),
         micro_batch=draw(st.integers(1, 16)),
-        micro_batches=draw(st.integers(1, 9)) * (pp if interleaved else 1),
-        schedule=schedule,
-        virtual_stages=virtual_stages,
         zero=draw(st.integers(0, 3)),
         recompute=draw(st.sampled_from(("none", "selective", "full"))),
         sequence_parallel=draw(st.booleans()),
@@ -88,6 +84,7 @@ def layouts(draw: st.DrawFn, model: ModelConfig) -> Parallelism:
                 )
             )
             for name in MEMORY_DEPENDS_ON
+            if name == "expert_imbalance" or name not in EXPERT_LOAD  # of models without experts
         },
     )
     try:
@@ -113,13 +110,14 @@ def test_sizes_are_whole_and_add_up(question: tuple[ModelConfig, Parallelism, di
     model, layout, options = question
     stages = stage_memory(model, layout, **options)
     assert [stage.stage for stage in stages] == list(range(layout.pp))
-    assert sum(stage.layers for stage in stages) == model.layers
+    assert sum(stage.layers for stage in stages) == model.layers * layout.copies
     for stage in stages:
         sizes = [part(stage, name) for name in PARTS]
         assert all(type(size) is int and size >= 0 for size in sizes)
         assert stage.total_bytes == sum(sizes)
         assert stage.weights_bytes > 0
-        assert (stage.logits_bytes > 0) == (stage.stage == layout.pp - 1)
+        has_loss = {"zb_v": [0], "dualpipe_v": [0], "dualpipe": [0, layout.pp - 1]}
+        assert (stage.logits_bytes > 0) == (stage.stage in has_loss.get(layout.schedule, [layout.pp - 1]))
         assert stage.layers == 0 or stage.activations_bytes > 0
 
 
@@ -218,10 +216,12 @@ def test_parameters_of_all_stages_are_the_models(
     layout = replace(layout, tp=1, zero=0, dp=1, lora_rank=0, fp8_recipe="none", fp8_dispatch=False)
     held = sum(stage.parameters for stage in stage_memory(model, layout))
     padding = -model.vocabulary_size % layout.vocabulary_multiple * model.hidden_size
-    ends = 1 if model.tied_embeddings and layout.pp == 1 else 2
-    copy = model.vocabulary_size * model.hidden_size if model.tied_embeddings and layout.pp > 1 else 0
-    assert held == total_parameters(model) + ends * padding + copy
-    layout = replace(layout, optimizer="adam_fused", optimizer_states="float32")
+    # Both ends of the model are on one stage where there is only one, or a stage's second chunk lies in reverse order.
+    together = layout.pp == 1 or SCHEDULE_KINDS[layout.schedule].is_v
+    ends = 1 if model.tied_embeddings and together else 2
+    copy = model.vocabulary_size * model.hidden_size if model.tied_embeddings and not together else 0
+    assert held == layout.copies * (total_parameters(model) + ends * padding + copy)
+    layout = replace(layout, optimizer="adam_fused", optimizer_states="float32", offload_optimizer=0.0)
     fp32 = stage_memory(model, layout, dtype="float32")
     assert sum(states(stage) for stage in fp32) == 16 * held
 
@@ -310,6 +310,27 @@ def test_bytes_per_parameter(dtype: str, weight: int, gradient: int, optimizer: 
         assert stage.weights_bytes == weight * (shard if zero >= 3 else held)
         assert stage.gradients_bytes == gradient * (shard if zero >= 2 else held)
         assert stage.optimizer_bytes == optimizer * (shard if zero >= 1 else held)
+
+
+def test_layers_recomputed_together_keep_one_input_and_come_back_at_once() -> None:
+    model = load_model("llama-2-7b")
+    layout = Parallelism(pp=2, tp=1, dp=1, micro_batch=1, micro_batches=8, recompute="full")
+
+    def first_stage(together: int, **change: Any) -> StageMemory:
+        return stage_memory(model, replace(layout, recompute_together=together, **change))[0]
+
+    one, five, more = (first_stage(together) for together in (1, 5, 99))
+    none = first_stage(1, recompute="none")
+    # A layer's input, 4096 · 4096 in 16 bit; 16 layers in groups of 5, 5, 5 and 1, for two micro-batches in flight.
+    own = 2 * 4096 * 4096
+    assert one.activations_bytes - five.activations_bytes == 2 * (16 - 4) * own
+    assert one.activations_bytes - more.activations_bytes == 2 * (16 - 1) * own
+    # All of what a layer keeps exists five times, or for all of a chunk.
+    of_layer = (none.activations_bytes - one.activations_bytes) // 32 + own
+    assert five.working_bytes - one.working_bytes == pytest.approx(4 * of_layer, rel=1e-3)
+    assert more.working_bytes - one.working_bytes == pytest.approx(15 * of_layer, rel=1e-3)
+    # Where only some layers are recomputed, each is alone.
+    assert first_stage(5, recompute_layers=3) == first_stage(1, recompute_layers=3)
 
 
 def test_buffers_are_counted_once_per_stage_with_layers() -> None:

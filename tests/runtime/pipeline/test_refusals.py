@@ -34,9 +34,35 @@ def overlapped(**changed: Any) -> Any:
     ("changed", "line"),
     [
         (
-            {"schedule": "dualpipe"},
-            "schedule is 'dualpipe', expected one of gpipe, 1f1b, interleaved, zero_bubble",
+            {"schedule": "chimera"},
+            "schedule is 'chimera', expected one of gpipe, 1f1b, interleaved, zero_bubble, zb_v, dualpipe, dualpipe_v",
         ),
+        (
+            {"schedule": "zero_bubble", "pp": 1},
+            "pp is 1, expected 2 or more with schedule zero_bubble",
+        ),
+        ({"schedule": "zb_v"}, "virtual_stages is 1, expected 2 with schedule zb_v"),
+        (
+            {"schedule": "zb_v", "pp": 1, "virtual_stages": 2},
+            "pp is 1, expected 2 or more with schedule zb_v",
+        ),
+        (
+            {"schedule": "dualpipe", "pp": 3, "micro_batches": 6},
+            "pp is 3, expected a multiple of 2 with schedule dualpipe",
+        ),
+        (
+            {"schedule": "dualpipe", "micro_batches": 5},
+            "micro_batches is 5, expected a multiple of 2 with schedule dualpipe",
+        ),
+        (
+            {"schedule": "dualpipe", "micro_batches": 2},
+            "micro_batches is 2, expected 4 (2 · pp) or more with schedule dualpipe",
+        ),
+        (
+            {"schedule": "dualpipe_v", "micro_batches": 3, "virtual_stages": 2},
+            "micro_batches is 3, expected 4 (2 · pp) or more with schedule dualpipe_v",
+        ),
+        ({"schedule": "dualpipe", "micro_batches": 4}, "durations have 2 chunks, expected 4"),
         ({"pp": 0}, "pp is 0, expected 1 or more"),
         ({"micro_batches": 0}, "micro_batches is 0, expected 1 or more"),
         ({"virtual_stages": 2}, "virtual_stages is 2, expected 1 with schedule 1f1b"),

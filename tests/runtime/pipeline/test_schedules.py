@@ -48,6 +48,8 @@ def test_every_stage_runs_every_pass_once_and_in_time(schedule: str, pp: int, mi
     if schedule == "interleaved":
         pp, virtual_stages = max(2, pp), 1 + micro_batches % 4
         micro_batches *= pp
+    elif schedule == "zero_bubble":
+        pp = max(2, pp)
     kinds = list(Kind) if schedule == "zero_bubble" else [Kind.FORWARD, Kind.BACKWARD]
     for stage, order in enumerate(stage_orders(schedule, pp, micro_batches, virtual_stages)):  # type: ignore[arg-type]
         expected = {
@@ -61,9 +63,9 @@ def test_every_stage_runs_every_pass_once_and_in_time(schedule: str, pp: int, mi
         position = {one: index for index, one in enumerate(order)}
         for one in order:
             if one.kind is Kind.BACKWARD:
-                assert position[one] > position[Pass(Kind.FORWARD, *one[1:])]
+                assert position[one] > position[one._replace(kind=Kind.FORWARD)]
             if one.kind is Kind.WEIGHT:
-                assert position[one] > position[Pass(Kind.BACKWARD, *one[1:])]
+                assert position[one] > position[one._replace(kind=Kind.BACKWARD)]
 
 
 @given(st.integers(1, 9), st.integers(1, 30), st.integers(1, 4))
@@ -77,9 +79,9 @@ def test_activations_that_a_stage_keeps(pp: int, micro_batches: int, virtual_sta
     for stage, order in enumerate(stage_orders("1f1b", pp, micro_batches)):
         assert most(order, freed_by=Kind.BACKWARD) == min(pp - stage, micro_batches)
     # ZB-H1 keeps on every stage what 1F1B keeps on the first.
-    for order in stage_orders("zero_bubble", pp, micro_batches):
-        assert most(order, freed_by=Kind.WEIGHT) == min(pp, micro_batches)
     if pp > 1:
+        for order in stage_orders("zero_bubble", pp, micro_batches):
+            assert most(order, freed_by=Kind.WEIGHT) == min(pp, micro_batches)
         for stage, order in enumerate(stage_orders("interleaved", pp, pp * micro_batches, virtual_stages)):
             under_way = 2 * (pp - 1 - stage) + (virtual_stages - 1) * pp + 1
             assert most(order, freed_by=Kind.BACKWARD) == min(under_way, pp * micro_batches * virtual_stages)

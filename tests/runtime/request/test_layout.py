@@ -38,8 +38,14 @@ def test_wrong_layouts(change: dict[str, Any], message: str) -> None:
     ("change", "message"),
     [
         (
-            {"schedule": "dualpipe"},
-            "schedule is 'dualpipe', expected gpipe, 1f1b, interleaved or zero_bubble",
+            {"schedule": "chimera"},
+            "schedule is 'chimera', expected gpipe, 1f1b, interleaved, zero_bubble, zb_v, dualpipe or dualpipe_v",
+        ),
+        ({"schedule": "zero_bubble", "pp": 1}, "pp is 1, expected 2 or more with schedule zero_bubble"),
+        ({"schedule": "zb_v", "virtual_stages": 3}, "virtual_stages is 3, expected 2 with schedule zb_v"),
+        (
+            {"schedule": "dualpipe", "pp": 3},
+            "pp is 3, expected a multiple of 2 with schedule dualpipe",
         ),
         ({"virtual_stages": 2}, "virtual_stages is 2, expected 1 with schedule 1f1b"),
         ({"virtual_stages": 0}, "virtual_stages is 0, expected a whole number from 1 to 1000000"),

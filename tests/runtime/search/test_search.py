@@ -16,7 +16,7 @@ from kernelcast.runtime.answers.predictor import Predictor
 from kernelcast.runtime.estimate.engine import Engine
 from kernelcast.runtime.memory import MEMORY_DEPENDS_ON, stage_memory
 from kernelcast.runtime.operators import OPERATORS, Direction
-from kernelcast.runtime.request.fields import LAYOUT, TimelineKind
+from kernelcast.runtime.request.fields import EXPERT_LOAD, LAYOUT, TimelineKind
 from kernelcast.runtime.search import NumberSet, Question, SearchResult, Space, search
 
 _ANY: dict[str, Any] = {
@@ -59,7 +59,7 @@ spaces = st.builds(
     cp=st.sampled_from([range(1, 2), range(1, 4)]),
     virtual_stages=st.just(range(1, 5)),
     common=st.fixed_dictionaries(
-        {},
+        {"host_link_gb_per_s": st.just(0.01), "host_memory_gb_per_s": st.just(0.5)},
         optional={
             "exposed_share": st.sampled_from([0, 0.5, 1.0]),
             **{
@@ -74,6 +74,7 @@ spaces = st.builds(
                     "tensor_overlap",
                     "context_exchange",
                 )
+                if name == "expert_imbalance" or name not in EXPERT_LOAD  # of models without experts
             },
             **{name: st.booleans() for name in ("overlap_gradients", "overlap_parameters")},
             "overlap_bucket": st.sampled_from([0, 10_000]),

@@ -50,7 +50,7 @@ def brute_force(space: Space, largest: int) -> set[Parallelism]:
                         sequence_parallel=sequence,
                     )
                     layout.check(space.model)
-                    partition(space.model.layers, pp, virtual_stages)
+                    partition(space.model.layers, pp, layout.virtual_stages)
                 except UsageError:
                     continue
                 found.add(layout)
@@ -194,7 +194,7 @@ def test_virtual_stages_have_usual_ones_and_all_that_are_asked() -> None:
     usual = {one.virtual_stages for one in Space(**values).layouts()}
     assert usual == {1, *range(2, 9)}
     asked = {one.virtual_stages for one in Space(**values, virtual_stages=NumberSet.parse("12-")).layouts()}
-    assert asked == {1, 12, 13, 14, 15}
+    assert asked == {1, 2, 12, 13, 14, 15}  # 2 is zb_v's and dualpipe_v's
 
 
 def test_several_sizes() -> None:
@@ -233,7 +233,11 @@ def test_refusals_are_counted_by_field() -> None:
         ({"gpus": (8, 8)}, "gpus is (8, 8), expected one or more different values"),
         ({"global_batch": 0}, "global_batch is 0, expected a whole number from 1 to 2147483647"),
         ({"gpus_per_node": -1}, "gpus_per_node is -1, expected a whole number from 1 to 1000000"),
-        ({"schedules": ("2f2b",)}, "schedules is '2f2b', expected gpipe, 1f1b, interleaved or zero_bubble"),
+        (
+            {"schedules": ("2f2b",)},
+            "schedules is '2f2b', expected gpipe, 1f1b, interleaved, zero_bubble, "
+            "zb_v, dualpipe or dualpipe_v",
+        ),
         ({"recompute": ("some",)}, "recompute is 'some', expected none, selective or full"),
         ({"zero": (4,)}, "zero is 4, expected a whole number from 0 to 3"),
     ],

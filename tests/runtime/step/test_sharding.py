@@ -6,10 +6,11 @@ from typing import Any
 import pytest
 
 from kernelcast.runtime import Cluster, ModelConfig, Parallelism
-from kernelcast.runtime.estimate.beside_passes import on_shard_links
+from kernelcast.runtime.estimate.beside_passes import on_links
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.runtime.step.calls import Call, Component
 from kernelcast.runtime.step.decomposition import Decomposition, decompose
+from kernelcast.runtime.step.groups import shards_span_nodes
 
 GPT_20B: dict[str, Any] = {
     "name": "gpt-20b",
@@ -238,7 +239,9 @@ def test_gradients_that_are_kept_in_shards_are_scattered_in_every_micro_batch() 
 def test_collectives_on_the_links_of_the_shards(dp: int, gpus_per_node: int, shared: str) -> None:
     # Groups of 2 for tensors: in a node with the replicas, or not; with a device per node everything is between them.
     parts = sharded(gpus_per_node, tp=2, dp=dp, zero=3)
-    found = on_shard_links(parts)
+    spans = shards_span_nodes(dp, 2, parts.cluster)
+    assert spans == (parts.data_parallel.group.nodes > 1)
+    found = on_links(parts, between=spans)
     assert len(found) == 2 * len(parts.blocks)
     for block, forward, backward in zip(parts.blocks, found[::2], found[1::2], strict=True):
         for own, calls in ((block.forward, forward), (block.backward, backward)):

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, KernelcastError, ModelConfig, Parallelism
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
 from kernelcast.runtime.views.estimate_page import page, write_page
 from kernelcast.runtime.views.simulated_step import simulated_step
 from kernelcast.runtime.views.step_breakdown import step_shares
@@ -85,6 +86,9 @@ LAYOUTS: list[dict[str, Any]] = [
     {"pp": 4, "schedule": "gpipe", "zero": 0},
     {"pp": 4, "schedule": "zero_bubble", "micro_batches": 6},
     {"pp": 4, "dp": 2, "schedule": "interleaved", "virtual_stages": 2},
+    {"pp": 3, "schedule": "zb_v", "micro_batches": 6},
+    {"pp": 4, "schedule": "dualpipe", "micro_batches": 8},
+    {"pp": 2, "dp": 2, "schedule": "dualpipe_v", "micro_batches": 5},
     {"pp": 2, "dp": 2, "zero": 3, "recompute": "full"},
     {"pp": 2, "dp": 2, "zero": 2},
     {"pp": 2, "tp": 2, "sequence_parallel": True},
@@ -108,7 +112,7 @@ def test_a_page_stands_alone_and_draws_every_pass(make_bundle: Make, layout: dic
     timeline = simulated_step(estimate)
     drawn = {part: len(list(of_class(next(root.iter("svg")), part, "rect"))) for part in SVG_PARTS}
     passes = estimate.parallelism.chunks * estimate.parallelism.micro_batches
-    split = estimate.parallelism.schedule == "zero_bubble"
+    split = SCHEDULE_KINDS[estimate.parallelism.schedule].splits
     assert drawn["forward"] == drawn["backward"] == passes
     assert drawn["weight"] == (passes if split else 0)
     assert drawn["reduce"] == sum(len(stage.all_reduces) for stage in timeline.stages)

@@ -5,10 +5,12 @@ import pytest
 from kernelcast.runtime.bundle.manifest import UNKNOWN_MOMENT
 from kernelcast.runtime.views.formatting import (
     amount,
+    between,
     gibibytes,
     measured,
     percent,
     rate,
+    seconds,
     value_range,
     value_ranges,
 )
@@ -17,6 +19,28 @@ from kernelcast.runtime.views.formatting import (
 def test_sizes_are_binary() -> None:
     sizes = [0, 100, 5000, 300 << 10, 2 << 30, 80 << 30]
     assert list(map(gibibytes, sizes)) == ["0.0 GiB", "0.1 KiB", "4.9 KiB", "0.3 MiB", "2.0 GiB", "80.0 GiB"]
+
+
+def test_large_sizes_are_tebibytes() -> None:
+    assert [gibibytes(9_999 << 30), gibibytes(43_062 << 30)] == ["9,999.0 GiB", "42.1 TiB"]
+
+
+def test_times_are_in_the_unit_that_reads_best() -> None:
+    times = [0, 4.5e-6, 0.0123, 1, 119.96, 120, 7_199, 7_200, 172_799, 172_800, 86_400 * 31_113]
+    assert list(map(seconds, times)) == [
+        "0 µs", "4.500 µs", "12.30 ms", "1.000 s", "120.0 s", "2.000 min", "120.0 min", "2.000 h", "48.00 h",
+        "2.000 days", "31,113 days",
+    ]  # fmt: skip
+
+
+def test_times_that_are_compared_have_one_unit() -> None:
+    assert [seconds(time_s, like=54.66) for time_s in (54.66, 122.4, 0.5)] == [
+        "54.66 s",
+        "122.4 s",
+        "0.500 s",
+    ]
+    assert between(5.425, 8.156) == "5.425 to 8.156 s"
+    assert between(110, 130, like=120) == "1.833 to 2.167 min"
 
 
 def test_slow_rates_are_not_zero() -> None:

@@ -97,7 +97,6 @@ def test_pandas_that_is_missing_is_one_line(
 
 
 def test_data_frames(estimate: Estimate, found: SearchResult) -> None:
-    pytest.importorskip("pandas")
     operators = estimate.to_pandas()
     assert len(operators) == len(estimate.operators)
     assert operators.total_s.sum() == pytest.approx(sum(row.total_s for row in estimate.operators))

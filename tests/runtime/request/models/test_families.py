@@ -302,6 +302,15 @@ def test_qwens_windows_begin_with_a_layer(tmp_path: Path) -> None:
         load_model(written(tmp_path, used))
 
 
+def test_layers_without_positions_are_every_nth(tmp_path: Path) -> None:
+    smol = BUILT_IN["smollm3-3b"]
+    every_third = [1, 1, 0] * 12
+    assert load_model(written(tmp_path, smol | {"no_rope_layers": every_third})).unrotated_interval == 3
+    assert load_model(written(tmp_path, smol | {"no_rope_layers": [1] * 36})).unrotated_interval == 0
+    with pytest.raises(UsageError, match="of 36 have no positions, expected every n-th"):
+        load_model(written(tmp_path, smol | {"no_rope_layers": [0, *every_third[1:]]}))
+
+
 def test_chunks_of_attention() -> None:
     scout = load_model("llama-4-scout", sequence_length=20_000)
     local, other = (Sizes(model=scout).of_kind(kind) for kind in kinds_of(scout).distinct)

@@ -6,7 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig
+from kernelcast.runtime.step.layers.attention import Attention
 from kernelcast.runtime.step.layers.kinds import DENSE, LayerKind, kinds_of
+from kernelcast.runtime.step.layers.sizes import Kept, Sizes
+from kernelcast.runtime.step.parameters import total_parameters
 
 MODEL = ModelConfig(
     name="m", hidden_size=32, sequence_length=16, attention_heads=4, layers=6, vocabulary_size=256
@@ -27,9 +30,28 @@ def test_by_hand() -> None:
     local = LayerKind(window=4)
     assert kinds(sliding_window=4, global_interval=3) == [local, local, DENSE] * 2
     assert kinds(sliding_window=4) == [local] * 6
+    unrotated = LayerKind(rotates=False)
+    assert kinds(unrotated_interval=3) == [DENSE, DENSE, unrotated] * 2
+    # Llama 4: layers without positions are those that look back to the first token.
+    assert kinds(sliding_window=4, global_interval=3, unrotated_interval=3) == [local, local, unrotated] * 2
     # A window that is no shorter than the sequence changes nothing.
     assert kinds(sliding_window=16) == [DENSE] * 6
     assert kinds_of(replace(MODEL, sliding_window=4, global_interval=3)).distinct == (local, DENSE)
+
+
+def test_layers_without_positions_rotate_and_keep_nothing_for_it() -> None:
+    sizes = Sizes(model=replace(MODEL, unrotated_interval=2), tp=2, micro_batch=3)
+    rotated, other = Attention(sizes), Attention(sizes.of_kind(LayerKind(rotates=False)))
+    assert [one.shape for one in rotated.calls if one.operator == "rope" and one.count] == [(3, 16, 2, 2, 8)]
+    assert not [one for one in other.calls if one.operator == "rope" and one.count]
+    kept = Kept(element=2)
+    # Rotated queries and keys are tensors beside the QKV product: 2 heads of 8 each.
+    assert rotated.kept_bytes(kept) - other.kept_bytes(kept) == 2 * 3 * 16 * 2 * 16
+
+
+def test_sinks_are_a_parameter_per_head() -> None:
+    more = total_parameters(replace(MODEL, attention_sinks=True)) - total_parameters(MODEL)
+    assert more == 6 * 4
 
 
 @given(

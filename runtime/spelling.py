@@ -5,11 +5,12 @@
 
 import re
 from collections.abc import Iterable
-from difflib import SequenceMatcher
+from difflib import SequenceMatcher, get_close_matches
 
 _ALIKE = 0.8
 _SHORTEST = 3  # degrees have two letters, and one other letter makes another degree
 _LONGEST = 80
+_MOST, _CLOSE = 8, 0.75
 
 
 def nearest_names(name: str, known: Iterable[str]) -> list[str]:
@@ -35,6 +36,27 @@ def nearest_names(name: str, known: Iterable[str]) -> list[str]:
         return "".join(ours) == "".join(theirs)
 
     return sorted(filter(is_meant, known), key=lambda other: (-_likeness(name[:_LONGEST], other), other))
+
+
+def alternatives(name: str, known: Iterable[str]) -> str:
+    """Words for an error about a name that none has: the nearest ones, or all where none is near.
+
+    >>> alternatives("h100-smx", ["h100-sxm", "h100-pcie", "gh200"])
+    'nearest is h100-sxm'
+    >>> alternatives("h100", ["h100-sxm", "h100-pcie", "gh200"])
+    'nearest are h100-sxm, h100-pcie'
+    >>> alternatives("tpu", ["h100-sxm", "gh200"])
+    'known are h100-sxm, gh200'
+    """
+    names, wanted = list(known), name[-_LONGEST:].lower()
+    near = (
+        nearest_names(wanted, names)
+        or [one for one in names if wanted and one.startswith(wanted)]
+        or get_close_matches(wanted, names, n=_MOST, cutoff=_CLOSE)
+    )[:_MOST]
+    if not near:
+        return f"known are {', '.join(names)}"
+    return f"nearest {'is' if len(near) == 1 else 'are'} {', '.join(near)}"
 
 
 def _words(name: str) -> list[str]:

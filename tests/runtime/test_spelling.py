@@ -3,7 +3,7 @@
 import pytest
 
 from kernelcast.runtime.request.fields import DEGREES, REQUEST
-from kernelcast.runtime.request.spelling import nearest_names
+from kernelcast.runtime.spelling import nearest_names
 
 OPTIONS = [field.option for field in REQUEST.values()]
 

@@ -1,0 +1,133 @@
+"""How soon the explorer answers, in a headless Chromium: after the page opens, and after a slider has moved.
+
+    python benchmarks/bench_explore.py [--repeat 15] [--write]
+
+Needs Playwright (extra `dev`) and Debian's chromium. Server and browser share this machine's cores. Prints a table;
+--write puts it into docs/explore.md.
+"""
+
+import argparse
+import os
+import shutil
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from playwright.sync_api import Page, sync_playwright
+
+from kernelcast.validate.markdown import table
+
+ROOT = Path(__file__).parent.parent
+PAGE = ROOT / "docs" / "explore.md"
+BEGIN, END = "<!-- make bench-explore -->\n", "<!-- end -->\n"
+FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+         "--disable-component-update", "--disable-sync"]  # fmt: skip
+
+# From the start of navigation to the first headline figures, and to the first pictures.
+FIRST = """async () => {
+  const there = (id) => new Promise((done) => {
+    const place = document.getElementById(id);
+    if (place.childElementCount) return done(performance.now());
+    new MutationObserver(() => place.childElementCount && done(performance.now())).observe(place, {childList: true});
+  });
+  return Promise.all([there("tiles"), there("timeline")]);
+}"""
+
+# A slider through all its valid stops and back: from the event to new pictures on the screen.
+MOVES = """async (field) => {
+  const input = document.getElementById(`slider-${field}`), place = document.getElementById("timeline"), times = [];
+  const stops = input.closest(".slider").querySelectorAll(".stops span");
+  const valid = [...stops].flatMap((one, at) => one.className === "none" ? [] : [at]);
+  for (const at of [...valid, ...valid.reverse()]) {
+    if (Number(input.value) === at) continue;
+    const drawn = new Promise((done) => new MutationObserver((_, watch) => {
+      watch.disconnect();
+      requestAnimationFrame(() => done(performance.now()));
+    }).observe(place, {childList: true}));
+    const begin = performance.now();
+    input.value = at;
+    input.dispatchEvent(new Event("input", {bubbles: true}));
+    times.push(await drawn - begin);
+    await new Promise((done) => setTimeout(done, 150));
+  }
+  return times;
+}"""
+
+
+def first_answers(browser: Any, address: str) -> tuple[float, float]:
+    """Ms from navigation to figures and to pictures, in a window of its own."""
+    context = browser.new_context(viewport={"width": 1400, "height": 1000})
+    page: Page = context.new_page()
+    page.goto(address, wait_until="domcontentloaded")
+    figures_ms, pictures_ms = page.evaluate(FIRST)
+    context.close()
+    return figures_ms, pictures_ms
+
+
+def moves(browser: Any, address: str) -> tuple[list[float], list[float]]:
+    """Ms of slider moves to layouts that are new to the server, and again to the same."""
+    page: Page = browser.new_context(viewport={"width": 1400, "height": 1000}).new_page()
+    page.goto(address)
+    page.wait_for_selector("#answers[aria-busy=false]")
+    passes = [
+        [ms for field in ("tp", "pp", "micro_batch") for ms in page.evaluate(MOVES, field)] for _ in range(2)
+    ]
+    page.context.close()
+    return passes[0], passes[1]
+
+
+def row(name: str, times_ms: list[float]) -> tuple[str, ...]:
+    """A row of the table."""
+    ordered = sorted(times_ms)
+    high_ms = ordered[int(0.9 * (len(ordered) - 1))]
+    return name, f"{statistics.median(ordered):,.0f} ms", f"{high_ms:,.0f} ms", f"{len(ordered)}"
+
+
+def main() -> None:
+    """Measure, print, and write where asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeat", type=int, default=15)
+    parser.add_argument("--write", action="store_true")
+    options = parser.parse_args()
+    command = [sys.executable, "-m", "kernelcast.cli.main", "explore", "--no-browser"]
+    before = os.getloadavg()[0]
+    server = subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "KERNELCAST_SITE": ""}
+    )
+    assert server.stdout is not None
+    address = server.stdout.readline().split(" ")[0]
+    try:
+        with sync_playwright() as playwright:
+            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
+            very_first = first_answers(browser, address)
+            opened = [
+                first_answers(browser, f"{address}#batch={1024 + 64 * one}") for one in range(options.repeat)
+            ]
+            opened_again = [first_answers(browser, address) for _ in range(options.repeat)]
+            new, again = moves(browser, address)
+            browser.close()
+    finally:
+        server.terminate()
+        server.wait()
+    rows = [
+        row("opening the page to figures and pictures, the server just started", [max(very_first)]),
+        row("opening the page to figures and pictures, a new question", [max(one) for one in opened]),
+        row("the same question again", [max(one) for one in opened_again]),
+        row("a moved slider to figures and pictures, a new layout", new),
+        row("the same, asked before", again),
+    ]
+    lines = table(("from", "median", "90th percentile", "times"), rows, is_padded=False)
+    cores = os.cpu_count()
+    text = "\n".join(lines)
+    text += f"\n\n({cores} cores, shared by server and browser; load before: {before:.1f}.)\n"
+    print(text, end="")
+    if options.write:
+        content = PAGE.read_text(encoding="utf-8")
+        head, rest = content.split(BEGIN)
+        PAGE.write_text(head + BEGIN + text + END + rest.split(END, 1)[1], encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

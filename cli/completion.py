@@ -1,0 +1,67 @@
+"""What the shell completes: names of models, hardware, fabrics, stacks, operators and plans, else paths.
+
+Each function takes what is typed so far; nothing is imported that a command does not need anyway.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+import click
+from click.shell_completion import CompletionItem
+
+from kernelcast.runtime.answers.fabric_choice import measured_fabric_names
+from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.hardware.fabric_file import shipped_fabrics
+from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.request.models import built_in_names
+from kernelcast.runtime.stack.stack_file import shipped_stacks
+
+Complete: TypeAlias = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
+
+
+def names_or_files(known: Callable[[], Iterable[str]]) -> Complete:
+    """Names that begin as what is typed, in upper or lower case; paths where none does."""
+
+    def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+        found = [CompletionItem(name) for name in known() if name.startswith(begun.lower())]
+        return found or [CompletionItem(begun, type="file")]
+
+    return complete
+
+
+def names(known: Callable[[], Iterable[str]]) -> Complete:
+    """Names alone; after a comma the next one."""
+
+    def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
+        before, comma, last = begun.rpartition(",")
+        return [
+            CompletionItem(before + comma + name)
+            for name in known()
+            if name.startswith(last) and name not in before.split(",")
+        ]
+
+    return complete
+
+
+def values(known: Sequence[str]) -> Complete:
+    """Those of a choice."""
+    return names(lambda: known)
+
+
+hardware_names = names(all_hardware)
+model_names = names_or_files(built_in_names)
+fabric_names = names_or_files(lambda: (*shipped_fabrics(), *measured_fabric_names()))
+stack_names = names_or_files(shipped_stacks)
+hardware_or_bundle = names_or_files(all_hardware)
+operator_names = names(lambda: OPERATORS)
+role_names = names(
+    lambda: dict.fromkeys([*OPERATORS, *(role for row in OPERATORS.values() for role in row.roles if role)])
+)
+
+OF_FIELD = {
+    "hardware": hardware_names,
+    "model": model_names,
+    "fabric": fabric_names,
+    "stack": stack_names,
+}
+"""By the name of a request's field; those of choices follow from their kind."""

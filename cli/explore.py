@@ -1,0 +1,64 @@
+"""`kernelcast explore`: what ships, a database or traces in the browser."""
+
+import os
+import threading
+import webbrowser
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from kernelcast.cli.options import bundle_option, chosen_bundle
+from kernelcast.explore.files import asset_routes
+from kernelcast.explore.material import Material, open_material
+from kernelcast.serve import Limits, Warm, run, tcp_listener
+from kernelcast.serve.limits import usual_workers
+
+_HARDWARE = "h100-sxm"
+# A page asks for one search at a time; mixtures of experts have many layouts.
+_MOST_LAYOUTS = 2_000_000
+
+
+@click.command("explore")
+@click.argument("files", nargs=-1, metavar="[DB|TRACE...]", type=click.Path(path_type=Path))
+@bundle_option
+@click.option(
+    "--port", type=click.IntRange(0, 65_535), default=0, help="Port of 127.0.0.1.  [default: a free one]"
+)
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
+def explore(
+    *, files: tuple[Path, ...], bundle: str | None, hardware: str | None, port: int, no_browser: bool
+) -> None:
+    """Choose hardware, model and layout in the browser, and see at once what a step takes.
+
+    Everything that ships is there; `--bundle` adds a bundle of yours. With a database or traces, their pages are there
+    too. Only this machine reaches it, on 127.0.0.1; Ctrl-C ends it.
+
+    \b
+    kernelcast explore
+    kernelcast explore bench.db
+    kernelcast explore profiles/
+    """
+    path = Path(chosen_bundle(bundle, hardware if bundle or hardware else _HARDWARE))
+    with ExitStack() as stack:
+        listener = tcp_listener(f"127.0.0.1:{port}")
+        stack.callback(listener.close)
+        material = open_material(files, stack) if files else Material()
+        warm = Warm.load(path, os.environ)
+        address = listener.name + material.first
+
+        def started() -> None:
+            click.echo(f"{address} (Ctrl-C ends it)")
+            if not no_browser:
+                # Not in the loop that answers: some browsers return only when they are closed.
+                threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
+
+        run(
+            path,
+            warm,
+            listener,
+            Limits(workers=usual_workers(), max_search_layouts=_MOST_LAYOUTS),
+            environment=os.environ,
+            started=started,
+            pages=[*asset_routes(material.pages), *material.routes],
+        )

@@ -1,0 +1,137 @@
+"""The database or the traces that the explorer was started with, as pages beside the explorer's own."""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from kernelcast.explore.files import HEADERS
+from kernelcast.runtime.errors import DataError, UsageError, shown
+from kernelcast.runtime.views.markup import Markup, element
+from kernelcast.runtime.views.page import document, section, table
+
+if TYPE_CHECKING:
+    from kernelcast.store import Database
+
+_POLICY = "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_SHORT = 12  # of a run's id
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Material:
+    """Pages of what was given: their routes, and their titles by path."""
+
+    routes: Sequence[Route] = ()
+    pages: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def first(self) -> str:
+        """The path to begin with."""
+        return next(iter(self.pages), "/")
+
+
+def open_material(paths: Sequence[Path], stack: ExitStack) -> Material:
+    """Read what was given; `stack` removes what is only needed meanwhile.
+
+    Raises:
+        UsageError: a package that reads it is not installed; names its extra.
+        DataError: a file is missing, damaged, or neither a database nor a trace.
+    """
+    try:
+        from kernelcast.collector.ingest.opened import is_database, opened_traces
+        from kernelcast.store.trace_report import traced_runs
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("kernelcast"):
+            raise
+        raise UsageError(
+            f"explore DB|TRACE needs the package {error.name}, which is not installed; "
+            "expected: pip install 'kernelcast[serve,collector]'"
+        ) from error
+    has_database = len(paths) == 1 and is_database(paths[0])
+    # Every request opens the file anew: a connection belongs to one thread, and others may add rows meanwhile.
+    database = stack.enter_context(opened_traces(paths))
+    try:
+        runs = traced_runs(database)
+    except DataError:
+        if not has_database:
+            raise
+        runs = []
+    pages: dict[str, str] = {}
+    routes: list[Route] = []
+    if has_database:
+        pages["/database"] = "Database"
+        routes.append(_route("/database", pages, lambda request: _database(database.path)))
+    if runs:
+        pages["/traces"] = "Traces"
+        routes.append(_route("/traces", pages, lambda request: _traces(database.path)))
+        routes.append(
+            _route("/traces/{run}", pages, lambda request: _run(database.path, request.path_params["run"]))
+        )
+    return Material(routes=routes, pages=pages)
+
+
+def _route(path: str, pages: Mapping[str, str], answer: Callable[[Request], str]) -> Route:
+    def endpoint(request: Request) -> Response:  # not async: Starlette runs it in a thread
+        try:
+            content = answer(request)
+        except DataError as error:
+            content = document("Not answered", element("h1", "Not answered"), element("p", str(error)))
+        here = request.url.path
+        links = [element("a", title, href=one, **({"aria_current": "page"} if one == here else {}))
+                 for one, title in {"/": "Layouts", **pages}.items()]  # fmt: skip
+        nav = element("nav", *(Markup(f"{link} ") for link in links), aria_label="Pages")
+        headers = {**HEADERS, "content-security-policy": _POLICY}
+        return Response(content.replace("<body>", f"<body>{nav}", 1), headers=headers, media_type="text/html")
+
+    return Route(path, endpoint)
+
+
+def _database(path: Path) -> str:
+    from kernelcast.store import Database
+    from kernelcast.store.database_page import database_page
+
+    with Database.open(path, read_only=True) as database:
+        return database_page(database, path.name)
+
+
+def _traces(path: Path) -> str:
+    from kernelcast.store import Database
+    from kernelcast.store.trace_report import trace_report, traced_runs
+
+    with Database.open(path, read_only=True) as database:
+        runs = traced_runs(database)
+        if len(runs) == 1:
+            return _report(database, runs[0])
+        rows = []
+        for run in runs:
+            report = trace_report(database, run, top=1)
+            step_ms = sum(report.parts_ms.values())
+            link = element("a", run[:_SHORT], href=f"/traces/{run}")
+            rows.append((link, report.hardware, f"{len(report.ranks) or 1}", f"{step_ms:,.3f} ms"))
+    listed = table(
+        ("run", "hardware", "ranks", "mean step"), rows, caption="Traced runs", text_columns=(0, 1)
+    )
+    return document("Traces", element("main", section("Traces", listed)))
+
+
+def _run(path: Path, run: str) -> str:
+    from kernelcast.store import Database
+    from kernelcast.store.trace_report import traced_runs
+
+    with Database.open(path, read_only=True) as database:
+        if run not in traced_runs(database):
+            raise HTTPException(404, f"run is {shown(run)}, expected one of /traces")
+        return _report(database, run)
+
+
+def _report(database: "Database", run: str) -> str:
+    from kernelcast.store.trace_page import trace_page
+    from kernelcast.store.trace_report import trace_report
+
+    return trace_page(database, trace_report(database, run))

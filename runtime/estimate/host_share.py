@@ -1,0 +1,79 @@
+"""What a host's memory does to the steps of many layouts: a part of the update, and copies beside passes."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+
+from kernelcast.runtime.estimate.configurations import Rows, Times
+from kernelcast.runtime.estimate.layouts import OF_STAGES, Layouts
+from kernelcast.runtime.memory import kept_by_layers
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.step.chunk_times import BlockTimes, exposed_us
+from kernelcast.runtime.step.decomposition import Decomposition
+from kernelcast.runtime.step.host import Host
+
+_TYPES = {2: "bfloat16", 4: "float32", 8: "float64"}
+"""A type of as many bytes per element: the size of activations depends on nothing else of it."""
+
+
+class HostShare:
+    """The host of an engine's devices, whose link moves `link_bytes_per_s` unless layouts say another rate."""
+
+    def __init__(
+        self, model: ModelConfig, link_bytes_per_s: float | None, *, element_bytes: int, draws: int
+    ) -> None:
+        self.model, self.link_bytes_per_s = model, link_bytes_per_s
+        self.element_bytes, self.draws = element_bytes, draws
+
+    def _host(self, layouts: Layouts, rows: Rows) -> Host | None:
+        """Its rates; all layouts have the same.
+
+        Raises:
+            UsageError: a rate that is needed is not known.
+        """
+        return Host.of(layouts.parallelism(int(rows[0])), self.link_bytes_per_s) if len(rows) else None
+
+    def update_us(
+        self, layouts: Layouts, rows: Rows, take_apart: Callable[[Layouts, int], Decomposition]
+    ) -> Times | float:
+        """What the host's part of every stage's update takes, [configs, stages] of one pp; 0 where it has none."""
+        if not layouts.of_stack("offload_optimizer"):
+            return 0.0
+        host = self._host(layouts, rows)
+        if host is None:
+            return 0.0
+        distinct, whose = layouts.distinct(*OF_STAGES, "zero")
+        known = {
+            row: [parts.host_update_us(stage, host) for stage in parts.stages]
+            for row in np.unique(whose[rows]).tolist()
+            for parts in (take_apart(distinct, row),)
+        }
+        return np.repeat([known[row] for row in whose[rows].tolist()], 1 + self.draws, axis=0)
+
+    def beside_copies(
+        self, layouts: Layouts, rows: Rows, layers: tuple[BlockTimes, ...]
+    ) -> tuple[BlockTimes, ...]:
+        """Layers of every kind whose activations go to the host beside the forward pass, and come back later.
+
+        As a collective beside computing a copy adds what computing does not hide, at least the exposed share.
+        """
+        away, share = (layouts.of_stack(name) for name in ("offload_activations", "exposed_share"))
+        host = self._host(layouts, rows) if away else None
+        if host is None:
+            return layers
+        distinct, whose = layouts.distinct(*OF_STAGES, "micro_batch", "sequence_parallel", "recompute")
+        kept = np.zeros((len(distinct), len(layers)))
+        for row in np.unique(whose[rows]).tolist():
+            kept[row] = kept_by_layers(
+                self.model, distinct.parallelism(row), dtype=_TYPES[self.element_bytes]
+            )
+        copies_us = np.repeat(away * kept[whose[rows]] / host.link, 1 + self.draws, axis=0)
+        return tuple(
+            replace(
+                layer,
+                forward_us=layer.forward_us + exposed_us(copy_us, layer.forward_us, share),
+                backward_us=layer.backward_us + exposed_us(copy_us, layer.backward_us, share),
+            )
+            for layer, copy_us in zip(layers, copies_us.T, strict=True)
+        )

@@ -1,0 +1,99 @@
+"""Pipeline schedules as data: what they split, where their chunks lie, and for which numbers they exist."""
+
+from dataclasses import dataclass
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.request.fields import Schedule
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleKind:
+    """What a schedule is, apart from the order of its passes.
+
+    - `splits`: gradients of weights are passes of their own, at least at times;
+    - `is_v`: the second chunk of every stage lies in reverse order: stage 0 has the first and the last one;
+    - `virtual_stages`: chunks that a stage always has of one copy of the model, 0 for any number;
+    - `copies` of the model in one pipeline: of two, one runs from the first stage to the last, one back;
+    - `pairs`: a forward and a backward pass run together, each computing while the other one communicates;
+    - `least_pp`, `pp_multiple`: stages from which on it exists, and what divides them;
+    - `least_rounds`: the fewest micro-batches, as a multiple of pp; their number is a multiple of
+      `micro_batch_multiple`, 0 for pp.
+    """
+
+    splits: bool = False
+    is_v: bool = False
+    virtual_stages: int = 1
+    copies: int = 1
+    pairs: bool = False
+    least_pp: int = 1
+    pp_multiple: int = 1
+    least_rounds: int = 0
+    micro_batch_multiple: int = 1
+
+    @property
+    def chunks_per_stage(self) -> int:
+        """Chunks of a stage, of all copies of the model; 0 for any number."""
+        return self.virtual_stages * self.copies
+
+
+SCHEDULE_KINDS: dict[Schedule, ScheduleKind] = {
+    "gpipe": ScheduleKind(),
+    "1f1b": ScheduleKind(),
+    # As Megatron-LM demands: micro-batches go through the chunks of a device in groups of pp.
+    "interleaved": ScheduleKind(virtual_stages=0, least_pp=2, micro_batch_multiple=0),
+    "zero_bubble": ScheduleKind(splits=True, least_pp=2),
+    "zb_v": ScheduleKind(splits=True, is_v=True, virtual_stages=2, least_pp=2),
+    "dualpipe": ScheduleKind(
+        splits=True,
+        is_v=True,
+        copies=2,
+        pairs=True,
+        least_pp=2,
+        pp_multiple=2,
+        least_rounds=2,
+        micro_batch_multiple=2,
+    ),
+    "dualpipe_v": ScheduleKind(
+        splits=True, is_v=True, virtual_stages=2, pairs=True, least_pp=2, least_rounds=2
+    ),
+}
+
+
+def check_schedule(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> None:
+    """Check that a schedule exists for these numbers, all of which are 1 or more.
+
+    Raises:
+        UsageError: it does not; names the number.
+    """
+    kind, words = SCHEDULE_KINDS[schedule], f"with schedule {schedule}"
+    if kind.virtual_stages and virtual_stages != kind.virtual_stages:
+        raise UsageError(f"virtual_stages is {virtual_stages}, expected {kind.virtual_stages} {words}")
+    if pp < kind.least_pp:
+        raise UsageError(f"pp is {pp}, expected {kind.least_pp} or more {words}")
+    if pp % kind.pp_multiple:
+        raise UsageError(f"pp is {pp}, expected a multiple of {kind.pp_multiple} {words}")
+    multiple = kind.micro_batch_multiple or pp
+    if micro_batches % multiple:
+        name = str(multiple) if kind.micro_batch_multiple else f"pp ({pp})"
+        raise UsageError(f"micro_batches is {micro_batches}, expected a multiple of {name} {words}")
+    if micro_batches < kind.least_rounds * pp:
+        least = f"{kind.least_rounds * pp} ({kind.least_rounds} · pp) or more"
+        raise UsageError(f"micro_batches is {micro_batches}, expected {least} {words}")
+
+
+def stage_of(schedule: Schedule, chunk: int, pp: int) -> int:
+    """The stage that a chunk is on; those of a second copy of the model follow the first one's.
+
+    >>> [stage_of("interleaved", chunk, 2) for chunk in range(4)], [stage_of("zb_v", chunk, 2) for chunk in range(4)]
+    ([0, 1, 0, 1], [0, 1, 1, 0])
+    """
+    turn, place = divmod(chunk, pp)
+    return pp - 1 - place if SCHEDULE_KINDS[schedule].is_v and turn % 2 else place
+
+
+def chunks_on(schedule: Schedule, pp: int, virtual_stages: int) -> tuple[tuple[int, ...], ...]:
+    """The chunks on every stage, rising."""
+    chunks = range(pp * virtual_stages * SCHEDULE_KINDS[schedule].copies)
+    return tuple(
+        tuple(chunk for chunk in chunks if stage_of(schedule, chunk, pp) == stage) for stage in range(pp)
+    )

@@ -1,0 +1,138 @@
+"""What one field of a layout can be changed to, on the same devices with the same global batch, and what follows."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.estimate.layouts import Layouts
+from kernelcast.runtime.request.fields import OPTIONS, SEARCH, SEARCHED, STACK
+from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
+from kernelcast.runtime.search.needed_memory import needed_bytes
+from kernelcast.runtime.search.space import divisors
+from kernelcast.runtime.step.partition import partition
+from kernelcast.runtime.step.timeline_kinds import check_simulated
+
+CHOSEN = ("tp", "pp", "dp", "cp", "ep", "micro_batch")
+_REST = {"tp": "dp", "pp": "dp", "cp": "dp", "dp": "pp"}
+"""The degree that takes what a changed one leaves of the devices."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One value of a field: the layout that it leads to, or why there is none; `fits` is None without a limit."""
+
+    value: int
+    layout: Parallelism | None
+    problem: str = ""
+    memory_bytes: int | None = None
+    fits: bool | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; of the layout what a search chooses."""
+        layout = None if self.layout is None else {name: getattr(self.layout, name) for name in SEARCHED}
+        return {
+            "value": self.value,
+            "layout": layout,
+            "problem": self.problem,
+            "memory_bytes": self.memory_bytes,
+            "fits": self.fits,
+        }
+
+
+def choices(
+    layout: Parallelism, model: ModelConfig, bundle: Bundle, *, usable_bytes: int | None, simulated: bool
+) -> Mapping[str, tuple[Choice, ...]]:
+    """Every value of `CHOSEN`, those that divide the devices (micro_batch: the global batch).
+
+    A changed tp, pp or cp gives to dp or takes from it, a changed dp from pp. What no longer applies is dropped:
+    sequence parallelism without tensor parallelism, a schedule of pipelines without one. `usable_bytes` limits
+    the memory of a device; with `simulated`, steps too long to be simulated are refused.
+
+    Raises:
+        UsageError: more devices or samples than a search may have.
+    """
+    SEARCH["gpus"].check(layout.world_size)
+    OPTIONS["global_batch"].check(layout.samples_per_update)
+    found = {
+        field: tuple(_choices(field, layout, model, simulated)) for field in CHOSEN if field in _fields(model)
+    }
+    valid = [one.layout for several in found.values() for one in several if one.layout is not None]
+    if not valid:
+        return found
+    common = {name: getattr(layout, name) for name in STACK}
+    table = np.concatenate([Layouts.of(one).table for one in valid])
+    needed = iter(needed_bytes(bundle, model, Layouts(table, common)).tolist())
+    return {
+        field: tuple(
+            one if one.layout is None else _with_memory(one, round(next(needed)), usable_bytes)
+            for one in several
+        )
+        for field, several in found.items()
+    }
+
+
+def _fields(model: ModelConfig) -> tuple[str, ...]:
+    return CHOSEN if model.experts else tuple(name for name in CHOSEN if name != "ep")
+
+
+def _with_memory(one: Choice, memory_bytes: int, usable_bytes: int | None) -> Choice:
+    fits = None if usable_bytes is None else memory_bytes <= usable_bytes
+    return replace(one, memory_bytes=memory_bytes, fits=fits)
+
+
+def _choices(field: str, layout: Parallelism, model: ModelConfig, simulated: bool) -> Iterator[Choice]:
+    of = layout.samples_per_update if field == "micro_batch" else layout.world_size
+    for value in divisors(of):
+        try:
+            changed = _changed(field, value, layout, model)
+            changed.check(model)
+            partition(model.layers, changed.pp, changed.virtual_stages)
+            if simulated:
+                check_simulated(changed)
+        except UsageError as error:
+            yield Choice(value=value, layout=None, problem=str(error))
+        else:
+            yield Choice(value=value, layout=changed)
+
+
+def _changed(field: str, value: int, layout: Parallelism, model: ModelConfig) -> Parallelism:
+    if value == getattr(layout, field):
+        return replace(layout, layer_counts=None)
+    degrees = {name: getattr(layout, name) for name in ("pp", "tp", "dp", "cp")} | (
+        {field: value} if field in _REST else {}
+    )
+    rest = _REST.get(field)
+    if rest is not None:
+        others = [name for name in degrees if name != rest]
+        product = int(np.prod([degrees[name] for name in others]))
+        if layout.world_size % product:
+            raise UsageError(
+                f"{' · '.join(others)} is {product}, expected a divisor of the {layout.world_size} devices"
+            )
+        degrees[rest] = layout.world_size // product
+    micro_batch = value if field == "micro_batch" else layout.micro_batch
+    together = degrees["dp"] * micro_batch
+    if layout.samples_per_update % together:
+        raise UsageError(
+            f"dp · micro_batch is {together}, expected a divisor of the global batch ({layout.samples_per_update})"
+        )
+    several = degrees["tp"] > 1
+    exists = degrees["pp"] >= SCHEDULE_KINDS[layout.schedule].least_pp
+    return replace(
+        layout,
+        **degrees,
+        ep=value if field == "ep" else layout.ep,
+        micro_batch=micro_batch,
+        micro_batches=layout.samples_per_update // together,
+        layer_counts=None,
+        # Each device routes its own tokens, so that with experts a cut tensor means a cut sequence.
+        sequence_parallel=several and (layout.sequence_parallel or bool(model.experts)),
+        schedule=layout.schedule if exists else "1f1b",
+        virtual_stages=layout.virtual_stages if exists else 1,
+    )

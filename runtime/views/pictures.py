@@ -1,0 +1,48 @@
+"""What an estimate's page draws, piece by piece: for pages that place the pieces themselves."""
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.estimate.estimate import Estimate
+from kernelcast.runtime.pipeline import StepTimeline
+from kernelcast.runtime.views.memory_picture import PARTS, memory_picture
+from kernelcast.runtime.views.simulated_step import simulated_step
+from kernelcast.runtime.views.step_breakdown import operator_totals, step_shares
+from kernelcast.runtime.views.timeline_picture import legend_entries, timeline_picture
+
+PICTURES_FORMAT = "kernelcast.pictures/1"
+_TOP_OPERATORS = 15
+
+
+def pictures(estimate: Estimate) -> dict[str, Any]:
+    """Plain values, form `kernelcast.pictures/1` (docs/json.md). SVG is coloured by the classes of `COLOURS`."""
+    timeline: StepTimeline | None = None
+    drawn: dict[str, Any] = {"svg": "", "notes": []}
+    try:
+        timeline = simulated_step(estimate)
+    except UsageError as error:
+        drawn["notes"] = [f"not drawn: {error}"]
+    if timeline is not None:
+        picture = timeline_picture(estimate, timeline)
+        drawn = {"svg": picture.svg, "notes": list(picture.notes)}
+    return {
+        "format": PICTURES_FORMAT,
+        "timeline": {**drawn, "legend": _legend(legend_entries(estimate))},
+        "shares": [asdict(share) for share in step_shares(estimate, timeline)],
+        "memory": {
+            "svg": memory_picture(estimate.memory),
+            "legend": _legend((style, name) for _, name, style in PARTS),
+        },
+        "operators": [asdict(total) for total in operator_totals(estimate)[:_TOP_OPERATORS]],
+        "warnings": [
+            {"line": doubt.line, "each": [str(one) for one in doubt.warnings]}
+            for doubt in estimate.doubts
+            if doubt.has_influence
+        ],
+    }
+
+
+def _legend(entries: Iterable[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"style": style, "text": text} for style, text in entries]

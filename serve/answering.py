@@ -1,0 +1,25 @@
+"""Who answers a request: its hardware and its software stack, by names that ship, never a file of this machine."""
+
+from typing import Any
+
+from kernelcast.runtime import Estimator, UsageError
+from kernelcast.runtime.errors import shown
+from kernelcast.runtime.stack import shipped_stacks, stack_named
+from kernelcast.serve.warm import Warm
+
+
+def of_request(warm: Warm, values: dict[str, Any]) -> tuple[Estimator, dict[str, Any]]:
+    """The estimator for the hardware and stack that a request names, and its other values with what the stack fills in.
+
+    Raises:
+        UsageError: no such hardware or stack ships.
+    """
+    estimator = warm.estimator_of(values.get("hardware"))
+    values = {name: value for name, value in values.items() if name != "hardware"}
+    asked = values.get("stack")
+    if asked is None:
+        return estimator, values
+    if asked not in shipped_stacks():
+        raise UsageError(f"stack is {shown(asked)}, expected one of {', '.join(shipped_stacks())}")
+    stack = stack_named(asked)
+    return estimator.with_stack(stack), stack.fill(values)

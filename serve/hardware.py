@@ -1,0 +1,61 @@
+"""Hardware that a request may name: estimators of what ships, each loaded when it is first asked for."""
+
+import gc
+import threading
+from collections import OrderedDict
+
+from kernelcast.runtime import Estimator
+from kernelcast.runtime.catalogue.composition import hardware_bundle
+from kernelcast.runtime.catalogue.hardware import all_hardware
+from kernelcast.runtime.errors import UsageError, shown
+
+# A server lives long: with the default of a command, new questions would fill memory for days.
+ESTIMATES, ANSWERS = 128, 1 << 12
+_MOST = 4
+
+
+class NamedHardware:
+    """Estimators of hardware that ships, loaded when they are first asked for; those used last stay."""
+
+    def __init__(self, *, most: int = _MOST) -> None:
+        self._most = most
+        self._known: OrderedDict[str, Estimator] = OrderedDict()
+        self._lock, self._loading = threading.Lock(), threading.Lock()
+
+    def estimator(self, name: object) -> Estimator:
+        """The estimator of hardware by its short name.
+
+        Raises:
+            UsageError: no such hardware ships.
+        """
+        if not isinstance(name, str) or name not in all_hardware():
+            raise UsageError(f"hardware is {shown(name)}, expected one of {', '.join(all_hardware())}")
+        found = self._get(name)
+        if found is not None:
+            return found
+        with self._loading:  # what is loaded already answers meanwhile
+            found = self._get(name)
+            if found is None:
+                found = Estimator(hardware_bundle(name), remembered=ESTIMATES, remembered_answers=ANSWERS)
+                found.predictor.load()
+                with self._lock:
+                    self._known[name] = found
+                    is_full = len(self._known) > self._most
+                    if is_full:
+                        self._known.popitem(last=False)
+                if is_full:
+                    # It refers to itself, and its loaded models, which Python does not count, are most of its memory.
+                    gc.collect()
+        return found
+
+    def put(self, name: str, estimator: Estimator) -> None:
+        """One that is loaded already."""
+        with self._lock:
+            self._known[name] = estimator
+
+    def _get(self, name: str) -> Estimator | None:
+        with self._lock:
+            found = self._known.get(name)
+            if found is not None:
+                self._known.move_to_end(name)
+            return found

@@ -1,0 +1,110 @@
+"""What a field can be changed to: the same devices, the same batch, valid layouts only, and why others are not."""
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kernelcast.runtime import Estimator, ModelConfig, UsageError
+from kernelcast.runtime.request.layout import Parallelism
+from kernelcast.runtime.request.models import load_model
+from kernelcast.runtime.search.choices import CHOSEN, choices
+
+LLAMA, MIXTRAL = load_model("llama-2-7b"), load_model("mixtral-8x7b")
+LAYOUT = Parallelism(pp=2, tp=2, dp=4, micro_batch=1, micro_batches=8)
+
+
+@pytest.fixture(scope="module")
+def estimator() -> Estimator:
+    return Estimator.load("hardware:h100-sxm")
+
+
+def found(
+    estimator: Estimator, layout: Parallelism, model: ModelConfig, field: str
+) -> dict[int, tuple[int, ...] | str]:
+    """Value → pp, tp, dp, cp of the layout that it leads to, or the problem."""
+    several = choices(layout, model, estimator.bundle, usable_bytes=None, simulated=True)[field]
+    return {
+        one.value: one.problem
+        if one.layout is None
+        else (one.layout.pp, one.layout.tp, one.layout.dp, one.layout.cp)
+        for one in several
+    }
+
+
+def test_dp_takes_what_others_leave(estimator: Estimator) -> None:
+    by_tp = found(estimator, LAYOUT, LLAMA, "tp")
+    assert by_tp == {1: (2, 1, 8, 1), 2: (2, 2, 4, 1), 4: (2, 4, 2, 1), 8: (2, 8, 1, 1),
+                     16: "pp · tp · cp is 32, expected a divisor of the 16 devices"}  # fmt: skip
+    by_dp = found(estimator, LAYOUT, LLAMA, "dp")
+    assert by_dp == {1: (8, 2, 1, 1), 2: (4, 2, 2, 1), 4: (2, 2, 4, 1), 8: (1, 2, 8, 1),
+                     16: "tp · dp · cp is 32, expected a divisor of the 16 devices"}  # fmt: skip
+
+
+def test_the_batch_stays(estimator: Estimator) -> None:
+    several = choices(LAYOUT, LLAMA, estimator.bundle, usable_bytes=None, simulated=True)["micro_batch"]
+    assert [(one.value, one.layout and one.layout.micro_batches) for one in several] == [
+        (1, 8), (2, 4), (4, 2), (8, 1), (16, None), (32, None),
+    ]  # fmt: skip
+    assert several[4].problem == "dp · micro_batch is 64, expected a divisor of the global batch (32)"
+
+
+def test_what_no_longer_applies_is_dropped(estimator: Estimator) -> None:
+    layout = replace(LAYOUT, schedule="interleaved", virtual_stages=4, sequence_parallel=True)
+    possible = choices(layout, LLAMA, estimator.bundle, usable_bytes=None, simulated=True)
+    alone = next(one.layout for one in possible["pp"] if one.value == 1)
+    assert alone is not None
+    assert (alone.schedule, alone.virtual_stages, alone.sequence_parallel) == ("1f1b", 1, True)
+    whole = next(one.layout for one in possible["tp"] if one.value == 1)
+    assert whole is not None
+    assert (whole.schedule, whole.virtual_stages, whole.sequence_parallel) == ("interleaved", 4, False)
+
+
+def test_experts(estimator: Estimator) -> None:
+    layout = replace(LAYOUT, sequence_parallel=True)
+    assert "ep" not in choices(layout, LLAMA, estimator.bundle, usable_bytes=None, simulated=True)
+    by_ep = found(estimator, layout, MIXTRAL, "ep")
+    assert list(by_ep) == [1, 2, 4, 8, 16]
+    assert by_ep[8] == (2, 2, 4, 1)
+    assert by_ep[16] == "ep is 16, expected a divisor of tp · dp · cp (8)"
+
+
+def test_memory(estimator: Estimator) -> None:
+    several = choices(LAYOUT, LLAMA, estimator.bundle, usable_bytes=40 << 30, simulated=True)["micro_batch"]
+    fits = [one.fits for one in several if one.layout is not None]
+    assert fits[0] is True
+    assert fits[-1] is False
+    for one in several:
+        if one.layout is not None:
+            estimate = estimator.predict(model=LLAMA, parallelism=one.layout, interval=False)
+            assert one.memory_bytes == pytest.approx(estimate.memory.largest_bytes, rel=1e-6)
+
+
+def test_more_than_a_search_may_have(estimator: Estimator) -> None:
+    layout = replace(LAYOUT, dp=1_000_000, tp=1_000_000)
+    with pytest.raises(UsageError, match="gpus is 2000000000000, expected a whole number"):
+        choices(layout, LLAMA, estimator.bundle, usable_bytes=None, simulated=True)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    degrees=st.tuples(*[st.sampled_from([1, 2, 3, 4, 8])] * 4),
+    micro=st.tuples(st.integers(1, 6), st.integers(1, 12)),
+    model=st.sampled_from([LLAMA, MIXTRAL]),
+)
+def test_devices_and_batch_are_the_same(
+    estimator: Estimator, degrees: tuple[int, int, int, int], micro: tuple[int, int], model: ModelConfig
+) -> None:
+    pp, tp, dp, cp = degrees
+    layout = Parallelism(pp=pp, tp=tp, dp=dp, cp=cp, micro_batch=micro[0], micro_batches=micro[1])
+    for field, several in choices(layout, model, estimator.bundle, usable_bytes=None, simulated=True).items():
+        assert field in CHOSEN
+        assert getattr(layout, field) in [one.value for one in several]
+        for one in several:
+            assert (one.layout is None) == bool(one.problem)
+            if one.layout is not None:
+                one.layout.check(model)
+                assert getattr(one.layout, field) == one.value
+                assert one.layout.world_size == layout.world_size
+                assert one.layout.samples_per_update == layout.samples_per_update
