@@ -49,7 +49,7 @@ def whole_durations(
 )
 def test_the_end_of_every_stage(schedule: Any, virtual_stages: int, pp: int, overlaps: bool) -> None:
     is_interleaved = schedule == "interleaved"
-    if is_interleaved and pp == 1:
+    if schedule in ("interleaved", "zero_bubble") and pp == 1:
         return
     generator = np.random.default_rng(pp)
     # Fewer micro-batches than stages, as many, and enough for the middle to repeat.

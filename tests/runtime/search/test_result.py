@@ -65,7 +65,7 @@ def test_nothing_fits() -> None:
     assert found.why_nothing() == f"none of 1,234 layouts on 8 or 24 device(s) fits into 1.5 GiB: {expected}"
     reserved = {"gpu_memory_bytes": 3 * 2**30, "reserved_memory_bytes": 2**30}
     assert nothing(Counts(layouts=2), smallest=smallest, **reserved).why_nothing() == (
-        f"none of 2 layouts on 24 device(s) fits into 2.0 GiB (1.0 GiB are reserved): {expected}"
+        f"none of 2 layouts on 24 device(s) fits into 2.0 GiB (of 3.0 GiB, 1.0 GiB reserved): {expected}"
     )
 
 

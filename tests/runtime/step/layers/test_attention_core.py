@@ -151,3 +151,10 @@ def test_neighbours_in_a_ring(gpus_per_node: int, pair: tuple[int, int]) -> None
     found = Sizes.of(SMALL, layout, Cluster(gpus_per_node=gpus_per_node))
     [beside] = ring(found, Direction.FORWARD)
     assert [one.shape[1:] for one in beside.collective] == [pair]
+
+
+@pytest.mark.parametrize("cp", [2, 4])
+def test_heads_are_copied_wherever_they_are_exchanged(cp: int) -> None:
+    [attention, copy] = listed(fused_core(sizes("all_to_all", cp=cp)))
+    assert attention == ("flash_attention", (3, 32, 8 // cp, 4 // cp, HEAD), 1)
+    assert copy == ("copy", (3 * 32 // cp, 2 * (8 + 2 * 4 + 8) * HEAD), 1)
