@@ -64,7 +64,7 @@ def _limit_options(function: F) -> F:
             }
         else:
             values = ",".join(map(str, few_values(field)))
-            default = values or USUAL.get(name, "any")
+            default = USUAL.get(name) or values or "any"
             kind = {"metavar": "LIST" if values else "NUMBERS", "help": f"{field.help}  [default: {default}]"}
         # A question names the field `schedules`; on the command line it is `--schedule`, as everywhere.
         old = [option_name(one) for one in (*field.old, *([name] if name != field.name else []))]

@@ -67,7 +67,7 @@ def _plain(value: object) -> str:
 
 def _limits() -> str:
     rows = (
-        (f"`{name}`", ",".join(map(str, few_values(field))).lower() or USUAL.get(name, "any"))
+        (f"`{name}`", USUAL.get(name) or ",".join(map(str, few_values(field))).lower() or "any")
         for name, field in LIMITS.items()
     )
     return _table(("limit of a search", "not given"), rows)

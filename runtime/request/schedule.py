@@ -58,6 +58,9 @@ SCHEDULE_KINDS: dict[Schedule, ScheduleKind] = {
     ),
 }
 
+USUAL_SCHEDULES: tuple[Schedule, ...] = tuple(name for name, kind in SCHEDULE_KINDS.items() if not kind.is_v)
+"""Those that a search tries unless it is asked for others: few frameworks run V-shaped ones."""
+
 
 def check_schedule(schedule: Schedule, pp: int, micro_batches: int, virtual_stages: int) -> None:
     """Check that a schedule exists for these numbers, all of which are 1 or more.

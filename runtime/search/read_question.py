@@ -14,6 +14,7 @@ from kernelcast.runtime.estimate.defaults import (
 )
 from kernelcast.runtime.request.fields import LAYOUT, SEARCH, SEARCHED, STACK, Field
 from kernelcast.runtime.request.model import ModelConfig
+from kernelcast.runtime.request.schedule import USUAL_SCHEDULES
 from kernelcast.runtime.search.number_set import NumberSet
 from kernelcast.runtime.search.question import Question
 from kernelcast.runtime.search.space import Space
@@ -25,6 +26,7 @@ USUAL = {
     "tp": "within a node",
     "cp": "4096 tokens of a sequence or more on a device",
     "expert_tp": "1 or tp",
+    "schedules": ",".join(USUAL_SCHEDULES),
     "virtual_stages": "2-8",
 }
 """Which values are allowed unless a question says it; of other fields all."""

@@ -27,7 +27,7 @@ from kernelcast.runtime.request.fields import (
 )
 from kernelcast.runtime.request.layout import Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.request.schedule import SCHEDULE_KINDS
+from kernelcast.runtime.request.schedule import SCHEDULE_KINDS, USUAL_SCHEDULES
 from kernelcast.runtime.step.balance import AS_SPLIT
 from kernelcast.runtime.step.partition import partition
 from kernelcast.runtime.step.timeline_kinds import MAX_SIMULATED_PASSES, check_simulated
@@ -87,13 +87,13 @@ class Refusals:
 class Space:
     """The layouts of `model` that train `global_batch` samples per update on as many devices as one of `gpus`.
 
-    Every field from `pp` to `sequence_parallel` is a limit: the allowed values; `common` are the fields of `SHARED`,
-    with one value each. Not given, layers are spread by time (`layer_split`), `tp` stays within a node
-    (`gpus_per_node`), an interleaved schedule has 2 to 8 chunks per device, `cp` leaves a device 4,096 tokens of a
-    sequence or more, `expert_tp` is 1 or tp, and the others are free. With experts and tp > 1, sequences are always
-    cut (`sequence_parallel`). What makes no difference is looked at once: with dp = 1 only the first of `zero`; with
-    tp = 1 no sequence parallelism, with pp = 1 no schedule but 1f1b, and with one micro-batch no gpipe beside it (it
-    is the same then), each unless nothing else is asked for.
+    Every field from `pp` to `sequence_parallel` is a limit: the allowed values; `common` are the fields of
+    `SHARED`, with one value each. Not given, layers are spread by time (`layer_split`), `tp` stays within a node
+    (`gpus_per_node`), schedules are not V-shaped, an interleaved one has 2 to 8 chunks per device, `cp` leaves a
+    device 4,096 tokens of a sequence or more, `expert_tp` is 1 or tp, and the others are free. With experts and tp
+    > 1, sequences are always cut (`sequence_parallel`). What makes no difference is looked at once: with dp = 1
+    only the first of `zero`; with tp = 1 no sequence parallelism, with pp = 1 no schedule but 1f1b, and with one
+    micro-batch no gpipe beside it (it is the same then), each unless nothing else is asked for.
 
     Raises:
         UsageError: a field has a wrong type or value.
@@ -112,7 +112,7 @@ class Space:
     micro_batch: Container[int] | None = None
     micro_batches: Container[int] | None = None
     virtual_stages: Container[int] = USUAL_VIRTUAL_STAGES
-    schedules: tuple[Schedule, ...] = SCHEDULES
+    schedules: tuple[Schedule, ...] = USUAL_SCHEDULES
     recompute: tuple[Recompute, ...] = RECOMPUTE
     zero: tuple[int, ...] = (0, 1, 2, 3)
     sequence_parallel: tuple[bool, ...] = (False, True)

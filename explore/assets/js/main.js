@@ -92,7 +92,7 @@ function fillControls() {
   const own = catalogue.bundle.startsWith("hardware:") ? [] : [h("option", { value: OWN }, catalogue.bundle)];
   byId("hardware").replaceChildren(...own, h("optgroup", { label: "measured" }, measured(true)), h("optgroup", { label: "carried over from measured ones" }, measured(false)));
   options(byId("recompute"), [["", "any"], ["none", "none"], ["selective", "selective"], ["full", "full"]], state.recompute);
-  options(byId("schedule"), [["", "any"], ...Object.entries(SCHEDULES)], state.schedule);
+  options(byId("schedule"), [["", "usual"], ...Object.entries(SCHEDULES)], state.schedule);
   options(byId("zero"), [["", "any"], ["0", "0"], ["1", "1"], ["2", "2"], ["3", "3"]], state.zero);
   showControls();
 }

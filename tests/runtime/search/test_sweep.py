@@ -35,7 +35,7 @@ def test_ranked_times_are_those_of_predict_to_the_bit(
     make_calibrated: Callable[[Any], Path], timeline: Any, bucket_entries: int
 ) -> None:
     estimator = Estimator.load(make_calibrated(timeline))
-    space = Space(model=MODEL, gpus=(1, 2, 8), global_batch=8, gpus_per_node=4)
+    space = Space(model=MODEL, gpus=(1, 2, 8), global_batch=8, gpus_per_node=4, schedules=SCHEDULES)
     question = Question(
         space=space, timeline=timeline, bucket_entries=bucket_entries, top=10_000, prune=False
     )
