@@ -153,3 +153,9 @@ def regressor_fixture() -> Callable[..., RegressorEntry]:
 def manifest_fixture() -> Callable[..., Manifest]:
     """The function that makes a manifest of entries."""
     return manifest
+
+
+@pytest.fixture
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Output whose lines are not broken: paths of tests are long."""
+    monkeypatch.setenv("COLUMNS", "1000")

@@ -20,12 +20,6 @@ vocabulary_size = 100
 
 
 @pytest.fixture
-def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Output whose lines are not broken: paths of tests are long."""
-    monkeypatch.setenv("COLUMNS", "1000")
-
-
-@pytest.fixture
 def model_file(tmp_path: Path) -> Path:
     """A model of 4 layers."""
     path = tmp_path / "tiny.toml"

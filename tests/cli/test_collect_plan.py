@@ -17,6 +17,7 @@ from kernelcast.runtime import DataError, UsageError, read_bundle
 from kernelcast.sampling import collect as sampled
 from kernelcast.store import Database
 from kernelcast.train.fit import train_bundle
+from tests.cli.printed import without_next
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -84,7 +85,7 @@ def test_a_budget_measures_and_goes_on(tmp_path: Path) -> None:
     assert re.search(r"mean estimated error [\d.]+ % after \d+ s", first.stdout)
     again = invoke("compute", "--db", str(path), *TWO, "--budget", "1h")
     # All 8 and 12 shapes are there.
-    assert again.stdout.splitlines()[-1] == f"{path}: 0 measured, 20 already there"
+    assert without_next(again.stdout).splitlines()[-1] == f"{path}: 0 measured, 20 already there"
     with Database.open(path, read_only=True) as database:
         assert len({(row.operator, row.vector) for row in database.read_samples()}) == 20
 
@@ -110,7 +111,7 @@ def test_what_is_there_is_no_failure_when_all_else_fails(
     monkeypatch.setattr(measurer, "BENCHES", {**measurer.BENCHES, "layer_norm": broken})
     again = invoke("compute", "--db", str(path), *TWO, "--budget", "1h")
     assert again.exit_code == 0, again.output
-    assert again.stdout.splitlines()[-1] == f"{path}: 0 measured, 12 already there, 8 failed"
+    assert without_next(again.stdout).splitlines()[-1] == f"{path}: 0 measured, 12 already there, 8 failed"
     alone = invoke("compute", "--db", str(path), "--operator", "layer_norm", "--budget", "1h")
     assert isinstance(alone.exception, DataError)
     assert str(alone.exception).endswith("nothing measured, all points failed; their reasons are stored")
@@ -124,7 +125,7 @@ def test_operators_too_large_for_the_memory_are_named(
     some = invoke("compute", "--db", str(path), *TWO, "--target", "99%")
     assert some.exit_code == 0, some.output
     assert "note: no shape of gelu fits in 0.0 GiB" in some.stderr.splitlines()
-    assert some.stdout.splitlines()[-1] == f"{path}: 1 measured"
+    assert without_next(some.stdout).splitlines()[-1] == f"{path}: 1 measured"
     none = invoke("compute", "--db", str(path), "--operator", "gelu", "--budget", "1h")
     assert isinstance(none.exception, DataError)
     assert str(none.exception) == "plan tiny: no shape of gelu fits in 0.0 GiB"
@@ -170,9 +171,12 @@ def test_few_points_beside_a_prior(tmp_path: Path) -> None:
     }
     few = tmp_path / "few.db"
     first = invoke("compute", "--db", str(few), *prior)
-    assert (first.exit_code, first.stdout) == (0, f"{few}: 6 measured\n")
+    assert (first.exit_code, without_next(first.stdout)) == (0, f"{few}: 6 measured\n")
     # The same points again: a collection can be resumed.
-    assert invoke("compute", "--db", str(few), *prior).stdout == f"{few}: 0 measured, 6 already there\n"
+    assert (
+        without_next(invoke("compute", "--db", str(few), *prior).stdout)
+        == f"{few}: 0 measured, 6 already there\n"
+    )
     trained = CliRunner().invoke(
         train, ["--db", str(few), "-o", str(tmp_path / "two.kcast"), "--prior", str(tmp_path / "one.kcast")]
     )

@@ -15,6 +15,8 @@ from kernelcast.runtime.bundle.fingerprint import FabricFingerprint
 from kernelcast.runtime.hardware.fabric_file import fabric_named, read_fabric, shipped_fabrics
 from kernelcast.store import Database, merge_databases
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 Make = Callable[..., Path]
 SIZES = "hidden_size = 8\nsequence_length = 4\nattention_heads = 8\nlayers = 4\nvocabulary_size = 100\n"
 NEW = (

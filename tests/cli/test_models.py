@@ -3,10 +3,13 @@
 import json
 from pathlib import Path
 
+import pytest
 from click.testing import CliRunner, Result
 
 from kernelcast.cli.models import models
 from kernelcast.runtime.request.models import built_in_names
+
+pytestmark = pytest.mark.usefixtures("wide")
 
 CONFIGS = Path(__file__).parents[1] / "runtime" / "request" / "models" / "configs"
 

@@ -18,6 +18,8 @@ from kernelcast.runtime import DataError, KernelcastError, UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.request.fields import Schedule
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 Make = Callable[..., Path]
 Run = Callable[..., Result]
 

@@ -13,6 +13,8 @@ from kernelcast.cli.predict import predict
 from kernelcast.cli.search import search_
 from kernelcast.runtime import DataError, UsageError
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 ROOT = Path(__file__).parent.parent.parent
 MODEL = ["--model", "llama-2-7b"]
 A100 = ["--hardware", "a100-sxm", *MODEL]

@@ -21,6 +21,8 @@ from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 Make = Callable[..., Path]
 MODEL = """
 name = "tiny"

@@ -14,7 +14,8 @@ from kernelcast.cli.stack_list import list_
 from kernelcast.cli.walltime import walltime
 from kernelcast.runtime import Estimator, UsageError
 from kernelcast.runtime.stack import shipped_stacks
-from kernelcast.serve.stacks import of_stack
+from kernelcast.serve.answering import of_request
+from kernelcast.serve.warm import Warm
 from kernelcast.walltime import script_job
 
 pytestmark = pytest.mark.usefixtures("wide")
@@ -81,14 +82,15 @@ def test_others_scripts_name_stacks_but_no_files() -> None:
 
 def test_a_server_knows_stacks_that_ship(make_bundle: Make) -> None:
     estimator = Estimator.load(make_bundle())
-    same, values = of_stack(estimator, {"tp": 1})
+    warm = Warm(name="b", estimator=estimator, loaded_at="", models={}, fabrics={}, site={}, problems=())
+    same, values = of_request(warm, {"tp": 1})
     assert (same, values) == (estimator, {"tp": 1})
-    other, values = of_stack(estimator, {"tp": 1, "stack": "fsdp-composer"})
+    other, values = of_request(warm, {"tp": 1, "stack": "fsdp-composer"})
     assert other.stack is not None
     assert values["exposed_share"] == other.stack.exposed_share
     for wrong in ("ours.toml", 3, []):
         with pytest.raises(UsageError, match=r"stack is .*, expected one of fsdp-composer"):
-            of_stack(estimator, {"stack": wrong})
+            of_request(warm, {"stack": wrong})
 
 
 def test_the_list_has_every_stack() -> None:

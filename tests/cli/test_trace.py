@@ -121,8 +121,9 @@ def test_a_step_is_exported_and_read_again(
         (["export", "{ranks}/rank0.json", "-o", "{empty}/x.json", "--step", "9"],
          "found no step '9', expected one of ProfilerStep#3, ProfilerStep#4"),
         (["report", "{ranks}/none.json"], "no such file"),
-        (["report", "{host}"], "{host}: holds no trace with events"),
-        (["diff", "{host}", "{ranks}"], "{host}: holds no trace with events"),
+        (["report", "{host}"], "{host}: holds no kernel, only what the host did"),
+        (["diff", "{host}", "{ranks}"], "{host}: holds no kernel, only what the host did"),
+        (["report", "{ranks}/rank0.json", "--run", "ffffffff"], "{ranks}/rank0.json: holds no run ffffffff"),
     ],
 )  # fmt: skip
 def test_what_is_refused_in_one_line(

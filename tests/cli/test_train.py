@@ -17,6 +17,7 @@ from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.views.formatting import amount, percent
 from kernelcast.store import Database, Run, Sample
 from kernelcast.train import selection
+from tests.cli.printed import without_next
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -190,7 +191,7 @@ def test_a_reference_stands_beside_the_errors(tmp_path: Path) -> None:
 def test_a_reference_that_says_nothing_here_is_said(database_path: Path) -> None:
     result = run(database_path, "--reference", str(PUBLISHED))
     expected = f"reference {PUBLISHED}: has no error of these operators in float32"
-    assert result.stdout.splitlines()[-1] == expected
+    assert without_next(result.stdout).splitlines()[-1] == expected
 
 
 def test_a_report(database_path: Path) -> None:
@@ -198,7 +199,7 @@ def test_a_report(database_path: Path) -> None:
     for _ in range(2):
         result = run(database_path, "--report", str(directory))
         assert result.exit_code == 0
-        assert result.stdout.splitlines()[-1] == f"report: {directory / 'index.html'}"
+        assert without_next(result.stdout).splitlines()[-1] == f"report: {directory / 'index.html'}"
         assert result.stderr.splitlines()[-1] == "report: 2 of 2"
         assert [path.name for path in directory.iterdir()] == ["index.html"]
     assert "Training of here.kcast" in (directory / "index.html").read_text(encoding="utf-8")

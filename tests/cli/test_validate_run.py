@@ -8,6 +8,8 @@ import pytest
 
 from kernelcast.cli.main import main
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 CONFIG = """
 rounds = 1
 warm_up_steps = 1

@@ -47,7 +47,7 @@ def test_commands_that_end_otherwise_than_said_are_found(block: str, message: st
 
 def test_blocks_share_a_folder_and_show_what_is_printed() -> None:
     text = (
-        "<!-- run: tests/data/small.db as mine.db -->\n```\nkernelcast db info mine.db > info\n```\n"
+        "<!-- run: tests/data/small.db as mine.db -->\n```\nkernelcast db info mine.db --quiet > info\n```\n"
         "<!-- run -->\n```text\n$ grep -c mine \\\n    info\nold\n$ echo two\n```\n```\n$ not run\n```\n"
     )
     assert GENERATE.page(text) == text.replace("old\n", "1\n").replace("$ echo two\n", "$ echo two\ntwo\n")

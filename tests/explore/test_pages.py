@@ -148,7 +148,7 @@ def test_traces(explore: Explore, tmp_path: Path) -> None:
     [
         (["missing.db"], "missing.db"),
         (["--bundle", "missing.kcast"], "missing.kcast"),
-        (["--hardware", "h1000"], "hardware is 'h1000', expected one of "),
+        (["--hardware", "h1000"], "hardware 'h1000' is unknown, known are "),
         (["--bundle", "a.kcast", "--hardware", "gh200"], "both of --bundle and --hardware given"),
     ],
 )

@@ -17,7 +17,7 @@ from kernelcast.runtime.operators import OPERATORS, Direction, Operator, role_na
 from kernelcast.runtime.operators.elementwise import elementwise
 from kernelcast.runtime.search import Question, Space
 from kernelcast.runtime.search.sweep import sweep
-from kernelcast.runtime.step import decomposition
+from kernelcast.runtime.step import decomposition, layer_passes
 from kernelcast.runtime.step.calls import Calls, call
 from kernelcast.runtime.step.layers import attention, embedding, linear, loss, mlp, norm, transformer_layer
 
@@ -36,12 +36,17 @@ def us(seconds: float) -> float:
     return round(seconds * 1e6, 6)
 
 
+def _forget_passes() -> None:
+    layer_passes.passes_of.cache_clear()
+    layer_passes._kept_passes.cache_clear()
+
+
 @pytest.fixture(autouse=True)
 def nothing_remembered() -> Iterator[None]:
     """What layers call is remembered; here it changes."""
-    decomposition._passes.cache_clear()
+    _forget_passes()
     yield
-    decomposition._passes.cache_clear()
+    _forget_passes()
 
 
 @pytest.fixture
@@ -110,9 +115,19 @@ def test_roles_that_the_table_does_not_list(monkeypatch: pytest.MonkeyPatch, mak
     def renamed(operator: str, *shape: Any, role: str = "", count: Any = 1, **others: Any) -> Any:
         return call(operator, *shape, role=f"made up {role}", count=count, **others)
 
-    for module in (attention, embedding, linear, loss, mlp, norm, transformer_layer, decomposition):
+    for module in (
+        attention,
+        embedding,
+        linear,
+        loss,
+        mlp,
+        norm,
+        transformer_layer,
+        layer_passes,
+        decomposition,
+    ):
         monkeypatch.setattr(module, "call", renamed, raising=False)
-    decomposition._passes.cache_clear()
+    _forget_passes()
     other = predicted(path)
     assert {row.role for row in other.operators if row.operator == "gemm"} == {
         f"made up {role}" for role in ("qkv", "attention_output", "mlp_up", "mlp_down", "logits")

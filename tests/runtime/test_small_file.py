@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kernelcast.runtime import DataError, UsageError, read_bundle
 from kernelcast.runtime.request.models import load_model
 from kernelcast.runtime.small_file import read_small_file
-from kernelcast.runtime.stack import stack_named
+from kernelcast.runtime.stack import find_stack
 from kernelcast.runtime.toml_text import parse_toml
 from kernelcast.walltime.batch_script import BatchScript
 from kernelcast.walltime.job import read_site
@@ -21,7 +21,7 @@ _READERS: dict[str, Callable[[Path], object]] = {
     "small file": lambda path: read_small_file(path, where="x", most_bytes=10),
     "bundle": read_bundle,
     "model": lambda path: load_model(str(path)),
-    "stack": lambda path: stack_named(str(path)),
+    "stack": lambda path: find_stack(str(path)),
     "script": BatchScript.read,
     "site": lambda path: read_site({"KERNELCAST_SITE": str(path)}),
 }

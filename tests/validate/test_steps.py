@@ -15,6 +15,8 @@ from kernelcast.validate.effects import option_effects
 from kernelcast.validate.runs import RunsFile
 from kernelcast.validate.steps import SHIPPED, ScoredFile, score_steps
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 ROOT = Path(__file__).resolve().parents[2]
 RUNS = """
 site = "Example"
@@ -127,7 +129,7 @@ def test_hardware_and_fabric_of_a_file_give_way_to_what_is_asked(tmp_path: Path)
     ("head", "error", "complaint"),
     [
         ("", UsageError, "site.toml: device is missing, expected a device's name, or --hardware or --bundle"),
-        ('device = "abacus"\n', UsageError, "site.toml: hardware is 'abacus', expected one of"),
+        ('device = "abacus"\n', UsageError, "site.toml: hardware 'abacus' is unknown, known are "),
         ('device = "gh200"\nfabric = "string"\n', UsageError, "site.toml: fabric"),
         ('device = "gh200"\nfabric = "none.kcast"\n', DataError, "site.toml: .*none.kcast"),
         ("device = 1\n", UsageError, "site.toml: device is 1, expected a text on one line"),

@@ -34,6 +34,7 @@ import torch
 from kernelcast.cli.main import main
 from kernelcast.collector.communication import comm, timing
 
+
 rank, deed = sys.argv[1:3]
 if os.environ["RANK"] == rank:
     time_point, calls = comm.time_point, []
@@ -80,7 +81,7 @@ def collect(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def run(command: list[str], **more: str) -> "subprocess.CompletedProcess[str]":
-    environment = environment_of_workers() | more
+    environment = environment_of_workers() | {"COLUMNS": "1000"} | more
     launcher = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )

@@ -33,7 +33,7 @@ def test_a_bare_name_is_hardware_unless_a_file_has_it(
     Path("a100-sxm").write_bytes(b"not a bundle")
     with pytest.raises(DataError, match="a100-sxm"):
         Estimator.load("a100-sxm")
-    with pytest.raises(UsageError, match=r"hardware is 'h10', expected one of h100-sxm"):
+    with pytest.raises(UsageError, match=r"hardware 'h10' is unknown, nearest are h100-sxm"):
         Estimator.load("h10")
     # What names a file is never hardware.
     for path in ("missing.kcast", "./a100-sxm-2", Path("gh200")):

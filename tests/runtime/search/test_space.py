@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kernelcast.runtime import ModelConfig, Parallelism, UsageError
+from kernelcast.runtime.estimate.layouts import SCHEDULES
 from kernelcast.runtime.request.fields import Recompute, Schedule
 from kernelcast.runtime.search import NumberSet, Space
 from kernelcast.runtime.search.space import Refusals, divisors
@@ -77,6 +78,7 @@ def test_it_is_what_parallelism_check_and_partition_accept(gpus: int, global_bat
         gpus_per_node=3,
         tp=range(1, 100),
         virtual_stages=range(1, 100),
+        schedules=SCHEDULES,
     )
     layouts = list(space.layouts())
     assert len(set(layouts)) == len(layouts)
@@ -194,7 +196,22 @@ def test_virtual_stages_have_usual_ones_and_all_that_are_asked() -> None:
     usual = {one.virtual_stages for one in Space(**values).layouts()}
     assert usual == {1, *range(2, 9)}
     asked = {one.virtual_stages for one in Space(**values, virtual_stages=NumberSet.parse("12-")).layouts()}
-    assert asked == {1, 2, 12, 13, 14, 15}  # 2 is zb_v's and dualpipe_v's
+    assert asked == {1, 12, 13, 14, 15}
+
+
+def test_v_shaped_schedules_are_asked_for() -> None:
+    values: dict[str, Any] = {
+        "model": ModelConfig(**SMALL),
+        "gpus": (2,),
+        "global_batch": 4,
+        "gpus_per_node": 4,
+    }
+    usual = {one.schedule for one in Space(**values).layouts()}
+    assert usual == {"gpipe", "1f1b", "interleaved", "zero_bubble"}
+    asked = {
+        (one.schedule, one.virtual_stages) for one in Space(**values, pp=(2,), schedules=SCHEDULES).layouts()
+    }
+    assert asked >= {("zb_v", 2), ("dualpipe", 1), ("dualpipe_v", 2)}
 
 
 def test_several_sizes() -> None:

@@ -157,7 +157,7 @@ def test_a_wrong_file_is_one_line(tmp_path: Path, text: str, complaint: str) -> 
 
 def test_an_unknown_name_and_a_missing_file_are_refused(tmp_path: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"stack is 'nemo', expected the path of a \.toml file, or one of .*none"
+        UsageError, match=r"stack 'nemo' is unknown, known are .*none; the path of a \.toml file works too"
     ):
         find_stack("nemo")
     with pytest.raises(DataError, match="no such file"):
