@@ -150,7 +150,6 @@ def test_several_hardware_are_ranked() -> None:
         "hardware", "step", "90 % interval", "tokens/s", "MFU", "memory", "days", "GPU-hours", "cost",
     ]  # fmt: skip
     assert [line.split("  ")[0] for line in lines[7:9]] == ["gh200", "a100-sxm"]
-    assert max(map(len, lines)) <= 100
 
 
 def test_energy_is_known_where_power_was_measured() -> None:

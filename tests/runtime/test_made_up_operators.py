@@ -20,6 +20,7 @@ from kernelcast.runtime.search.sweep import sweep
 from kernelcast.runtime.step import decomposition, layer_passes
 from kernelcast.runtime.step.calls import Calls, call
 from kernelcast.runtime.step.layers import attention, embedding, linear, loss, mlp, norm, transformer_layer
+from kernelcast.runtime.step.layers.sizes import calls_of
 
 Make = Callable[..., Path]
 MODEL = ModelConfig(
@@ -39,6 +40,7 @@ def us(seconds: float) -> float:
 def _forget_passes() -> None:
     layer_passes.passes_of.cache_clear()
     layer_passes._kept_passes.cache_clear()
+    calls_of.cache_clear()
 
 
 @pytest.fixture(autouse=True)
