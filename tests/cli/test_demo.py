@@ -11,6 +11,7 @@ import pytest
 from kernelcast.cli.main import main
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.store import Database
+from tests.cli.printed import without_next
 
 PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
 DEMO = """
@@ -105,13 +106,14 @@ def test_missing_files_and_folders(capsys: pytest.CaptureFixture[str], config: P
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("wide")
 def test_the_whole_loop(config: Path, tmp_path: Path) -> None:
     database, bundle = tmp_path / "bench.db", tmp_path / "here.kcast"
     kernelcast = [sys.executable, "-m", "kernelcast.cli.main"]
     command = [*kernelcast, "demo", "--config", str(config), "--db", str(database), "-o", str(bundle)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=False)
     assert done.returncode == 0, done.stderr
-    lines = done.stdout.splitlines()
+    lines = without_next(done.stdout).splitlines()
     assert [line[:5] for line in lines if line.startswith("[")] == [f"[{n}/5]" for n in range(1, 6)]
 
     # The last lines show predicted and measured, per layout.
