@@ -14,6 +14,8 @@ from kernelcast.cli.main import main
 from kernelcast.store import Database
 from kernelcast.validate.runs import RunsFile
 
+pytestmark = pytest.mark.usefixtures("wide")
+
 ROOT = Path(__file__).resolve().parents[2]
 LAYOUT = ("--dp", 2, "--micro-batch", 2, "--micro-batches", 1, "--zero", 0)
 # docs/training_step.py, smaller, with one thing changed in it.
@@ -23,7 +25,6 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-pytestmark = pytest.mark.usefixtures("wide")
 found = importlib.util.spec_from_file_location("training_step", sys.argv[1])
 script = importlib.util.module_from_spec(found)
 found.loader.exec_module(script)
