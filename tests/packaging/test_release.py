@@ -74,4 +74,4 @@ def test_metadata(built: tuple[Path, Path]) -> None:
     assert set(metadata.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
     # The top package has no code of its own, so that every package below it says that it is typed (PEP 561).
     assert typed == packages
-    assert len(typed) == 10
+    assert len(typed) == 11

@@ -223,4 +223,5 @@ def test_five_minutes_of_anything(fuzzed: Fuzz, until: Callable[..., None]) -> N
     for name in all_hardware():  # read once, and as much of it loaded as stays
         asked = {"model": "llama-2-7b", "micro_batch": 1, "micro_batches": 4, "hardware": name}
         fuzzed.post("/predict", json.dumps(asked).encode(), "application/json")
-    survives(fuzzed, until, warm_s=60, long_s=240, growth_bytes=64 << 20)
+    # Four bundles of hardware that requests name stay loaded, with what they remember; without a bound all 23 did.
+    survives(fuzzed, until, warm_s=60, long_s=240, growth_bytes=192 << 20)
