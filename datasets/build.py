@@ -15,7 +15,10 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
 
+import onnx
+
 from kernelcast.runtime.bundle.file import Bundle, read_bundle, write_bundle
+from kernelcast.runtime.bundle.regressor_entry import RegressorEntry
 from kernelcast.runtime.catalogue.hardware import Hardware, hardware_named
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.shipped import FABRICS
@@ -262,15 +265,28 @@ def bundle_file(row: Hardware) -> Path:
 
 
 def differences(one: Bundle, other: Bundle) -> list[str]:
-    """Regressors whose rows or models differ; code that changed since does not count."""
+    """Regressors whose rows or models differ; code and versions of kernelcast that changed since do not count."""
     found = []
     for bundle, against in ((one, other), (other, one)):
         known = {(*entry.key, entry.processes_per_node): entry for entry in against.manifest.regressors}
         for entry in bundle.manifest.regressors:
             twin = known.get((*entry.key, entry.processes_per_node))
-            if twin is None or (twin.sha256, twin.table_digest) != (entry.sha256, entry.table_digest):
+            if (
+                twin is None
+                or twin.table_digest != entry.table_digest
+                or _graph(against, twin) != _graph(bundle, entry)
+            ):
                 found.append(f"{entry.operator} ({entry.direction})")
     return sorted(set(found))
+
+
+def _graph(bundle: Bundle, entry: RegressorEntry) -> bytes:
+    """A regressor's model without what it says of its making, such as the version of kernelcast."""
+    model = onnx.load_from_string(bundle.files[entry.file])
+    del model.metadata_props[:]
+    model.producer_version = ""
+    content: bytes = model.SerializeToString()
+    return content
 
 
 def digests() -> str:

@@ -190,7 +190,7 @@ def test_what_does_not_fit_is_marked(tab: Tab, explorer: Explorer) -> None:
 
 
 def test_ten_thousand_layouts(tab: Tab, explorer: Explorer) -> None:
-    tab.open(f"{explorer.home}#model=llama-2-7b&gpus=128&batch=1024&top=10000")
+    tab.open(f"{explorer.home}#model=llama-2-7b&gpus=256&batch=2048&top=10000")
     count = int(tab.page.locator("#table table").get_attribute("aria-rowcount")) - 1
     assert count >= 10_000
     assert tab.text("#table-title") == f"Best {count:,} layouts"
