@@ -57,7 +57,9 @@ def test_two_nodes_find_each_other_and_sites_merge(two_node_slurm: Slurm, tmp_pa
     assert done.status == 0, done
     assert measured(path) == {(name, (2, 1)) for name in COLLECTIVES}
     again = srun(two_node_slurm, tmp_path, 2, 1, "--db", str(path))
-    assert " ".join(again.out.split()).startswith(f"{path}: 0 measured, {3 * len(COLLECTIVES)} already there ")
+    assert " ".join(again.out.split()).startswith(
+        f"{path}: 0 measured, {3 * len(COLLECTIVES)} already there "
+    )
 
 
 def test_a_batch_script_without_srun_says_so(two_node_slurm: Slurm, tmp_path: Path) -> None:
