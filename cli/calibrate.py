@@ -13,7 +13,7 @@ from kernelcast.runtime.answers.asking import Question, Warnings
 from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.bundle.calibration import CLASSES, Calibration
 from kernelcast.runtime.bundle.file import Bundle, read_bundle
-from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, one_line
+from kernelcast.runtime.errors import DataError, KernelcastError, UsageError, needs_extra, one_line
 from kernelcast.runtime.estimate.doubts import grouped
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.request.fields import TimelineKind
@@ -121,14 +121,8 @@ def _source(
             "source_digest": read.digest,
         }
     assert database_path is not None
-    try:
+    with needs_extra("--db", "store"):
         from kernelcast.validate.calibration_steps import stored_runs
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("kernelcast"):
-            raise
-        raise UsageError(
-            f"--db needs the package {error.name}, which is not installed; expected: pip install 'kernelcast[store]'"
-        ) from error
     stored = stored_runs(database_path, bundle.manifest)
     if stored.left_out:
         say(f"note: steps of {one_line(str(database_path))} left out: {stored.left_out}", err=True)

@@ -12,7 +12,7 @@ from kernelcast.cli.terminal import say
 from kernelcast.collector.compute import Collected
 from kernelcast.collector.machine.probe import resolve_device
 from kernelcast.collector.plans.plan import Plan, planned_operators
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, needs_extra
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.store import Database
 from kernelcast.walltime.durations import read_duration
@@ -80,15 +80,8 @@ def measure_within(
     Raises:
         UsageError, DataError: a package of `kernelcast[train]` is missing, or what `collect_within` raises.
     """
-    try:
+    with needs_extra("collect compute --budget", "collector,train"):
         from kernelcast.sampling.collect import BudgetProgress, check_dtype, collect_within
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("kernelcast"):
-            raise
-        raise UsageError(
-            f"collect compute --budget needs the package {error.name}, which is not installed; "
-            "expected: pip install 'kernelcast[collector,train]'"
-        ) from error
     # Wrong use makes no database.
     check_dtype(dtype)
     resolve_device(device)

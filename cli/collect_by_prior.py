@@ -10,7 +10,7 @@ from kernelcast.cli.progress import progress
 from kernelcast.collector.compute import Again, Collected, what_to_measure
 from kernelcast.collector.plans.plan import Plan
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, needs_extra
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.store import Database
 
@@ -65,15 +65,8 @@ def measure_by_prior(
     Raises:
         UsageError, DataError: a package of `kernelcast[train]` is missing, or what `collect_by_prior` raises.
     """
-    try:
+    with needs_extra("collect compute --prior", "collector,train"):
         from kernelcast.sampling.by_prior import collect_by_prior
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("kernelcast"):
-            raise
-        raise UsageError(
-            f"collect compute --prior needs the package {error.name}, which is not installed; "
-            "expected: pip install 'kernelcast[collector,train]'"
-        ) from error
     # Wrong use makes no database.
     what_to_measure(plan, device=device, dtype=dtype, operators=operators, threads=threads)
     with Database.open(database_path, create=True) as database, progress("operators") as report:

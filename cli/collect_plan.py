@@ -22,7 +22,7 @@ from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import say
 from kernelcast.runtime.catalogue.composition import hardware_bundle
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import UsageError, needs_extra
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.output_file import check_target, write_pieces
@@ -124,17 +124,10 @@ def plan(
     if output is not None:
         check_target(output, "--output")
     few = few_points(prior, points)
-    try:
+    with needs_extra("collect plan", "collector,train"):
         from kernelcast.collector.plans.plan import load_plan
         from kernelcast.collector.plans.plan_for import plan_for, plan_text
         from kernelcast.sampling.preview import preview
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("kernelcast"):
-            raise
-        raise UsageError(
-            f"collect plan needs the package {error.name}, which is not installed; "
-            "expected: pip install 'kernelcast[collector,train]'"
-        ) from error
     chosen = plan_for(models, layouts or "", sequence_length=sequence_length) if models else load_plan(plan)
     found = preview(
         chosen,

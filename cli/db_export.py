@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from kernelcast.cli.options import database_argument, id_option, max_size_option
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import needs_extra
 from kernelcast.store.export import Subset, export_database
 
 
@@ -51,13 +51,8 @@ def export(
     """
     subset = Subset(operators=operators, hardware=hardware, since=since, until=until, anonymous=anonymous)
     if form == "parquet":
-        try:
+        with needs_extra("db export --format parquet", "parquet"):
             from kernelcast.store.parquet import export_parquet
-        except ModuleNotFoundError as error:
-            raise UsageError(
-                f"db export --format parquet needs the package {error.name}, which is not installed; "
-                "expected: pip install 'kernelcast[parquet]'"
-            ) from error
         rows = export_parquet(database_path, target, subset, max_size_bytes=max_size_bytes)
         events = f", {rows['trace_event']:,} events of traces" if rows["trace_event"] else ""
         click.echo(f"{target}: {rows['sample']:,} samples, {rows['kernel']:,} kernels{events}")

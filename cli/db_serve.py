@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kernelcast.cli.options import database_argument, max_size_option
-from kernelcast.runtime.errors import DataError, UsageError
+from kernelcast.runtime.errors import DataError, needs_extra
 
 
 @click.command(short_help="Show a database in the browser, on this machine.")
@@ -22,13 +22,8 @@ def serve(database_path: Path, port: int, max_size_bytes: int) -> None:
     \b
     kernelcast db serve bench.db
     """
-    try:
+    with needs_extra("db serve", "datasette"):
         from kernelcast.store.serve import HOST, prepare, run
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"db serve needs the package {error.name}, which is not installed; "
-            "expected: pip install 'kernelcast[datasette]'"
-        ) from error
     application = prepare(database_path, max_size_bytes=max_size_bytes)
     free = _free_port(HOST, port)
     click.echo(f"{database_path}: http://{HOST}:{free}/ (Ctrl-C ends it)")

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from kernelcast.cli.tables import text_table
-from kernelcast.runtime import Estimate, UsageError
+from kernelcast.runtime import Estimate
 from kernelcast.runtime.bundle.file import Bundle
+from kernelcast.runtime.errors import needs_extra
 from kernelcast.runtime.estimate.explanation import Explanation, explain_operator
 from kernelcast.runtime.operators import OPERATORS, role_name
 from kernelcast.runtime.views.formatting import between, seconds
@@ -61,15 +62,8 @@ def explain(
     explanations = explain_operator(estimate, bundle, operator)
     if database is None:
         return tuple(Explained(explanation=one, nearest=None) for one in explanations)
-    try:
+    with needs_extra("--db", "store"):
         from kernelcast.cli.nearest import nearest_samples
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("kernelcast"):
-            raise
-        raise UsageError(
-            f"--db needs the package {error.name}, which is not installed; "
-            "expected: pip install 'kernelcast[store]'"
-        ) from error
     found = nearest_samples(database, explanations, dtype=bundle.manifest.dtype, count=NEAREST)
     statistic = bundle.manifest.statistic
     return tuple(

@@ -8,7 +8,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.errors import UsageError, needs_extra, shown
 from kernelcast.runtime.spelling import alternatives
 
 
@@ -42,17 +42,16 @@ class LazyGroup(click.Group):
         verb = self.verbs.get(cmd_name)
         if verb is None:
             return None
+        # As it is typed after `kernelcast`.
+        called = cmd_name if ctx.parent is None else f"{self.name} {cmd_name}"
         try:
-            command: click.Command = getattr(import_module(f"kernelcast.cli.{verb.module}"), verb.attribute)
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.startswith("kernelcast"):
-                raise
+            with needs_extra(called, verb.extra):
+                module = import_module(f"kernelcast.cli.{verb.module}")
+        except UsageError:
             if ctx.resilient_parsing:  # a shell that completes: nothing to say
                 return None
-            raise UsageError(
-                f"{self._called(ctx, cmd_name)} needs the package {error.name}, which is not installed; "
-                f"expected: pip install 'kernelcast[{verb.extra}]'"
-            ) from error
+            raise
+        command: click.Command = getattr(module, verb.attribute)
         return command
 
     def resolve_command(
@@ -81,7 +80,3 @@ class LazyGroup(click.Group):
         """List the verbs from the table."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, verb.summary) for name, verb in self.verbs.items()])
-
-    def _called(self, ctx: click.Context, name: str) -> str:
-        """The verb as it is typed after `kernelcast`."""
-        return name if ctx.parent is None else f"{self.name} {name}"

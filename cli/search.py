@@ -26,8 +26,9 @@ from kernelcast.cli.options import (
 from kernelcast.cli.sizes import in_days
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import is_quiet, print_next, title, warning
-from kernelcast.runtime import DataError, Estimator, UsageError
+from kernelcast.runtime import DataError, Estimator
 from kernelcast.runtime.answers.fabric_choice import find_fabric
+from kernelcast.runtime.errors import needs_extra
 from kernelcast.runtime.estimate.doubts import LEAST_SHARE
 from kernelcast.runtime.estimate.training import training
 from kernelcast.runtime.json_text import json_text
@@ -167,15 +168,8 @@ def _late_progress(stack: ExitStack) -> Report:
 
 
 def _on_dask(scheduler: str, estimator: Estimator, question: Question, report: Report) -> SearchResult:
-    try:
+    with needs_extra("--dask", "dask"):
         from kernelcast.cli.search_dask import search_on_dask
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("kernelcast"):
-            raise
-        raise UsageError(
-            f"--dask needs the package {error.name}, which is not installed; "
-            "expected: pip install 'kernelcast[dask]'"
-        ) from error
     return search_on_dask(scheduler, estimator, question, report=report)
 
 

@@ -13,7 +13,7 @@ from kernelcast.cli.options import field_options, no_calibration_option, quiet_o
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import facts, heading, is_quiet, say
 from kernelcast.runtime import Estimator, UsageError
-from kernelcast.runtime.errors import one_line, shown
+from kernelcast.runtime.errors import needs_extra, one_line, shown
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.views.formatting import between, seconds
 from kernelcast.walltime import (
@@ -129,15 +129,8 @@ def walltime(
     """
     _check_k8s(k8s)
     if k8s:
-        try:
+        with needs_extra("--k8s", "k8s"):
             from kernelcast.cli.walltime_k8s import rewrite_file
-        except ModuleNotFoundError as error:
-            if error.name is None or error.name.startswith("kernelcast"):
-                raise
-            raise UsageError(
-                f"--k8s needs the package {error.name}, which is not installed; "
-                "expected: pip install 'kernelcast[k8s]'"
-            ) from error
         rewrite_file(job, options=fields, overwrite=overwrite, output=output)
         return
     described = _job(job, fields, untrusted)

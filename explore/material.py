@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from kernelcast.explore.files import HEADERS
-from kernelcast.runtime.errors import DataError, UsageError, shown
+from kernelcast.runtime.errors import DataError, needs_extra, shown
 from kernelcast.runtime.views.markup import Markup, element
 from kernelcast.runtime.views.page import document, section, table
 
@@ -43,16 +43,9 @@ def open_material(paths: Sequence[Path], stack: ExitStack) -> Material:
         UsageError: a package that reads it is not installed; names its extra.
         DataError: a file is missing, damaged, or neither a database nor a trace.
     """
-    try:
+    with needs_extra("explore DB|TRACE", "serve,collector"):
         from kernelcast.collector.ingest.opened import is_database, opened_traces
         from kernelcast.store.trace_report import traced_runs
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("kernelcast"):
-            raise
-        raise UsageError(
-            f"explore DB|TRACE needs the package {error.name}, which is not installed; "
-            "expected: pip install 'kernelcast[serve,collector]'"
-        ) from error
     has_database = len(paths) == 1 and is_database(paths[0])
     # Every request opens the file anew: a connection belongs to one thread, and others may add rows meanwhile.
     database = stack.enter_context(opened_traces(paths))

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.errors import needs_extra
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -15,12 +15,6 @@ def data_frame(rows: Iterable[Mapping[str, Any]]) -> "DataFrame":
     Raises:
         UsageError: pandas is not installed.
     """
-    try:
+    with needs_extra("to_pandas", "pandas"):
         from pandas import DataFrame
-    except ModuleNotFoundError as error:
-        if error.name != "pandas":
-            raise
-        raise UsageError(
-            "to_pandas needs the package pandas, which is not installed; expected: pip install 'kernelcast[pandas]'"
-        ) from error
     return DataFrame(list(rows))

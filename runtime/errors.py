@@ -1,6 +1,8 @@
 """The kinds of error that a user can meet: one line that names the thing, what was found and what was expected."""
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 _LONGEST = 80
 _KIB, _MIB, _GIB, _TIB = 1 << 10, 1 << 20, 1 << 30, 1 << 40
@@ -21,6 +23,24 @@ class UsageError(KernelcastError):
 
 class DataError(KernelcastError):
     """What was read is missing, damaged or does not hold what is needed (exit code 1)."""
+
+
+@contextmanager
+def needs_extra(what: str, extra: str) -> Iterator[None]:
+    """Import packages inside that only an extra brings.
+
+    Raises:
+        UsageError: one of them is not installed; says that `what` needs it, and `extra`.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("kernelcast"):
+            raise
+        raise UsageError(
+            f"{what} needs the package {error.name}, which is not installed; "
+            f"expected: pip install 'kernelcast[{extra}]'"
+        ) from error
 
 
 def one_line(text: str) -> str:

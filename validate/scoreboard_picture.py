@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernelcast.runtime.errors import DataError, UsageError, shown_path
+from kernelcast.runtime.errors import DataError, UsageError, needs_extra, shown_path
 from kernelcast.validate.scoreboard import Source
 
 # The palette of Okabe and Ito, which colour-blind readers can tell apart.
@@ -41,16 +41,11 @@ def draw(path: Path, rows: Sequence[Sequence[Panel]], *, panel_width: float = 4.
         UsageError: matplotlib is not installed, or does not know the format.
         DataError: the file cannot be written.
     """
-    try:
+    with needs_extra("a picture", "plot"):
         import matplotlib as mpl
 
         mpl.use("Agg")
         from matplotlib import pyplot as plt
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            f"a picture needs the package {error.name}, which is not installed; "
-            "expected: pip install 'kernelcast[plot]'"
-        ) from error
     # Dates and random names would change the file with every run.
     mpl.rcParams["svg.hashsalt"] = "kernelcast"
     columns = max(map(len, rows))
