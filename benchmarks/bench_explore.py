@@ -17,11 +17,10 @@ from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
-from kernelcast.validate.markdown import table
+from kernelcast.validate.markdown import fill, table
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "explore.md"
-BEGIN, END = "<!-- make bench-explore -->\n", "<!-- end -->\n"
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
          "--disable-component-update", "--disable-sync"]  # fmt: skip
 
@@ -124,9 +123,7 @@ def main() -> None:
     text += f"\n\n({cores} cores, shared by server and browser; load before: {before:.1f}.)\n"
     print(text, end="")
     if options.write:
-        content = PAGE.read_text(encoding="utf-8")
-        head, rest = content.split(BEGIN)
-        PAGE.write_text(head + BEGIN + text + END + rest.split(END, 1)[1], encoding="utf-8")
+        fill(PAGE, "bench-explore", text)
 
 
 if __name__ == "__main__":

@@ -19,8 +19,9 @@ import tempfile
 import time
 from pathlib import Path
 
+from kernelcast.validate.markdown import fill
+
 ROOT = Path(__file__).resolve().parent.parent
-BEGIN, END = "<!-- bench-footprint: begin -->", "<!-- bench-footprint: end -->"
 
 # Sizes of all distributions of an environment, as JSON. A file may be listed twice.
 SIZES = """
@@ -103,15 +104,6 @@ def times(python: Path, repeat: int) -> list[str]:
     return ["| a process that does | ms | × Python alone |", "| --- | ---: | ---: |", *lines]
 
 
-def write(target: Path, text: str) -> None:
-    """Put the tables between the marks of a page."""
-    page = target.read_text()
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise SystemExit(f"{target}: expected one {BEGIN} and one {END}")
-    before, rest = page.split(BEGIN)
-    target.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
-
-
 def main() -> None:
     """Build, install, measure, print."""
     parser = argparse.ArgumentParser(
@@ -130,7 +122,7 @@ def main() -> None:
         text = "\n".join([about, "", *sizes(python), "", *times(python, given.repeat)])
     print(text)
     if given.write:
-        write(given.write, text)
+        fill(given.write, "bench-footprint", text)
 
 
 if __name__ == "__main__":

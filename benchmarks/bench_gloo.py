@@ -7,7 +7,6 @@ with --write puts it between the marks of that file. What is calm: collector/mea
 """
 
 import argparse
-import re
 import socket
 import tempfile
 import time
@@ -22,8 +21,8 @@ import torch.multiprocessing as tp
 from kernelcast.collector.machine.probe import probe
 from kernelcast.collector.measuring.core_binding import bind, own_cores
 from kernelcast.collector.measuring.gloo_threads import calm_gloo
+from kernelcast.validate.markdown import fill
 
-BEGIN, END = "<!-- bench-gloo: begin -->", "<!-- bench-gloo: end -->"
 ENTRIES = (256, 65_536, 1_048_576)
 WARM_UP = 20
 STALL_US = 1000.0  # above the 10th percentile
@@ -90,9 +89,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if arguments.write:
-        page = arguments.write.read_text(encoding="utf-8")
-        pattern = re.compile(f"{re.escape(BEGIN)}.*?{re.escape(END)}", re.S)
-        arguments.write.write_text(pattern.sub(lambda _: f"{BEGIN}\n{text}\n{END}", page), encoding="utf-8")
+        fill(arguments.write, "bench-gloo", text)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-BEGIN, END = "<!-- bench-parse: begin -->", "<!-- bench-parse: end -->"
+from kernelcast.validate.markdown import fill
+
 AIM = 5.0
 
 # What each process runs: read a path per line from stdin, answer seconds and the growth of its peak memory in bytes.
@@ -154,11 +155,7 @@ def main() -> None:
     )
     print(text)
     if arguments.write:
-        page = arguments.write.read_text(encoding="utf-8")
-        head, _, rest = page.partition(BEGIN)
-        arguments.write.write_text(
-            f"{head}{BEGIN}\n\n{text}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8"
-        )
+        fill(arguments.write, "bench-parse", f"\n{text}\n\n")
 
 
 if __name__ == "__main__":

@@ -4,37 +4,26 @@ python benchmarks/bench_ranks.py [--ranks 100] [--steps 20]
 """
 
 import argparse
-import importlib.util
 import sys
 import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import duckdb
 
 from kernelcast.collector.ingest import ingest_traces
+from kernelcast.docs import example_traces
 from kernelcast.store import Database
 from kernelcast.store.export import Subset
 from kernelcast.store.parquet import export_parquet
 
-ROOT = Path(__file__).resolve().parents[1]
 QUESTION = """
     SELECT rank, count(*) AS steps, avg(compute_ms) AS compute_ms, avg(behind_ms) AS behind_ms,
         avg(exposed_communication_ms) AS exposed_communication_ms
     FROM rank_time GROUP BY rank ORDER BY behind_ms DESC LIMIT 3
 """
-
-
-def _example() -> ModuleType:
-    found = importlib.util.spec_from_file_location("example_traces", ROOT / "docs" / "example_traces.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
-    return module
 
 
 def _timed(what: str, work: Callable[[], Any]) -> Any:
@@ -46,11 +35,10 @@ def _timed(what: str, work: Callable[[], Any]) -> Any:
 
 def main(ranks: int, steps: int) -> None:
     """Write, ingest and export the traces, and ask both databases."""
-    example = _example()
-    example.STEPS = steps
+    example_traces.STEPS = steps
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        paths = _timed(f"{ranks} traces written", lambda: example.write(folder, ranks))
+        paths = _timed(f"{ranks} traces written", lambda: example_traces.write(folder, ranks))
         size_mb = sum(path.stat().st_size for path in paths) / 1e6
         database = folder / "traces.db"
         _timed(f"ingested, {size_mb:,.0f} MB", lambda: ingest_traces(paths, database))

@@ -25,10 +25,9 @@ from pathlib import Path
 from synthetic_bundle import write_synthetic_bundle
 
 from kernelcast.runtime import Cluster, Estimator, ModelConfig, Parallelism, load_model
-from kernelcast.validate.markdown import table
+from kernelcast.validate.markdown import fill, table
 
 MODEL, NODE = "gpt3-175b", 8
-BEGIN, END = "<!-- bench-runtime: begin -->", "<!-- bench-runtime: end -->"
 
 SEARCH = {"gpus": (64,), "global_batch": 1536}
 CALCULON_SAID = 280
@@ -341,15 +340,6 @@ def _lines(path: str) -> list[str]:
         return []
 
 
-def write(target: Path, text: str) -> None:
-    """Put the tables between the marks of a page."""
-    page = target.read_text()
-    if page.count(BEGIN) != 1 or page.count(END) != 1:
-        raise SystemExit(f"{target}: expected one {BEGIN} and one {END}")
-    before, rest = page.split(BEGIN)
-    target.write_text(f"{before}{BEGIN}\n{text}\n{END}{rest.split(END)[1]}")
-
-
 def main() -> None:
     """Measure everything, or one part."""
     parser = argparse.ArgumentParser(
@@ -386,7 +376,7 @@ def main() -> None:
             print("\n".join([*lines[:1], "", *found] if len(lines) == 1 else ["", *found]), flush=True)
             lines += ["", *found]
     if given.write:
-        write(given.write, "\n".join(lines))
+        fill(given.write, "bench-runtime", "\n".join(lines))
 
 
 if __name__ == "__main__":

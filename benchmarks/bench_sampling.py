@@ -9,7 +9,6 @@ latter two from the JSON alone.
 
 import argparse
 import json
-import re
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from kernelcast.store.importers import read_estimate_train_time, store_parsed
 from kernelcast.train.dataset import Row, Table, tables
 from kernelcast.train.regressor import fit
 from kernelcast.train.selection import relative_errors
+from kernelcast.validate.markdown import fill
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 SHOWN = (
@@ -38,7 +38,6 @@ END = 0.75
 APART = 0.9
 MOST_CANDIDATES = 1200
 MOST_HELD_OUT = 500
-START, STOP = "<!-- made by make bench-sampling -->", "<!-- end -->"
 
 
 def label(operator: str, role: str) -> str:
@@ -147,14 +146,6 @@ def table_text(document: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def write_page(document: dict[str, Any]) -> None:
-    """Put the table into docs/few-points.md."""
-    page = DOCS / "few-points.md"
-    text = page.read_text(encoding="utf-8")
-    pattern = re.compile(f"{re.escape(START)}.*?{re.escape(STOP)}", re.S)
-    page.write_text(pattern.sub(lambda m: f"{START}\n{table_text(document)}\n{STOP}", text), encoding="utf-8")
-
-
 def draw(document: dict[str, Any]) -> None:
     """docs/sampling.png: a panel per operator, error against measurements."""
     import matplotlib
@@ -213,7 +204,7 @@ def main() -> None:
         record.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     document = json.loads(record.read_text(encoding="utf-8"))
     draw(document)
-    write_page(document)
+    fill(DOCS / "few-points.md", "bench-sampling", table_text(document))
     print(table_text(document))
 
 

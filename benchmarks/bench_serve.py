@@ -21,9 +21,10 @@ from pathlib import Path
 
 from synthetic_bundle import write_synthetic_bundle
 
+from kernelcast.validate.markdown import fill
+
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "serve.md"
-BEGIN, END = "<!-- make bench-serve -->\n", "<!-- end -->\n"
 ASK = ROOT / "integrations" / "slurm" / "kernelcast-ask"
 CLIENTS = (1, 8, 64)
 SCRIPT = b"#!/bin/bash\n#KERNELCAST model=llama-2-7b pp=2 tp=2 dp=2 micro_batch=1 micro_batches=8 steps=1e4\n"
@@ -212,10 +213,7 @@ def main() -> None:
     text = f"{text}\n({size_mb}.)\n"
     print(text)
     if given.write:
-        page = PAGE.read_text(encoding="utf-8")
-        before, _, rest = page.partition(BEGIN)
-        _, _, after = rest.partition(END)
-        PAGE.write_text(f"{before}{BEGIN}{text}{END}{after}", encoding="utf-8")
+        fill(PAGE, "bench-serve", text)
 
 
 if __name__ == "__main__":

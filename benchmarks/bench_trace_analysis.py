@@ -18,8 +18,8 @@ import tempfile
 from pathlib import Path
 
 from kernelcast.collector.ingest.opened import opened_traces
+from kernelcast.validate.markdown import fill
 
-BEGIN, END = "<!-- bench-trace-analysis: begin -->", "<!-- bench-trace-analysis: end -->"
 AIM_PERCENT = 1.0
 
 _THEIRS = """
@@ -141,9 +141,7 @@ def main() -> None:
     text = "\n".join(lines)
     print(text)
     if arguments.write is not None:
-        page = arguments.write.read_text(encoding="utf-8")
-        before, after = page.split(BEGIN)[0], page.split(END)[1]
-        arguments.write.write_text(f"{before}{BEGIN}\n\n{text}\n\n{END}{after}", encoding="utf-8")
+        fill(arguments.write, "bench-trace-analysis", f"\n{text}\n\n")
 
 
 if __name__ == "__main__":

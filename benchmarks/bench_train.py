@@ -30,10 +30,9 @@ from kernelcast.train.report.figures import OperatorFigures, RoleFigures, Traini
 from kernelcast.train.report.reference import Reference
 from kernelcast.train.report.table import rows
 from kernelcast.train.selection import Selected, relative_errors
-from kernelcast.validate.markdown import table
+from kernelcast.validate.markdown import fill, table
 
 ACCURACY = Path(__file__).resolve().parent.parent / "docs" / "accuracy.md"
-BEGIN, END = "<!-- bench-train begin -->", "<!-- bench-train end -->"
 # scikit-learn's own defaults, as most of the authors' forests have them.
 PLAIN_TREES = 100
 LOADS = 3
@@ -192,13 +191,6 @@ def report(directory: Path, seed: int) -> list[str]:
     ]
 
 
-def write(lines: Sequence[str]) -> None:
-    """Put the tables between the marks of docs/accuracy.md."""
-    before, rest = ACCURACY.read_text().split(BEGIN)
-    _, after = rest.split(END)
-    ACCURACY.write_text("\n".join([f"{before}{BEGIN}", *lines, f"{END}{after}"]))
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -215,7 +207,7 @@ def main() -> None:
     lines = report(options.directory, options.seed)
     print("\n".join(lines))
     if options.write:
-        write(lines)
+        fill(ACCURACY, "bench-train", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -4,29 +4,25 @@ python docs/generate_fabrics.py [RESULT.json]
 """
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from kernelcast.runtime.hardware.fabric_file import DEFAULTS
+from kernelcast.validate.markdown import filled
 
 PAGE = Path(__file__).resolve().parent / "fabrics.md"
 
 
 def page(text: str, result: dict[str, Any] | None) -> str:
     """The page with its tables made anew; results stay as they are without a new one."""
-    text = _replaced(
-        text,
-        "defaults",
-        _defaults(),
-        head="| kind | latency | start-up | efficiency | from |\n|---|---|---|---|---|\n",
-    )
-    return text if result is None else _replaced(text, "results", _results(result), head="")
+    text = filled(text, "defaults", _defaults())
+    return text if result is None else filled(text, "results", _results(result))
 
 
 def _defaults() -> str:
-    lines = [
+    lines = ["| kind | latency | start-up | efficiency | from |", "|---|---|---|---|---|"]
+    lines += [
         f"| {kind} | {one.latency_us:g} µs | {one.startup_us:g} µs | {one.efficiency.usual:.2f} "
         f"({one.efficiency.low:.2f} to {one.efficiency.high:.2f}) | {one.source} |"
         for kind, one in DEFAULTS.items()
@@ -75,13 +71,6 @@ def _results(result: dict[str, Any]) -> str:
             for size in one["sizes"]
         ]
     return "\n" + "\n".join(lines) + "\n"
-
-
-def _replaced(text: str, name: str, content: str, *, head: str) -> str:
-    begin, end = f"<!-- {name} -->\n", f"<!-- end of {name} -->\n"
-    pattern = re.compile(f"(?:{re.escape(head)})?{re.escape(begin)}(?:.*?{re.escape(end)})?", re.DOTALL)
-    assert pattern.search(text), f"{PAGE}: no place for {name}"
-    return pattern.sub(lambda _: f"{begin}{head}{content}{end}", text, count=1)
 
 
 def _share(value: float) -> str:

@@ -3,7 +3,6 @@
 python docs/generate_hardware.py
 """
 
-import re
 from math import exp
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from kernelcast.runtime.catalogue.hardware import all_hardware, measured_hardwar
 from kernelcast.runtime.catalogue.transfer_errors import TransferError, transfer_errors
 from kernelcast.runtime.hardware.devices import device, device_named
 from kernelcast.runtime.hardware.sustained import sustained, sustained_origin
+from kernelcast.validate.markdown import filled
 
 FOLDER = Path(__file__).resolve().parent
 PAGE, PICTURE = FOLDER / "hardware.md", FOLDER / "transfer.png"
@@ -29,10 +29,7 @@ def page(text: str) -> str:
         ("sustained", _sustained()),
         ("sources", _sources()),
     ):
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
-        if not pattern.search(text):
-            raise SystemExit(f"{PAGE}: no place for {name}")
-        text = pattern.sub(lambda found, content=content: found[1] + content + found[2], text)
+        text = filled(text, name, content)
     return text
 
 

@@ -3,7 +3,6 @@
 python docs/generate_models.py
 """
 
-import re
 from pathlib import Path
 
 from kernelcast.runtime.request.fields import MODEL
@@ -11,7 +10,7 @@ from kernelcast.runtime.request.models import built_in_names, load_model
 from kernelcast.runtime.request.models.families import FAMILIES, REFUSED, TEXT_PART
 from kernelcast.runtime.shipped import MODELS
 from kernelcast.runtime.step.parameters import active_parameters, total_parameters
-from kernelcast.validate.markdown import table
+from kernelcast.validate.markdown import filled, table
 
 PAGE = Path(__file__).resolve().parent / "models.md"
 _OF_ALL = frozenset.intersection(*(frozenset(family.fields) for family in FAMILIES.values()))
@@ -25,10 +24,7 @@ def page(text: str) -> str:
         ("families", _families()),
         ("refused", _refused()),
     ):
-        pattern = re.compile(rf"(<!-- {name} -->\n).*?(<!-- end of {name} -->)", re.DOTALL)
-        if not pattern.search(text):
-            raise SystemExit(f"{PAGE}: no place for {name}")
-        text = pattern.sub(lambda found, content=content: found[1] + content + found[2], text)
+        text = filled(text, name, content)
     return text
 
 

@@ -4,14 +4,14 @@ python docs/generate_prior.py [FILE]    # FILE: what `kernelcast validate prior 
 """
 
 import json
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
+from kernelcast.validate.markdown import fill
+
 DOCS = Path(__file__).resolve().parent
 RECORD = DOCS / "prior.json"
-START, STOP = "<!-- made by make validate-prior -->", "<!-- end of make validate-prior -->"
 WAYS = {
     "telling": ("chosen", "#1f6fb4", "s"),
     "random": ("at random", "#7fb2d9", "o"),
@@ -106,11 +106,7 @@ def main() -> None:
         RECORD.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     document = json.loads(RECORD.read_text(encoding="utf-8"))
     draw(document)
-    page = DOCS / "few-points.md"
-    text = page.read_text(encoding="utf-8")
-    pattern = re.compile(f"{re.escape(START)}.*?{re.escape(STOP)}", re.S)
-    table = f"{START}\n{table_text(document)}\n{STOP}"
-    page.write_text(pattern.sub(lambda match: table, text), encoding="utf-8")
+    fill(DOCS / "few-points.md", "validate-prior", table_text(document))
     print(table_text(document))
 
 

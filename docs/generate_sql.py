@@ -2,18 +2,15 @@
 traces (`make docs`).
 """
 
-import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from kernelcast.cli.tables import text_table
+from kernelcast.docs import example_traces
 from kernelcast.store.querying import answer
 from kernelcast.store.question import Question
 from kernelcast.store.questions import QUESTIONS
 from kernelcast.store.trace_questions import TRACE_QUESTIONS
-
-sys.path.insert(0, str(Path(__file__).parent))
-import example_traces
 
 ROOT = Path(__file__).resolve().parent.parent
 DATABASE = ROOT / "tests" / "data" / "small.db"

@@ -1,34 +1,23 @@
 """docs/commands.md is what `--help` says, and `--help` leaves nothing unsaid."""
 
-import importlib.util
 import os
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import click
 import pytest
 
 from kernelcast.cli.main import VERBS
+from kernelcast.docs import generate_commands
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-def _generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_commands", ROOT / "docs" / "generate_commands.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-GENERATOR = _generator()
-COMMANDS: dict[str, click.Context] = dict(GENERATOR.commands())
+COMMANDS: dict[str, click.Context] = dict(generate_commands.commands())
 # Written before any test runs: click remembers a command's help option as it was first asked for, and other tests ask
 # commands without the group that they belong to.
-PAGE: str = GENERATOR.page()
+PAGE: str = generate_commands.page()
 every_command = pytest.mark.parametrize("name", COMMANDS)
 
 

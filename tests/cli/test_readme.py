@@ -1,26 +1,17 @@
 """README shows what its commands print, and its commands run as they are written."""
 
-import importlib.util
 import re
 from pathlib import Path
-from types import ModuleType
+
+from kernelcast.docs import generate_readme
 
 ROOT = Path(__file__).parent.parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def _generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_readme", ROOT / "docs" / "generate_readme.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_readme_shows_what_is_printed() -> None:
     assert README.count("\n$ ") == 7
-    assert _generator().page(README) == README, "README.md is not current: make docs"
+    assert generate_readme.page(README) == README, "README.md is not current: make docs"
 
 
 def test_readme_is_short_and_names_files_that_are_there() -> None:

@@ -1,7 +1,6 @@
 """`kernelcast trace`: what it shows of made-up runs, what it refuses."""
 
 import gzip
-import importlib.util
 import json
 import re
 import shlex
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from kernelcast.cli.main import main
+from kernelcast.docs import example_traces
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -22,13 +22,8 @@ ROOT = Path(__file__).parent.parent.parent
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the traces of two made-up ranks."""
-    spec = importlib.util.spec_from_file_location("example_traces", ROOT / "docs" / "example_traces.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
     folder = tmp_path_factory.mktemp("ranks")
-    module.write(folder)
+    example_traces.write(folder)
     return folder
 
 

@@ -1,13 +1,12 @@
 """datasets/convert_steps.py: published tables become the runs files that ship."""
 
-import importlib.util
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 
+from kernelcast.datasets import convert_steps as convert
 from kernelcast.validate.runs import RunsFile
 
 ROOT = Path(__file__).parent.parent.parent
@@ -33,24 +32,13 @@ ROW: dict[str, Any] = {
 }
 
 
-@pytest.fixture(scope="module")
-def convert() -> ModuleType:
-    """The script, which is no part of a package."""
-    spec = importlib.util.spec_from_file_location("convert_steps", ROOT / "datasets" / "convert_steps.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def read(texts: dict[str, str], folder: Path) -> dict[str, RunsFile]:
     for name, text in texts.items():
         (folder / f"{name}.toml").write_text(text, encoding="utf-8")
     return {name: RunsFile.read(folder / f"{name}.toml") for name in texts}
 
 
-def test_fsdp_steps_are_sorted_by_machine(convert: ModuleType, tmp_path: Path) -> None:
+def test_fsdp_steps_are_sorted_by_machine(tmp_path: Path) -> None:
     files = read(convert.llm_foundry(CSV.encode()), tmp_path)
     assert set(files) == {"llm-foundry-a100-40gb", "llm-foundry-a100-80gb"}
     assert {name[-4:]: file.device for name, file in files.items()} == {
@@ -66,9 +54,7 @@ def test_fsdp_steps_are_sorted_by_machine(convert: ModuleType, tmp_path: Path) -
     assert not run.model.rotary
 
 
-def test_megatron_steps_have_even_stages_and_the_fullest_ranks_memory(
-    convert: ModuleType, tmp_path: Path
-) -> None:
+def test_megatron_steps_have_even_stages_and_the_fullest_ranks_memory(tmp_path: Path) -> None:
     parallel = ROW | {"case": "llama3_70b_tp2_pp1_dp4_l12_mbc4_cef"}
     texts = convert.simumax(json.dumps({"rows": [ROW, parallel]}).encode())
     one, other = read(texts, tmp_path)["simumax-b200"].runs
@@ -86,16 +72,14 @@ def test_megatron_steps_have_even_stages_and_the_fullest_ranks_memory(
         {"vp_size": 2, "case": "llama3_70b_l12_tp1_pp2_dp4_mbc8_cef"},
     ],
 )
-def test_what_cannot_be_asked_for_is_named_and_left_out(
-    convert: ModuleType, tmp_path: Path, change: dict[str, Any]
-) -> None:
+def test_what_cannot_be_asked_for_is_named_and_left_out(tmp_path: Path, change: dict[str, Any]) -> None:
     texts = convert.simumax(json.dumps({"rows": [ROW, ROW | change]}).encode())
     assert len(read(texts, tmp_path)["simumax-b200"].runs) == 1
     comment = " ".join(line[2:] for line in texts["simumax-b200"].splitlines() if line.startswith("#"))
     assert change["case"] in comment
 
 
-def test_experts_and_context_parallelism_have_files_of_their_own(convert: ModuleType, tmp_path: Path) -> None:
+def test_experts_and_context_parallelism_have_files_of_their_own(tmp_path: Path) -> None:
     rows = [
         ROW,
         ROW | {"case": "llama3_70b_l12_tp2_cp4_pp1_dp1_seq32768_mbc4_cef"},
@@ -112,7 +96,7 @@ def test_experts_and_context_parallelism_have_files_of_their_own(convert: Module
 
 
 @pytest.mark.parametrize("source", TABLES)
-def test_what_ships_is_what_the_tables_say(convert: ModuleType, source: str) -> None:
+def test_what_ships_is_what_the_tables_say(source: str) -> None:
     table = DATA / TABLES[source]
     if not table.is_file():
         pytest.skip(f"no {TABLES[source]} in ../shared/data")

@@ -1,11 +1,10 @@
 """datasets/: every table is the one that its digest names, and its source and licence are stated."""
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from kernelcast.datasets import build
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.runtime.catalogue.hardware import measured_hardware
 
@@ -13,18 +12,7 @@ ROOT = Path(__file__).parent.parent.parent
 DATASETS = ROOT / "datasets"
 
 
-@pytest.fixture(scope="module")
-def build() -> ModuleType:
-    """datasets/build.py, which is no part of a package."""
-    spec = importlib.util.spec_from_file_location("build", DATASETS / "build.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_tables_are_those_of_their_digests(build: ModuleType) -> None:
+def test_tables_are_those_of_their_digests() -> None:
     assert build.digests() == (DATASETS / "SHA256SUMS").read_text(encoding="utf-8")
     assert len(build.digests().splitlines()) > 60
 
@@ -38,7 +26,7 @@ def test_every_folder_has_a_source_and_a_licence() -> None:
         assert (folder / "LICENSE").read_text(encoding="utf-8").strip()
 
 
-def test_what_ships_is_small_and_has_a_recipe(build: ModuleType) -> None:
+def test_what_ships_is_small_and_has_a_recipe() -> None:
     assert set(build.TABLES) == {row.device for row in measured_hardware().values()}
     bundles = [build.bundle_file(one) for one in measured_hardware().values()]
     assert sum(path.stat().st_size for path in bundles) <= 25_000_000
@@ -46,7 +34,7 @@ def test_what_ships_is_small_and_has_a_recipe(build: ModuleType) -> None:
     assert sum(path.stat().st_size for path in tables) <= 25_000_000
 
 
-def test_a_regressor_that_differs_is_named(build: ModuleType) -> None:
+def test_a_regressor_that_differs_is_named() -> None:
     one, other = (read_bundle(build.bundle_file(measured_hardware()[name])) for name in ("a100-sxm", "gh200"))
     assert build.differences(one, one) == []
     assert "gemm (forward)" in build.differences(one, other)
@@ -54,7 +42,7 @@ def test_a_regressor_that_differs_is_named(build: ModuleType) -> None:
 
 
 @pytest.mark.slow
-def test_a_bundle_is_made_anew(build: ModuleType, tmp_path: Path) -> None:
+def test_a_bundle_is_made_anew(tmp_path: Path) -> None:
     anew = build.build("a100-pcie", tmp_path / "a100-pcie.kcast")
     shipped = build.bundle_file(measured_hardware()["a100-pcie"])
     assert build.differences(read_bundle(shipped), read_bundle(anew)) == []

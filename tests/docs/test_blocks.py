@@ -1,31 +1,21 @@
 """Marked blocks of the pages run as they stand, and print what the pages show."""
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from kernelcast.docs import generate_output
 
 ROOT = Path(__file__).parent.parent.parent
 
 
-def _generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_output", ROOT / "docs" / "generate_output.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-GENERATE = _generator()
-PAGES = {path.name: path for path in GENERATE.pages()}
+PAGES = {path.name: path for path in generate_output.pages()}
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_the_page_shows_what_its_commands_print(name: str) -> None:
     text = PAGES[name].read_text(encoding="utf-8")
-    assert GENERATE.page(text) == text, f"docs/{name} is not current: make docs"
+    assert generate_output.page(text) == text, f"docs/{name} is not current: make docs"
 
 
 def test_pages_of_tutorials_have_marked_blocks() -> None:
@@ -42,7 +32,7 @@ def test_pages_of_tutorials_have_marked_blocks() -> None:
 )
 def test_commands_that_end_otherwise_than_said_are_found(block: str, message: str) -> None:
     with pytest.raises(SystemExit, match=message):
-        GENERATE.page(block)
+        generate_output.page(block)
 
 
 def test_blocks_share_a_folder_and_show_what_is_printed() -> None:
@@ -50,4 +40,6 @@ def test_blocks_share_a_folder_and_show_what_is_printed() -> None:
         "<!-- run: tests/data/small.db as mine.db -->\n```\nkernelcast db info mine.db --quiet > info\n```\n"
         "<!-- run -->\n```text\n$ grep -c mine \\\n    info\nold\n$ echo two\n```\n```\n$ not run\n```\n"
     )
-    assert GENERATE.page(text) == text.replace("old\n", "1\n").replace("$ echo two\n", "$ echo two\ntwo\n")
+    assert generate_output.page(text) == text.replace("old\n", "1\n").replace(
+        "$ echo two\n", "$ echo two\ntwo\n"
+    )

@@ -1,26 +1,15 @@
 """docs/scoreboard.md shows the kept results, and its figures are what they say."""
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from kernelcast.docs import generate_scoreboard as generate
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
 
 
-@pytest.fixture(scope="module")
-def generate() -> ModuleType:
-    """docs/generate_scoreboard.py, which is no part of a package."""
-    spec = importlib.util.spec_from_file_location("generate_scoreboard", DOCS / "generate_scoreboard.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_pages_are_current(generate: ModuleType) -> None:
+def test_the_pages_are_current() -> None:
     text = (DOCS / "validation" / "scoreboard.md").read_text(encoding="utf-8")
     found = generate.board()
     assert generate.page(text, found) == (DOCS / "scoreboard.md").read_text(encoding="utf-8")
@@ -30,7 +19,7 @@ def test_the_pages_are_current(generate: ModuleType) -> None:
         assert (DOCS / name).read_bytes().startswith(b"\x89PNG")
 
 
-def test_every_source_is_there_with_enough_of_its_steps(generate: ModuleType) -> None:
+def test_every_source_is_there_with_enough_of_its_steps() -> None:
     found = generate.board()
     counts = [len(one.points) for one in found.plain]
     assert len(counts) >= 5
@@ -41,7 +30,7 @@ def test_every_source_is_there_with_enough_of_its_steps(generate: ModuleType) ->
     assert len(stacked) >= 5
 
 
-def test_intervals_hold_what_they_claim_and_are_better_than_one_width(generate: ModuleType) -> None:
+def test_intervals_hold_what_they_claim_and_are_better_than_one_width() -> None:
     from kernelcast.validate.scoreboard import best_constant, coverage, half_width, interval_score
 
     plain = generate.board().plain
@@ -51,7 +40,7 @@ def test_intervals_hold_what_they_claim_and_are_better_than_one_width(generate: 
     assert interval_score(plain) < best_constant(plain)[0]
 
 
-def test_errors_of_the_authors_code_are_those_that_were_noted(generate: ModuleType) -> None:
+def test_errors_of_the_authors_code_are_those_that_were_noted() -> None:
     means = {name: sum(map(abs, code)) / len(code) for name, code in generate.AUTHORS_CODE.items()}
     assert means == {
         "perlmutter.toml": pytest.approx(0.0493, abs=5e-5),

@@ -1,37 +1,24 @@
 """The site: every page is in its contents, links lead to pages of it, and a built one fetches nothing."""
 
-import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import yaml
 
+from kernelcast.docs import build_site
+
 ROOT = Path(__file__).parent.parent.parent
-
-
-def _builder() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("build_site", ROOT / "docs" / "build_site.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-SITE = _builder()
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of copied pages."""
-    SITE.STAGE = tmp_path_factory.mktemp("site") / "pages"
-    SITE.stage()
-    folder: Path = SITE.STAGE
-    return folder
+    build_site.STAGE = tmp_path_factory.mktemp("site") / "pages"
+    build_site.stage()
+    return build_site.STAGE
 
 
 def test_every_page_is_in_the_contents_once(pages: Path) -> None:
@@ -71,7 +58,7 @@ def test_links_of_the_site_lead_to_what_it_has(pages: Path) -> None:
     ],
 )
 def test_links_to_what_is_no_page_are_text(text: str, shown: str) -> None:
-    assert SITE.staged(text, ROOT / "docs") == shown
+    assert build_site.staged(text, ROOT / "docs") == shown
 
 
 @pytest.mark.parametrize(
@@ -84,7 +71,7 @@ def test_links_to_what_is_no_page_are_text(text: str, shown: str) -> None:
 )
 def test_what_is_fetched_from_elsewhere_is_found(tmp_path: Path, html: str, count: int) -> None:
     (tmp_path / "page.html").write_text(html)
-    assert len(list(SITE.fetched(tmp_path))) == count
+    assert len(list(build_site.fetched(tmp_path))) == count
 
 
 @pytest.mark.slow

@@ -1,13 +1,12 @@
 """docs/sql.md: every question is asked again of the small measured database, and the page says what it answers."""
 
-import importlib.util
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from kernelcast.docs import example_traces, generate_sql
 from kernelcast.store import Database, check_database
 from kernelcast.store.question import Question
 from kernelcast.store.questions import QUESTIONS
@@ -19,26 +18,14 @@ SMALL = ROOT / "tests" / "data" / "small.db"
 
 
 @pytest.fixture(scope="module")
-def generator() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("generate_sql", ROOT / "docs" / "generate_sql.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-@pytest.fixture(scope="module")
-def traces(generator: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A database of the made-up traces."""
-    path = generator.example_traces.database(tmp_path_factory.mktemp("traces"))
-    assert isinstance(path, Path)
-    return path
+    return example_traces.database(tmp_path_factory.mktemp("traces"))
 
 
-def test_the_page_is_what_the_databases_answer(generator: ModuleType, traces: Path) -> None:
+def test_the_page_is_what_the_databases_answer(traces: Path) -> None:
     page = (ROOT / "docs" / "sql.md").read_text(encoding="utf-8")
-    assert page == generator.page(SMALL, traces), "docs/sql.md is not current: make docs"
+    assert page == generate_sql.page(SMALL, traces), "docs/sql.md is not current: make docs"
 
 
 def test_the_small_database_is_small_sound_and_anonymous() -> None:
@@ -72,14 +59,14 @@ def test_every_view_has_a_question() -> None:
     assert [view for view in views if view not in asked] == ["point_time"]  # a step of the two after it
 
 
-def test_duckdb_reads_the_parquet_files_as_the_page_says(generator: ModuleType, tmp_path: Path) -> None:
+def test_duckdb_reads_the_parquet_files_as_the_page_says(tmp_path: Path) -> None:
     import duckdb
 
     from kernelcast.store.export import Subset
     from kernelcast.store.parquet import export_parquet
 
     export_parquet(SMALL, tmp_path / "bench-parquet", Subset())
-    sql = generator.page(SMALL, SMALL).split("In DuckDB:")[1].split("```")[1].removeprefix("sql")
+    sql = generate_sql.page(SMALL, SMALL).split("In DuckDB:")[1].split("```")[1].removeprefix("sql")
     rows = duckdb.sql(sql.replace("bench-parquet/", f"{tmp_path}/bench-parquet/")).fetchall()
     assert rows[0][:2] == ("gemm", "aten::mm")
 

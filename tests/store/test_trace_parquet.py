@@ -1,12 +1,12 @@
 """Traces in Parquet files: DuckDB answers the views over them as SQLite does, over several exports at once."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kernelcast.collector.ingest import ingest_traces
+from kernelcast.docs import example_traces
 from kernelcast.store import Database
 from kernelcast.store.export import Subset
 
@@ -25,13 +25,8 @@ VIEWS = (
 @pytest.fixture(scope="module")
 def databases(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Path]]:
     """All four ranks of a run in one database, and one database per half of them."""
-    found = importlib.util.spec_from_file_location("example_traces", ROOT / "docs" / "example_traces.py")
-    assert found is not None
-    assert found.loader is not None
-    module = importlib.util.module_from_spec(found)
-    found.loader.exec_module(module)
     folder = tmp_path_factory.mktemp("ranks")
-    traces = module.write(folder, 4)
+    traces = example_traces.write(folder, 4)
     halves = []
     for number in (0, 1):
         halves.append(folder / f"half{number}.db")

@@ -1,13 +1,12 @@
 """docs/validation.md: what the kept results say, and its example of a runs file."""
 
-import importlib.util
 import json
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from kernelcast.docs import generate_validation
 from kernelcast.runtime import Estimator
 from kernelcast.validate.comparison import compare_runs
 from kernelcast.validate.runs import RunsFile
@@ -17,22 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "validation.md").read_text(encoding="utf-8")
 
 
-def load_generator() -> ModuleType:
-    specification = importlib.util.spec_from_file_location(
-        "generate_validation", ROOT / "docs" / "generate_validation.py"
-    )
-    assert specification is not None
-    assert specification.loader is not None
-    module = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(module)
-    return module
-
-
-GENERATOR = load_generator()
-
-
 def test_the_page_is_what_the_results_say() -> None:
-    assert GENERATOR.page() == PAGE, "docs/validation.md is not current: python docs/generate_validation.py"
+    assert generate_validation.page() == PAGE, (
+        "docs/validation.md is not current: python docs/generate_validation.py"
+    )
 
 
 def test_every_result_says_where_it_comes_from() -> None:
@@ -42,13 +29,13 @@ def test_every_result_says_where_it_comes_from() -> None:
         kept = json.loads(path.read_text(encoding="utf-8"))
         assert set(kept) == {"date", "command", "version", "machine", "result"}
         assert all(str(kept[name]) in PAGE for name in ("date", "command", "version", "machine"))
-        assert kept["result"]["format"] in GENERATOR.PLACES
+        assert kept["result"]["format"] in generate_validation.PLACES
         assert path.stat().st_size < 300_000
 
 
 def test_a_place_without_a_result_says_so(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text("before\n<!-- published -->\nafter\n")
-    assert GENERATOR.page(tmp_path) == "before\nNo result is kept in docs/validation/ yet.\nafter\n"
+    assert generate_validation.page(tmp_path) == "before\nNo result is kept in docs/validation/ yet.\nafter\n"
 
 
 def test_the_example_of_a_runs_file_is_read_and_predicted(
