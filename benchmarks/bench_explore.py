@@ -8,21 +8,17 @@ Needs Playwright (extra `dev`) and Debian's chromium. Server and browser share t
 
 import argparse
 import os
-import shutil
 import statistics
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
+from kernelcast.docs.headless_explorer import headless_explorer
 from kernelcast.validate.markdown import fill, table
 
 ROOT = Path(__file__).parent.parent
 PAGE = ROOT / "docs" / "explore.md"
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
 
 # From the start of navigation to the first headline figures, and to the first pictures.
 FIRST = """async () => {
@@ -90,26 +86,14 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=15)
     parser.add_argument("--write", action="store_true")
     options = parser.parse_args()
-    command = [sys.executable, "-m", "kernelcast.cli.main", "explore", "--no-browser"]
     before = os.getloadavg()[0]
-    server = subprocess.Popen(
-        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "KERNELCAST_SITE": ""}
-    )
-    assert server.stdout is not None
-    address = server.stdout.readline().split(" ")[0]
-    try:
-        with sync_playwright() as playwright:
-            browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=FLAGS)
-            very_first = first_answers(browser, address)
-            opened = [
-                first_answers(browser, f"{address}#batch={1024 + 64 * one}") for one in range(options.repeat)
-            ]
-            opened_again = [first_answers(browser, address) for _ in range(options.repeat)]
-            new, again = moves(browser, address)
-            browser.close()
-    finally:
-        server.terminate()
-        server.wait()
+    with headless_explorer() as (browser, address):
+        very_first = first_answers(browser, address)
+        opened = [
+            first_answers(browser, f"{address}#batch={1024 + 64 * one}") for one in range(options.repeat)
+        ]
+        opened_again = [first_answers(browser, address) for _ in range(options.repeat)]
+        new, again = moves(browser, address)
     rows = [
         row("opening the page to figures and pictures, the server just started", [max(very_first)]),
         row("opening the page to figures and pictures, a new question", [max(one) for one in opened]),

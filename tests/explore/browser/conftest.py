@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
-         "--disable-component-update", "--disable-sync"]  # fmt: skip
+from kernelcast.docs.headless_explorer import FLAGS
+
 WAIT_MS = 60_000
 
 
