@@ -2,12 +2,11 @@
 (`make docs`).
 """
 
-import sqlite3
 from collections.abc import Mapping
 from pathlib import Path
 
 from kernelcast.runtime.views.markup import Markup, element
-from kernelcast.store.migrations import SCHEMA_PATH
+from kernelcast.store.schema import empty_database
 from kernelcast.store.schema_comments import documented
 from kernelcast.validate.markdown import table
 
@@ -47,8 +46,7 @@ def page() -> str:
 
 def references() -> Mapping[str, tuple[str, ...]]:
     """Every table with those that its rows refer to, in the order of schema.sql."""
-    with sqlite3.connect(":memory:") as connection:
-        connection.executescript(SCHEMA_PATH.read_text(encoding="utf-8"))
+    with empty_database() as connection:
         names = [row[0] for row in connection.execute("SELECT name FROM sqlite_schema WHERE type = 'table'")]
         found = {name: connection.execute(f"PRAGMA foreign_key_list({name})").fetchall() for name in names}
     return {

@@ -14,7 +14,8 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.output_file import check_writable as check_file_can_be_written
 from kernelcast.runtime.output_file import unfinished_beside
 from kernelcast.runtime.small_file import open_regular
-from kernelcast.store.migrations import APPLICATION_ID, SCHEMA_VERSION, create_schema
+from kernelcast.store.migrations import APPLICATION_ID, SCHEMA_VERSION
+from kernelcast.store.schema import create_schema
 from kernelcast.store.sqlite_errors import reported
 
 DEFAULT_MAX_SIZE_BYTES = 16 * 2**30  # of another's database

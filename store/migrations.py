@@ -2,49 +2,46 @@
 
 A change of schema.sql raises its user_version and adds a migration here that changes an older database's tables alike;
 tests show that both end with the same tables, indexes and views. Views hold nothing, so every migration ends with those
-of schema.sql.
+of schema.sql. A migration also takes from there the tables that no later version changed: whoever changes one of them
+keeps its statement of then where it was created.
 """
 
 import sqlite3
 from collections.abc import Callable, Mapping
-from contextlib import closing
-from pathlib import Path
 from types import MappingProxyType
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.store import version_2, version_3, version_4, version_5
+from kernelcast.store import version_3, version_4
+from kernelcast.store.schema import definitions
 
 APPLICATION_ID = 0x4B434442  # "KCDB", as in schema.sql
 SCHEMA_VERSION = 6
-SCHEMA_PATH = Path(__file__).resolve().parent.parent / "schema.sql"
 
 Upgrade = Callable[[sqlite3.Connection], None]
 """Changes the tables of the version before, in the caller's transaction and without views."""
 
 
-def _views_alone(connection: sqlite3.Connection) -> None:
-    """Version 6 has the tables of version 5; its views tell the causes of idle time apart."""
+def _new_tables(*names: str) -> Upgrade:
+    def create(connection: sqlite3.Connection) -> None:
+        for kind in ("table", "index"):
+            for statement in definitions(kind, *names).values():
+                connection.execute(statement)
 
+    return create
+
+
+_TIMELINES = ("timeline", "traced_step", "event_kind", "event_scope", "traced_event")
 
 MIGRATIONS: Mapping[int, Upgrade] = MappingProxyType(
-    {2: version_2.upgrade, 3: version_3.upgrade, 4: version_4.upgrade, 5: version_5.upgrade, 6: _views_alone}
+    {
+        2: _new_tables("sample_flag", "trace", "unrecognised_kernel"),
+        3: version_3.upgrade,
+        4: version_4.upgrade,
+        5: _new_tables("device_peak", *_TIMELINES),
+        6: _new_tables(),  # views alone: they tell the causes of idle time apart
+    }
 )
 """The migrations by the version that they lead to."""
-
-
-def create_schema(connection: sqlite3.Connection) -> None:
-    """Create everything in schema.sql, in one transaction, in an empty database.
-
-    Raises:
-        sqlite3.Error: the database is not empty, or cannot be written.
-    """
-    script = SCHEMA_PATH.read_text(encoding="utf-8")
-    try:
-        connection.executescript(f"BEGIN IMMEDIATE;\n{script}\nCOMMIT;")
-    except BaseException:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-        raise
 
 
 def schema_version(connection: sqlite3.Connection) -> int:
@@ -74,7 +71,7 @@ def _apply(connection: sqlite3.Connection, version: int, upgrade: Upgrade) -> No
     connection.execute("BEGIN IMMEDIATE")
     try:
         if schema_version(connection) < version:  # not done by another process meanwhile
-            views = _views()
+            views = definitions("view")
             for name in views:
                 connection.execute(f"DROP VIEW IF EXISTS {name}")
             upgrade(connection)
@@ -92,9 +89,3 @@ def _apply(connection: sqlite3.Connection, version: int, upgrade: Upgrade) -> No
         raise
     finally:
         connection.execute("PRAGMA foreign_keys = ON")
-
-
-def _views() -> dict[str, str]:
-    with closing(sqlite3.connect(":memory:", isolation_level=None)) as current:
-        create_schema(current)
-        return dict(current.execute("SELECT name, sql FROM sqlite_master WHERE type = 'view'"))

@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from functools import cache
 
-from kernelcast.store.migrations import SCHEMA_PATH
+from kernelcast.store.schema import SCHEMA_PATH
 
 # What the end of a column's name says, as pint and people write it.
 _UNITS = (

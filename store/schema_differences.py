@@ -7,7 +7,7 @@ import re
 import sqlite3
 from functools import cache
 
-from kernelcast.store.migrations import create_schema
+from kernelcast.store.schema import empty_database
 
 # Query planner statistics, which ANALYZE makes.
 _SQLITES_OWN = re.compile(r"sqlite_stat\d$")
@@ -69,12 +69,8 @@ def _too_many(connection: sqlite3.Connection) -> list[str]:
 
 @cache
 def _our_objects() -> dict[Key, object]:
-    connection = sqlite3.connect(":memory:", isolation_level=None)
-    try:
-        create_schema(connection)
+    with empty_database() as connection:
         return _objects(connection)
-    finally:
-        connection.close()
 
 
 def _objects(connection: sqlite3.Connection) -> dict[Key, object]:

@@ -14,6 +14,7 @@ from kernelcast.runtime.bundle.fingerprint import canonical_json
 from kernelcast.store.canonical import record_digest
 from kernelcast.store.rows import JSON_COLUMNS, Row, insert, json_value, rows, stored_value
 from kernelcast.store.sample_rows import meaning_digest, stored_samples
+from kernelcast.store.schema import definitions
 
 OPERATORS: Mapping[str, tuple[str, str]] = MappingProxyType(
     {
@@ -51,18 +52,7 @@ _FEATURES = {
     "adam": '{"parameters":"elements","layers":"layers"}',
 }
 
-_CREATE = (
-    """\
-CREATE TABLE operator_3 ( -- The operators of a training step: a copy of kernelcast's table, to read vectors by.
-    name TEXT PRIMARY KEY, -- name in samples; an operator whose features change gets a new name
-    title TEXT NOT NULL, -- what it computes
-    class TEXT NOT NULL, -- compute-bound, memory-bound, communication or optimizer
-    directions TEXT NOT NULL, -- directions that a sample can have, JSON list
-    features TEXT NOT NULL, -- JSON object, name to unit, in the order of a sample's vector
-    roles TEXT NOT NULL -- why a step calls it: JSON object, role to name in arXiv 2509.22832, Table I (or empty)
-) STRICT
-""",
-    """\
+_SAMPLE = """\
 CREATE TABLE sample_3 ( -- One measurement of an operator at a workload. A failure is a row with a reason and no time.
     number INTEGER PRIMARY KEY, -- row number in this file; flag, repetition and kernel link to it
     id TEXT NOT NULL UNIQUE CHECK (length(id) = 32), -- digest of the other columns, flags, repetitions and kernels
@@ -88,49 +78,15 @@ CREATE TABLE sample_3 ( -- One measurement of an operator at a workload. A failu
     CHECK ((status = 'ok') = (time_us IS NOT NULL)),
     CHECK ((status = 'ok') = (reason = ''))
 ) STRICT
-""",
-    """\
-CREATE TABLE predictor_3 ( -- One trained regressor of a bundle, and its error.
-    id TEXT PRIMARY KEY CHECK (length(id) = 32), -- digest of the other columns
-    bundle_digest TEXT NOT NULL, -- digest of the bundle that it is part of
-    operator TEXT NOT NULL, -- operator
-    role TEXT NOT NULL, -- role, where it was trained for one only; else empty
-    direction TEXT NOT NULL, -- which time it predicts
-    dtype TEXT NOT NULL, -- element type, torch's name
-    compute_id TEXT REFERENCES hardware (id), -- trained for this device; NULL for several
-    fabric_id TEXT REFERENCES fabric (id), -- trained for this fabric; NULL for several, or none
-    software_id TEXT REFERENCES software (id), -- trained on measurements with this software; NULL for several
-    algorithm TEXT NOT NULL, -- random_forest, xgboost, ...
-    form TEXT NOT NULL, -- features and target, such as log(time) on the workload vector
-    hyperparameters TEXT NOT NULL, -- JSON
-    training_rows INTEGER NOT NULL, -- samples that it was fitted on
-    validation_error REAL NOT NULL, -- mean absolute error on held-out samples, fraction of the time
-    size_bytes INTEGER NOT NULL, -- bytes of the ONNX model
-    trained_at TEXT NOT NULL, -- UTC
-    statistic TEXT NOT NULL, -- which time it was fitted to: time_us or quiet_us
-    dataset_digest TEXT NOT NULL, -- digest of the ids of the samples that it was fitted and validated on
-    CHECK (direction IN ('forward', 'backward', 'input_gradient', 'weight_gradient', 'once'))
-) STRICT
-""",
-    "ALTER TABLE step RENAME COLUMN mp TO tp",
-)
-_INDEXES = (
-    "CREATE INDEX sample_by_point ON sample (operator, direction, dtype, vector, variant, status)",
-    "CREATE INDEX sample_by_run ON sample (run_id, operator, direction, dtype)",
-    "CREATE INDEX sample_by_date ON sample (measured_at)",
-    "CREATE INDEX sample_without_time ON sample (status, operator) WHERE status <> 'ok'",
-    "CREATE INDEX predictor_by_bundle ON predictor (bundle_digest)",
-    "CREATE INDEX predictor_by_operator ON predictor (operator, direction, dtype)",
-    "CREATE INDEX predictor_by_hardware ON predictor (compute_id)",
-    "CREATE INDEX predictor_by_fabric ON predictor (fabric_id)",
-    "CREATE INDEX predictor_by_software ON predictor (software_id)",
-)
+"""
 
 
 def upgrade(connection: sqlite3.Connection) -> None:
     """Bring a database of version 2 here, in the caller's transaction; memory does not grow with the database."""
-    for statement in _CREATE:
-        connection.execute(statement)
+    for name, statement in definitions("table", "operator", "predictor").items():
+        connection.execute(statement.replace(name, f"{name}_3", 1))
+    connection.execute(_SAMPLE)
+    connection.execute("ALTER TABLE step RENAME COLUMN mp TO tp")
     _move_operators(connection)
     _move_samples(connection)
     for row in rows(connection, "SELECT * FROM predictor ORDER BY rowid"):
@@ -143,7 +99,7 @@ def upgrade(connection: sqlite3.Connection) -> None:
     for table in ("operator", "sample", "predictor"):
         connection.execute(f"DROP TABLE {table}")
         connection.execute(f"ALTER TABLE {table}_3 RENAME TO {table}")
-    for statement in _INDEXES:
+    for statement in definitions("index", "sample", "predictor").values():
         connection.execute(statement)
 
 

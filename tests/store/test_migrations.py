@@ -13,12 +13,12 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.store import Database, check_database, merge_databases
 from kernelcast.store.migrations import (
     MIGRATIONS,
-    SCHEMA_PATH,
     SCHEMA_VERSION,
     Upgrade,
     migrate,
     schema_version,
 )
+from kernelcast.store.schema import SCHEMA_PATH
 
 OLD_SCHEMAS = Path(__file__).parent / "schemas"
 

@@ -114,7 +114,7 @@ def test_creating_needs_no_hard_links(path: Path, monkeypatch: pytest.MonkeyPatc
 def test_a_failed_creation_leaves_nothing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = path.with_name("broken.sql")
     broken.write_text("CREATE TABLE half (x) STRICT;")
-    monkeypatch.setattr("kernelcast.store.migrations.SCHEMA_PATH", broken)
+    monkeypatch.setattr("kernelcast.store.schema.SCHEMA_PATH", broken)
     assert "half.x" in refusal(path, create=True)
     assert os.listdir(path.parent) == [broken.name]
 

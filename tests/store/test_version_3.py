@@ -263,9 +263,7 @@ def test_operators_that_another_kernelcast_knows_stay(old: Path) -> None:
 
 KILLED = """
 import os, signal, sqlite3, sys
-from kernelcast.store import version_3
 from kernelcast.store.migrations import migrate
-version_3._INDEXES = ()
 class Connection(sqlite3.Connection):
     def execute(self, sql, *parameters):
         if sql.startswith("ALTER TABLE predictor_3"):  # samples, steps and predictions are written
