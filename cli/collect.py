@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -33,11 +34,11 @@ from kernelcast.collector.communication.comm import TIMEOUT_S, collect_comm, wha
 from kernelcast.collector.communication.peers import FailedAloneError, FirstFailedError, LostPeersError
 from kernelcast.collector.communication.watchdog import INTERRUPTED
 from kernelcast.collector.communication.world import World
-from kernelcast.collector.compute import Again, Collected, collect_compute, what_to_measure
+from kernelcast.collector.compute import Collected, collect_compute, what_to_measure
 from kernelcast.collector.launch import LOST_PEERS, ONE_VOICE, show_workers
 from kernelcast.collector.plans.plan import load_plan
+from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import DataError, KernelcastError, UsageError
-from kernelcast.runtime.hardware.load import Load
 from kernelcast.store import Database
 
 
@@ -69,18 +70,11 @@ def collect() -> None:
 def compute(
     database_path: Path,
     plan: str,
-    device: str,
-    dtype: str,
-    threads: int,
-    processes: tuple[int, ...],
-    load: Load | None,
-    operators: tuple[str, ...],
-    again: Again,
     budget_s: float | None,
     target: float | None,
     prior: str | None,
     points: int | None,
-    site: str,
+    **asked: Any,
 ) -> None:
     """Measure every compute operator, forward and backward, on one device.
 
@@ -91,68 +85,26 @@ def compute(
     kernelcast collect compute --plan quick --db bench.db --budget 10m --target 5%
     kernelcast collect compute --plan paper --db bench.db --prior a100-sxm --points 5
     """
-    chosen = load_plan(plan)
+    chosen, settings = load_plan(plan), Settings(**asked)
+    is_alone = settings.processes == (1,)
     if few := few_points(prior, points):
-        if budget_s is not None or target is not None or processes != (1,):
+        if budget_s is not None or target is not None or not is_alone:
             raise UsageError("--points goes with neither --budget, --target nor --procs-per-node")
-        show_collected(
-            measure_by_prior(
-                database_path,
-                chosen,
-                few,
-                device=device,
-                dtype=dtype,
-                threads=threads,
-                load=load,
-                operators=operators,
-                again=again,
-                site=site,
-            ),
-            database_path,
-        )
-        _print_next_of_compute(database_path)
-        return
-    if budget_s is not None or target is not None:
-        if again != "no" or processes != (1,):
+        done = measure_by_prior(database_path, chosen, few, settings)
+    elif budget_s is not None or target is not None:
+        if settings.again != "no" or not is_alone:
             raise UsageError("--budget and --target go with neither --again nor --procs-per-node")
-        measured = measure_within(
-            database_path,
-            chosen,
-            budget_s=budget_s,
-            target=target,
-            device=device,
-            dtype=dtype,
-            threads=threads,
-            load=load,
-            operators=operators,
-            site=site,
-        )
-        show_collected(measured, database_path)
-        _print_next_of_compute(database_path)
-        return
-    # Wrong use makes no database.
-    what_to_measure(
-        chosen, device=device, dtype=dtype, operators=operators, threads=threads, processes=processes
-    )
-    with Database.open(database_path, create=True) as database, progress("operators") as report:
-        done = collect_compute(
-            database,
-            chosen,
-            device=device,
-            dtype=dtype,
-            threads=threads,
-            processes=processes,
-            load=load,
-            operators=operators,
-            again=again,
-            site=site,
-            on_progress=lambda p: report(p.done, p.total, p.operator),
-        )
+        done = measure_within(database_path, chosen, settings, budget_s=budget_s, target=target)
+    else:
+        what_to_measure(chosen, settings)  # wrong use makes no database
+        with Database.open(database_path, create=True) as database, progress("operators") as report:
+            done = collect_compute(
+                database,
+                chosen,
+                settings,
+                on_progress=lambda p: report(p.done, p.total, p.operator),
+            )
     show_collected(done, database_path)
-    _print_next_of_compute(database_path)
-
-
-def _print_next_of_compute(database_path: Path) -> None:
     name = shlex.quote(str(database_path))
     print_next(
         f"kernelcast collect comm --procs 2 --db {name}; then kernelcast train --db {name} -o here.kcast"
@@ -199,13 +151,8 @@ def comm(
     plan: str,
     procs: int | None,
     layout_names: str,
-    device: str,
-    dtype: str,
-    threads: int,
-    operators: tuple[str, ...],
-    again: Again,
     timeout_s: float,
-    site: str,
+    **asked: Any,
 ) -> None:
     """Measure all-reduce, all-gather, reduce-scatter, all-to-all and point-to-point in groups of processes.
 
@@ -214,22 +161,15 @@ def comm(
     srun --nodes 2 --ntasks-per-node 4 kernelcast collect comm --db bench.db
     torchrun --nproc-per-node 2 --no-python kernelcast collect comm --db bench.db
     """
+    settings = Settings(**asked)
     if procs is not None:
         if "RANK" in os.environ or any(
             os.environ.get(name, "1") != "1" for name in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
         ):
             raise UsageError("--procs starts processes itself, found a launcher; expected one of the two")
         here = World(rank=0, local_rank=0, size=procs, local_size=procs)
-        # Wrong use starts no processes.
-        what_to_exchange(
-            load_plan(plan),
-            here,
-            device=device,
-            dtype=dtype,
-            layout_names=layout_names,
-            operators=operators,
-        )
-        status = _start(procs, threads)
+        what_to_exchange(load_plan(plan), here, settings, layout_names)  # wrong use starts no processes
+        status = _start(procs, settings.threads)
         if status == 0:
             _print_next_of_comm(database_path)
         sys.exit(status)
@@ -238,13 +178,8 @@ def comm(
         done = collect_comm(
             lambda: Database.open(database_path, create=True),
             load_plan(plan),
-            device=device,
-            dtype=dtype,
-            threads=threads,
+            settings,
             layout_names=layout_names,
-            operators=operators,
-            again=again,
-            site=site,
             timeout_s=timeout_s,
             on_progress=lambda p: report(p.done, p.total, p.operator),
         )

@@ -10,10 +10,9 @@ from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import say
 from kernelcast.collector.compute import Collected
-from kernelcast.collector.machine.probe import resolve_device
 from kernelcast.collector.plans.plan import Plan, planned_operators
+from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import UsageError, needs_extra
-from kernelcast.runtime.hardware.load import Load
 from kernelcast.store import Database
 from kernelcast.walltime.durations import read_duration
 
@@ -65,15 +64,10 @@ target_option = click.option(
 def measure_within(
     database_path: Path,
     plan: Plan,
+    settings: Settings,
     *,
     budget_s: float | None,
     target: float | None,
-    device: str,
-    dtype: str,
-    threads: int,
-    load: Load | None,
-    operators: tuple[str, ...],
-    site: str,
 ) -> Collected:
     """Measure within the budget, show how far it is, and what was reached.
 
@@ -81,11 +75,10 @@ def measure_within(
         UsageError, DataError: a package of `kernelcast[train]` is missing, or what `collect_within` raises.
     """
     with needs_extra("collect compute --budget", "collector,train"):
-        from kernelcast.sampling.collect import BudgetProgress, check_dtype, collect_within
+        from kernelcast.sampling.collect import BudgetProgress, collect_within
     # Wrong use makes no database.
-    check_dtype(dtype)
-    resolve_device(device)
-    planned_operators(plan, operators)
+    settings.place()
+    planned_operators(plan, settings.operators)
     given_s = math.inf if budget_s is None else budget_s
     with Database.open(database_path, create=True) as database, progress("seconds") as report:
 
@@ -109,14 +102,9 @@ def measure_within(
         reached = collect_within(
             database,
             plan,
+            settings,
             budget_s=given_s,
             target=target or 0.0,
-            device=device,
-            dtype=dtype,
-            threads=threads,
-            load=load,
-            operators=operators,
-            site=site,
             on_progress=show,
             on_short=short,
             on_too_large=too_large,

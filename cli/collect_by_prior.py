@@ -7,11 +7,11 @@ import click
 
 from kernelcast.cli.prior import read_prior
 from kernelcast.cli.progress import progress
-from kernelcast.collector.compute import Again, Collected, what_to_measure
+from kernelcast.collector.compute import Collected, what_to_measure
 from kernelcast.collector.plans.plan import Plan
+from kernelcast.collector.settings import Settings
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.errors import UsageError, needs_extra
-from kernelcast.runtime.hardware.load import Load
 from kernelcast.store import Database
 
 MOST_POINTS = 160
@@ -47,19 +47,7 @@ def few_points(prior: str | None, points: int | None) -> FewPoints | None:
     return FewPoints(bundle=read_prior(prior), points=points)
 
 
-def measure_by_prior(
-    database_path: Path,
-    plan: Plan,
-    few: FewPoints,
-    *,
-    device: str,
-    dtype: str,
-    threads: int,
-    load: Load | None,
-    operators: tuple[str, ...],
-    again: Again,
-    site: str,
-) -> Collected:
+def measure_by_prior(database_path: Path, plan: Plan, few: FewPoints, settings: Settings) -> Collected:
     """Measure the most telling points of each operator.
 
     Raises:
@@ -67,21 +55,14 @@ def measure_by_prior(
     """
     with needs_extra("collect compute --prior", "collector,train"):
         from kernelcast.sampling.by_prior import collect_by_prior
-    # Wrong use makes no database.
-    what_to_measure(plan, device=device, dtype=dtype, operators=operators, threads=threads)
+    what_to_measure(plan, settings)  # wrong use makes no database
     with Database.open(database_path, create=True) as database, progress("operators") as report:
         done, chosen = collect_by_prior(
             database,
             plan,
             few.bundle,
             few.points,
-            device=device,
-            dtype=dtype,
-            threads=threads,
-            load=load,
-            operators=operators,
-            again=again,
-            site=site,
+            settings,
             on_progress=lambda p: report(p.done, p.total, p.operator),
         )
     if chosen.apart:

@@ -1,6 +1,7 @@
 """`kernelcast collect plan`: what a plan would measure, before anything runs."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -23,7 +24,6 @@ from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import say
 from kernelcast.runtime.catalogue.composition import hardware_bundle
 from kernelcast.runtime.errors import UsageError, needs_extra
-from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.output_file import check_target, write_pieces
 
@@ -95,16 +95,11 @@ def plan(
     hardware: str | None,
     output: Path | None,
     database_path: Path | None,
-    device: str,
-    dtype: str,
-    threads: int,
-    processes: tuple[int, ...],
-    load: Load | None,
-    operators: tuple[str, ...],
     memory: str | None,
     prior: str | None,
     points: int | None,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Show a plan's workloads: how many, which fit in memory, which are measured already, how long the rest takes.
 
@@ -119,7 +114,9 @@ def plan(
     if not models and (layouts or sequence_length or output):
         given = "--layouts" if layouts else "--sequence-length" if sequence_length else "--output"
         raise UsageError(f"{given} is given without --for, expected a model that the plan is for")
-    if hardware is not None and (prior is not None or database_path is not None or processes != (1,)):
+    if hardware is not None and (
+        prior is not None or database_path is not None or asked["processes"] != (1,)
+    ):
         raise UsageError("--hardware goes with neither --db, --prior nor --procs-per-node")
     if output is not None:
         check_target(output, "--output")
@@ -127,17 +124,13 @@ def plan(
     with needs_extra("collect plan", "collector,train"):
         from kernelcast.collector.plans.plan import load_plan
         from kernelcast.collector.plans.plan_for import plan_for, plan_text
+        from kernelcast.collector.settings import Settings
         from kernelcast.sampling.preview import preview
     chosen = plan_for(models, layouts or "", sequence_length=sequence_length) if models else load_plan(plan)
     found = preview(
         chosen,
+        Settings(**asked),
         database_path=database_path,
-        device=device,
-        dtype=dtype,
-        threads=threads,
-        processes=processes,
-        load=load,
-        operators=operators,
         memory_bytes=0 if memory is None else parse_size(memory, name="memory"),
         prior=few.bundle if few else None,
         points_each=few.points if few else 0,

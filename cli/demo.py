@@ -12,10 +12,11 @@ from kernelcast.cli.progress import progress
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import is_quiet, print_next, say
 from kernelcast.cli.train import show_training
-from kernelcast.collector.compute import DTYPE, Again, collect_compute
+from kernelcast.collector.compute import collect_compute
 from kernelcast.collector.launch import show_workers
 from kernelcast.collector.machine.probe import probe, resolve_device
 from kernelcast.collector.plans.plan import load_plan
+from kernelcast.collector.settings import Again, Settings
 from kernelcast.demo.config import DemoConfig
 from kernelcast.demo.loop import THREADS, Comparison, predict_layouts, store_comparisons, train_layouts
 from kernelcast.runtime.errors import DataError
@@ -54,7 +55,7 @@ def demo(database_path: Path, output: Path, config: Path | None, again: Again) -
     kernelcast demo
     """
     chosen = DemoConfig.load(config)
-    plan = load_plan(chosen.plan)
+    plan, settings = load_plan(chosen.plan), Settings(device="cpu", threads=THREADS, again=again)
     if not output.parent.is_dir():
         raise DataError(f"{output}: its folder does not exist")
     keys = probe(resolve_device("cpu"), threads=THREADS)
@@ -65,9 +66,7 @@ def demo(database_path: Path, output: Path, config: Path | None, again: Again) -
             done = collect_compute(
                 database,
                 plan,
-                device="cpu",
-                threads=THREADS,
-                again=again,
+                settings,
                 on_progress=lambda p: report(p.done, p.total, p.operator),
             )
         show_collected(done, database_path)
@@ -78,7 +77,7 @@ def demo(database_path: Path, output: Path, config: Path | None, again: Again) -
             trained = train_bundle(
                 database,
                 output,
-                dtype=DTYPE,
+                dtype=settings.dtype,
                 hardware=keys.compute.digest,
                 software=keys.software.digest,
                 fabric=keys.fabric.digest,

@@ -1,39 +1,27 @@
 """`collect compute`: runs a plan's operators one by one on one device, and stores each as soon as it is measured."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import version
-from typing import Literal, TypeAlias
+from itertools import count
 
 import torch
 
-from kernelcast.collector.benches import Place, Point
+from kernelcast.collector.benches import Point
 from kernelcast.collector.code_digest import code_digest
 from kernelcast.collector.interrupts import interrupts_held, terminations_interrupt
-from kernelcast.collector.machine.probe import Fingerprints, probe, resolve_device
+from kernelcast.collector.machine.probe import probe
 from kernelcast.collector.measuring.companions import check_processes
 from kernelcast.collector.measuring.disturbance import WORTH_AGAIN
-from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.measurer import Measurer
 from kernelcast.collector.plans.plan import Plan, compute_points
+from kernelcast.collector.settings import Again, Settings
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Operator
 from kernelcast.store import Database, PointKey, Run, Sample, Status, utc_now
 from kernelcast.store.doubts import flagged
-
-Again: TypeAlias = Literal["no", "all", "flagged"]
-"""What is measured once more of what a database already holds."""
-
-DTYPES: Mapping[str, torch.dtype] = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-}
-
-DTYPE = "float32"
-"""What is measured where nothing else is asked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,120 +60,127 @@ class Collected:
             self.flagged += any(flag in WORTH_AGAIN for sample in samples for flag, _ in sample.flags)
 
 
+class Collection:
+    """A plan as it is measured here: the place, the load, this machine's fingerprints, and what is run.
+
+    Raises:
+        UsageError: unknown device or dtype.
+    """
+
+    def __init__(self, plan: Plan, settings: Settings) -> None:
+        self.plan, self.settings = plan, settings
+        self.place = settings.place()
+        self.load = settings.load or plan.load
+        if self.place.device.type == "cpu":
+            keep_freed_memory()  # part of the software's fingerprint
+        torch.set_num_threads(settings.threads)
+        self.keys = probe(self.place.device, threads=settings.threads)
+
+    def run(self, processes: int = 1) -> Run:
+        """The run that samples measured with so many processes belong to."""
+        return Run(
+            started_at=utc_now(),
+            kernelcast_version=version("kernelcast"),
+            code_digest=code_digest(),
+            command="collect compute",
+            compute_id=self.keys.compute.digest,
+            software_id=self.keys.software.digest,
+            plan=self.plan.name,
+            conditions={"processes_per_node": processes},
+            site=self.settings.site,
+        )
+
+    def measure(
+        self,
+        database: Database,
+        run: Run,
+        points: Iterable[Point],
+        on_measured: Callable[[Point, Sequence[Sample]], None],
+        *,
+        processes: int = 1,
+        expected: Sequence[Point] = (),
+    ) -> None:
+        """Measure points; the samples of each are stored before the next one is asked for.
+
+        `expected` are those among the points that are known beforehand.
+        """
+        torch.manual_seed(self.plan.seed)
+        run_id = database.add_run(run, self.keys.compute, None, self.keys.software)
+        with (
+            terminations_interrupt(),
+            Measurer(
+                self.place,
+                dtype=self.settings.dtype,
+                threads=self.settings.threads,
+                seed=self.plan.seed,
+                processes=processes,
+                effort=self.settings.effort,
+                points=expected,
+                load=self.load,
+            ) as measurer,
+        ):
+            for point in points:
+                with interrupts_held():
+                    samples = flagged(measurer.measure(point, run_id), self.keys.compute, None)
+                    database.add_samples(samples)
+                on_measured(point, samples)
+
+
 def collect_compute(
     database: Database,
     plan: Plan,
+    settings: Settings,
     *,
-    device: str = "auto",
-    dtype: str = DTYPE,
-    threads: int = 1,
-    processes: Sequence[int] = (1,),
-    load: Load | None = None,
-    operators: tuple[str, ...] = (),
-    again: Again = "no",
-    effort: Effort | None = None,
-    site: str = "",
     points: Sequence[Point] | None = None,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Collected:
     """Measure every point that the database does not hold yet for this hardware and software.
 
-    Points are those of `plan`, or the given `points` of its ranges. Each of `processes` is a level: that number of
-    processes of this node run an operator at once, one of which is measured (see companions.py). `load` is that of the
-    plan unless it is given (see load.py); what was measured under the other one does not count as held. `again`
-    measures what is held once more, all of it or what was flagged; older samples stay.
+    Points are those of `plan`, or the given `points` of its ranges.
 
     Raises:
         UsageError: unknown device, dtype or operator, or more processes than there are devices or cores.
     """
-    place, planned = what_to_measure(
-        plan, device=device, dtype=dtype, operators=operators, threads=threads, processes=processes
-    )
+    planned = what_to_measure(plan, settings)
     points = planned if points is None else points
-    load = load or plan.load
-    if place.device.type == "cpu":
-        keep_freed_memory()
-    torch.set_num_threads(threads)
-    torch.manual_seed(plan.seed)
-    keys = probe(place.device, threads=threads)
+    collection = Collection(plan, settings)
     collected = Collected()
     levels = []
-    for level in processes:
-        run = compute_run(keys, plan, processes=level, site=site)
-        known = known_points(database, run, again, load)
-        todo = [point for point in points if not is_known(point.law, dtype, point.vector, known)]
+    for level in settings.processes:
+        run = collection.run(level)
+        known = known_points(database, run, settings.again, collection.load)
+        todo = [point for point in points if not is_known(point.law, settings.dtype, point.vector, known)]
         collected.already_there += len(points) - len(todo)
         levels.append((level, run, todo))
-    total, done = sum(len(todo) for _, _, todo in levels), 0
+    total, numbers = sum(len(todo) for _, _, todo in levels), count(1)
+
+    def measured_one(point: Point, samples: Sequence[Sample]) -> None:
+        collected.count(samples)
+        on_progress(Progress(done=next(numbers), total=total, operator=point.operator))
+
     for level, run, todo in levels:
-        if not todo:
-            continue
-        run_id = database.add_run(run, keys.compute, None, keys.software)
-        with (
-            terminations_interrupt(),
-            Measurer(
-                place,
-                dtype=dtype,
-                threads=threads,
-                seed=plan.seed,
-                processes=level,
-                effort=effort,
-                points=todo,
-                load=load,
-            ) as measurer,
-        ):
-            for point in todo:
-                with interrupts_held():
-                    samples = flagged(measurer.measure(point, run_id), keys.compute, None)
-                    database.add_samples(samples)
-                collected.count(samples)
-                done += 1
-                on_progress(Progress(done=done, total=total, operator=point.operator))
+        if todo:
+            collection.measure(database, run, todo, measured_one, processes=level, expected=todo)
     return collected
 
 
-def what_to_measure(
-    plan: Plan,
-    *,
-    device: str,
-    dtype: str,
-    operators: tuple[str, ...],
-    threads: int = 1,
-    processes: Sequence[int] = (1,),
-) -> tuple[Place, list[Point]]:
-    """Where and what a collection measures; callers can ask before they make a database.
+def what_to_measure(plan: Plan, settings: Settings) -> list[Point]:
+    """What a collection measures; callers can ask before they make a database.
 
     Raises:
         UsageError: unknown device, dtype or operator, a plan without shapes for one, or more processes than there are
             devices or cores.
     """
-    if dtype not in DTYPES:
-        raise UsageError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
-    place = Place(resolve_device(device), DTYPES[dtype])
+    place = settings.place()
     if plan.device and plan.device != place.device.type:
         widest = max(plan.ranges.hidden_size, default=0)
         raise UsageError(
             f"plan {plan.name} is for a {plan.device} (hidden sizes up to {widest}), found {place.device.type}; "
             "expected a plan for your models: kernelcast collect plan --for MODEL -o FILE"
         )
-    for level in processes:
-        check_processes(level, place, threads=threads)
-    return place, compute_points(plan, operators)
-
-
-def compute_run(keys: Fingerprints, plan: Plan, *, site: str, processes: int = 1) -> Run:
-    """The run that this collection's samples belong to."""
-    return Run(
-        started_at=utc_now(),
-        kernelcast_version=version("kernelcast"),
-        code_digest=code_digest(),
-        command="collect compute",
-        compute_id=keys.compute.digest,
-        software_id=keys.software.digest,
-        plan=plan.name,
-        conditions={"processes_per_node": processes},
-        site=site,
-    )
+    for level in settings.processes:
+        check_processes(level, place, threads=settings.threads)
+    return compute_points(plan, settings.operators)
 
 
 def measured(database: Database, run: Run, load: Load | None = None) -> set[PointKey]:

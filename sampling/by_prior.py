@@ -6,13 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from kernelcast.collector.benches import Point
-from kernelcast.collector.compute import Again, Collected, Progress, collect_compute, what_to_measure
-from kernelcast.collector.machine.probe import probe
-from kernelcast.collector.measuring.harness import Effort
+from kernelcast.collector.compute import Collected, Collection, Progress, collect_compute
 from kernelcast.collector.plans.plan import Plan, distinct_points, planned_operators
 from kernelcast.collector.plans.plan_memory import device_memory_bytes, point_bytes
+from kernelcast.collector.settings import Settings
 from kernelcast.runtime.bundle.file import Bundle
-from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Operator
 from kernelcast.sampling.design import FIRST_ROWS, positions, space_filling
 from kernelcast.store import Database
@@ -87,15 +85,7 @@ def collect_by_prior(
     plan: Plan,
     bundle: Bundle,
     count: int,
-    *,
-    device: str = "auto",
-    dtype: str = "float32",
-    threads: int = 1,
-    load: Load | None = None,
-    operators: tuple[str, ...] = (),
-    again: Again = "no",
-    effort: Effort | None = None,
-    site: str = "",
+    settings: Settings,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> tuple[Collected, PriorPlan]:
     """Measure `count` points of every operator, chosen for the prior `bundle`; gives what was chosen too.
@@ -103,28 +93,13 @@ def collect_by_prior(
     Raises:
         UsageError: as `collect_compute`.
     """
-    place, _ = what_to_measure(plan, device=device, dtype=dtype, operators=operators, threads=threads)
-    keys = probe(place.device, threads=threads)
+    collection = Collection(plan, settings)
     chosen = points_by_prior(
-        Prior.of(bundle, keys.compute, dtype),
+        Prior.of(bundle, collection.keys.compute, settings.dtype),
         plan,
-        operators,
+        settings.operators,
         count,
-        element_bytes=place.dtype.itemsize,
-        memory_bytes=device_memory_bytes(place.device),
+        element_bytes=collection.place.dtype.itemsize,
+        memory_bytes=device_memory_bytes(collection.place.device),
     )
-    done = collect_compute(
-        database,
-        plan,
-        device=device,
-        dtype=dtype,
-        threads=threads,
-        load=load,
-        operators=operators,
-        again=again,
-        effort=effort,
-        site=site,
-        points=chosen.points,
-        on_progress=on_progress,
-    )
-    return done, chosen
+    return collect_compute(database, plan, settings, points=chosen.points, on_progress=on_progress), chosen

@@ -1,25 +1,20 @@
 """`collect compute --budget`: the chooser and the collector together."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
-import torch
-
-from kernelcast.collector.benches import Place
-from kernelcast.collector.chosen import collect_chosen
-from kernelcast.collector.compute import DTYPES, Collected, compute_run
-from kernelcast.collector.machine.probe import probe, resolve_device
+from kernelcast.collector.benches import Point
+from kernelcast.collector.compute import Collected, Collection
 from kernelcast.collector.measuring.core_binding import bound, own_cores
-from kernelcast.collector.measuring.harness import Effort
-from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.plans.plan import Plan
 from kernelcast.collector.plans.plan_memory import device_memory_bytes
-from kernelcast.runtime.errors import DataError, UsageError
-from kernelcast.runtime.hardware.load import Load
+from kernelcast.collector.settings import Settings
+from kernelcast.runtime.errors import DataError
 from kernelcast.sampling.chooser import Chooser
 from kernelcast.sampling.cost import cost_of_measuring
 from kernelcast.sampling.known import known_times
-from kernelcast.store import Database
+from kernelcast.store import Database, Sample
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,24 +41,16 @@ class BudgetProgress:
 def collect_within(
     database: Database,
     plan: Plan,
+    settings: Settings,
     *,
     budget_s: float,
     target: float = 0.0,
-    device: str = "auto",
-    dtype: str = "float32",
-    threads: int = 1,
-    load: Load | None = None,
-    operators: tuple[str, ...] = (),
     memory_bytes: int = 0,
-    effort: Effort | None = None,
-    site: str = "",
     on_progress: Callable[[BudgetProgress], None] = lambda progress: None,
     on_short: Callable[[float], None] = lambda needed_s: None,
     on_too_large: Callable[[tuple[str, ...], int], None] = lambda operators, memory_bytes: None,
 ) -> Reached:
     """Measure what helps most within a budget of seconds; `target` ends an operator early. See `Chooser`.
-
-    `load` is that of the plan unless it is given.
 
     Before measuring, `on_short` gets the seconds until each operator has the workloads that `train` needs, if they
     exceed the budget; `on_too_large` gets the operators without a shape that fits in memory, and the memory in bytes.
@@ -72,22 +59,16 @@ def collect_within(
         UsageError: unknown device, dtype or operator, or the plan has no shape for one.
         DataError: no shape of any operator fits in memory.
     """
-    check_dtype(dtype)
-    load = load or plan.load
-    place = Place(resolve_device(device), DTYPES[dtype])
-    if place.device.type == "cpu":
-        keep_freed_memory()  # part of the software's fingerprint
-    torch.set_num_threads(threads)
-    keys = probe(place.device, threads=threads)
-    run = compute_run(keys, plan, site=site)
-    times = known_times(database, run, dtype, load)
+    collection = Collection(plan, settings)
+    place, run = collection.place, collection.run()
+    times = known_times(database, run, settings.dtype, collection.load)
     # The first product starts torch's threads, which stay where they begin.
-    with bound(own_cores(0, 1, threads=threads) if place.device.type == "cpu" else ()):
-        cost = cost_of_measuring(place, times, load=load)
+    with bound(own_cores(0, 1, threads=settings.threads) if place.device.type == "cpu" else ()):
+        cost = cost_of_measuring(place, times, load=collection.load)
     memory_bytes = memory_bytes or device_memory_bytes(place.device)
     chooser = Chooser(
         plan,
-        operators,
+        settings.operators,
         cost=cost,
         times=times,
         budget_s=budget_s,
@@ -102,18 +83,12 @@ def collect_within(
         on_too_large(chooser.too_large, memory_bytes)
     if chooser.needed_s > budget_s:
         on_short(chooser.needed_s)
-    collected = collect_chosen(
-        database,
-        chooser,
-        run,
-        keys,
-        place,
-        dtype=dtype,
-        threads=threads,
-        seed=plan.seed,
-        load=load,
-        effort=effort,
-        on_progress=lambda point: on_progress(
+    collected = Collected(already_there=chooser.already_there)
+
+    def measured_one(point: Point, samples: Sequence[Sample]) -> None:
+        collected.count(samples)
+        chooser.tell(point, samples)
+        on_progress(
             BudgetProgress(
                 elapsed_s=chooser.elapsed_s,
                 budget_s=budget_s,
@@ -121,21 +96,13 @@ def collect_within(
                 error=chooser.states[point.operator].error,
                 mean_error=chooser.mean_error,
             )
-        ),
-    )
+        )
+
+    if (first := chooser.next()) is not None:  # a run that measures nothing is none
+        collection.measure(database, run, chain([first], iter(chooser.next, None)), measured_one)
     return Reached(
         collected=collected,
         errors=tuple((name, state.error, state.known) for name, state in chooser.states.items()),
         mean_error=chooser.mean_error,
         elapsed_s=chooser.elapsed_s,
     )
-
-
-def check_dtype(dtype: str) -> None:
-    """Whether a dtype can be measured.
-
-    Raises:
-        UsageError: it is unknown.
-    """
-    if dtype not in DTYPES:
-        raise UsageError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")

@@ -1,19 +1,15 @@
 """What a plan would measure: points per operator and role, which fit, which are there, how long the rest takes."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from kernelcast.collector.benches import Point
-from kernelcast.collector.compute import compute_run, is_known, measured, what_to_measure
-from kernelcast.collector.machine.probe import probe
-from kernelcast.collector.measuring.host_memory import keep_freed_memory
+from kernelcast.collector.compute import Collection, is_known, measured, what_to_measure
 from kernelcast.collector.measuring.load import FIRST_SECONDS
 from kernelcast.collector.plans.plan import Plan
 from kernelcast.collector.plans.plan_memory import device_memory_bytes, point_bytes
+from kernelcast.collector.settings import Settings
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.sampling.by_hardware import HardwareTimes
@@ -73,14 +69,9 @@ class Preview:
 
 def preview(
     plan: Plan,
+    settings: Settings,
     *,
     database_path: Path | None = None,
-    device: str = "auto",
-    dtype: str = "float32",
-    threads: int = 1,
-    processes: Sequence[int] = (1,),
-    load: Load | None = None,
-    operators: tuple[str, ...] = (),
     memory_bytes: int = 0,
     prior: Bundle | None = None,
     points_each: int = 0,
@@ -94,29 +85,20 @@ def preview(
     Raises:
         UsageError, DataError: as `collect compute` would.
     """
-    load = load or plan.load
     there = None if hardware is None else HardwareTimes(hardware)
-    dtype = dtype if there is None else there.dtype
-    place, points = what_to_measure(
-        plan if there is None else replace(plan, device=""),
-        device=device,
-        dtype=dtype,
-        operators=operators,
-        threads=threads,
-        processes=processes,
-    )
-    if place.device.type == "cpu":
-        keep_freed_memory()  # part of the software's fingerprint
-    torch.set_num_threads(threads)
-    keys = probe(place.device, threads=threads)
+    if there is not None:
+        plan, settings = replace(plan, device=""), replace(settings, dtype=there.dtype)
+    points = what_to_measure(plan, settings)
+    collection = Collection(plan, settings)
+    place, load, processes = collection.place, collection.load, settings.processes
     times: Times = {}
     known: list[set[PointKey]] = [set() for _ in processes]
     if database_path is not None:
         with Database.open(database_path, read_only=True) as database:
-            runs = [compute_run(keys, plan, site="", processes=level) for level in processes]
+            runs = [collection.run(level) for level in processes]
             known = [measured(database, run, load) for run in runs]
-            times = known_times(database, runs[0], dtype, load)
-    start = None if prior is None else Prior.of(prior, keys.compute, dtype)
+            times = known_times(database, runs[0], settings.dtype, load)
+    start = None if prior is None else Prior.of(prior, collection.keys.compute, settings.dtype)
     cost = (
         cost_of_measuring(place, times, prior=start, load=load)
         if there is None
@@ -126,7 +108,12 @@ def preview(
     memory = memory_bytes or of_device or device_memory_bytes(place.device)
     if start is not None:
         chosen = points_by_prior(
-            start, plan, operators, points_each, element_bytes=place.dtype.itemsize, memory_bytes=memory
+            start,
+            plan,
+            settings.operators,
+            points_each,
+            element_bytes=place.dtype.itemsize,
+            memory_bytes=memory,
         )
         points = list(chosen.points)
     by_role: dict[tuple[str, str], list[Point]] = {}
@@ -142,7 +129,7 @@ def preview(
             sharing = level if place.device.type == "cpu" and there is None else 1
             for point in own:
                 fits = point_bytes(point, place.dtype.itemsize) * sharing <= memory
-                is_there = is_known(point.law, dtype, point.vector, level_known)
+                is_there = is_known(point.law, settings.dtype, point.vector, level_known)
                 fitting, found = fitting + fits, found + is_there
                 if fits and not is_there:
                     todo.append(point)
@@ -161,7 +148,7 @@ def preview(
     return Preview(
         plan=plan.name,
         device=str(place.device) if there is None else there.name,
-        dtype=dtype,
+        dtype=settings.dtype,
         memory_bytes=memory,
         load=load,
         source=cost.source,

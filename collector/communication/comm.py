@@ -16,15 +16,16 @@ from kernelcast.collector.communication.peers import FirstFailedError, Peers, jo
 from kernelcast.collector.communication.timing import CommPoint, Untimed, time_point, together
 from kernelcast.collector.communication.watchdog import Watchdog
 from kernelcast.collector.communication.world import World
-from kernelcast.collector.compute import DTYPES, Again, Collected, Progress, is_known, known_points
+from kernelcast.collector.compute import Collected, Progress, is_known, known_points
 from kernelcast.collector.launch import ONE_VOICE
-from kernelcast.collector.machine.probe import Fingerprints, probe, resolve_device
+from kernelcast.collector.machine.probe import Fingerprints, probe
 from kernelcast.collector.measuring.core_binding import bind, own_cores
 from kernelcast.collector.measuring.disturbance import Flags, Watch, mean_reference_us, unstable
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.reference import Reference
 from kernelcast.collector.plans.plan import Plan, planned_operators
+from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import Direction, Operator
 from kernelcast.store import Database, PointKey, Repetition, Run, Sample, utc_now
@@ -35,14 +36,13 @@ TIMEOUT_S = 300.0
 
 
 def comm_points(
-    plan: Plan, chosen: list[Layout], dtype: str, operators: tuple[str, ...] = ()
+    plan: Plan, chosen: list[Layout], element_bytes: int, operators: tuple[str, ...] = ()
 ) -> list[CommPoint]:
     """What a collection measures: the plan's sizes of every collective in every layout; messages in pairs.
 
     Raises:
         UsageError: the plan's smallest message holds no element for each process, or a named operator is not planned.
     """
-    element_bytes = DTYPES[dtype].itemsize
     planned = planned_operators(plan, operators, collectives=True)
     points = []
     for layout in chosen:
@@ -73,32 +73,24 @@ def _entries(plan: Plan, op: Operator, processes: int, element_bytes: int) -> li
 
 
 def what_to_exchange(
-    plan: Plan,
-    world: World,
-    *,
-    device: str,
-    dtype: str,
-    layout_names: str,
-    operators: tuple[str, ...] = (),
-) -> tuple[torch.device, list[CommPoint]]:
+    plan: Plan, world: World, settings: Settings, layout_names: str
+) -> tuple[Place, list[CommPoint]]:
     """Where and what is measured; callers can ask before they start processes.
 
     Raises:
         UsageError: unknown device, dtype or operator, fewer devices than processes, layouts that cannot be formed, or
             for which the plan has no messages.
     """
-    if dtype not in DTYPES:
-        raise UsageError(f"dtype {dtype!r} is unknown; expected one of {', '.join(DTYPES)}")
-    place = resolve_device(device)
-    if place.type == "cuda":
+    place = settings.place()
+    if place.device.type == "cuda":
         if world.local_size > torch.cuda.device_count():
             raise UsageError(
                 f"collect comm: {world.local_size} processes and {torch.cuda.device_count()} CUDA device(s) "
                 "on this node, expected a device for each process"
             )
-        place = torch.device("cuda", world.local_rank)
+        place = Place(torch.device("cuda", world.local_rank), place.dtype)
     chosen = layouts(layout_names, world)
-    points = comm_points(plan, chosen, dtype, operators)
+    points = comm_points(plan, chosen, place.dtype.itemsize, settings.operators)
     for name in layout_names.split(",") if layout_names.strip() else ():
         if not any(point.layout in layouts(name, world) for point in points):
             raise UsageError(f"--layouts: plan {plan.name} has no messages for {name.strip()}")
@@ -111,15 +103,9 @@ def what_to_exchange(
 def collect_comm(
     open_database: Callable[[], Database],
     plan: Plan,
+    settings: Settings,
     *,
-    device: str = "auto",
-    dtype: str = "float32",
-    threads: int = 1,
     layout_names: str = "",
-    operators: tuple[str, ...] = (),
-    again: Again = "no",
-    effort: Effort | None = None,
-    site: str = "",
     timeout_s: float = TIMEOUT_S,
     on_progress: Callable[[Progress], None] = lambda progress: None,
 ) -> Collected:
@@ -134,23 +120,21 @@ def collect_comm(
         KeyboardInterrupt: SIGINT or SIGTERM came to one of the processes.
     """
     world = World.from_launcher()
-    place, points = what_to_exchange(
-        plan, world, device=device, dtype=dtype, layout_names=layout_names, operators=operators
-    )
+    place, points = what_to_exchange(plan, world, settings, layout_names)
     # Before this process has cores of its own, which are not all there are.
-    keys = probe(place, threads=threads, processes=world.local_size)
-    if place.type == "cuda":
-        torch.cuda.set_device(place)
+    keys = probe(place.device, threads=settings.threads, processes=world.local_size)
+    if place.device.type == "cuda":
+        torch.cuda.set_device(place.device)
     else:
-        bind(own_cores(world.local_rank, world.local_size, threads=threads))
+        bind(own_cores(world.local_rank, world.local_size, threads=settings.threads))
         keep_freed_memory()
-    torch.set_num_threads(threads)
+    torch.set_num_threads(settings.threads)
     with (
         Watchdog(timeout_s, local_rank=world.local_rank, silent=bool(os.environ.get(ONE_VOICE))) as watchdog,
-        joined(world, place, timeout_s=timeout_s, watchdog=watchdog) as peers,
-        _recorder(peers, open_database, plan, keys, dtype, again, site) as recorder,
+        joined(world, place.device, timeout_s=timeout_s, watchdog=watchdog) as peers,
+        _recorder(peers, open_database, plan, settings, keys) as recorder,
     ):
-        return _measure_all(points, peers, dtype, effort or Effort(), recorder, on_progress)
+        return _measure_all(points, peers, place, settings.effort, recorder, on_progress)
 
 
 @contextmanager
@@ -158,10 +142,8 @@ def _recorder(
     peers: Peers,
     open_database: Callable[[], Database],
     plan: Plan,
+    settings: Settings,
     keys: Fingerprints,
-    dtype: str,
-    again: Again,
-    site: str,
 ) -> "Iterator[_Recorder | None]":
     """Process 0's way to the database; where that cannot be opened, the others end as well and say nothing."""
     if peers.world.rank != 0:
@@ -171,7 +153,7 @@ def _recorder(
         return
     try:
         database = open_database()
-        recorder = _Recorder(database, plan, keys, dtype, again, site)
+        recorder = _Recorder(database, plan, settings, keys)
     except BaseException:
         peers.from_first(True)
         raise
@@ -183,26 +165,18 @@ def _recorder(
 class _Recorder:
     """Adds samples; there is a run for each number of groups that share a node, added with its first sample."""
 
-    def __init__(
-        self,
-        database: Database,
-        plan: Plan,
-        keys: Fingerprints,
-        dtype: str,
-        again: Again,
-        site: str,
-    ) -> None:
-        self._database, self._plan, self._keys, self._dtype = database, plan, keys, dtype
-        self._again, self._site, self._started_at = again, site, utc_now()
+    def __init__(self, database: Database, plan: Plan, settings: Settings, keys: Fingerprints) -> None:
+        self._database, self._plan, self._settings, self._keys = database, plan, settings, keys
+        self._started_at = utc_now()
         self._runs: dict[int, Run] = {}
 
     def known(self, points: list[CommPoint]) -> list[bool]:
         """Of every point, whether the database holds it."""
         held: dict[int, set[PointKey]] = {}
         for sharing in {point.layout.groups_per_node for point in points}:
-            held[sharing] = known_points(self._database, self._run(sharing), self._again)
+            held[sharing] = known_points(self._database, self._run(sharing), self._settings.again)
         return [
-            is_known(point.law, self._dtype, point.vector, held[point.layout.groups_per_node])
+            is_known(point.law, self._settings.dtype, point.vector, held[point.layout.groups_per_node])
             for point in points
         ]
 
@@ -220,7 +194,7 @@ class _Recorder:
                 software_id=self._keys.software.digest,
                 plan=self._plan.name,
                 conditions=conditions,
-                site=self._site,
+                site=self._settings.site,
             )
         return self._runs[groups_per_node]
 
@@ -239,7 +213,7 @@ class _Recorder:
                 run_id=run.id,
                 operator=point.operator,
                 direction=Direction.ONCE,
-                dtype=self._dtype,
+                dtype=self._settings.dtype,
                 vector=point.vector,
                 status=found.status,
                 reason=found.reason[:500],
@@ -250,7 +224,7 @@ class _Recorder:
                 run_id=run.id,
                 operator=point.operator,
                 direction=Direction.ONCE,
-                dtype=self._dtype,
+                dtype=self._settings.dtype,
                 vector=point.vector,
                 repetitions=found,
                 reference_us=reference_us,
@@ -266,7 +240,7 @@ class _Recorder:
 def _measure_all(
     points: list[CommPoint],
     peers: Peers,
-    dtype: str,
+    place: Place,
     effort: Effort,
     recorder: _Recorder | None,
     on_progress: Callable[[Progress], None],
@@ -277,14 +251,14 @@ def _measure_all(
     if not todo:
         return collected
     try:
-        watch = together(peers, lambda: _watch(peers, dtype))
+        watch = together(peers, lambda: _watch(place))
     except Untimed as error:
         raise DataError(f"collect comm: {error.reason}") from error
     for done, point in enumerate(todo, start=1):
         measured_at, before = utc_now(), watch.look()
         found: list[Repetition] | Untimed
         try:
-            found = time_point(point, peers, DTYPES[dtype], effort)
+            found = time_point(point, peers, place.dtype, effort)
         except Untimed as error:
             found = error
         after = watch.look()
@@ -309,11 +283,11 @@ def _measure_all(
     return collected
 
 
-def _watch(peers: Peers, dtype: str) -> Watch:
+def _watch(place: Place) -> Watch:
     """Every process looks at its own node and device."""
-    reference = Reference(peers.place, DTYPES[dtype])
+    reference = Reference(place.device, place.dtype)
     reference.saturate()
-    watch = Watch(Place(peers.place, DTYPES[dtype]), reference)
+    watch = Watch(place, reference)
     for _ in range(5):  # so that the first samples have a best time to be compared with
         reference.time_us()
     return watch

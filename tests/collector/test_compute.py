@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from kernelcast.collector.measuring import measurer as module
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.plans.plan import Plan, compute_points
 from kernelcast.collector.plans.plan_memory import memory_of_each_bytes, point_bytes
+from kernelcast.collector.settings import Settings
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Direction
@@ -26,6 +28,11 @@ def database(tmp_path: Path) -> Iterator[Database]:
         yield opened
 
 
+@pytest.fixture
+def gelu(quick: Effort) -> Settings:
+    return Settings(device="cpu", effort=quick, operators=("gelu",))
+
+
 def samples(database: Database) -> list[Sample]:
     return list(database.samples_in_full())
 
@@ -36,7 +43,9 @@ def one_shape(plan: Plan) -> Plan:
 
 def test_every_operator_and_direction_is_stored(database: Database, plan: Plan, quick: Effort) -> None:
     seen: list[Progress] = []
-    done = collect_compute(database, one_shape(plan), effort=quick, device="cpu", on_progress=seen.append)
+    done = collect_compute(
+        database, one_shape(plan), Settings(effort=quick, device="cpu"), on_progress=seen.append
+    )
     points = compute_points(one_shape(plan))
     assert done == Collected(measured=len(points) - 1, unsupported=1)
     assert [(p.done, p.total, p.operator) for p in seen] == [
@@ -66,7 +75,9 @@ def test_every_operator_and_direction_is_stored(database: Database, plan: Plan, 
 
 def test_statistics_follow_from_the_stored_repetitions(database: Database, plan: Plan) -> None:
     effort = Effort(warm_up_iterations=1, most_blocks=2, most_in_block=10, stable_within=-1.0)
-    collect_compute(database, one_shape(plan), operators=("gelu", "adam"), effort=effort, device="cpu")
+    collect_compute(
+        database, one_shape(plan), Settings(operators=("gelu", "adam"), effort=effort, device="cpu")
+    )
     stored = samples(database)
     assert len(stored) == 2 + 3
     for sample in stored:
@@ -81,18 +92,16 @@ def test_statistics_follow_from_the_stored_repetitions(database: Database, plan:
         assert sample.reference_us > 0
 
 
-def test_what_is_there_is_not_measured_again(database: Database, plan: Plan, quick: Effort) -> None:
-    chosen = ("gelu", "rope", "fused_causal_softmax")
-    first = collect_compute(database, plan, operators=chosen[:1], effort=quick, device="cpu")
+def test_what_is_there_is_not_measured_again(database: Database, plan: Plan, gelu: Settings) -> None:
+    chosen = replace(gelu, operators=("gelu", "rope", "fused_causal_softmax"))
+    first = collect_compute(database, plan, gelu)
     assert first == Collected(measured=2)
     # Another choice of operators, and then the same again.
-    more = collect_compute(database, plan, operators=chosen, effort=quick, device="cpu")
+    more = collect_compute(database, plan, chosen)
     assert more == Collected(measured=2, unsupported=2, already_there=2)
     before = [sample.id for sample in samples(database)]
     seen: list[Progress] = []
-    again = collect_compute(
-        database, plan, operators=chosen, effort=quick, device="cpu", on_progress=seen.append
-    )
+    again = collect_compute(database, plan, chosen, on_progress=seen.append)
     assert again == Collected(already_there=6)
     assert seen == []
     assert [sample.id for sample in samples(database)] == before
@@ -103,7 +112,7 @@ def test_a_linear_with_one_of_its_directions_is_measured_again(
     database: Database, plan: Plan, quick: Effort
 ) -> None:
     (point, *_) = compute_points(one_shape(plan), ("gemm",))
-    collect_compute(database, one_shape(plan), operators=("gemm",), effort=quick, device="cpu")
+    collect_compute(database, one_shape(plan), Settings(operators=("gemm",), effort=quick, device="cpu"))
     known = measured(database, database.run_list()[0])
     assert is_known(point.law, "float32", point.vector, known)
     for direction in point.law.directions:
@@ -116,11 +125,9 @@ def test_a_linear_with_one_of_its_directions_is_measured_again(
     assert not is_known(point.law, "float32", point.vector, total)
 
 
-def test_again_adds(database: Database, plan: Plan, quick: Effort) -> None:
+def test_again_adds(database: Database, plan: Plan, gelu: Settings) -> None:
     for again in ("no", "all"):
-        done = collect_compute(
-            database, one_shape(plan), operators=("gelu",), effort=quick, again=again, device="cpu"
-        )
+        done = collect_compute(database, one_shape(plan), replace(gelu, again=again))
         assert done == Collected(measured=1)
     assert Counter(s.direction for s in samples(database)) == {Direction.FORWARD: 2, Direction.BACKWARD: 2}
     assert len(database.run_list()) == 2
@@ -128,25 +135,23 @@ def test_again_adds(database: Database, plan: Plan, quick: Effort) -> None:
 
 @pytest.mark.parametrize("change", [{"threads": 2}, {"dtype": "bfloat16"}])
 def test_other_conditions_are_measured_on_their_own(
-    database: Database, plan: Plan, quick: Effort, change: dict[str, object]
+    database: Database, plan: Plan, gelu: Settings, change: dict[str, Any]
 ) -> None:
-    options = {"operators": ("gelu",), "effort": quick, "device": "cpu"}
-    assert collect_compute(database, one_shape(plan), **options).measured == 1  # type: ignore[arg-type]
-    assert collect_compute(database, one_shape(plan), **options, **change).measured == 1  # type: ignore[arg-type]
+    for settings in (gelu, replace(gelu, **change)):
+        assert collect_compute(database, one_shape(plan), settings).measured == 1
     assert len(samples(database)) == 4
     threads = {row.fingerprint.threads for row in database.hardware_list()}
     assert threads == ({1, 2} if "threads" in change else {1})
 
 
-def test_each_load_is_measured_on_its_own(database: Database, plan: Plan, quick: Effort) -> None:
-    options = {"operators": ("gelu",), "effort": quick, "device": "cpu"}
-    under = {"load": Load.SUSTAINED}
-    assert collect_compute(database, one_shape(plan), **options) == Collected(measured=1)  # type: ignore[arg-type]
-    for expected in (Collected(measured=1), Collected(already_there=1)):
-        assert collect_compute(database, one_shape(plan), **options, **under) == expected  # type: ignore[arg-type]
+def test_each_load_is_measured_on_its_own(database: Database, plan: Plan, gelu: Settings) -> None:
+    measured, there = Collected(measured=1), Collected(already_there=1)
+    sustained = replace(gelu, load=Load.SUSTAINED)
+    for settings, expected in ((gelu, measured), (sustained, measured), (sustained, there)):
+        assert collect_compute(database, one_shape(plan), settings) == expected
     lasting = replace(one_shape(plan), load=Load.SUSTAINED)  # as a plan states it
-    assert collect_compute(database, lasting, **options) == Collected(already_there=1)  # type: ignore[arg-type]
-    assert collect_compute(database, lasting, **options, load=Load.BURST) == Collected(already_there=1)  # type: ignore[arg-type]
+    for settings in (gelu, replace(gelu, load=Load.BURST)):
+        assert collect_compute(database, lasting, settings) == there
     assert Counter(sample.load for sample in samples(database)) == {Load.BURST: 2, Load.SUSTAINED: 2}
 
 
@@ -171,16 +176,15 @@ def raising(error: Exception) -> Builder:
 def test_an_operator_that_raises_is_a_row_and_the_run_goes_on(
     database: Database,
     plan: Plan,
-    quick: Effort,
+    gelu: Settings,
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
     status: Status,
     reason: str,
 ) -> None:
     monkeypatch.setattr(module, "BENCHES", {**BENCHES, "gelu": raising(error)})
-    done = collect_compute(
-        database, one_shape(plan), operators=("gelu", "residual_add"), effort=quick, device="cpu"
-    )
+    settings = replace(gelu, operators=("gelu", "residual_add"))
+    done = collect_compute(database, one_shape(plan), settings)
     failed = status is Status.FAILED
     assert (done.measured, done.failed, done.unsupported) == (1, int(failed), int(not failed))
     assert done.first_failure.startswith("gelu [" if failed else "")
@@ -192,20 +196,18 @@ def test_an_operator_that_raises_is_a_row_and_the_run_goes_on(
         assert "frame" not in row.reason
     # What failed is tried again, what is unsupported is not.
     monkeypatch.setattr(module, "BENCHES", BENCHES)
-    again = collect_compute(
-        database, one_shape(plan), operators=("gelu", "residual_add"), effort=quick, device="cpu"
-    )
+    again = collect_compute(database, one_shape(plan), settings)
     assert again == Collected(measured=int(failed), already_there=2 - int(failed))
 
 
 def test_real_memory_that_runs_out_is_a_row(
-    database: Database, plan: Plan, quick: Effort, monkeypatch: pytest.MonkeyPatch
+    database: Database, plan: Plan, gelu: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def build(point: Point, place: Place) -> Bench:
         return Bench(lambda: torch.empty(2**50), [])
 
     monkeypatch.setattr(module, "BENCHES", {**BENCHES, "gelu": build})
-    done = collect_compute(database, one_shape(plan), operators=("gelu",), effort=quick, device="cpu")
+    done = collect_compute(database, one_shape(plan), gelu)
     assert done.failed == 1
     assert "out of memory: " in done.first_failure
     assert "\n" not in done.first_failure
@@ -227,7 +229,7 @@ def test_what_exceeds_the_memory_is_a_row_and_never_built(
         return BENCHES["gemm"](point, place)
 
     monkeypatch.setattr(module, "BENCHES", {**BENCHES, "gemm": build})
-    done = collect_compute(database, plan, operators=("gemm",), effort=quick, device="cpu")
+    done = collect_compute(database, plan, Settings(operators=("gemm",), effort=quick, device="cpu"))
     kept = [point for point in points if point_bytes(point, 4) < needed[-1]]
     assert (done.measured, done.failed) == (len(kept), len(points) - len(kept))
     assert {point.vector for point in built} == {point.vector for point in kept}
@@ -248,7 +250,7 @@ def test_an_interrupt_keeps_what_was_measured(database: Database, plan: Plan, qu
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        collect_compute(database, plan, effort=quick, device="cpu", on_progress=stop)
+        collect_compute(database, plan, Settings(effort=quick, device="cpu"), on_progress=stop)
     assert len({(s.operator, s.vector) for s in samples(database)}) == 3
 
 
@@ -256,24 +258,22 @@ def test_wrong_use(database: Database, plan: Plan) -> None:
     with pytest.raises(
         UsageError, match="dtype 'int8' is unknown; expected one of float32, bfloat16, float16"
     ):
-        collect_compute(database, plan, dtype="int8")
+        collect_compute(database, plan, Settings(dtype="int8"))
     with pytest.raises(UsageError, match="device 'npu' is unknown"):
-        collect_compute(database, plan, device="npu")
+        collect_compute(database, plan, Settings(device="npu"))
     with pytest.raises(UsageError, match="operator 'conv' is unknown; known are emb"):
-        collect_compute(database, plan, operators=("conv",))
+        collect_compute(database, plan, Settings(operators=("conv",)))
     assert database.run_list() == []
 
 
-def test_the_site_is_kept(database: Database, plan: Plan, quick: Effort) -> None:
-    collect_compute(
-        database, one_shape(plan), operators=("gelu",), effort=quick, device="cpu", site="Example site"
-    )
+def test_the_site_is_kept(database: Database, plan: Plan, gelu: Settings) -> None:
+    collect_compute(database, one_shape(plan), replace(gelu, site="Example site"))
     assert [run.site for run in database.run_list()] == ["Example site"]
 
 
-def test_a_plan_for_another_kind_of_device_is_refused(database: Database, plan: Plan, quick: Effort) -> None:
+def test_a_plan_for_another_kind_of_device_is_refused(database: Database, plan: Plan, gelu: Settings) -> None:
     with pytest.raises(UsageError) as caught:
-        collect_compute(database, replace(one_shape(plan), device="cuda"), effort=quick, device="cpu")
+        collect_compute(database, replace(one_shape(plan), device="cuda"), gelu)
     assert str(caught.value) == (
         "plan tiny is for a cuda (hidden sizes up to 64), found cpu; expected a plan for your models: "
         "kernelcast collect plan --for MODEL -o FILE"

@@ -19,6 +19,7 @@ from kernelcast.collector.communication.timing import CommPoint
 from kernelcast.collector.communication.world import World
 from kernelcast.collector.launch import ONE_VOICE
 from kernelcast.collector.plans.plan import CollectiveRange, Plan
+from kernelcast.collector.settings import Settings
 from kernelcast.runtime import UsageError
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.store import Database, Status
@@ -337,12 +338,12 @@ def test_messages_too_small_for_the_processes(monkeypatch: pytest.MonkeyPatch, p
     with pytest.raises(
         UsageError, match="smallest message is below 8192 bytes, expected at least an element for each"
     ):
-        collect_comm(lambda: Database.open("unused.db"), plan, device="cpu")
+        collect_comm(lambda: Database.open("unused.db"), plan, Settings(device="cpu"))
 
 
 def exchanged(plan: Plan, layout_names: str) -> list[CommPoint]:
     world = World(rank=0, local_rank=0, size=3, local_size=3)
-    return what_to_exchange(plan, world, device="cpu", dtype="float32", layout_names=layout_names)[1]
+    return what_to_exchange(plan, world, Settings(device="cpu"), layout_names)[1]
 
 
 @pytest.mark.parametrize(
@@ -396,4 +397,4 @@ def test_no_messages_for_any_layout(plan: Plan) -> None:
 def test_unknown_dtype(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
     environment(monkeypatch, "0", "0", "2", "2")
     with pytest.raises(UsageError, match="dtype 'int4' is unknown"):
-        collect_comm(lambda: Database.open("unused.db"), plan, dtype="int4")
+        collect_comm(lambda: Database.open("unused.db"), plan, Settings(dtype="int4"))

@@ -15,6 +15,7 @@ from kernelcast.collector.measuring.disturbance import Flag, Watch, unstable
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.reference import Reference
 from kernelcast.collector.plans.plan import Plan
+from kernelcast.collector.settings import Settings
 from kernelcast.store import Database, Repetition
 
 
@@ -117,21 +118,20 @@ def test_halves_that_disagree_are_unstable() -> None:
 def test_flagged_points_alone_are_measured_again(
     tmp_path: Path, plan: Plan, quick: Effort, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    steady = replace(quick, flagged_beyond=1e9)
-    options = {"operators": ("gelu", "rope"), "device": "cpu"}
+    gelu = Settings(operators=("gelu",), device="cpu", effort=replace(quick, flagged_beyond=-1.0))
+    steady = replace(gelu, effort=replace(quick, flagged_beyond=1e9))
+    both = replace(steady, operators=("gelu", "rope"), again="flagged")
     with Database.open(tmp_path / "bench.db", create=True) as database:
-        collect_compute(
-            database, plan, operators=("gelu",), device="cpu", effort=replace(quick, flagged_beyond=-1.0)
-        )
-        collect_compute(database, plan, operators=("rope",), device="cpu", effort=steady)
+        collect_compute(database, plan, gelu)
+        collect_compute(database, plan, replace(steady, operators=("rope",)))
         flagged = [s for s in database.samples_in_full() if s.flags]
         assert {s.operator for s in flagged} >= {"gelu"}
         assert all(flag in compute.WORTH_AGAIN for s in flagged for flag, _ in s.flags)
         monkeypatch.setattr(disturbance, "_MOST_SLOWED", 1e9)  # other tests run beside this one
-        again = collect_compute(database, plan, again="flagged", effort=steady, **options)  # type: ignore[arg-type]
+        again = collect_compute(database, plan, both)
         assert again.measured >= 2
         # What was sound, and what has become so, stays.
-        rest = collect_compute(database, plan, again="flagged", effort=steady, **options)  # type: ignore[arg-type]
+        rest = collect_compute(database, plan, both)
         assert (rest.measured, rest.already_there) == (0, 4)
 
 
