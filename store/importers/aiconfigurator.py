@@ -5,21 +5,21 @@ framework: of rows with the same key the newest version counts.
 """
 
 import re
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import OPERATORS
-from kernelcast.store.importers.aiconfigurator_tables import COMMON_COLUMNS, TABLES, LeftOut, Measured
+from kernelcast.store.importers.aiconfigurator_tables import COMMON_COLUMNS, TABLES, Measured
 from kernelcast.store.importers.csv_table import CsvRow
 from kernelcast.store.importers.description import Description, device_named
 from kernelcast.store.importers.parquet_table import ParquetTable, read_parquet
-from kernelcast.store.importers.parsed import Batch, Parsed, imported_sample
+from kernelcast.store.importers.parsed import Parsed, imported_sample
 from kernelcast.store.importers.repositories import REPOSITORIES
-from kernelcast.store.importers.text_file import Malformed, Problems
+from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped
 from kernelcast.store.records import Sample
 
 _WHAT = "a table of aiconfigurator"
@@ -61,9 +61,8 @@ def read_aiconfigurator(
         UsageError: pyarrow is not installed, or `commit` is no commit.
     """
     description = (described or Description()).over(REPOSITORIES["aiconfigurator"].described(commit))
-    problems = Problems(strict=strict)
-    parsed = Parsed()
-    read = [(table, _rows(table, problems, parsed.left_out)) for table in _tables(paths, problems)]
+    parsed = Parsed(strict=strict)
+    read = [(table, _rows(table, parsed)) for table in _tables(paths, parsed)]
     parsed.files = len(read)
     processes = [
         row.measured.vector[-1]
@@ -74,14 +73,11 @@ def read_aiconfigurator(
     if processes:
         description = description.over(Description(fabric={"gpus_per_node": max(processes)}))
     for table, rows in read:
-        for batch in _batches(table, rows, description, problems):
-            parsed.add(batch)
-    parsed.problems = problems.found
-    parsed.check_something(", ".join(map(str, paths)))
-    return parsed
+        _add_runs(table, rows, description, parsed)
+    return parsed.checked(paths)
 
 
-def _tables(paths: Sequence[Path], problems: Problems) -> Iterator[ParquetTable]:
+def _tables(paths: Sequence[Path], skipped: Skipped) -> Iterator[ParquetTable]:
     for path in paths:
         if not path.is_dir():
             yield _table(path)
@@ -93,7 +89,7 @@ def _tables(paths: Sequence[Path], problems: Problems) -> Iterator[ParquetTable]
             try:
                 yield _table(file)
             except DataError as error:
-                problems.add(file, 1, str(error).removeprefix(f"{file}: "))
+                skipped.malformed(file, 1, str(error).removeprefix(f"{file}: "))
 
 
 def _table(path: Path) -> ParquetTable:
@@ -104,17 +100,13 @@ def _table(path: Path) -> ParquetTable:
     return table
 
 
-def _rows(table: ParquetTable, problems: Problems, left_out: Counter[str]) -> list[_Row]:
+def _rows(table: ParquetTable, skipped: Skipped) -> list[_Row]:
     """The usable rows of the newest version of each key, in the file's order."""
     columns = (*COMMON_COLUMNS, *(name for one in TABLES.values() for name in (*one.columns, *one.optional)))
     found: list[_Row] = []
     for cells in table.rows(columns):
-        try:
+        with skipped.row(table.path, cells.line):
             found.append(_row(table, cells))
-        except LeftOut as error:
-            left_out[str(error)] += 1
-        except Malformed as error:
-            problems.add(table.path, cells.line, error)
     newest: dict[tuple[object, ...], str] = {}
     for row in found:
         known = newest.setdefault(row.key, row.version)
@@ -122,7 +114,7 @@ def _rows(table: ParquetTable, problems: Problems, left_out: Counter[str]) -> li
             newest[row.key] = row.version
     kept = [row for row in found if row.version == newest[row.key]]
     if older := len(found) - len(kept):
-        left_out["of an older version of the framework, measured again with a newer one"] += older
+        skipped.left_out["of an older version of the framework, measured again with a newer one"] += older
     return kept
 
 
@@ -158,10 +150,8 @@ def _version(text: str) -> tuple[tuple[int, int, str], ...]:
     return (*numbers, (0, 1, ""))
 
 
-def _batches(
-    table: ParquetTable, rows: Sequence[_Row], description: Description, problems: Problems
-) -> Iterator[Batch]:
-    """One batch per device, framework and kind: NCCL is its own software, whatever framework is named."""
+def _add_runs(table: ParquetTable, rows: Sequence[_Row], description: Description, parsed: Parsed) -> None:
+    """One run per device, framework and kind: NCCL is its own software, whatever framework is named."""
     groups: dict[tuple[str, str, bool], list[_Row]] = {}
     for row in rows:
         is_collective = OPERATORS[row.measured.operator].is_collective
@@ -180,23 +170,19 @@ def _batches(
                 conditions={"framework": framework, "framework_versions": versions},
             )
         whole = description.over(stated)
-        fabric = whole.network() if is_collective else None
-        run = whole.run(
-            command="import aiconfigurator", file_name=table.name, file_digest=table.digest, fabric=fabric
-        )
-        yield Batch(
-            run=run,
-            compute=whole.compute(),
-            fabric=fabric,
-            software=whole.versions(),
-            samples=list(_samples(table, own, run.id, problems)),
+        parsed.add_run(
+            "import aiconfigurator",
+            table,
+            whole,
+            partial(_samples, table, own, parsed),
+            fabric=whole.network() if is_collective else None,
         )
 
 
-def _samples(table: ParquetTable, rows: Sequence[_Row], run_id: str, problems: Problems) -> Iterator[Sample]:
+def _samples(table: ParquetTable, rows: Sequence[_Row], skipped: Skipped, run_id: str) -> Iterator[Sample]:
     for row in rows:
         one = row.measured
-        try:
+        with skipped.row(table.path, row.line):
             yield imported_sample(
                 OPERATORS[one.operator],
                 one.direction,
@@ -210,8 +196,6 @@ def _samples(table: ParquetTable, rows: Sequence[_Row], run_id: str, problems: P
                 load=Load.BURST if one.burst else Load.NOT_STATED,
                 power_w=row.power_w,
             )
-        except Malformed as error:
-            problems.add(table.path, row.line, error)
 
 
 def _statistic(row: _Row) -> str:

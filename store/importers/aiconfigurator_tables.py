@@ -18,17 +18,13 @@ from types import MappingProxyType
 
 from kernelcast.runtime.operators import Direction
 from kernelcast.store.importers.csv_table import CsvRow
-from kernelcast.store.importers.text_file import Malformed
+from kernelcast.store.importers.text_file import LeftOut, Malformed
 
 COMMON_COLUMNS = ("framework", "version", "device", "op_name", "kernel_source", "latency")
 BLOCK_SCALED = "block-scaled"
 _BURST = "6 replays of a CUDA graph after 3 warm-ups"
 _BURST_OF_ROUTINGS = "1 replay of 5 routings after 1 warm-up"
 _NCCL_LARGEST_OF_100 = 16 * 2**20
-
-
-class LeftOut(Exception):
-    """A well-formed row that has no place here; the message is the reason, as in "3 rows of nvfp4: …"."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

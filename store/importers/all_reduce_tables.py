@@ -6,8 +6,8 @@ bus bandwidth out of place, then in place. Vidur's are named by the collective: 
 
 import csv
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from io import StringIO
 from pathlib import Path
 
@@ -16,8 +16,8 @@ from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.operators import Direction, operator
 from kernelcast.store.importers.csv_table import CsvRow, CsvTable, positive, whole
 from kernelcast.store.importers.description import Description
-from kernelcast.store.importers.parsed import Batch, Parsed, imported_sample
-from kernelcast.store.importers.text_file import Malformed, Problems, TextFile, read_text_file
+from kernelcast.store.importers.parsed import Parsed, imported_sample
+from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped, TextFile, read_text_file
 from kernelcast.store.records import Sample
 
 _VTRAIN_HEADER = ["size(B)", "count", "type", "time(ns)", "busbw(GB/s)", "time(ns)", "busbw(GB/s)"]
@@ -28,7 +28,7 @@ _LARGEST_DIFFERENCE = 0.05
 _VIDUR_OPERATORS = {"all_reduce": "all_reduce", "send_recv": "point_to_point"}
 _VIDUR_DTYPE = "float16"
 
-_Reader = Callable[[TextFile, str, Problems, "Counter[str]"], Iterator[Sample]]
+_Reader = Callable[[TextFile, Skipped, str], Iterator[Sample]]
 
 
 def read_vtrain(
@@ -58,31 +58,16 @@ def read_vidur(
 def _read(
     paths: Sequence[Path], reader: _Reader, command: str, described: Description | None, strict: bool
 ) -> Parsed:
-    problems = Problems(strict=strict)
     description = described or Description()
-    parsed = Parsed(files=len(paths))
+    parsed = Parsed(strict=strict, files=len(paths))
     fabric = description.network()
     for path in paths:
         file = read_text_file(path)
-        run = description.run(command=command, file_name=file.name, file_digest=file.digest, fabric=fabric)
-        samples = list(reader(file, run.id, problems, parsed.left_out))
-        parsed.add(
-            Batch(
-                run=run,
-                compute=description.compute(),
-                fabric=fabric,
-                software=description.versions(),
-                samples=samples,
-            )
-        )
-    parsed.problems = problems.found
-    parsed.check_something(", ".join(map(str, paths)))
-    return parsed
+        parsed.add_run(command, file, description, partial(reader, file, parsed), fabric=fabric)
+    return parsed.checked(paths)
 
 
-def _vtrain_samples(
-    file: TextFile, run_id: str, problems: Problems, left_out: "Counter[str]"
-) -> Iterator[Sample]:
+def _vtrain_samples(file: TextFile, skipped: Skipped, run_id: str) -> Iterator[Sample]:
     named = _VTRAIN_NAME.fullmatch(file.name)
     if named is None:
         raise DataError(
@@ -95,10 +80,8 @@ def _vtrain_samples(
             f"{file.path}: is not vTrain's: columns are {header!r:.80}, expected {_VTRAIN_HEADER}"
         )
     for line, cells in enumerate(rows, start=2):
-        try:
+        with skipped.row(file.path, line):
             yield from _vtrain_row(cells, processes, run_id)
-        except Malformed as error:
-            problems.add(file.path, line, error)
 
 
 def _vtrain_row(cells: Sequence[str], processes: int, run_id: str) -> list[Sample]:
@@ -121,24 +104,19 @@ def _vtrain_row(cells: Sequence[str], processes: int, run_id: str) -> list[Sampl
     return samples
 
 
-def _vidur_samples(
-    file: TextFile, run_id: str, problems: Problems, left_out: "Counter[str]"
-) -> Iterator[Sample]:
+def _vidur_samples(file: TextFile, skipped: Skipped, run_id: str) -> Iterator[Sample]:
     table = CsvTable(file)
     table.require(("num_workers", "devices_per_node", "size", "collective"), "Vidur's table of a collective")
-    for row in table.rows(problems):
-        try:
+    for row in table.rows(skipped):
+        with skipped.row(file.path, row.line):
             collective = row.text("collective")
             if collective not in _VIDUR_OPERATORS:
                 raise Malformed(
                     f"collective: found {collective!r:.40}, expected {' or '.join(_VIDUR_OPERATORS)}"
                 )
             if row.whole("num_workers") != row.whole("devices_per_node"):
-                left_out["between nodes, of which nothing is known"] += 1
-                continue
+                raise LeftOut("between nodes, of which nothing is known")
             yield _vidur_row(row, collective, run_id)
-        except Malformed as error:
-            problems.add(file.path, row.line, error)
 
 
 def _vidur_row(row: CsvRow, collective: str, run_id: str) -> Sample:

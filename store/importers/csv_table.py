@@ -8,7 +8,7 @@ from io import StringIO
 from itertools import islice
 
 from kernelcast.runtime.errors import DataError
-from kernelcast.store.importers.text_file import Malformed, Problems, TextFile
+from kernelcast.store.importers.text_file import Malformed, Skipped, TextFile
 
 MAX_WHOLE = 2**53  # beyond it a double no longer holds every whole number
 
@@ -101,14 +101,14 @@ class CsvTable:
         if twice:
             raise DataError(f"{self.file.path}: is not {what}: two columns are called {twice[0]!r:.40}")
 
-    def rows(self, problems: Problems) -> Iterator[CsvRow]:
-        """Every row that has as many cells as there are columns; others become problems."""
+    def rows(self, skipped: Skipped) -> Iterator[CsvRow]:
+        """Every row that has as many cells as there are columns; others are skipped."""
         while True:
             start = self._reader.line_num + 1
             try:
                 cells = next(self._reader, None)
             except csv.Error as error:
-                problems.add(self.file.path, self._before + start, error)
+                skipped.malformed(self.file.path, self._before + start, error)
                 continue
             if cells is None:
                 return
@@ -116,7 +116,7 @@ class CsvTable:
                 continue
             line = self._before + start
             if len(cells) != len(self.columns):
-                problems.add(
+                skipped.malformed(
                     self.file.path, line, f"found {len(cells)} cells, expected {len(self.columns)} columns"
                 )
                 continue

@@ -6,9 +6,9 @@ five of ten repetitions, in µs.
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -25,9 +25,9 @@ from kernelcast.store.importers.estimate_train_time_files import (
     Function,
     data_files,
 )
-from kernelcast.store.importers.parsed import Batch, Parsed, imported_sample
+from kernelcast.store.importers.parsed import Parsed, imported_sample
 from kernelcast.store.importers.raw_parameters import workload_vector
-from kernelcast.store.importers.text_file import Malformed, Problems, read_text_file
+from kernelcast.store.importers.text_file import LeftOut, Malformed, read_text_file
 from kernelcast.store.records import MIDDLE_FIVE_OF_TEN, Sample
 from kernelcast.store.statistics import PAPER_REPETITIONS
 
@@ -60,8 +60,7 @@ class _Site:
     """One folder while it is read."""
 
     description: Description
-    problems: Problems
-    left_out: Counter[str]
+    parsed: Parsed
     layouts_seen: set[tuple[object, ...]] = field(default_factory=set)
 
 
@@ -80,20 +79,16 @@ def read_estimate_train_time(
     Raises:
         DataError: not such a folder, a file is not what its name claims, or, when `strict`, a malformed line.
     """
-    problems = Problems(strict=strict)
-    parsed = Parsed()
+    parsed = Parsed(strict=strict)
     for directory in directories:
         files = data_files(directory)
         parsed.files += len(files)
         description = (described or Description()).over(_described_by_name(directory, files))
-        site = _Site(description=description, problems=problems, left_out=parsed.left_out)
+        site = _Site(description=description, parsed=parsed)
         for done, file in enumerate(files, start=1):
-            if (batch := _batch(file, site)) is not None:
-                parsed.add(batch)
+            _read_file(file, site)
             on_progress(done, len(files), file.function)
-    parsed.problems = problems.found
-    parsed.check_something(", ".join(map(str, directories)))
-    return parsed
+    return parsed.checked(directories)
 
 
 def _described_by_name(directory: Path, files: Sequence[DataFile]) -> Description:
@@ -108,33 +103,29 @@ def _described_by_name(directory: Path, files: Sequence[DataFile]) -> Descriptio
     )
 
 
-def _batch(file: DataFile, site: _Site) -> Batch | None:
+def _read_file(file: DataFile, site: _Site) -> None:
     is_collective = file.path.parent.name == "nccl"
     function = (COLLECTIVES if is_collective else FUNCTIONS).get(file.function)
     text = read_text_file(file.path)
     table = CsvTable(text)
     if function is None:
         older = " (older format)" if file.function == OLDER_FORMAT else ""
-        site.left_out[f"of {file.function}: no operator for it{older}"] += len(
-            list(table.rows(site.problems))
-        )
-        return None
+        reason = f"of {file.function}: no operator for it{older}"
+        site.parsed.left_out[reason] += len(list(table.rows(site.parsed)))
+        return
     fabric = site.description.network() if is_collective else None
-    run = site.description.run(
-        command="import estimate-train-time", file_name=text.name, file_digest=text.digest, fabric=fabric
-    )
     read = _collective_samples if is_collective else _operator_samples
-    return Batch(
-        run=run,
-        compute=site.description.compute(),
+    site.parsed.add_run(
+        "import estimate-train-time",
+        text,
+        site.description,
+        partial(read, file, table, function, site),
         fabric=fabric,
-        software=site.description.versions(),
-        samples=list(read(file, table, function, run.id, site)),
     )
 
 
 def _operator_samples(
-    file: DataFile, table: CsvTable, function: Function, run_id: str, site: _Site
+    file: DataFile, table: CsvTable, function: Function, site: _Site, run_id: str
 ) -> Iterator[Sample]:
     row = operator(function.operator)
     times = [name for name, direction in _TIMES.items() if direction in row.costs]
@@ -142,38 +133,32 @@ def _operator_samples(
     table.require((*columns, *times), _WHAT)
     if odd := [name for name in table.columns if name not in {*columns, *times, "mp", "dim"}]:
         raise DataError(f"{file.path}: is not {_WHAT}: column {odd[0]!r:.40} is unknown for {row.name}")
-    for cells in table.rows(site.problems):
-        try:
+    for cells in table.rows(site.parsed):
+        with site.parsed.row(file.path, cells.line):
             given = {symbol: cells.whole(column) for column, symbol in columns.items()}
             given |= {"tp": cells.whole("mp") if "mp" in cells.cells else 1, "v_raw": VOCABULARY}
             # Linear1's width is 3d/tp whatever the number of heads, which their file does not have.
             given.setdefault("h", given["tp"])
             vector = workload_vector(row, function.role, given)
             yield from [_sample(file, cells, column, function, vector, run_id) for column in times]
-        except Malformed as error:
-            site.problems.add(file.path, cells.line, error)
 
 
 def _collective_samples(
-    file: DataFile, table: CsvTable, function: Function, run_id: str, site: _Site
+    file: DataFile, table: CsvTable, function: Function, site: _Site, run_id: str
 ) -> Iterator[Sample]:
     table.require(("shape", "nodes", "GPUsPerNode", "dur(us)"), _WHAT)
-    for cells in table.rows(site.problems):
-        try:
+    for cells in table.rows(site.parsed):
+        with site.parsed.row(file.path, cells.line):
             vector = (cells.whole("shape"), cells.whole("nodes"), cells.whole("GPUsPerNode"))
             if file.layout not in (None, vector[1:]):
                 raise Malformed(f"layout {vector[1]} x {vector[2]}, but the file's name has another")
             sample = _sample(file, cells, "dur(us)", function, vector, run_id)
-        except Malformed as error:
-            site.problems.add(file.path, cells.line, error)
-            continue
-        seen = (file.function, file.precision, vector, sample.time_us)
-        if file.layout is not None:
-            site.layouts_seen.add(seen)
-        elif seen in site.layouts_seen:
-            site.left_out[f"of {file.function}: repeated from the files of single layouts"] += 1
-            continue
-        yield sample
+            seen = (file.function, file.precision, vector, sample.time_us)
+            if file.layout is not None:
+                site.layouts_seen.add(seen)
+            elif seen in site.layouts_seen:
+                raise LeftOut(f"of {file.function}: repeated from the files of single layouts")
+            yield sample
 
 
 def _sample(

@@ -19,7 +19,7 @@ from kernelcast.store.importers.parsed import (
     imported_sample,
 )
 from kernelcast.store.importers.raw_parameters import RAW_VOCABULARY, SYMBOLS, workload_vector
-from kernelcast.store.importers.text_file import Malformed, Problems, TextFile, read_text_file
+from kernelcast.store.importers.text_file import Malformed, Skipped, TextFile, read_text_file
 from kernelcast.store.records import Sample
 from kernelcast.store.runs import Run
 from kernelcast.store.version_3 import OPERATORS as OLD_OPERATORS
@@ -55,36 +55,31 @@ def read_csv_files(
         DataError: a file is not what it claims, or, when `strict`, a line is malformed.
         UsageError: device (or, for collectives, fabric) unknown.
     """
-    problems = Problems(strict=strict)
-    parsed = Parsed(files=len(paths))
+    parsed = Parsed(strict=strict, files=len(paths))
     for path in paths:
         file = read_text_file(path)
         description = described or Description()
         if (neighbour := path.with_suffix(".toml")).is_file():
             description = description.over(read_description(neighbour))
-        for batch in _batches(file, description, problems):
+        for batch in _batches(file, description, parsed):
             parsed.add(batch)
-    parsed.problems = problems.found
-    parsed.check_something(", ".join(map(str, paths)))
-    return parsed
+    return parsed.checked(paths)
 
 
-def _batches(file: TextFile, description: Description, problems: Problems) -> Iterator[Batch]:
+def _batches(file: TextFile, description: Description, skipped: Skipped) -> Iterator[Batch]:
     """Up to two: compute operators, and collectives, whose run has a fabric."""
     compute = description.compute()
     fabric = description.network() if "gpus_per_node" in description.fabric else None
     runs = {False: _run(file, description, None), True: _run(file, description, fabric) if fabric else None}
     ids = {is_collective: run.id for is_collective, run in runs.items() if run is not None}
     samples: dict[bool, list[Sample]] = {False: [], True: []}
-    for row in _rows(file, problems):
-        try:
+    for row in _rows(file, skipped):
+        with skipped.row(file.path, row.line):
             measured = _measured(row)
             is_collective = measured.operator.is_collective
             if is_collective not in ids:
                 description.network()  # raises: the fabric is unknown
             samples[is_collective].append(_sample(measured, ids[is_collective], description))
-        except Malformed as error:
-            problems.add(file.path, row.line, error)
     for is_collective, run in runs.items():
         if run is not None:
             yield Batch(
@@ -100,7 +95,7 @@ def _run(file: TextFile, description: Description, fabric: FabricFingerprint | N
     return description.run(command="import csv", file_name=file.name, file_digest=file.digest, fabric=fabric)
 
 
-def _rows(file: TextFile, problems: Problems) -> Iterator[CsvRow]:
+def _rows(file: TextFile, skipped: Skipped) -> Iterator[CsvRow]:
     table = CsvTable(file, first_line=_header_line(file))
     table.require(("operator",), f"a {CSV_FORMAT} file")
     if not {"time_us", "repetitions_us"} & set(table.columns):
@@ -110,7 +105,7 @@ def _rows(file: TextFile, problems: Problems) -> Iterator[CsvRow]:
             raise DataError(
                 f"{file.path}: column {name!r:.40} is unknown; columns of your own start with {_OWN_PREFIX!r}"
             )
-    return table.rows(problems)
+    return table.rows(skipped)
 
 
 def _header_line(file: TextFile) -> int:

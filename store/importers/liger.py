@@ -13,9 +13,9 @@ benchmarks run (benchmark/scripts) decides what a row is:
 """
 
 import json
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -24,9 +24,9 @@ from kernelcast.runtime.operators import OPERATORS, Direction, Vector
 from kernelcast.store.doubts import DIFFERENCE
 from kernelcast.store.importers.csv_table import CsvRow, CsvTable, whole
 from kernelcast.store.importers.description import Description, device_named
-from kernelcast.store.importers.parsed import Batch, Parsed, checked_dtype, imported_sample
+from kernelcast.store.importers.parsed import Parsed, checked_dtype, imported_sample
 from kernelcast.store.importers.repositories import REPOSITORIES
-from kernelcast.store.importers.text_file import Malformed, Problems, TextFile, read_text_file
+from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped, TextFile, read_text_file
 from kernelcast.store.records import Sample
 
 _COLUMNS = (
@@ -160,44 +160,27 @@ def read_liger(
         UsageError: `commit` is no commit.
     """
     known = (described or Description()).over(REPOSITORIES["liger"].described(commit))
-    problems = Problems(strict=strict)
-    parsed = Parsed(files=len(paths))
+    parsed = Parsed(strict=strict, files=len(paths))
     for path in paths:
         file = read_text_file(path)
-        for (device, version), rows in _rows(file, problems, parsed.left_out).items():
+        for (device, version), rows in _rows(file, parsed).items():
             conditions: dict[str, Any] = {"benchmark": "Liger-Kernel", "liger_version": version}
             description = known.over(Description(hardware=device_named(device), conditions=conditions))
-            run = description.run(
-                command="import liger", file_name=file.name, file_digest=file.digest, fabric=None
-            )
-            parsed.add(
-                Batch(
-                    run=run,
-                    compute=description.compute(),
-                    fabric=None,
-                    software=description.versions(),
-                    samples=list(_samples(file, rows, run.id, problems, parsed.left_out)),
-                )
-            )
-    parsed.problems = problems.found
-    parsed.check_something(", ".join(map(str, paths)))
-    return parsed
+            parsed.add_run("import liger", file, description, partial(_samples, file, rows, parsed))
+    return parsed.checked(paths)
 
 
-def _rows(file: TextFile, problems: Problems, left_out: "Counter[str]") -> dict[tuple[str, str], list[_Row]]:
+def _rows(file: TextFile, skipped: Skipped) -> dict[tuple[str, str], list[_Row]]:
     """Rows of known kernels by device and version."""
     table = CsvTable(file)
     table.require(_COLUMNS, "a table of Liger-Kernel")
     found: dict[tuple[str, str], list[_Row]] = {}
-    for cells in table.rows(problems):
-        try:
+    for cells in table.rows(skipped):
+        with skipped.row(file.path, cells.line):
             if reason := _why_left_out(cells):
-                left_out[reason] += 1
-                continue
+                raise LeftOut(reason)
             own = found.setdefault((cells.text("gpu_name"), cells.text("liger_version")), [])
             own.append(_row(cells))
-        except Malformed as error:
-            problems.add(file.path, cells.line, error)
     return {key: rows for key, rows in found.items() if rows}
 
 
@@ -240,9 +223,7 @@ def _row(cells: CsvRow) -> _Row:
     )
 
 
-def _samples(
-    file: TextFile, rows: Sequence[_Row], run_id: str, problems: Problems, left_out: "Counter[str]"
-) -> Iterator[Sample]:
+def _samples(file: TextFile, rows: Sequence[_Row], skipped: Skipped, run_id: str) -> Iterator[Sample]:
     points: dict[_Row, dict[str, list[_Row]]] = {}
     for row in rows:
         key = replace(row, line=0, mode="", time_us=0.0)
@@ -252,16 +233,16 @@ def _samples(
         measured = [(row, ()) for mode in ("forward", "backward") for row in modes.get(mode, ())]
         for full in modes.get("full", ()):
             if "backward" in modes:
-                left_out["of full passes: backward was measured alone"] += 1
+                skipped.left_out["of full passes: backward was measured alone"] += 1
             elif "forward" not in modes:
-                left_out["of full passes without a forward one"] += 1
+                skipped.left_out["of full passes without a forward one"] += 1
             elif (time_us := full.time_us - modes["forward"][-1].time_us) <= 0:
-                left_out["of full passes shorter than the forward one"] += 1
+                skipped.left_out["of full passes shorter than the forward one"] += 1
             else:
                 detail = f"{full.time_us:.6g} µs of a full pass less {full.time_us - time_us:.6g} µs forward"
                 measured.append((replace(full, mode="backward", time_us=time_us), ((DIFFERENCE, detail),)))
         for row, flags in measured:
-            try:
+            with skipped.row(file.path, row.line):
                 yield imported_sample(
                     OPERATORS[_KERNELS[row.kernel].operator],
                     Direction(row.mode),
@@ -273,5 +254,3 @@ def _samples(
                     variant=row.provider,
                     flags=flags,
                 )
-            except Malformed as error:
-                problems.add(file.path, row.line, error)

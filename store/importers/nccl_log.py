@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.store.importers.csv_table import positive, whole
-from kernelcast.store.importers.text_file import Malformed, Problems, TextFile
+from kernelcast.store.importers.text_file import Malformed, Skipped, TextFile
 
 _VERSION = re.compile(r"# nccl-tests version (\S+)(?:.*\bnccl-library=(\d+))?")
 _STARTING = re.compile(r"# Collective test starting: (\w+?)(?:_perf)?\s*$")
@@ -69,29 +69,27 @@ class Section:
         return len(set(self.hosts)), per_node.pop()
 
 
-def read_sections(file: TextFile, problems: Problems) -> list[Section]:
+def read_sections(file: TextFile, skipped: Skipped) -> list[Section]:
     """Every test of a log.
 
     Raises:
-        DataError: the file is no log of nccl-tests, or, where `problems` is strict, a row is malformed.
+        DataError: the file is no log of nccl-tests, or, where `skipped` is strict, a row is malformed.
     """
-    sections = list(_sections(file, problems))
+    sections = list(_sections(file, skipped))
     if not sections:
         raise DataError(f"{file.path}: is not a log of nccl-tests: no line '# nThread … nGpus …' in it")
     return sections
 
 
-def _sections(file: TextFile, problems: Problems) -> Iterator[Section]:
+def _sections(file: TextFile, skipped: Skipped) -> Iterator[Section]:
     version = library = cuda = collective = ""
     section: Section | None = None
     columns: Sequence[str] = ()
     for number, line in enumerate(file.text.split("\n"), start=1):
         if line.lstrip()[:1].isdigit():
             if section is not None and columns:
-                try:
+                with skipped.row(file.path, number):
                     section.rows.append(_row(number, line.split(), columns))
-                except Malformed as error:
-                    problems.add(file.path, number, error)
         elif match := _VERSION.match(line):
             version, library, collective = match[1], _library_version(match[2] or ""), ""
         elif match := _STARTING.match(line):

@@ -5,8 +5,8 @@ all-gather's count is one process's shard, as in our all-gathers, and a reduce-s
 reduce-scatters count their input. An all-to-all's count is what goes to one process, ours is a process's whole input.
 """
 
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
@@ -15,8 +15,8 @@ from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
 from kernelcast.runtime.operators import Direction, operator
 from kernelcast.store.importers.description import Description, device_named
 from kernelcast.store.importers.nccl_log import LogRow, Section, read_sections
-from kernelcast.store.importers.parsed import Batch, Parsed, imported_sample
-from kernelcast.store.importers.text_file import Malformed, Problems, TextFile, read_text_file
+from kernelcast.store.importers.parsed import Parsed, imported_sample
+from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped, TextFile, read_text_file
 from kernelcast.store.records import Sample
 
 OPERATORS_OF: Mapping[str, str] = MappingProxyType(
@@ -74,22 +74,23 @@ def read_nccl_tests(
     """
     if as_dtype and as_dtype not in ELEMENT_BYTES:
         raise UsageError(f"as-dtype: found {as_dtype!r:.40}, expected one of {', '.join(ELEMENT_BYTES)}")
-    problems = Problems(strict=strict)
+    parsed = Parsed(strict=strict, files=len(paths))
     logs: list[_Log] = []
     for path in paths:
         file = read_text_file(path)
-        logs.append((file, read_sections(file, problems)))
+        logs.append((file, read_sections(file, parsed)))
         for section in logs[-1][1]:
             section.collective = section.collective or collective
-    parsed = Parsed(files=len(logs))
     description = (described or Description()).over(_described_by_logs(logs))
     _check_device(logs, description)
-    for log in logs:
-        for batch in _batches(log, description, as_dtype, problems, parsed.left_out):
-            parsed.add(batch)
-    parsed.problems = problems.found
-    parsed.check_something(", ".join(map(str, paths)))
-    return parsed
+    fabric = description.network()
+    for file, sections in logs:
+        for section in sections:
+            own = description.over(_described_by_section(section, as_dtype))
+            samples = partial(_samples, section, as_dtype, file, parsed)
+            with parsed.row(file.path, section.line):
+                parsed.add_run("import nccl-tests", file, own, samples, fabric=fabric)
+    return parsed.checked(paths)
 
 
 def _described_by_logs(logs: Sequence[_Log]) -> Description:
@@ -112,24 +113,6 @@ def _check_device(logs: Sequence[_Log], description: Description) -> None:
                 )
 
 
-def _batches(
-    log: _Log, description: Description, as_dtype: str, problems: Problems, left_out: Counter[str]
-) -> Iterator[Batch]:
-    fabric = description.network()
-    file, sections = log
-    for section in sections:
-        own = description.over(_described_by_section(section, as_dtype))
-        run = own.run(
-            command="import nccl-tests", file_name=file.name, file_digest=file.digest, fabric=fabric
-        )
-        try:
-            samples = list(_samples(section, run.id, as_dtype, file, problems, left_out))
-        except Malformed as error:
-            problems.add(file.path, section.line, error)
-            continue
-        yield Batch(run=run, compute=own.compute(), fabric=fabric, software=own.versions(), samples=samples)
-
-
 def _described_by_section(section: Section, as_dtype: str) -> Description:
     versions = {"nccl": section.nccl_version, "cuda": section.cuda_version}
     conditions: dict[str, object] = {
@@ -148,7 +131,7 @@ def _described_by_section(section: Section, as_dtype: str) -> Description:
 
 
 def _samples(
-    section: Section, run_id: str, as_dtype: str, file: TextFile, problems: Problems, left_out: Counter[str]
+    section: Section, as_dtype: str, file: TextFile, skipped: Skipped, run_id: str
 ) -> Iterator[Sample]:
     if not section.collective:
         raise Malformed(
@@ -156,22 +139,20 @@ def _samples(
         )
     name = OPERATORS_OF.get(section.collective)
     if name is None:
-        left_out[f"of {section.collective}: no operator for it"] += len(section.rows)
+        skipped.left_out[f"of {section.collective}: no operator for it"] += len(section.rows)
         return
     nodes, gpus_per_node = section.layout()
     if nodes * gpus_per_node == 1:
-        left_out["of one process alone"] += len(section.rows)
+        skipped.left_out["of one process alone"] += len(section.rows)
         return
     for row in section.rows:
-        if not row.count:
-            left_out["of empty messages"] += 1
-            continue
-        try:
+        with skipped.row(file.path, row.line):
+            if not row.count:
+                raise LeftOut("of empty messages")
             message_bytes, dtype = _message(section, row, nodes * gpus_per_node)
             dtype = as_dtype or dtype
             if not dtype:
-                left_out[f"of {row.type_name}: no dtype of a training step"] += 1
-                continue
+                raise LeftOut(f"of {row.type_name}: no dtype of a training step")
             entries, rest = divmod(message_bytes, ELEMENT_BYTES[dtype])
             if rest:
                 raise Malformed(f"{message_bytes} bytes are no whole number of {dtype} elements")
@@ -191,8 +172,6 @@ def _samples(
                 for place, time_us in (("out-of-place", row.out_of_place_us), ("in-place", row.in_place_us))
                 if time_us is not None
             ]
-        except Malformed as error:
-            problems.add(file.path, row.line, error)
 
 
 def _message(section: Section, row: LogRow, processes: int) -> tuple[int, str]:

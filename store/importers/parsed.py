@@ -1,10 +1,10 @@
 """What a reader found: samples made of others' values, and how they enter a database, all in one transaction."""
 
-from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Unpack
+from pathlib import Path
+from typing import Self, Unpack
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import DataError, UsageError
@@ -13,7 +13,9 @@ from kernelcast.runtime.operators import Direction, Operator
 from kernelcast.store.connection import transaction
 from kernelcast.store.database import Database
 from kernelcast.store.doubts import count_doubts, flagged
-from kernelcast.store.importers.text_file import Malformed, Problem
+from kernelcast.store.importers.description import Description
+from kernelcast.store.importers.parquet_table import ParquetTable
+from kernelcast.store.importers.text_file import Malformed, Skipped, TextFile
 from kernelcast.store.records import Repetition, Sample, SampleDetails
 from kernelcast.store.runs import Run
 from kernelcast.store.sqlite_errors import reported
@@ -34,14 +36,38 @@ class Batch:
     samples: Sequence[Sample]
 
 
-@dataclass(slots=True, kw_only=True)
-class Parsed:
-    """What files hold. `left_out` counts well-formed rows that have no place here, by reason."""
+class Parsed(Skipped):
+    """What `files` files hold; `strict`: none of their lines may be malformed."""
 
-    batches: list[Batch] = field(default_factory=list)
-    problems: Sequence[Problem] = ()
-    left_out: Counter[str] = field(default_factory=Counter)
-    files: int = 0
+    def __init__(self, *, strict: bool, files: int = 0) -> None:
+        super().__init__(strict=strict)
+        self.files = files
+        self.batches: list[Batch] = []
+
+    def add_run(
+        self,
+        command: str,
+        file: TextFile | ParquetTable,
+        description: Description,
+        samples: Callable[[str], Iterable[Sample]],
+        *,
+        fabric: FabricFingerprint | None = None,
+    ) -> None:
+        """Add what was measured on one device (and fabric), as described; `samples` makes them of their run's id.
+
+        Raises:
+            DataError: as `add`.
+        """
+        run = description.run(command=command, file_name=file.name, file_digest=file.digest, fabric=fabric)
+        self.add(
+            Batch(
+                run=run,
+                compute=description.compute(),
+                fabric=fabric,
+                software=description.versions(),
+                samples=tuple(samples(run.id)),
+            )
+        )
 
     def add(self, batch: Batch) -> None:
         """Add a batch. Samples that are equal in everything are one row of a database, and counted as such.
@@ -93,14 +119,15 @@ class Parsed:
         """Samples in all batches."""
         return sum(len(batch.samples) for batch in self.batches)
 
-    def check_something(self, what: str) -> None:
-        """Check that there is anything to store.
+    def checked(self, paths: Sequence[Path]) -> Self:
+        """Itself, if there is anything to store.
 
         Raises:
             DataError: no sample at all; names the first malformed line, or what was left out.
         """
         if self.sample_count:
-            return
+            return self
+        what = ", ".join(map(str, paths))
         if self.problems:
             count = len(self.problems)
             raise DataError(f"{self.problems[0]} ({count} malformed line(s) and no usable one in {what})")

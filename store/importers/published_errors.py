@@ -17,7 +17,7 @@ from kernelcast.store.importers.estimate_train_time_files import (
     Function,
     data_files,
 )
-from kernelcast.store.importers.text_file import Malformed, Problems, read_text_file
+from kernelcast.store.importers.text_file import Malformed, Skipped, read_text_file
 
 _ALGORITHMS = MappingProxyType({"rforest": "random_forest", "xgboost": "xgboost"})
 _DIRECTIONS = MappingProxyType({"fwd": Direction.FORWARD, "bwd": Direction.BACKWARD, "dur": Direction.ONCE})
@@ -76,7 +76,7 @@ def _errors(path: Path) -> Iterator[PublishedError]:
     is_collective = path.parent.name == "nccl"
     table.require(("Nodes", "GPUsPerNode") if is_collective else ("Propagation",), _WHAT)
     functions = COLLECTIVES if is_collective else FUNCTIONS
-    for row in table.rows(Problems(strict=True)):
+    for row in table.rows(Skipped(strict=True)):
         function = functions.get(row.cells.get("Function", ""))
         if function is None:
             continue

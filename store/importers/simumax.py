@@ -25,6 +25,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -33,9 +34,9 @@ from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.operators import OPERATORS, Direction
 from kernelcast.store.importers.csv_table import CsvRow
 from kernelcast.store.importers.description import Description, device_named
-from kernelcast.store.importers.parsed import Batch, Parsed, imported_sample
+from kernelcast.store.importers.parsed import Parsed, imported_sample
 from kernelcast.store.importers.repositories import REPOSITORIES
-from kernelcast.store.importers.text_file import Malformed, Problems, TextFile, read_text_file
+from kernelcast.store.importers.text_file import LeftOut, Malformed, Skipped, TextFile, read_text_file
 from kernelcast.store.records import Sample
 
 _WHAT = "a system of SimuMax"
@@ -54,10 +55,6 @@ class _Measured:
     flops: float
 
 
-class _LeftOut(Exception):
-    """A well-formed entry that has no place here; the message is the reason."""
-
-
 def read_simumax(
     paths: Sequence[Path], *, described: Description | None = None, commit: str = "", strict: bool = False
 ) -> Parsed:
@@ -68,28 +65,15 @@ def read_simumax(
         UsageError: the device is unknown, or `commit` is no commit.
     """
     known = REPOSITORIES["simumax"].described(commit)
-    problems = Problems(strict=strict)
-    parsed = Parsed(files=len(paths))
+    parsed = Parsed(strict=strict, files=len(paths))
     for path in paths:
         file = read_text_file(path)
         system = _system(file)
         description = (described or Description()).over(known).over(_described_by_name(system["sys_name"]))
-        run = description.run(
-            command="import simumax", file_name=file.name, file_digest=file.digest, fabric=None
-        )
         _count_fits(system, parsed.left_out)
-        parsed.add(
-            Batch(
-                run=run,
-                compute=description.compute(),
-                fabric=None,
-                software=description.versions(),
-                samples=list(_samples(file, system["accelerator"]["op"], run.id, problems, parsed.left_out)),
-            )
-        )
-    parsed.problems = problems.found
-    parsed.check_something(", ".join(map(str, paths)))
-    return parsed
+        samples = partial(_samples, file, system["accelerator"]["op"], parsed)
+        parsed.add_run("import simumax", file, description, samples)
+    return parsed.checked(paths)
 
 
 def _system(file: TextFile) -> dict[str, Any]:
@@ -126,33 +110,31 @@ def _count_fits(system: Mapping[str, Any], left_out: Counter[str]) -> None:
         del left_out[reason]
 
 
-def _samples(
-    file: TextFile, operators: Mapping[str, Any], run_id: str, problems: Problems, left_out: Counter[str]
-) -> Iterator[Sample]:
+def _samples(file: TextFile, operators: Mapping[str, Any], skipped: Skipped, run_id: str) -> Iterator[Sample]:
     for name, table in operators.items():
         factors = table.get("accurate_efficient_factor", {}) if isinstance(table, dict) else None
         if not isinstance(factors, dict):
-            problems.add(file.path, _line(file, name, ""), f"{name}: found no table of efficiencies")
+            skipped.malformed(file.path, _line(file, name, ""), f"{name}: found no table of efficiencies")
             continue
         if not factors:
-            left_out[f"of {name:.40}: a default efficiency, not measured times"] += 1
+            skipped.left_out[f"of {name:.40}: a default efficiency, not measured times"] += 1
         elif name not in _KINDS:
-            left_out[f"of {name:.40}: no operator for it"] += len(factors)
+            skipped.left_out[f"of {name:.40}: no operator for it"] += len(factors)
             continue
         for key, factor in factors.items():
             try:
                 yield _sample(name, key, factor, table.get("tflops"), run_id)
-            except _LeftOut as error:
-                left_out[str(error)] += 1
+            except LeftOut as error:
+                skipped.left_out[str(error)] += 1
             except Malformed as error:
-                problems.add(file.path, _line(file, name, key), f"{key}: {error}")
+                skipped.malformed(file.path, _line(file, name, key), f"{key}: {error}")
 
 
 def _sample(name: str, key: str, factor: object, tflops: object, run_id: str) -> Sample:
     kind = _KINDS[name]
     cells = CsvRow(line=1, cells=dict(_cell(part) for part in key.split(",")))
     if factor == 0:
-        raise _LeftOut(f"of {name} with efficiency 0: not measured")
+        raise LeftOut(f"of {name} with efficiency 0: not measured")
     measured = kind.read(cells)
     rate = _positive(factor, "efficiency") * _positive(tflops, f"tflops of {name}") * 1e6
     return imported_sample(

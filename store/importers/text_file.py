@@ -1,6 +1,9 @@
-"""Others' text files: read whole, within a limit, if they are text; and their malformed lines."""
+"""Others' text files: read whole, within a limit, if they are text; and their rows that are not imported."""
 
 import hashlib
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -69,6 +72,10 @@ class Malformed(ValueError):
     """What is wrong with a line; the reader of the file adds file and line number."""
 
 
+class LeftOut(Exception):
+    """A well-formed row that has no place here; the message is the reason, as in "3 rows of nvfp4: …"."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Problem:
     """One malformed line; `line` counts from 1."""
@@ -81,14 +88,15 @@ class Problem:
         return f"{self.path}:{self.line}: {self.text}"
 
 
-class Problems:
-    """Malformed lines in the order they were found."""
+class Skipped:
+    """Rows that are not imported: malformed ones in the order they were found, and the others counted by reason."""
 
     def __init__(self, *, strict: bool) -> None:
         self._strict = strict
-        self.found: list[Problem] = []
+        self.problems: list[Problem] = []
+        self.left_out: Counter[str] = Counter()
 
-    def add(self, path: Path, line: int, text: object) -> None:
+    def malformed(self, path: Path, line: int, text: object) -> None:
         """Remember a malformed line.
 
         Raises:
@@ -100,4 +108,18 @@ class Problems:
         problem = Problem(path=path, line=line, text=one_line)
         if self._strict:
             raise DataError(f"{problem}; nothing was imported")
-        self.found.append(problem)
+        self.problems.append(problem)
+
+    @contextmanager
+    def row(self, path: Path, line: int) -> Iterator[None]:
+        """Skip a row where what reads it raises `Malformed` or `LeftOut`.
+
+        Raises:
+            DataError: as `malformed`.
+        """
+        try:
+            yield
+        except LeftOut as error:
+            self.left_out[str(error)] += 1
+        except Malformed as error:
+            self.malformed(path, line, error)
