@@ -119,8 +119,7 @@ def csv(paths: tuple[Path, ...], **options: Any) -> None:
     \b
     kernelcast import csv times.csv --db bench.db --device-name 'NVIDIA H100 80GB HBM3'
     """
-    parsed = read_csv_files(paths, described=_described(options), strict=options["strict"])
-    _store(parsed, options)
+    _import(read_csv_files, paths, options)
 
 
 @import_.command("estimate-train-time")
@@ -131,8 +130,7 @@ def estimate_train_time(paths: tuple[Path, ...], **options: Any) -> None:
     \b
     kernelcast import estimate-train-time Perlmutter --db perlmutter.db
     """
-    parsed = read_estimate_train_time(paths, described=_described(options), strict=options["strict"])
-    _store(parsed, options)
+    _import(read_estimate_train_time, paths, options)
 
 
 @import_.command("nccl-tests")
@@ -149,14 +147,7 @@ def nccl_tests(paths: tuple[Path, ...], collective: str | None, as_dtype: str, *
     \b
     kernelcast import nccl-tests all_reduce.log sendrecv.log --db fabric.db --as-dtype float16
     """
-    parsed = read_nccl_tests(
-        paths,
-        described=_described(options),
-        collective=collective or "",
-        as_dtype=as_dtype,
-        strict=options["strict"],
-    )
-    _store(parsed, options)
+    _import(read_nccl_tests, paths, options, collective=collective or "", as_dtype=as_dtype)
 
 
 @import_.command()
@@ -168,7 +159,7 @@ def vtrain(paths: tuple[Path, ...], **options: Any) -> None:
     kernelcast import vtrain trace/a100/AR_GPU*.csv --db a100.db --device-name 'NVIDIA A100-SXM4-80GB' \\
       --gpus-per-node 8
     """
-    _store(read_vtrain(paths, described=_described(options), strict=options["strict"]), options)
+    _import(read_vtrain, paths, options)
 
 
 @import_.command()
@@ -180,7 +171,7 @@ def vidur(paths: tuple[Path, ...], **options: Any) -> None:
     kernelcast import vidur a100_dgx/all_reduce.csv --db a100.db --device-name 'NVIDIA A100-SXM4-80GB' \\
       --gpus-per-node 8
     """
-    _store(read_vidur(paths, described=_described(options), strict=options["strict"]), options)
+    _import(read_vidur, paths, options)
 
 
 @import_.command()
@@ -192,10 +183,7 @@ def aiconfigurator(paths: tuple[Path, ...], commit: str, **options: Any) -> None
     \b
     kernelcast import aiconfigurator systems/data/h100_sxm --db h100.db --commit 095f58a51
     """
-    parsed = read_aiconfigurator(
-        paths, described=_described(options), commit=commit, strict=options["strict"]
-    )
-    _store(parsed, options)
+    _import(read_aiconfigurator, paths, options, commit=commit)
 
 
 @import_.command()
@@ -207,8 +195,7 @@ def simumax(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
     \b
     kernelcast import simumax configs/system/b200_bf16_ceperm.json --db b200.db --commit 4dcaae51
     """
-    parsed = read_simumax(paths, described=_described(options), commit=commit, strict=options["strict"])
-    _store(parsed, options)
+    _import(read_simumax, paths, options, commit=commit)
 
 
 @import_.command()
@@ -220,8 +207,7 @@ def liger(paths: tuple[Path, ...], commit: str, **options: Any) -> None:
     \b
     kernelcast import liger benchmark/data/all_benchmark_data.csv --db liger.db --variant liger
     """
-    parsed = read_liger(paths, described=_described(options), commit=commit, strict=options["strict"])
-    _store(parsed, options)
+    _import(read_liger, paths, options, commit=commit)
 
 
 def _described(options: dict[str, Any]) -> Description:
@@ -235,7 +221,10 @@ def _described(options: dict[str, Any]) -> Description:
     return stated.over(read_description(options["describe"])) if options["describe"] else stated
 
 
-def _store(parsed: Parsed, options: dict[str, Any]) -> None:
+def _import(
+    read: Callable[..., Parsed], paths: tuple[Path, ...], options: dict[str, Any], **own: str
+) -> None:
+    parsed = read(paths, described=_described(options), strict=options["strict"], **own)
     if options["variants"]:
         parsed.keep_variants(options["variants"])
     with Database.open(options["database_path"], create=True) as database:
