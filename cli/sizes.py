@@ -32,12 +32,6 @@ def parse_size(text: str, *, name: str, least: int = 1) -> int:
     return size_bytes
 
 
-def in_gib(size_bytes: float) -> str:
-    """A size in GiB, without the unit: `12.3`, small ones with more digits, `0.012`."""
-    size_gib = size_bytes / 2**30
-    return f"{size_gib:.{1 if size_gib >= 10 else 2 if size_gib >= 1 else 3}f}"
-
-
 def in_days(days: float) -> str:
     """A number of days without the unit: `1,234.5`, few of them with three digits, `0.125`."""
     return f"{days:,.1f}" if days >= 10 else three_digits(days)

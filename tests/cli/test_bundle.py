@@ -11,7 +11,6 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernelcast.cli.bundle import bundle
 from kernelcast.cli.main import main
 from kernelcast.runtime import read_bundle
 from kernelcast.runtime.bundle.file import write_bundle
@@ -189,14 +188,3 @@ def test_what_is_no_bundle_is_one_line(verb: str, tmp_path: Path, printed: Print
     assert printed(verb, path, *more) == (1, "", f"kernelcast: error: bundle {path}: no such file\n")
     status, _, err = printed(verb, tmp_path, *more)
     assert (status, err.count("\n")) == (2, 1)
-
-
-def test_every_verb_and_option_has_a_help(printed: Printed) -> None:
-    status, out, _ = printed("--help")
-    assert status == 0
-    for name, command in bundle.commands.items():
-        assert name in out
-        status, shown, _ = printed(name, "--help")
-        assert status == 0
-        for option in command.params:
-            assert option.human_readable_name.upper() in shown.upper() or option.opts[0] in shown

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import get_args
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
@@ -318,11 +317,3 @@ def test_wrong_use(make_bundle: Make, model_file: Path, run: Run, arguments: lis
     result = run(make_bundle(), model_file, *arguments)
     assert result.exit_code == 2
     assert result.output.startswith("Usage: ")
-
-
-def test_help_says_every_option() -> None:
-    help_text = CliRunner().invoke(predict, ["--help"]).output
-    for option in predict.params:
-        assert isinstance(option, click.Option)
-        assert option.help
-        assert option.opts[0] in help_text

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 from distributed import LocalCluster
@@ -16,7 +15,7 @@ from distributed import LocalCluster
 from kernelcast.cli.main import main
 from kernelcast.cli.predict import predict
 from kernelcast.cli.search import search_
-from kernelcast.cli.sizes import in_gib, parse_size
+from kernelcast.cli.sizes import parse_size
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS
@@ -321,20 +320,6 @@ def test_sizes_without_a_unit_are_refused_with_the_units_that_exist(text: str) -
         f"gpu_memory is {text!r} without a unit, expected one of "
         f"B, kB, MB, GB, TB, KiB, MiB, GiB, TiB, as in {text.strip()}GB"
     )
-
-
-def test_gibibytes() -> None:
-    assert [in_gib(size) for size in (12.34 * 2**30, 5 * 2**30, 2**28, 5 * 2**20)] == [
-        "12.3",
-        "5.00",
-        "0.250",
-        "0.005",
-    ]
-
-
-def test_every_option_is_explained() -> None:
-    options = [one for one in search_.params if isinstance(one, click.Option)]
-    assert all(option.help for option in options)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
-import click
 import pytest
 from click.testing import CliRunner, Result
 
@@ -323,11 +322,3 @@ def test_database_and_output_are_required(missing: str) -> None:
     result = CliRunner().invoke(train, arguments)
     assert result.exit_code == 2
     assert "Missing option" in result.output
-
-
-def test_help_says_every_option() -> None:
-    help_text = CliRunner().invoke(train, ["--help"]).output
-    for option in train.params:
-        assert isinstance(option, click.Option)
-        assert option.help
-        assert option.opts[0] in help_text
