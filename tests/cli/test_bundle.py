@@ -11,12 +11,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernelcast.cli.main import main
 from kernelcast.runtime import read_bundle
 from kernelcast.runtime.bundle.file import write_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.operators import Direction
+from tests.cli.printed import ended
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -28,14 +28,7 @@ GELU, REDUCE = ("gelu", Direction.FORWARD), ("all_reduce", Direction.ONCE)
 @pytest.fixture
 def printed(capsys: pytest.CaptureFixture[str]) -> Printed:
     """Runs `kernelcast bundle …`: exit status, standard output, standard error."""
-
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as stopped:
-            main(["bundle", *map(str, arguments)])
-        assert isinstance(stopped.value.code, int)
-        return stopped.value.code, *capsys.readouterr()
-
-    return run
+    return lambda *arguments: (ended("bundle", *arguments), *capsys.readouterr())
 
 
 @pytest.fixture
@@ -123,9 +116,7 @@ def test_no_changed_byte_of_a_real_bundle_is_verified(data: st.DataObject, small
     position, flip = data.draw(st.integers(0, len(content) - 1)), data.draw(st.integers(1, 255))
     changed = small.with_name("changed.kcast")
     changed.write_bytes(content[:position] + bytes([content[position] ^ flip]) + content[position + 1 :])
-    with pytest.raises(SystemExit) as stopped:
-        main(["bundle", "verify", str(changed)])
-    assert stopped.value.code == 1
+    assert ended("bundle", "verify", changed) == 1
 
 
 def test_sign_and_verify(small: Path, printed: Printed, tmp_path: Path) -> None:

@@ -9,11 +9,11 @@ from click.testing import CliRunner, Result
 
 from kernelcast.cli.bundle import bundle as bundle_command
 from kernelcast.cli.calibrate import calibrate
-from kernelcast.cli.main import main
 from kernelcast.cli.predict import predict
 from kernelcast.cli.search import search_
 from kernelcast.cli.walltime import walltime
 from kernelcast.runtime import DataError, UsageError, read_bundle
+from tests.cli.printed import ended
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -206,9 +206,7 @@ def test_wrong_use_and_wrong_files(
         (("--bundle", tmp_path / "none.kcast", "--runs", runs), 1, "none.kcast: no such file"),
         (("--bundle", bundle, "--runs", runs, "--parameters", "5"), 2, "5 is not in the range 1<=x<=4"),
     ):
-        with pytest.raises(SystemExit) as ended:
-            main(["calibrate", *map(str, words)])
-        assert ended.value.code == code
+        assert ended("calibrate", *words) == code
         said = capsys.readouterr().err
         assert message in said
         assert said.count("\n") == 1

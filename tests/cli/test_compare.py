@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from kernelcast.cli.main import main
 from kernelcast.store import Database
 from kernelcast.validate.runs import RunsFile
+from tests.cli.printed import printed
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -54,11 +54,7 @@ script.train(Path(sys.argv[2]), work)
 
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> str:
-    with pytest.raises(SystemExit) as caught:
-        main(["compare", *map(str, arguments)])
-    printed = capsys.readouterr()
-    assert caught.value.code == status, printed.err
-    return printed.err if status else printed.out
+    return printed(capsys, "compare", *arguments, status=status)
 
 
 @pytest.fixture

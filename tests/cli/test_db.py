@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from kernelcast.cli.db import db
-from kernelcast.cli.main import main
 from kernelcast.cli.sizes import parse_size
 from kernelcast.store import Database
 from kernelcast.store.database_file import DEFAULT_MAX_SIZE_BYTES
+from tests.cli.printed import ended
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -32,10 +32,9 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def run(capsys: Capture, *arguments: str, status: int = 0) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main(["db", *arguments])
+    found = ended("db", *arguments)
     printed = capsys.readouterr()
-    assert stopped.value.code == status, printed
+    assert found == status, printed
     if status == 0:
         assert printed.err == ""
     else:

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.cli.main import main
 from kernelcast.runtime.bundle.file import read_bundle
 from kernelcast.store import Database
-from tests.cli.printed import without_next
+from tests.cli.printed import ended, without_next
 
 PLAN = Path(__file__).parent.parent / "data" / "plans" / "tiny.toml"
 DEMO = """
@@ -49,13 +48,11 @@ def config(tmp_path: Path) -> Path:
 
 
 def failed(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> tuple[int, str]:
-    with pytest.raises(SystemExit) as stopped:
-        main(["demo", *arguments])
-    assert isinstance(stopped.value.code, int)
+    status = ended("demo", *arguments)
     printed = capsys.readouterr()
     assert printed.err.count("\n") == 1
     assert printed.out == ""  # nothing was begun
-    return stopped.value.code, printed.err.removeprefix("kernelcast: error: ").strip()
+    return status, printed.err.removeprefix("kernelcast: error: ").strip()
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.cli.main import VERBS, main
+from kernelcast.cli.main import VERBS
 from kernelcast.store import Database
+from tests.cli.printed import ended
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -15,10 +16,7 @@ MADE = Path(__file__).resolve().parents[1] / "data" / "importers"
 
 def run(capsys: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str, str]:
     """Exit code, standard output, standard error."""
-    with pytest.raises(SystemExit) as caught:
-        main(["import", *map(str, arguments)])
-    output = capsys.readouterr()
-    return int(caught.value.code or 0), output.out, output.err
+    return ended("import", *arguments), *capsys.readouterr()
 
 
 def test_readable(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.cli.main import main
 from kernelcast.store import Database
+from tests.cli.printed import printed
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -19,25 +19,16 @@ PAGE = ROOT / "docs" / "ingesting.md"
 TRACES = ROOT / "tests" / "data" / "traces"
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> str:
-    """What the command prints: standard output, or standard error where it fails."""
-    with pytest.raises(SystemExit) as caught:
-        main(list(map(str, arguments)))
-    printed = capsys.readouterr()
-    assert caught.value.code == status, printed.err
-    return printed.err if status else printed.out
-
-
 def test_a_summary(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database = tmp_path / "bench.db"
-    lines = run(capsys, "ingest", TRACES / "cuda.json", "--db", database).splitlines()
+    lines = printed(capsys, "ingest", TRACES / "cuda.json", "--db", database).splitlines()
     assert lines[0].split() == ["trace", "device", "rank", "events", "kernels", "kernels", "ms", "attributed",
                                 "%", "recognised", "%"]  # fmt: skip
     assert lines[2].split() == ["cuda.json", "Example", "GPU", "3", "17", "7", "0.322", "85.4", "0.0"]
     assert "not recognised: 7 kinds of kernels, of which take most time" in lines
     assert any(line.split()[:2] == ["aten::linear", "slow_tail"] for line in lines)
     assert " ".join(" ".join(lines).split()).endswith(f"{database}: 1 trace(s) of 1 run(s) added, 0 samples")
-    again = run(capsys, "ingest", TRACES / "cuda.json", "--db", database)
+    again = printed(capsys, "ingest", TRACES / "cuda.json", "--db", database)
     assert " ".join(again.split()) == f"{database}: 0 trace(s) of 0 run(s) added, 0 samples, 1 already there"
 
 
@@ -51,12 +42,12 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         "--site",
         "Example site",
     )
-    document = json.loads(run(capsys, *arguments))
+    document = json.loads(printed(capsys, *arguments))
     assert document["format"] == "kernelcast.ingested/1"
     [trace] = document["traces"]
     assert (trace["file"], trace["rank"], trace["kernels"], trace["added"]) == ("cuda.json", 3, 7, True)
     assert trace["unrecognised"][0]["kernel"] == "slow_tail"
-    assert json.loads(run(capsys, *arguments))["traces"] == [{"file": "cuda.json", "added": False}]
+    assert json.loads(printed(capsys, *arguments))["traces"] == [{"file": "cuda.json", "added": False}]
     with Database.open(tmp_path / "bench.db") as database:
         assert [found.site for found in database.run_list()] == ["Example site"]
 
@@ -64,11 +55,11 @@ def test_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_what_is_no_trace_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     bad, database = tmp_path / "bad.json", tmp_path / "bench.db"
     bad.write_text('{"traceEvents": [')
-    error = run(capsys, "ingest", TRACES / "cuda.json", bad, "--db", database, status=1)
+    error = printed(capsys, "ingest", TRACES / "cuda.json", bad, "--db", database, status=1)
     assert error.startswith(f"kernelcast: error: {bad}: not readable as JSON")
     assert error.count("\n") == 1
     assert not database.exists()
-    big = run(
+    big = printed(
         capsys, "ingest", TRACES / "cuda.json", "--db", database, "--max-size-gib", "0.000001", status=1
     )
     assert "more than 1073 bytes of JSON" in big
@@ -83,15 +74,15 @@ def test_the_page_runs_as_written(
     subprocess.run([sys.executable, "-c", recording], check=True, capture_output=True, timeout=120)
     blocks = re.findall(r"```\n(kernelcast .*?)```", page, re.DOTALL)
     assert len(blocks) == 5
-    printed = {}
+    found = {}
     for block in blocks:
         for line in re.split(r"\n(?=kernelcast )", block.strip()):
             arguments = shlex.split(line)[1:]
             if "rank*.json.gz" in arguments:
                 place = arguments.index("rank*.json.gz")
                 arguments[place : place + 1] = sorted(map(str, Path().glob("rank*.json.gz")))
-            printed[line] = run(capsys, *arguments)
-    first = next(text for line, text in printed.items() if line.startswith("kernelcast ingest"))
+            found[line] = printed(capsys, *arguments)
+    first = next(text for line, text in found.items() if line.startswith("kernelcast ingest"))
     for operator, role, occurrences in (
         ("gemm", "qkv", 6),
         ("gemm", "logits", 3),
@@ -102,7 +93,7 @@ def test_the_page_runs_as_written(
             assert re.search(
                 rf"^{operator} +{role} *{direction} +float32 +1 +{occurrences}$", first, re.MULTILINE
             )
-    slowest = next(text for line, text in printed.items() if "operator_time" in line)
+    slowest = next(text for line, text in found.items() if "operator_time" in line)
     assert "gemm" in slowest
 
 
@@ -113,7 +104,7 @@ def test_a_cut_file_is_read_up_to_the_break_and_said(
     cut = tmp_path / "cut.json"
     cut.write_bytes(whole[: len(whole) * 4 // 5])
     database = tmp_path / "bench.db"
-    assert "not readable as JSON" in run(capsys, "ingest", cut, "--db", database, status=1)
+    assert "not readable as JSON" in printed(capsys, "ingest", cut, "--db", database, status=1)
     assert not database.exists()
-    lines = run(capsys, "ingest", cut, "--db", database, "--partial").splitlines()
+    lines = printed(capsys, "ingest", cut, "--db", database, "--partial").splitlines()
     assert "cut.json: the file is cut off: read up to there" in lines

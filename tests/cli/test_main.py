@@ -11,6 +11,7 @@ import pytest
 
 from kernelcast.cli.main import VERBS, kernelcast, main
 from kernelcast.runtime import DataError, UsageError
+from tests.cli.printed import ended
 
 COMMAND = (sys.executable, "-m", "kernelcast.cli.main")
 
@@ -39,13 +40,6 @@ def run(*command: str, **options: object) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, capture_output=True, text=True, check=False, **options)  # type: ignore[call-overload, no-any-return]
 
 
-def ended(arguments: list[str]) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
-
-
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["--version"]])
 def test_help_and_version_load_nothing_heavy(arguments: list[str]) -> None:
     done = run(sys.executable, "-c", LOADED, *arguments)
@@ -53,7 +47,7 @@ def test_help_and_version_load_nothing_heavy(arguments: list[str]) -> None:
 
 
 def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended(["--help"]) == 0
+    assert ended("--help") == 0
     out = capsys.readouterr().out
     for name, verb in VERBS.items():
         assert any(line.split()[:1] == [name] and verb.summary in line for line in out.splitlines())
@@ -61,7 +55,7 @@ def test_help_lists_every_verb(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended(["--version"]) == 0
+    assert ended("--version") == 0
     assert capsys.readouterr().out == f"kernelcast {version('kernelcast')}\n"
 
 
@@ -69,7 +63,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 def test_without_arguments_the_help_is_shown(
     capsys: pytest.CaptureFixture[str], arguments: list[str], name: str
 ) -> None:
-    assert ended(arguments) in (0, 2)  # click's, which changed with 8.2
+    assert ended(*arguments) in (0, 2)  # click's, which changed with 8.2
     printed = capsys.readouterr()
     assert (printed.out + printed.err).startswith(f"Usage: {name} [OPTIONS] COMMAND [ARGS]...")
 
@@ -88,7 +82,7 @@ def test_without_arguments_the_help_is_shown(
 def test_wrong_use_is_one_line_and_2(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    assert ended(arguments) == 2
+    assert ended(*arguments) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith(f"kernelcast: error: {message}")
@@ -116,7 +110,7 @@ def test_errors_are_one_line_and_an_exit_code(
         raise error
 
     monkeypatch.setattr(kernelcast, "get_command", lambda ctx, name: failing)
-    assert ended(["failing"]) == status
+    assert ended("failing") == status
     assert capsys.readouterr().err.strip() == line
 
 
@@ -207,5 +201,5 @@ def test_what_is_printed_into_a_pipe_that_closes_early_is_no_error() -> None:
 
 
 def test_names_with_line_breaks_are_still_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended(["bundle", "info", "a\nb\x1b[31m.kcast"]) == 1
+    assert ended("bundle", "info", "a\nb\x1b[31m.kcast") == 1
     assert capsys.readouterr().err == "kernelcast: error: bundle a\\nb\\x1b[31m.kcast: no such file\n"

@@ -5,7 +5,8 @@ from collections.abc import Iterator
 import click
 import pytest
 
-from kernelcast.cli.main import kernelcast, main
+from kernelcast.cli.main import kernelcast
+from tests.cli.printed import ended
 
 
 @pytest.mark.parametrize(
@@ -22,9 +23,7 @@ from kernelcast.cli.main import kernelcast, main
 def test_what_is_no_number_of_use_is_one_line(
     command: list[str], number: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main([*command, number])
-    assert stopped.value.code == 2
+    assert ended(*command, number) == 2
     (line,) = capsys.readouterr().err.splitlines()
     name = command[-1].removesuffix("-gib")
     assert line.startswith(
@@ -44,15 +43,12 @@ def test_what_is_no_number_of_use_is_one_line(
 def test_an_unknown_option_suggests_misspelled_ones_only(
     command: str, options: list[str], line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main([command, *options])
-    assert stopped.value.code == 2
+    assert ended(command, *options) == 2
     assert capsys.readouterr().err.replace(":", "") == f"kernelcast error {line.replace(':', '')}\n"
 
 
 def test_tp_is_not_taken_for_dp(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["db", "export", "--tp", "2"])
+    assert ended("db", "export", "--tp", "2") == 2
     assert "Did you mean" not in capsys.readouterr().err
 
 
@@ -60,13 +56,9 @@ def test_tp_is_not_taken_for_dp(capsys: pytest.CaptureFixture[str]) -> None:
 def test_ids_have_an_option_and_an_old_name(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     always = ["train", "--db", "none.db", "-o", "x.kcast"]
     for given in ([f"--{option}-id", "ab"], [f"--{option}", "ab"]):
-        with pytest.raises(SystemExit) as stopped:
-            main([*always, *given])
-        assert stopped.value.code == 1
+        assert ended(*always, *given) == 1
         assert "none.db" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as stopped:
-        main([*always, f"--{option}-id", "ab", f"--{option}", "ab"])
-    assert stopped.value.code == 2
+    assert ended(*always, f"--{option}-id", "ab", f"--{option}", "ab") == 2
     assert capsys.readouterr().err == (
         f"kernelcast: error: --{option}-id and --{option} are both given, expected only --{option}-id\n"
     )

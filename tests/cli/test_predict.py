@@ -11,11 +11,11 @@ from click.testing import CliRunner, Result
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from kernelcast.cli.main import main
 from kernelcast.cli.predict import predict
 from kernelcast.runtime import DataError, KernelcastError, UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.request.fields import Schedule
+from tests.cli.printed import ended
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -303,9 +303,7 @@ def test_errors_are_one_line_and_an_exit_code(
 ) -> None:
     folder = make_bundle().parent
     files = ["--bundle", str(folder / bundle), "--model", str(model_file)]
-    with pytest.raises(SystemExit) as stopped:
-        main(["predict", *files, "--micro-batch", "1", "--micro-batches", "1", "--pp", pp])
-    assert stopped.value.code == status
+    assert ended("predict", *files, "--micro-batch", "1", "--micro-batches", "1", "--pp", pp) == status
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err.startswith("kernelcast: error: ")

@@ -12,13 +12,13 @@ import pytest
 from click.testing import CliRunner, Result
 from distributed import LocalCluster
 
-from kernelcast.cli.main import main
 from kernelcast.cli.predict import predict
 from kernelcast.cli.search import search_
 from kernelcast.cli.sizes import parse_size
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint
 from kernelcast.runtime.operators import OPERATORS
+from tests.cli.printed import ended
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -246,9 +246,7 @@ def test_limits_and_ranking(bundle: Path, model_file: Path) -> None:
 def test_nonsense_is_one_line(
     bundle: Path, model_file: Path, more: tuple[str, ...], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["search", *arguments(bundle, model_file, *more)])
-    assert caught.value.code == 2
+    assert ended("search", *arguments(bundle, model_file, *more)) == 2
     assert capsys.readouterr().err == f"kernelcast: error: {message}\n"
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from kernelcast.cli.main import main
 from kernelcast.cli.predict import predict
 from kernelcast.cli.search import search_
 from kernelcast.cli.stack_list import list_
@@ -17,6 +16,7 @@ from kernelcast.runtime.stack import shipped_stacks
 from kernelcast.serve.answering import of_request
 from kernelcast.serve.warm import Warm
 from kernelcast.walltime import script_job
+from tests.cli.printed import ended
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -101,7 +101,5 @@ def test_the_list_has_every_stack() -> None:
 
 
 def test_an_unknown_stack_is_one_line(given: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["predict", *given, *LAYOUT, "--stack", "nemo"])
-    assert stopped.value.code == 2
+    assert ended("predict", *given, *LAYOUT, "--stack", "nemo") == 2
     assert capsys.readouterr().err.startswith("kernelcast: error: stack 'nemo' is unknown, known are ")

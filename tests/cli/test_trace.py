@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from kernelcast.cli.main import main
 from kernelcast.docs import example_traces
+from tests.cli.printed import printed
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -27,17 +27,8 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: object, status: int = 0) -> str:
-    """What the command prints: standard output, or standard error where it fails."""
-    with pytest.raises(SystemExit) as caught:
-        main(list(map(str, arguments)))
-    printed = capsys.readouterr()
-    assert caught.value.code == status, printed.err
-    return printed.err if status else printed.out
-
-
 def report(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
-    document = json.loads(run(capsys, "trace", "report", *arguments, "--json"))
+    document = json.loads(printed(capsys, "trace", "report", *arguments, "--json"))
     assert document["format"] == "kernelcast.trace_report/1"
     [one] = document["runs"]
     return one
@@ -53,14 +44,14 @@ def test_a_folder_of_ranks_is_a_run(ranks: Path, tmp_path: Path, capsys: pytest.
         row["percent_of_busy"] for row in report(capsys, ranks, "--top", 999)["kernels"]
     ) == pytest.approx(100, abs=1)
     database = tmp_path / "bench.db"
-    run(capsys, "ingest", *sorted(ranks.iterdir()), "--db", database)
+    printed(capsys, "ingest", *sorted(ranks.iterdir()), "--db", database)
     assert report(capsys, database) == one
     assert report(capsys, database, "--run", one["run_id"][:5]) == one
 
 
 def test_a_report_as_text_and_page(ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "report.html"
-    lines = run(capsys, "trace", "report", ranks, "--page", page).splitlines()
+    lines = printed(capsys, "trace", "report", ranks, "--page", page).splitlines()
     assert any(line.split()[:2] == ["exposed", "communication"] for line in lines)
     assert lines[-1] == f"{page}: page written"
     text = page.read_text()
@@ -70,7 +61,9 @@ def test_a_report_as_text_and_page(ranks: Path, tmp_path: Path, capsys: pytest.C
 
 
 def test_what_became_slower(ranks: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    document = json.loads(run(capsys, "trace", "diff", ranks / "rank0.json", ranks / "rank1.json", "--json"))
+    document = json.loads(
+        printed(capsys, "trace", "diff", ranks / "rank0.json", ranks / "rank1.json", "--json")
+    )
     changes = {row["name"]: row for row in document["kernels"]}
     assert changes["gemm_up"]["change"] == "slower"
     assert changes["gemm_up"]["two_ms"] == pytest.approx(1.25 * changes["gemm_up"]["one_ms"], rel=1e-3)
@@ -78,14 +71,16 @@ def test_what_became_slower(ranks: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert document["step"]["change_ms"] == pytest.approx(
         sum(part["change_ms"] for part in document["parts"])
     )
-    lines = run(capsys, "trace", "diff", ranks / "rank0.json", ranks / "rank1.json", "--top", 3).splitlines()
+    lines = printed(
+        capsys, "trace", "diff", ranks / "rank0.json", ranks / "rank1.json", "--top", 3
+    ).splitlines()
     assert lines[0] == "per step and rank, of 2 steps of A and 2 of B"
 
 
 def test_what_is_new_and_gone(ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     changed = tmp_path / "changed.json"
     changed.write_text((ranks / "rank0.json").read_text().replace("gelu_kernel", "fused_gelu_kernel"))
-    document = json.loads(run(capsys, "trace", "diff", ranks / "rank0.json", changed, "--json"))
+    document = json.loads(printed(capsys, "trace", "diff", ranks / "rank0.json", changed, "--json"))
     changes = {row["name"]: row["change"] for row in document["kernels"] if row["change"]}
     assert changes == {"gelu_kernel": "gone", "fused_gelu_kernel": "new"}
 
@@ -94,14 +89,14 @@ def test_a_step_is_exported_and_read_again(
     ranks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     whole = tmp_path / "whole.json"
-    run(capsys, "trace", "export", ranks / "rank1.json", "-o", whole)
+    printed(capsys, "trace", "export", ranks / "rank1.json", "-o", whole)
     again, before = report(capsys, whole), report(capsys, ranks / "rank1.json")
     assert again["steps"] == [step | {"trace_id": step["trace_id"]} for step in again["steps"]]
     for name in ("device_ms", "compute_ms", "exposed_communication_ms", "idle_host_ms", "step", "events"):
         assert [step[name] for step in again["steps"]] == [step[name] for step in before["steps"]]
     assert again["kernels"] == before["kernels"]
     part = tmp_path / "part.json"
-    run(capsys, "trace", "export", ranks / "rank1.json", "-o", part, "--step", "4")
+    printed(capsys, "trace", "export", ranks / "rank1.json", "-o", part, "--step", "4")
     [step] = report(capsys, part)["steps"]
     assert (step["step"], step["compute_ms"]) == ("ProfilerStep#4", before["steps"][1]["compute_ms"])
 
@@ -128,9 +123,9 @@ def test_what_is_refused_in_one_line(
     event = {"ph": "X", "cat": "python_function", "name": "f", "pid": 1, "tid": 1, "ts": 1, "dur": 2}
     host.write_text(json.dumps({"traceEvents": [event]}))
     places = {"host": host, "empty": tmp_path, "ranks": ranks, "small": ROOT / "tests" / "data" / "small.db"}
-    printed = run(capsys, "trace", *(text.format(**places) for text in arguments), status=1)
-    assert message.format(**places) in printed
-    assert printed.count("\n") == 1
+    said = printed(capsys, "trace", *(text.format(**places) for text in arguments), status=1)
+    assert message.format(**places) in said
+    assert said.count("\n") == 1
 
 
 def test_the_page_runs_as_it_is_written(
@@ -168,7 +163,7 @@ def test_the_page_runs_as_it_is_written(
         )
         if words[0] == "ingest":
             words[1:2] = sorted(map(str, Path("profiles").iterdir()))
-        assert run(capsys, *words)
+        assert printed(capsys, *words)
     assert (tmp_path / "bench-parquet" / "traces.sql").exists()
     assert (tmp_path / "ours.toml").read_text().startswith("site = ")
     assert "rank 1, stream 20" in (tmp_path / "report.html").read_text()

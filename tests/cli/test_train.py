@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kernelcast.cli.main import main
 from kernelcast.cli.train import train
 from kernelcast.runtime import DataError, UsageError, read_bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
@@ -16,7 +15,7 @@ from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.views.formatting import amount, percent
 from kernelcast.store import Database, Run, Sample
 from kernelcast.train import selection
-from tests.cli.printed import without_next
+from tests.cli.printed import ended, without_next
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -247,14 +246,12 @@ def test_several_devices_are_a_choice(database_path: Path) -> None:
 
 def printed(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str]:
     """Exit status and the one line on standard error."""
-    with pytest.raises(SystemExit) as stopped:
-        main(["train", *arguments])
+    status = ended("train", *arguments)
     out, err = capsys.readouterr()
     assert out == ""
     assert err.startswith("kernelcast: error: ")
     assert err.count("\n") == 1
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code, err.removeprefix("kernelcast: error: ").rstrip()
+    return status, err.removeprefix("kernelcast: error: ").rstrip()
 
 
 def test_databases_that_cannot_train(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,6 +12,7 @@ import pytest
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, SoftwareFingerprint
 from kernelcast.runtime.operators import Direction
 from kernelcast.store import Database, Run, Sample
+from tests.cli.printed import ended
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -95,25 +96,12 @@ def test_processes_of_their_own_write_the_same_bytes_and_fit_only_what_changed(f
 def test_an_earlier_bundle_that_cannot_be_read_is_one_line(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from kernelcast.cli.main import main
-
     (folder / "old.kcast").write_bytes(b"junk")
     for old, message in (
         ("old.kcast", "not a bundle (expected a zip file, 4 bytes found)"),
         ("none.kcast", "no such file"),
     ):
-        with pytest.raises(SystemExit) as stopped:
-            main(
-                [
-                    "train",
-                    "--db",
-                    str(folder / "bench.db"),
-                    "-o",
-                    str(folder / "x"),
-                    "--from",
-                    str(folder / old),
-                ]
-            )
-        assert stopped.value.code == 1
+        arguments = ("--db", folder / "bench.db", "-o", folder / "x", "--from", folder / old)
+        assert ended("train", *arguments) == 1
         assert capsys.readouterr().err == f"kernelcast: error: bundle {folder / old}: {message}\n"
     assert not (folder / "x").exists()

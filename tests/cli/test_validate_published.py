@@ -4,15 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.cli.main import main
+from tests.cli.printed import ended
 
 pytestmark = pytest.mark.usefixtures("wide")
-
-
-def ended(arguments: list[str]) -> int | str | None:
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    return stopped.value.code
 
 
 @pytest.mark.parametrize(
@@ -42,7 +36,7 @@ def test_what_is_refused_is_one_line(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty.toml").touch()
     (tmp_path / "Perlmutter").mkdir()
-    assert ended(["validate", "published", *arguments]) == status
+    assert ended("validate", "published", *arguments) == status
     captured = capsys.readouterr()
     (line,) = captured.err.splitlines()
     assert complaint in line
@@ -50,5 +44,5 @@ def test_what_is_refused_is_one_line(
 
 
 def test_the_group_lists_its_verbs_without_importing_them(capsys: pytest.CaptureFixture[str]) -> None:
-    assert ended(["validate", "--help"]) == 0
+    assert ended("validate", "--help") == 0
     assert "published" in capsys.readouterr().out

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.cli.main import main
+from tests.cli.printed import ended
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -42,15 +42,8 @@ def arguments(tmp_path: Path, make_bundle: Callable[..., Path]) -> list[str]:
     ]  # fmt: skip
 
 
-def run(arguments: list[str]) -> int:
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    assert isinstance(stopped.value.code, int)
-    return stopped.value.code
-
-
 def test_components_operators_and_summary(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    assert run([*arguments, "--operators", "--max-processes", "2"]) == 0
+    assert ended(*arguments, "--operators", "--max-processes", "2") == 0
     out = capsys.readouterr().out
     for word in ("tiny 1-1-1, 2 × 1", "tiny 1-2-1, 2 × 1", "Encoder_Bwd", "MP_Allreduce", "Overall"):
         assert word in out
@@ -63,7 +56,7 @@ def test_components_operators_and_summary(arguments: list[str], capsys: pytest.C
     assert "inside the predicted 90 % interval: " in out
     assert "note: the bundle was measured on other hardware; this is " in out
     # The same again comes from the database: the same steps, as JSON.
-    assert run([*arguments, "--json", "--max-processes", "2"]) == 0
+    assert ended(*arguments, "--json", "--max-processes", "2") == 0
     printed = capsys.readouterr()
     document = json.loads(printed.out)
     assert document["format"] == "kernelcast.validation-run/2"
@@ -84,7 +77,7 @@ def test_what_differs_between_configurations_is_said(
         CONFIG.partition("[[runs]]")[0] + '[[runs]]\n[[runs]]\nrecompute = "full"\n'
         '[[runs]]\nschedule = "gpipe"\nmicro_batches = 1\n'
     )
-    assert run(arguments) == 0
+    assert ended(*arguments) == 0
     titles = [line for line in capsys.readouterr().out.splitlines() if line.startswith("tiny 1-1-1")]
     assert titles == ["tiny 1-1-1, 2 × 1", "tiny 1-1-1, 2 × 1, recompute full", "tiny 1-1-1, 1 × 1, gpipe"]
 
@@ -92,7 +85,7 @@ def test_what_differs_between_configurations_is_said(
 def test_a_calibration_is_said_and_can_be_left_out(
     arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert run([*arguments, "--only", "1-1-1", "--json"]) == 0
+    assert ended(*arguments, "--only", "1-1-1", "--json") == 0
     before = json.loads(capsys.readouterr().out)
     assert before["calibration"] is None
     plain = arguments[arguments.index("--bundle") + 1]
@@ -103,16 +96,16 @@ def test_a_calibration_is_said_and_can_be_left_out(
         f'site = "a site"\nhardware = "h"\nsource = "s"\n{model}\n[[runs]]\nmodel = "tiny"\n{layout}{measured}'
     )
     calibrated = str(tmp_path / "calibrated.kcast")
-    assert run(["calibrate", "--bundle", plain, "--runs", str(tmp_path / "site.toml"), "-o", calibrated]) == 0
+    assert ended("calibrate", "--bundle", plain, "--runs", str(tmp_path / "site.toml"), "-o", calibrated) == 0
     arguments[arguments.index("--bundle") + 1] = calibrated
     capsys.readouterr()
-    assert run([*arguments, "--only", "1-1-1", "--json"]) == 0
+    assert ended(*arguments, "--only", "1-1-1", "--json") == 0
     corrected = json.loads(capsys.readouterr().out)
     assert corrected["calibration"]["applied"] is True
     assert corrected["runs"][0]["predicted_s"] > before["runs"][0]["predicted_s"]
-    assert run([*arguments, "--only", "1-1-1"]) == 0
+    assert ended(*arguments, "--only", "1-1-1") == 0
     assert "note: calibration of predictions: " in capsys.readouterr().out
-    assert run([*arguments, "--only", "1-1-1", "--no-calibration", "--json"]) == 0
+    assert ended(*arguments, "--only", "1-1-1", "--no-calibration", "--json") == 0
     left_out = json.loads(capsys.readouterr().out)
     assert left_out["runs"][0]["predicted_s"] == before["runs"][0]["predicted_s"]
     assert left_out["calibration"]["reason"] == "switched off"
@@ -138,7 +131,7 @@ def test_wrong_use_is_one_line_before_anything_is_made(
     message: str,
 ) -> None:
     limit = [] if "--threads" in more else ["--max-processes", "2"]
-    assert run([*arguments, *limit, *more]) == code
+    assert ended(*arguments, *limit, *more) == code
     printed = capsys.readouterr()
     assert message in printed.err
     assert printed.err.count("\n") == 1
@@ -150,7 +143,7 @@ def test_a_collective_that_the_bundle_lacks_is_named_with_its_configuration(
     arguments: list[str], make_bundle: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     poor = make_bundle(without=["all_reduce"], name="poor.kcast")
-    assert run([*arguments, "--bundle", str(poor), "--max-processes", "2"]) == 1
+    assert ended(*arguments, "--bundle", str(poor), "--max-processes", "2") == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert "tiny (1-2-1): bundle " in line
     assert "all_reduce" in line

@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
-from kernelcast.cli.main import main
 from kernelcast.cli.walltime import walltime
 from kernelcast.runtime import DataError, UsageError
 from kernelcast.walltime import FIELDS
 from kernelcast.walltime.fields import SITE_ONLY
+from tests.cli.printed import ended
 
 Make = Callable[..., Path]
 ROOT = Path(__file__).parent.parent.parent
@@ -200,8 +200,7 @@ def test_errors_name_the_thing(
     assert isinstance(result.exception, error)
     assert str(result.exception).startswith(message)
     assert result.stdout == ""
-    with pytest.raises(SystemExit):
-        main(["walltime", *arguments])
+    assert ended("walltime", *arguments) in (1, 2)
     printed = capsys.readouterr()
     assert printed.err.startswith(f"kernelcast: error: {message}")
     assert printed.err.count("\n") == 1

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.cli.main import main
 from kernelcast.validate.own_runs import own_folder, own_runs
 from kernelcast.validate.steps import SHIPPED
+from tests.cli.printed import ended
 
 RUNS = """
 site = "Our cluster"
@@ -41,26 +41,20 @@ def write(tmp_path: Path, text: str = RUNS, name: str = "ours.toml") -> str:
     return str(tmp_path / name)
 
 
-def ended(arguments: list[str]) -> int | str | None:
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    return stopped.value.code
-
-
 def test_added_steps_are_scored_with_those_that_ship(
     tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert own_folder() == folder
     assert own_runs() == ()
     path = write(tmp_path)
-    assert ended(["validate", "add", path]) == 0
+    assert ended("validate", "add", path) == 0
     out = capsys.readouterr().out
     assert "llama-2-7b" in out
     assert out.endswith("ours.toml: added\n")
     assert own_runs() == (folder / "ours.toml",)
-    assert ended(["validate", "add", path]) == 0
+    assert ended("validate", "add", path) == 0
     assert capsys.readouterr().out.endswith("ours.toml: already there\n")
-    assert ended(["validate", "steps", "--json", "--picture", str(tmp_path / "steps.png")]) == 0
+    assert ended("validate", "steps", "--json", "--picture", str(tmp_path / "steps.png")) == 0
     files = json.loads(capsys.readouterr().out)["files"]
     assert [one["runs_file"] for one in files] == [*(f"{name}.toml" for name in SHIPPED), "ours.toml"]
     assert [one["is_shipped"] for one in files] == [True] * len(SHIPPED) + [False]
@@ -70,12 +64,12 @@ def test_added_steps_are_scored_with_those_that_ship(
 def test_other_steps_of_the_same_name_need_to_be_asked_for(
     tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ended(["validate", "add", write(tmp_path)]) == 0
+    assert ended("validate", "add", write(tmp_path)) == 0
     changed = write(tmp_path, RUNS.replace("measured_s = 0.5", "measured_s = 0.6"))
-    assert ended(["validate", "add", changed]) == 2
+    assert ended("validate", "add", changed) == 2
     assert "holds other steps, expected another name, or --replace" in capsys.readouterr().err
     assert "0.5" in (folder / "ours.toml").read_text(encoding="utf-8")
-    assert ended(["validate", "add", changed, "--replace"]) == 0
+    assert ended("validate", "add", changed, "--replace") == 0
     assert "0.6" in (folder / "ours.toml").read_text(encoding="utf-8")
 
 
@@ -105,7 +99,7 @@ def test_what_cannot_be_kept_or_predicted_is_one_line(
         "hidden_size = 64\nsequence_length = 8\nattention_heads = 8\nlayers = 4\nvocabulary_size = 100\n",
         "tiny.toml",
     )
-    assert ended(["validate", "add", write(tmp_path, RUNS.replace(old, new, 1))]) == 2
+    assert ended("validate", "add", write(tmp_path, RUNS.replace(old, new, 1))) == 2
     said = capsys.readouterr().err
     assert complaint in said
     assert said.count("\n") == 1
@@ -115,11 +109,11 @@ def test_what_cannot_be_kept_or_predicted_is_one_line(
 def test_names_that_ship_and_folders_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ended(["validate", "add", write(tmp_path, name="vista.toml")]) == 2
+    assert ended("validate", "add", write(tmp_path, name="vista.toml")) == 2
     assert "steps of this name ship" in capsys.readouterr().err
     (tmp_path / "file").touch()
     monkeypatch.setenv("KERNELCAST_RUNS", str(tmp_path / "file" / "runs"))
-    assert ended(["validate", "add", write(tmp_path)]) == 1
+    assert ended("validate", "add", write(tmp_path)) == 1
     assert "ours.toml: cannot be written" in capsys.readouterr().err
 
 

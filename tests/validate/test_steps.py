@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kernelcast.cli.main import main
 from kernelcast.runtime import DataError, Estimator, UsageError
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.request.fields import LAYOUT
 from kernelcast.validate.effects import option_effects
 from kernelcast.validate.runs import RunsFile
 from kernelcast.validate.steps import SHIPPED, ScoredFile, score_steps
+from tests.cli.printed import ended
 
 pytestmark = pytest.mark.usefixtures("wide")
 
@@ -50,12 +50,6 @@ def write(folder: Path, text: str) -> Path:
     path = folder / "site.toml"
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def main_ended(arguments: list[str]) -> int | str | None:
-    with pytest.raises(SystemExit) as stopped:
-        main(arguments)
-    return stopped.value.code
 
 
 @pytest.fixture(scope="module")
@@ -102,13 +96,13 @@ def test_a_step_that_cannot_be_predicted_says_why(
     assert (score.steps, score.predicted, together.estimate, together.error) == (2, 1, None, None)
     assert alone.reason == ""
     assert "all_reduce" in together.reason
-    assert main_ended(["validate", "steps", str(path), "--bundle", bundle, "--each"]) == 0
+    assert ended("validate", "steps", str(path), "--bundle", bundle, "--each") == 0
     assert f"not predicted: 1 × small (1-1-2): {together.reason}" in capsys.readouterr().out
 
 
 def test_no_prediction_at_all_is_a_failure(tmp_path: Path, make_bundle: Callable[..., Path]) -> None:
     bundle = str(make_bundle(without=["gemm"]))
-    assert main_ended(["validate", "steps", str(write(tmp_path, RUNS + RUN)), "--bundle", bundle]) == 1
+    assert ended("validate", "steps", str(write(tmp_path, RUNS + RUN)), "--bundle", bundle) == 1
 
 
 def test_hardware_and_fabric_of_a_file_give_way_to_what_is_asked(tmp_path: Path) -> None:
@@ -146,7 +140,7 @@ def test_json_has_every_figure_and_step(
     tmp_path: Path, make_bundle: Callable[..., Path], capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = write(tmp_path, RUNS + RUN)
-    assert main_ended(["validate", "steps", str(path), "--bundle", str(make_bundle()), "--json"]) == 0
+    assert ended("validate", "steps", str(path), "--bundle", str(make_bundle()), "--json") == 0
     document = json.loads(capsys.readouterr().out)
     assert document["format"] == "kernelcast.steps/1"
     [file] = document["files"]
@@ -196,7 +190,7 @@ def test_options_of_the_software_are_set_for_every_step(
     assert changed.steps[0].error is not None
     assert stated.steps[0].error < changed.steps[0].error
     asked = ["validate", "steps", str(path), "--bundle", bundle, "--json"]
-    assert main_ended([*asked, "--with", "exposed-share=1", "--with", "shard_group=0"]) == 0
+    assert ended(*asked, "--with", "exposed-share=1", "--with", "shard_group=0") == 0
     [file] = json.loads(capsys.readouterr().out)["files"]
     assert file["steps"][0]["error"] == changed.steps[0].error
     # What a layout cannot have is the step's reason, not the command's end.
@@ -216,7 +210,7 @@ def test_options_of_the_software_are_set_for_every_step(
 def test_an_option_that_is_none_is_refused(
     text: str, complaint: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main_ended(["validate", "steps", "--with", text]) == 2
+    assert ended("validate", "steps", "--with", text) == 2
     assert complaint in capsys.readouterr().err
 
 
@@ -235,15 +229,15 @@ def test_effects_of_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
     [scored] = score_steps([path], changed={"exposed_share": 1.0})
     errors = [step.error for step in scored.steps]
     assert found["exposed_share", 1].mean_error == pytest.approx(sum(filter(None, errors)) / 2)
-    assert main_ended(["validate", "steps", str(path), "--effects"]) == 0
+    assert ended("validate", "steps", str(path), "--effects") == 0
     assert "exposed_share=1" in capsys.readouterr().out
-    assert main_ended(["validate", "steps", str(path), "--effects", "--json"]) == 0
+    assert ended("validate", "steps", str(path), "--effects", "--json") == 0
     document = json.loads(capsys.readouterr().out)
     page = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
     section = page.split("## `kernelcast.effects/1`")[1].split("\n## ")[0]
     for name in {*document["options"][0], *document["options"][0]["effects"][0]}:
         assert f"`{name}`" in section, f"{name} is not in docs/json.md"
-    assert main_ended(["validate", "steps", "--effects", "--each"]) == 2
+    assert ended("validate", "steps", "--effects", "--each") == 2
 
 
 def test_memory_of_every_stage_is_no_further_off_than_recorded(shipped: dict[str, ScoredFile]) -> None:
