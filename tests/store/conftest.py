@@ -1,6 +1,7 @@
 """What the store's tests measure on: a made-up CPU, and samples with kernels."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -214,3 +215,18 @@ def add_trace(
         return trace
 
     return add
+
+
+@pytest.fixture
+def other(
+    tmp_path: Path,
+    run: Run,
+    compute: ComputeFingerprint,
+    fabric: FabricFingerprint,
+    software: SoftwareFingerprint,
+) -> Path:
+    """A second database, with another run."""
+    path = tmp_path / "other.db"
+    with Database.open(path, create=True) as database:
+        database.add_run(replace(run, plan="thorough"), compute, fabric, software)
+    return path

@@ -11,9 +11,6 @@ from pathlib import Path
 import pytest
 
 from kernelcast.runtime.bundle.fingerprint import (
-    ComputeFingerprint,
-    FabricFingerprint,
-    SoftwareFingerprint,
     content_digest,
 )
 from kernelcast.runtime.errors import DataError, UsageError
@@ -21,7 +18,6 @@ from kernelcast.store import (
     Database,
     IngestedTrace,
     MeasuredStep,
-    Run,
     Sample,
     check_database,
     merge_databases,
@@ -32,21 +28,6 @@ from kernelcast.store.sample_rows import meaning_digest, stored_samples
 
 SampleMaker = Callable[..., Sample]
 TraceAdder = Callable[..., IngestedTrace]
-
-
-@pytest.fixture
-def other(
-    tmp_path: Path,
-    run: Run,
-    compute: ComputeFingerprint,
-    fabric: FabricFingerprint,
-    software: SoftwareFingerprint,
-) -> Path:
-    """A second database, with another run."""
-    path = tmp_path / "other.db"
-    with Database.open(path, create=True) as database:
-        database.add_run(replace(run, plan="thorough"), compute, fabric, software)
-    return path
 
 
 def files(folder: Path) -> dict[Path, bytes]:

@@ -5,7 +5,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime.bundle.fingerprint import (
     ComputeFingerprint,
-    FabricFingerprint,
     SoftwareFingerprint,
 )
 from kernelcast.runtime.operators import Direction
@@ -150,21 +148,6 @@ def test_order_grouping_and_repetition_make_no_difference(contents: list[list]) 
         assert [path.read_bytes() for path in (a, b, c)] == before
         with Database.open(folder / "abc.db") as database:
             assert database.content_digest() == whole.content_digest
-
-
-@pytest.fixture
-def other(
-    tmp_path: Path,
-    run: Run,
-    compute: ComputeFingerprint,
-    fabric: FabricFingerprint,
-    software: SoftwareFingerprint,
-) -> Path:
-    """A second database, with another run."""
-    path = tmp_path / "other.db"
-    with Database.open(path, create=True) as database:
-        database.add_run(replace(run, plan="thorough"), compute, fabric, software)
-    return path
 
 
 KILLED = """
