@@ -8,10 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from kernelcast.collector.ingest.points import Point, Unclear
-
-Shapes = tuple[tuple[int, ...], ...]
-Found = Point | Unclear
+from kernelcast.collector.ingest.points import OTHER_SHAPE, Found, Point, Shapes, Unclear
 
 GROUPED_MM = "aten::_grouped_mm"
 TOP_K = "aten::topk"
@@ -19,7 +16,6 @@ DEEP_EP = Unclear(
     "DeepEP's dispatch or combine: a token is sent once to each device, not once for each of its experts"
 )
 BOTH_GRADIENTS = Unclear("both gradients of a grouped product together, which the table has apart")
-_OTHER_SHAPE = Unclear("shapes that the operator here does not have")
 _NO_COPIES = Unclear("how many experts a token goes to was not recorded")
 _PART_OF_ROUTER = Unclear("the choice of the largest entries: of a router a part")
 
@@ -77,7 +73,7 @@ def is_weight_gradient(dims: Shapes) -> bool:
 def _grouped(name: str, dims: Shapes, around: OfExperts) -> Found:
     found = grouped_shape(name, dims)
     if found is None or not all(found):
-        return _OTHER_SHAPE
+        return OTHER_SHAPE
     groups, rows, k, n = found
     return Point("grouped_gemm", "", (groups, max(1, round(rows / groups)), k, n), around.role(k, n))
 
@@ -85,26 +81,26 @@ def _grouped(name: str, dims: Shapes, around: OfExperts) -> Found:
 def _permuted_by_index(name: str, dims: Shapes, around: OfExperts) -> Found:
     """[tokens, d], and the experts of each token."""
     if len(dims) < 2 or len(dims[0]) != 2 or len(dims[1]) != 2 or dims[0][0] != dims[1][0]:
-        return _OTHER_SHAPE
+        return OTHER_SHAPE
     return Point("permute", "", (dims[0][0], dims[1][1], dims[0][1]))
 
 
 def _permuted_by_mask(name: str, dims: Shapes, around: OfExperts) -> Found:
     """[tokens, d], and a column for every expert; how many a token goes to is known from the router's choice."""
     if len(dims) < 2 or len(dims[0]) != 2 or len(dims[1]) != 2 or dims[0][0] != dims[1][0]:
-        return _OTHER_SHAPE
+        return OTHER_SHAPE
     copies = around.chosen.get(dims[1])
     return Point("permute", "", (dims[0][0], copies, dims[0][1])) if copies else _NO_COPIES
 
 
 def _sorted_again(name: str, dims: Shapes, around: OfExperts) -> Found:
-    return Point("permute", "", (dims[0][0], 1, dims[0][1])) if len(dims[0]) == 2 else _OTHER_SHAPE
+    return Point("permute", "", (dims[0][0], 1, dims[0][1])) if len(dims[0]) == 2 else OTHER_SHAPE
 
 
 def _unpermuted(name: str, dims: Shapes, around: OfExperts) -> Found:
     """[rows, d], their places, and probabilities with a row per token, by which the copies of a token are known."""
     if len(dims[0]) != 2:
-        return _OTHER_SHAPE
+        return OTHER_SHAPE
     rows, d = dims[0]
     probabilities = next((shape for shape in dims[2:] if len(shape) == 2), None)
     if probabilities is None:
@@ -114,7 +110,7 @@ def _unpermuted(name: str, dims: Shapes, around: OfExperts) -> Found:
 
 
 def _router(name: str, dims: Shapes, around: OfExperts) -> Found:
-    return Point("router", "", dims[0]) if len(dims[0]) == 2 else _OTHER_SHAPE
+    return Point("router", "", dims[0]) if len(dims[0]) == 2 else OTHER_SHAPE
 
 
 RULES: Mapping[str, Callable[[str, Shapes, OfExperts], Found]] = MappingProxyType(

@@ -10,12 +10,10 @@ from dataclasses import dataclass
 from math import prod
 from types import MappingProxyType
 
-from kernelcast.collector.ingest.points import Point, Unclear
+from kernelcast.collector.ingest.points import OTHER_SHAPE, Found, Point, Shapes, Unclear
 
-Shapes = tuple[tuple[int, ...], ...]
 Reading = Callable[[Shapes], tuple[int, ...] | None]
 """The workload vector from the shapes of the inputs; None where they are other ones."""
-OTHER_SHAPE = Unclear("shapes that the operator here does not have")
 NOT_CAUSAL = Unclear("attention that is not causal, or does not say (Concrete Inputs)")
 
 
@@ -34,23 +32,23 @@ class NamedCall:
     reason: str = ""
 
 
-def _rows(dims: Shapes, place: int = 0, halves: int = 1) -> tuple[int, ...] | None:
+def rows(dims: Shapes, place: int = 0, halves: int = 1) -> tuple[int, ...] | None:
     """[b, l, d] of the input at `place`; rows of a matrix count as tokens of one sample."""
     shape = dims[place] if len(dims) > place else ()
     if len(shape) not in (2, 3) or shape[-1] % halves:
         return None
-    *rows, width = shape
-    return (*(rows if len(rows) == 2 else (1, *rows)), width // halves)
+    *tokens, width = shape
+    return (*(tokens if len(tokens) == 2 else (1, *tokens)), width // halves)
 
 
 def _gated(dims: Shapes) -> tuple[int, ...] | None:
     """Gate and up in one input, side by side."""
-    return _rows(dims, halves=2)
+    return rows(dims, halves=2)
 
 
 def _first_rows(dims: Shapes) -> tuple[int, ...] | None:
     """The first input of two or three dimensions: a compiled kernel's inputs have an order of its own."""
-    return next((_rows((shape,)) for shape in dims if len(shape) in (2, 3)), None)
+    return next((rows((shape,)) for shape in dims if len(shape) in (2, 3)), None)
 
 
 def _first_scores(dims: Shapes) -> tuple[int, ...] | None:
@@ -83,6 +81,11 @@ def _heads_first(dims: Shapes) -> tuple[int, ...] | None:
     )
 
 
+def _with_values(dims: Shapes) -> tuple[int, ...] | None:
+    """The same, and values like the keys."""
+    return _heads_first(dims) if dims[1:2] == dims[2:3] else None
+
+
 def _tokens_first(dims: Shapes) -> tuple[int, ...] | None:
     """Queries and keys, each [b, tokens, heads, head size]."""
     if len(dims) < 2 or len(dims[0]) != 4 or len(dims[1]) != 4:
@@ -108,6 +111,16 @@ def _weight_first(dims: Shapes) -> tuple[int, ...] | None:
     return prod(dims[1][:-1]), dims[0][1], dims[0][0]
 
 
+def _looked_up(dims: Shapes) -> tuple[int, ...] | None:
+    """A table [rows, width], and indices of any shape."""
+    return (prod(dims[1]), *dims[0]) if len(dims) > 1 and len(dims[0]) == 2 and dims[1] else None
+
+
+def _matrix(dims: Shapes) -> tuple[int, ...] | None:
+    """[l, d], tokens of one sample."""
+    return rows(dims) if len(dims[0]) == 2 else None
+
+
 def _nothing(dims: Shapes) -> tuple[int, ...] | None:
     return None
 
@@ -115,28 +128,40 @@ def _nothing(dims: Shapes) -> tuple[int, ...] | None:
 NAMED_CALLS = (
     NamedCall(
         ("LigerRMSNormFunction", "FusedRMSNormAffineFunction", "FusedRMSNormAffineMixedDtypesFunction", "_RMSNorm"),
-        "rms_norm", _rows,
+        "rms_norm", rows,
     ),
     NamedCall(
         ("LigerLayerNormFunction", "FusedLayerNormAffineFunction", "FusedLayerNormAffineMixedDtypesFunction",
          "FastLayerNormFN", "FusedLayerNormAffine", "_LayerNorm"),
-        "layer_norm", _rows,
+        "layer_norm", rows,
     ),
-    NamedCall(("LigerSiLUMulFunction",), "swiglu", _rows),
+    NamedCall(("LigerSiLUMulFunction",), "swiglu", rows),
     NamedCall(("SwiGLUFunction", "BiasSwiGLUFunction"), "swiglu", _gated),
-    NamedCall(("GeLUFunction", "_FusedBiasGelu"), "gelu", _rows),
-    NamedCall(("LigerGELUMulFunction",), "swiglu", _rows),
+    NamedCall(("aten::gelu", "GeLUFunction", "_FusedBiasGelu"), "gelu", rows),
+    NamedCall(("LigerGELUMulFunction",), "swiglu", rows),
     NamedCall(("BiasGeGLUFunction",), "swiglu", _gated),
     NamedCall(("LigerRopeFunction",), "rope", _heads_first),
     NamedCall(
         ("ScaledUpperTriangMaskedSoftmax",), "fused_causal_softmax", _square_scores
     ),
+    NamedCall(("aten::_softmax",), "softmax", scores),
     NamedCall(("ScaledMaskedSoftmax", "ScaledSoftmax"), "softmax", scores, variant="fused"),
+    NamedCall(
+        ("aten::_scaled_dot_product_flash_attention", "aten::_scaled_dot_product_flash_attention_for_cpu"),
+        "flash_attention", _with_values, "", 4,
+    ),
+    NamedCall(("aten::_scaled_dot_product_cudnn_attention",), "flash_attention", _with_values, "cudnn", 6),
+    NamedCall(
+        ("aten::_scaled_dot_product_efficient_attention",), "flash_attention", _with_values, "memory-efficient", 6
+    ),
     NamedCall(("flash_attn::_flash_attn_forward",), "flash_attention", _tokens_first, "flash-attn", 5),
     NamedCall(("FlashAttnFunc",), "flash_attention", _tokens_first, "flash-attn", 5),
     NamedCall(("FlashAttnQKVPackedFunc",), "flash_attention", _packed, "flash-attn", 3),
     NamedCall(("aten::_flash_attention_forward",), "flash_attention", _tokens_first, "", 8),
     NamedCall(("_Linear", "te_general_gemm"), "gemm", _weight_first, "transformer-engine"),
+    NamedCall(("aten::embedding",), "embedding", _looked_up),
+    NamedCall(("aten::cross_entropy_loss",), "cross_entropy", _matrix),
+    NamedCall(("aten::baddbmm",), "", _nothing, reason="a product that scales and adds: the table has none"),
     NamedCall(
         ("_LayerNormLinear", "_LayerNormMLP"), "", _nothing,
         reason="a norm and products in one call (TransformerEngine): the table has them apart",
@@ -154,7 +179,7 @@ NAMED_CALLS = (
         reason="logits and loss in one call: the table has them apart",
     ),
     NamedCall(
-        ("LigerCrossEntropyFunction",), "cross_entropy", _rows
+        ("LigerCrossEntropyFunction",), "cross_entropy", rows
     ),
 )  # fmt: skip
 BY_NAME: Mapping[str, NamedCall] = MappingProxyType({name: row for row in NAMED_CALLS for name in row.names})
@@ -184,7 +209,7 @@ def is_compiled(name: str) -> bool:
     return name.startswith("triton_")
 
 
-def named_call(name: str, dims: Shapes, concrete: Sequence[str]) -> Point | Unclear:
+def named_call(name: str, dims: Shapes, concrete: Sequence[str]) -> Found:
     """What a call is whose name is in `BY_NAME`, or that `is_compiled`; its element type is left open."""
     row = _compiled(name) if is_compiled(name) else BY_NAME[name]
     if isinstance(row, Unclear):

@@ -35,6 +35,11 @@ class Unclear:
     reason: str
 
 
+Shapes = tuple[tuple[int, ...], ...]
+"""Of a call's inputs, in their order."""
+Found = Point | Unclear
+
 NO_OPERATOR = Unclear("no operator for it")
+OTHER_SHAPE = Unclear("shapes that the operator here does not have")
 NO_SHAPES = Unclear("shapes were not recorded (record_shapes)")
 NO_TYPE = Unclear("its element type is none of a training step")

@@ -2,7 +2,7 @@
 
 from math import prod
 
-Shapes = tuple[tuple[int, ...], ...]
+from kernelcast.collector.ingest.points import Shapes
 
 # Where the two factors stand among the inputs.
 _FACTORS = {

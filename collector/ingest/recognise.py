@@ -11,20 +11,21 @@ from types import MappingProxyType
 from kernelcast.collector.ingest import experts
 from kernelcast.collector.ingest.experts import OfExperts
 from kernelcast.collector.ingest.linears import LinearRoles
-from kernelcast.collector.ingest.named_calls import (
-    BY_NAME,
-    NOT_CAUSAL,
+from kernelcast.collector.ingest.named_calls import BY_NAME, is_compiled, named_call, rows, scores
+from kernelcast.collector.ingest.points import (
+    DTYPES,
+    NO_OPERATOR,
+    NO_SHAPES,
+    NO_TYPE,
     OTHER_SHAPE,
-    is_compiled,
-    named_call,
-    scores,
+    Found,
+    Point,
+    Shapes,
+    Unclear,
 )
-from kernelcast.collector.ingest.points import DTYPES, NO_OPERATOR, NO_SHAPES, NO_TYPE, Point, Unclear
 from kernelcast.collector.traces.arguments import Arguments, shapes, texts
 from kernelcast.collector.traces.call_tree import CallTree
 
-Shapes = tuple[tuple[int, ...], ...]
-_SCALED_PRODUCT = Unclear("a product that scales and adds: the table has none")
 _OPTIMIZER = Unclear("an optimizer step, of which the stage and its layers cannot be told")
 
 
@@ -39,7 +40,7 @@ class Surroundings:
     experts: OfExperts = field(default_factory=OfExperts)
 
     @classmethod
-    def of(cls, tree: CallTree, sequences: Iterable[Point | Unclear] = ()) -> "Surroundings":
+    def of(cls, tree: CallTree, sequences: Iterable[Found] = ()) -> "Surroundings":
         """From the forward calls of a trace, and the operators that are several of them."""
         products: list[tuple[int, int]] = []
         results: set[tuple[int, int]] = set()
@@ -79,7 +80,7 @@ class Surroundings:
         )
 
 
-def recognised(name: str, arguments: Arguments, around: Surroundings) -> Point | Unclear:
+def recognised(name: str, arguments: Arguments, around: Surroundings) -> Found:
     """What a call that `may_be_operator` is."""
     if name in _OPTIMIZERS:
         return _OPTIMIZER
@@ -92,7 +93,7 @@ def recognised(name: str, arguments: Arguments, around: Surroundings) -> Point |
     if name in experts.RULES:
         found = experts.RULES[name](name, dims, around.experts)
     elif name in _RULES:
-        found = _RULES[name](name, dims, texts(arguments.concrete), around)
+        found = _RULES[name](name, dims, around)
     else:
         found = named_call(name, dims, texts(arguments.concrete))
     if isinstance(found, Unclear):
@@ -100,15 +101,12 @@ def recognised(name: str, arguments: Arguments, around: Surroundings) -> Point |
     return replace(found, dtype=first) if first else NO_TYPE
 
 
-Found = Point | Unclear
-
-
 def _is_norm(name: str) -> bool:
     return name in _NORMS or (name in BY_NAME and BY_NAME[name].operator.endswith("_norm"))
 
 
-def _point(operator: str, *vector: int, role: str = "", variant: str = "") -> Point:
-    return Point(operator, "", vector, role, variant)
+def _point(operator: str, *vector: int, role: str = "") -> Point:
+    return Point(operator, "", vector, role)
 
 
 def _factors(name: str, dims: Shapes) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -117,7 +115,7 @@ def _factors(name: str, dims: Shapes) -> tuple[tuple[int, ...], tuple[int, ...]]
     return (pair[0], pair[1]) if len(pair) == 2 else ((), ())
 
 
-def _product(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
+def _product(name: str, dims: Shapes, around: Surroundings) -> Found:
     left, right = _factors(name, dims)
     if len(left) != 2 or len(right) != 2 or left[1] != right[0]:
         return OTHER_SHAPE
@@ -125,7 +123,7 @@ def _product(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundi
     return _point("gemm", left[0], right[0], right[1], role=role)
 
 
-def _batched_product(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
+def _batched_product(name: str, dims: Shapes, around: Surroundings) -> Found:
     left, right = _factors(name, dims)
     if len(left) != 3 or len(right) != 3 or left[0] != right[0] or left[2] != right[1]:
         return OTHER_SHAPE
@@ -139,65 +137,28 @@ def _batched_product(name: str, dims: Shapes, concrete: Sequence[str], around: S
     return _point("batched_gemm", heads, queries, inner, columns, role=role)
 
 
-def _norm(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
+def _rows(operator: str, dims: Shapes) -> Found:
+    vector = rows(dims)
+    return OTHER_SHAPE if vector is None else _point(operator, *vector)
+
+
+def _norm(name: str, dims: Shapes, around: Surroundings) -> Found:
     parameters = sum(len(shape) == 1 for shape in dims[1:])
     operator = "layer_norm" if name in _LAYER_NORMS else "rms_norm"
     if parameters != (2 if operator == "layer_norm" else 1):
         return Unclear("a norm without its weight (and bias)")
-    return _rows(operator, dims[0])
+    return _rows(operator, dims)
 
 
-def _gelu(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
-    return _rows("gelu", dims[0])
-
-
-def _rows(operator: str, shape: tuple[int, ...]) -> Found:
-    """[b, l, d]; rows of a matrix count as tokens of one sample."""
-    if len(shape) == 3:
-        return _point(operator, *shape)
-    return _point(operator, 1, *shape) if len(shape) == 2 else OTHER_SHAPE
-
-
-def _softmax(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
-    found = scores(dims)
-    return OTHER_SHAPE if found is None else _point("softmax", *found)
-
-
-def _add(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
+def _add(name: str, dims: Shapes, around: Surroundings) -> Found:
     """Two activations as wide as a norm are a residual's; a row added to the result of a product is its bias."""
     one, other = (*dims, (), ())[:2]
     if one == other and len(one) == 3 and one[-1] in around.widths:
-        return _rows("residual_add", one)
-    rows = prod(one[:-1])
-    if len(other) == 1 and len(one) in (2, 3) and one[-1] == other[0] and (rows, one[-1]) in around.products:
-        return _point("bias_add", rows, one[-1])
+        return _rows("residual_add", dims)
+    result = prod(one[:-1]), one[-1] if one else 0
+    if len(one) in (2, 3) and other == (one[-1],) and result in around.products:
+        return _point("bias_add", *result)
     return NO_OPERATOR
-
-
-def _embedding(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
-    if len(dims) < 2 or len(dims[0]) != 2 or not dims[1]:
-        return OTHER_SHAPE
-    return _point("embedding", prod(dims[1]), *dims[0])
-
-
-def _cross_entropy(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
-    if len(dims[0]) != 2:
-        return OTHER_SHAPE
-    return _point("cross_entropy", 1, *dims[0])
-
-
-def _attention(name: str, dims: Shapes, concrete: Sequence[str], around: Surroundings) -> Found:
-    place = _CAUSAL_AT[name]
-    if len(concrete) <= place or concrete[place] != "True":
-        return NOT_CAUSAL
-    if len(dims) < 3 or len(dims[0]) != 4 or len(dims[1]) != 4 or dims[1] != dims[2]:
-        return OTHER_SHAPE
-    b, heads, tokens, head_size = dims[0]
-    kv_heads = dims[1][1]
-    if dims[1] != (b, kv_heads, tokens, head_size) or not kv_heads or heads % kv_heads:
-        return OTHER_SHAPE
-    variant = _ATTENTION_VARIANTS.get(name, "")
-    return _point("flash_attention", b, tokens, heads, kv_heads, head_size, variant=variant)
 
 
 _PRODUCTS = frozenset({"aten::addmm", "aten::mm", "aten::_addmm_activation", "aten::_scaled_mm"})
@@ -205,34 +166,13 @@ _LAYER_NORMS = frozenset({"aten::layer_norm", "aten::native_layer_norm"})
 _NORMS = _LAYER_NORMS | {"aten::rms_norm", "aten::_fused_rms_norm"}
 _OF_INTEREST = _PRODUCTS | experts.RULES.keys() | {"aten::embedding", "aten::_softmax"}
 _OPTIMIZERS = frozenset({"aten::_fused_adam_", "aten::_fused_adamw_"})
-# Where `is_causal` stands among the inputs.
-_CAUSAL_AT = MappingProxyType(
-    {
-        "aten::_scaled_dot_product_flash_attention": 4,
-        "aten::_scaled_dot_product_flash_attention_for_cpu": 4,
-        "aten::_scaled_dot_product_cudnn_attention": 6,
-        "aten::_scaled_dot_product_efficient_attention": 6,
-    }
-)
-_ATTENTION_VARIANTS = MappingProxyType(
-    {
-        "aten::_scaled_dot_product_cudnn_attention": "cudnn",
-        "aten::_scaled_dot_product_efficient_attention": "memory-efficient",
-    }
-)
-_RULES: Mapping[str, Callable[[str, Shapes, Sequence[str], Surroundings], Found]] = MappingProxyType(
+_RULES: Mapping[str, Callable[[str, Shapes, Surroundings], Found]] = MappingProxyType(
     {
         **dict.fromkeys(_PRODUCTS, _product),
         **dict.fromkeys(_NORMS, _norm),
-        **dict.fromkeys(_CAUSAL_AT, _attention),
         "aten::bmm": _batched_product,
-        "aten::baddbmm": lambda *_: _SCALED_PRODUCT,
-        "aten::gelu": _gelu,
         "aten::add": _add,
         "aten::add_": _add,
-        "aten::_softmax": _softmax,
-        "aten::embedding": _embedding,
-        "aten::cross_entropy_loss": _cross_entropy,
     }
 )
 _RECOGNISED = frozenset(_RULES) | frozenset(BY_NAME) | _OPTIMIZERS | experts.RULES.keys()

@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from kernelcast.collector.ingest.points import DTYPES, NO_TYPE, Point, Unclear
+from kernelcast.collector.ingest.named_calls import rows
+from kernelcast.collector.ingest.points import DTYPES, NO_TYPE, Found, Point, Shapes
 from kernelcast.collector.traces.arguments import shapes, texts
 from kernelcast.collector.traces.call_tree import NODE_PREFIX, CallTree
 
-Shapes = tuple[tuple[int, ...], ...]
 VARIANT = "unfused"
 
 
@@ -27,14 +27,13 @@ class CallSequence:
 
 
 def _rows(dims: Sequence[Shapes]) -> tuple[int, ...] | None:
-    shape = dims[0][0] if dims[0] else ()
-    return shape if len(shape) == 3 else (1, *shape) if len(shape) == 2 else None
+    return rows(dims[0])
 
 
 def _gate(dims: Sequence[Shapes]) -> tuple[int, ...] | None:
     """The activation's input is as large as both factors."""
     first, last = dims[0][:1], dims[-1][:2]
-    return _rows(dims) if last == (*first, *first) else None
+    return rows(dims[0]) if last == (*first, *first) else None
 
 
 def _rotary(dims: Sequence[Shapes]) -> tuple[int, ...] | None:
@@ -69,13 +68,13 @@ _BY_FIRST: Mapping[str, tuple[CallSequence, ...]] = MappingProxyType(
 )
 
 
-def sequences_of(tree: CallTree) -> dict[int, tuple[int, Point | Unclear]]:
+def sequences_of(tree: CallTree) -> dict[int, tuple[int, Found]]:
     """The calls that are part of a sequence: the first one of it, and what it is."""
     by_thread: dict[str, list[int]] = defaultdict(list)
     for index, (event, parent) in enumerate(zip(tree.calls, tree.parents, strict=True)):
         if parent is None and tree.backward_nodes[index] is None and not event.name.startswith(NODE_PREFIX):
             by_thread[tree.threads[index]].append(index)
-    found: dict[int, tuple[int, Point | Unclear]] = {}
+    found: dict[int, tuple[int, Found]] = {}
     for calls in by_thread.values():
         for place, index in enumerate(calls):
             if index in found:
@@ -90,7 +89,7 @@ def sequences_of(tree: CallTree) -> dict[int, tuple[int, Point | Unclear]]:
 
 def _matched(
     tree: CallTree, calls: Sequence[int], place: int, row: CallSequence
-) -> tuple[list[int], Point | Unclear] | None:
+) -> tuple[list[int], Found] | None:
     """The calls of the sequence that begins at `place`; None where it is none."""
     own: list[int] = []
     part: list[int] = []
