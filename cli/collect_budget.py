@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import text_table
+from kernelcast.cli.tables import percent, text_table
 from kernelcast.cli.terminal import say
 from kernelcast.collector.compute import Collected
 from kernelcast.collector.plans.plan import Plan, planned_operators
@@ -83,8 +83,8 @@ def measure_within(
     with Database.open(database_path, create=True) as database, progress("seconds") as report:
 
         def show(now: BudgetProgress) -> None:
-            shown = _percent(now.error)
-            what = f"{now.operator}: error {shown}, mean of all {_percent(now.mean_error)}"
+            shown = percent(now.error)
+            what = f"{now.operator}: error {shown}, mean of all {percent(now.mean_error)}"
             # Without a budget nobody knows the end.
             total = now.elapsed_s + 1 if budget_s is None else budget_s
             report(min(int(now.elapsed_s), int(total)), max(int(total), 1), what)
@@ -109,11 +109,7 @@ def measure_within(
             on_short=short,
             on_too_large=too_large,
         )
-    rows = [(name, str(known), _percent(error)) for name, error, known in reached.errors]
+    rows = [(name, str(known), percent(error)) for name, error, known in reached.errors]
     click.echo(text_table(["operator", "workloads", "estimated error"], rows))
-    say(f"mean estimated error {_percent(reached.mean_error)} after {reached.elapsed_s:.0f} s")
+    say(f"mean estimated error {percent(reached.mean_error)} after {reached.elapsed_s:.0f} s")
     return reached.collected
-
-
-def _percent(error: float | None) -> str:
-    return "-" if error is None else f"{100 * error:.1f} %"

@@ -8,7 +8,7 @@ import click
 from kernelcast.cli.completion import fabric_names
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
 from kernelcast.cli.stack_list import factor_texts
-from kernelcast.cli.tables import text_table
+from kernelcast.cli.tables import percent, signed_percent, text_table
 from kernelcast.cli.terminal import say
 from kernelcast.runtime.errors import UsageError, one_line, shown
 from kernelcast.runtime.json_text import json_text
@@ -119,8 +119,8 @@ def _shown(found: FittedStack) -> str:
     sections = [
         f"{stack.name}: {stack.software}\n{stack.steps} steps of {', '.join(one.file for one in stack.runs)}",
         text_table(("factor", "value (90 % interval)", ""), factors),
-        f"residual {stack.residual:.1%}; mean absolute error {_share(found.before)} before, "
-        f"{_share(found.after)} after".replace("%;", " %;"),
+        f"residual {percent(stack.residual)}; mean absolute error {percent(found.before.mean_abs_error or 0)} before, "
+        f"{percent(found.after.mean_abs_error or 0)} after",
     ]
     if found.scores:
         sections.append(_left_out(found.left_out_by, found.scores))
@@ -149,20 +149,16 @@ def _left_out(by: str, scores: tuple[StackScore, ...]) -> str:
                 *(
                     text
                     for score in (before, left_out)
-                    for text in (_mean(score), _share(score), _inside(score))
+                    for text in (
+                        signed_percent(score.mean_error or 0),
+                        percent(score.mean_abs_error or 0),
+                        _inside(score),
+                    )
                 ),
-                f"{left_out.median_half_width or 0:.1%}".replace("%", " %"),
+                percent(left_out.median_half_width or 0),
             )
         )
     return text_table(heads, rows)
-
-
-def _mean(score: Score) -> str:
-    return f"{score.mean_error or 0:+.1%}".replace("%", " %")
-
-
-def _share(score: Score) -> str:
-    return f"{score.mean_abs_error or 0:.1%}".replace("%", " %")
 
 
 def _inside(score: Score) -> str:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from kernelcast.cli.options import json_option
-from kernelcast.cli.tables import text_table
+from kernelcast.cli.tables import percent, text_table
 from kernelcast.cli.terminal import say
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.stack import NAMES, Stack, shipped_stacks, stack_named
@@ -42,11 +42,11 @@ def list_(as_json: bool) -> None:
 
 
 def _row(one: Stack) -> tuple[str, ...]:
-    errors = (_share(error) for error in (one.error_before, one.error_left_out))
+    errors = (percent(error) for error in (one.error_before, one.error_left_out))
     return (
         one.name,
         *factor_texts(one),
-        _share(one.residual),
+        percent(one.residual),
         f"{one.steps or '-'}",
         *errors,
     )
@@ -62,7 +62,3 @@ def _factor(value: float, log_variance: float) -> str:
         return f"{value:.3f}"
     width = math.exp(_NORMAL_95 * math.sqrt(log_variance))
     return f"{value:.3f} ({value / width:.3f} to {value * width:.3f})"
-
-
-def _share(error: float | None) -> str:
-    return "-" if error is None else f"{error:.1%}".replace("%", " %")

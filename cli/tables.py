@@ -40,6 +40,16 @@ def text_table(
     return "\n".join(indent + line if line else "" for line in lines)
 
 
+def percent(share: float | None, digits: int = 1) -> str:
+    """`1.2 %`; a dash where it is not known."""
+    return "-" if share is None else f"{share:.{digits}%}".replace("%", " %")
+
+
+def signed_percent(share: float | None, digits: int = 1) -> str:
+    """`+1.2 %`; a dash where it is not known."""
+    return "-" if share is None else f"{share:+.{digits}%}".replace("%", " %")
+
+
 def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], *, width: int) -> Iterator[str]:
     """The lines of a table of any length, as its rows come; the first thousand decide how wide columns are."""
     rest = iter(rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kernelcast.cli.options import json_option
-from kernelcast.cli.tables import text_table
+from kernelcast.cli.tables import percent, signed_percent, text_table
 from kernelcast.runtime.answers.step_errors import StepErrors
 from kernelcast.runtime.errors import DataError, one_line, shown_path
 from kernelcast.runtime.json_text import json_text
@@ -60,7 +60,10 @@ def _shown(found: StepErrors) -> str:
         (timeline, "all, weighing the same", "", "", *_ratios(found.of(timeline)))
         for timeline in dict.fromkeys(one.timeline for one in found.sources)
     ]
-    carried = [(one.stack, one.name, f"{one.steps}", _signed(one.log_error)) for one in found.carried]
+    carried = [
+        (one.stack, one.name, f"{one.steps}", signed_percent(math.expm1(one.log_error)))
+        for one in found.carried
+    ]
     heads = (
         "timeline",
         "source",
@@ -76,14 +79,10 @@ def _shown(found: StepErrors) -> str:
             "",
             "Stacks on other devices than those that they were fitted to:",
             text_table(("stack", "source", "steps", "measured / predicted - 1, mean"), carried),
-            f"root mean square {found.carried_spread:.1%}".replace("%", " %"),
+            f"root mean square {percent(found.carried_spread)}",
         )
     )
 
 
 def _ratios(found: StepErrors) -> list[str]:
     return [f"{math.exp(one):.3f}" for one in found.quantiles(_LEVELS)]
-
-
-def _signed(log_error: float) -> str:
-    return f"{math.expm1(log_error):+.1%}".replace("%", " %")

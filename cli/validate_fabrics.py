@@ -5,7 +5,7 @@ from pathlib import Path
 import click
 
 from kernelcast.cli.options import json_option
-from kernelcast.cli.tables import text_table
+from kernelcast.cli.tables import percent, signed_percent, text_table
 from kernelcast.runtime.json_text import json_text
 from kernelcast.runtime.views.formatting import seconds
 from kernelcast.validate.fabrics import (
@@ -45,22 +45,22 @@ def _show(found: FabricValidation) -> None:
         (
             one.source,
             f"{one.efficiency:.3f}",
-            _share(one.median_error),
-            _signed(one.median_signed_error),
-            *(_share(one.by_devices[count]) if count in one.by_devices else "-" for count in devices),
+            percent(one.median_error),
+            signed_percent(one.median_signed_error),
+            *(percent(one.by_devices[count]) if count in one.by_devices else "-" for count in devices),
             f"{one.rows:,}",
         )
         for one in found.described
     ]
     heads = ("source", "efficiency", "median", "signed", *(f"1 × {count}" for count in devices), "rows")
     click.echo(text_table(heads, described))
-    click.echo(f"limit: {_share(MOST_DESCRIBED)}\n\n1 × 8 from the same source's rows of 1 × 2 and 1 × 4")
+    click.echo(f"limit: {percent(MOST_DESCRIBED)}\n\n1 × 8 from the same source's rows of 1 × 2 and 1 × 4")
     extended = [
-        (one.source, _share(one.median_error), _signed(one.median_signed_error), f"{one.rows:,}")
+        (one.source, percent(one.median_error), signed_percent(one.median_signed_error), f"{one.rows:,}")
         for one in found.extended
     ]
     click.echo(text_table(("source", "median", "signed", "rows"), extended))
-    click.echo(f"limit: {_share(MOST_EXTENDED)}")
+    click.echo(f"limit: {percent(MOST_EXTENDED)}")
     for across in found.across:
         click.echo(f"\n{across.operator} on 10 × 8 H100, from rows of 1 × 8 and 10 × 1")
         sizes = [
@@ -68,18 +68,10 @@ def _show(found: FabricValidation) -> None:
                 f"{size.message_bytes / 2**20:,.0f} MiB",
                 seconds(size.measured_us / 1e6),
                 seconds(size.predicted_us / 1e6),
-                _signed(size.error),
-                _signed(size.slower_level_us / size.measured_us - 1),
+                signed_percent(size.error),
+                signed_percent(size.slower_level_us / size.measured_us - 1),
             )
             for size in across.sizes
         ]
         click.echo(text_table(("message", "measured", "predicted", "error", "slower level alone"), sizes))
-        click.echo(f"median from 256 MiB: {_share(across.median_error)}, limit: {_share(MOST_ACROSS)}")
-
-
-def _share(value: float) -> str:
-    return f"{value:.1%}".replace("%", " %")
-
-
-def _signed(value: float) -> str:
-    return f"{value:+.1%}".replace("%", " %")
+        click.echo(f"median from 256 MiB: {percent(across.median_error)}, limit: {percent(MOST_ACROSS)}")

@@ -6,7 +6,7 @@ import click
 
 from kernelcast.cli.options import RenamedOption, json_option
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import text_table
+from kernelcast.cli.tables import percent, signed_percent, text_table
 from kernelcast.cli.terminal import say
 from kernelcast.cli.train import show_doubts
 from kernelcast.runtime.bundle.file import read_bundle
@@ -117,18 +117,18 @@ def _show(found: Published) -> None:
             run.run.label,
             seconds(run.run.measured_s),
             seconds(run.closed_form.step_time_s),
-            _percent(run.error),
+            signed_percent(run.error, 2),
             _interval(run),
             seconds(run.simulated.step_time_s),
-            _percent(run.simulated_error),
-            _percent(run.run.published_error),
+            signed_percent(run.simulated_error, 2),
+            signed_percent(run.run.published_error, 2),
         )
         for run in found.runs
     ]
     means = (
-        _size(found.mean_abs_error),
-        _size(found.mean_abs_simulated_error),
-        _size(found.mean_abs_published_error),
+        percent(found.mean_abs_error, 2),
+        percent(found.mean_abs_simulated_error, 2),
+        percent(found.mean_abs_published_error, 2),
     )
     inside = [run.is_inside for run in found.runs if run.is_inside is not None]
     held = f"{sum(inside)} of {len(inside)} inside" if inside else ""
@@ -150,7 +150,7 @@ def _show(found: Published) -> None:
     taken = f" ({found.taken_over} taken over)" if found.taken_over else ""
     say(
         f"{len(trained.manifest.regressors)} regressors{taken}, "
-        f"mean validation error {_size(found.mean_validation_error)}"
+        f"mean validation error {percent(found.mean_validation_error, 2)}"
     )
 
 
@@ -163,8 +163,8 @@ def _show_components(run: ComparedRun) -> None:
             one.name,
             seconds(one.predicted_s),
             f"{'≈ ' if one.implied else ''}{seconds(one.measured_s)}" if one.measured_s else "-",
-            _percent(one.error),
-            _percent(one.published_error),
+            signed_percent(one.error, 2),
+            signed_percent(one.published_error, 2),
         )
         for one in components
     ]
@@ -183,11 +183,3 @@ def _show_components(run: ComparedRun) -> None:
 def _interval(run: ComparedRun) -> str:
     interval_s = run.closed_form.interval_s
     return "-" if interval_s is None else " to ".join(map(seconds, interval_s))
-
-
-def _percent(error: float | None) -> str:
-    return "-" if error is None else f"{error:+.2%}".replace("%", " %")
-
-
-def _size(error: float | None) -> str:
-    return "-" if error is None else f"{error:.2%}".replace("%", " %")

@@ -8,7 +8,7 @@ import click
 
 from kernelcast.cli import completion
 from kernelcast.cli.options import bundle_option, chosen_bundle, json_option
-from kernelcast.cli.tables import text_table
+from kernelcast.cli.tables import percent, signed_percent, text_table
 from kernelcast.cli.terminal import say
 from kernelcast.runtime.bundle.calibration import TIMELINES
 from kernelcast.runtime.errors import UsageError, shown
@@ -146,7 +146,7 @@ def _effects(options: tuple[Option, ...]) -> str:
         [
             "as stated" if one.field is None else f"{one.field}={_plain(one.value)}",
             *(
-                f"{_signed(effect.mean_error)}, {_share(effect.mean_abs_error)}"
+                f"{signed_percent(effect.mean_error)}, {percent(effect.mean_abs_error)}"
                 if effect.changed or one.field is None
                 else "="
                 for effect in one.effects
@@ -188,15 +188,15 @@ def _scores(scores: tuple[Score, ...]) -> str:
     columns = {
         "model": [score.model for score in scores],
         "steps": [f"{score.steps}" for score in scores],
-        "mean error": [_signed(score.mean_error) for score in scores],
-        "mean absolute": [_share(score.mean_abs_error) for score in scores],
+        "mean error": [signed_percent(score.mean_error) for score in scores],
+        "mean absolute": [percent(score.mean_abs_error) for score in scores],
         "in interval": [f"{score.inside} of {score.predicted}" for score in scores],
-        "half-width": [_share(score.median_half_width) for score in scores],
-        "memory error": [_signed(score.mean_memory_error) for score in scores],
-        "largest": [_signed(score.largest_memory_error) for score in scores],
+        "half-width": [percent(score.median_half_width) for score in scores],
+        "memory error": [signed_percent(score.mean_memory_error) for score in scores],
+        "largest": [signed_percent(score.largest_memory_error) for score in scores],
         "least left": [_left(score) for score in scores],
         "predicted too large": [f"{score.too_large or '-'}" for score in scores],
-        "published error": [_share(score.mean_abs_published_error) for score in scores],
+        "published error": [percent(score.mean_abs_published_error) for score in scores],
     }
     return _table(columns)
 
@@ -213,10 +213,10 @@ def _each(steps: tuple[ScoredStep, ...]) -> str:
         ],
         "measured": [seconds(step.run.measured_s) for step in steps],
         "predicted": [seconds(step.estimate.step_time_s) if step.estimate else "-" for step in steps],
-        "error": [_signed(step.error) for step in steps],
+        "error": [signed_percent(step.error) for step in steps],
         "90 % interval": [_interval(step) for step in steps],
         "memory": [_gib(step) for step in steps],
-        "memory error": [", ".join(map(_signed, step.memory_errors)) or "-" for step in steps],
+        "memory error": [", ".join(map(signed_percent, step.memory_errors)) or "-" for step in steps],
         "left": ["-" if step.margin_gib is None else f"{step.margin_gib:.1f} GiB" for step in steps],
     }
     return _table(columns)
@@ -245,11 +245,3 @@ def _gib(step: ScoredStep) -> str:
 
 def _left(score: Score) -> str:
     return "-" if score.least_margin_gib is None else f"{score.least_margin_gib:.1f} GiB"
-
-
-def _signed(error: float | None) -> str:
-    return "-" if error is None else f"{error:+.1%}".replace("%", " %")
-
-
-def _share(error: float | None) -> str:
-    return "-" if error is None else f"{error:.1%}".replace("%", " %")
