@@ -19,6 +19,7 @@ from kernelcast.cli.options import (
     threads_option,
 )
 from kernelcast.cli.prior import prior_option
+from kernelcast.cli.progress import span
 from kernelcast.cli.sizes import parse_size
 from kernelcast.cli.tables import text_table
 from kernelcast.cli.terminal import say
@@ -143,20 +144,14 @@ def plan(
         click.echo(json_text(document, indent=2))
         return
     rows = [
-        (row.operator, row.role, *(f"{getattr(row, name):,}" for name in _NUMBERS), _span(row.seconds))
+        (row.operator, row.role, *(f"{getattr(row, name):,}" for name in _NUMBERS), span(row.seconds))
         for row in found.rows
     ]
     if found.settling_s:
-        rows.append(("settling", "", *("" for _ in _NUMBERS), _span(found.settling_s)))
+        rows.append(("settling", "", *("" for _ in _NUMBERS), span(found.settling_s)))
     totals = [sum(getattr(row, name) for row in found.rows) for name in _NUMBERS]
-    rows.append(("total", "", *(f"{total:,}" for total in totals), _span(found.seconds)))
+    rows.append(("total", "", *(f"{total:,}" for total in totals), span(found.seconds)))
     click.echo(text_table(["operator", "role", "points", "fit", "measured", "to measure", "time"], rows))
     say(
         f"load: {found.load.in_words}; memory: {found.memory_bytes / 2**30:.1f} GiB; time estimated from {found.source}"
     )
-
-
-def _span(value: float) -> str:
-    if value < 90:
-        return f"{value:.0f} s"
-    return f"{value / 60:.0f} min" if value < 5400 else f"{value / 3600:.1f} h"

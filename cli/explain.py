@@ -1,7 +1,7 @@
 """`kernelcast predict --explain OPERATOR`: its answers as text, and the nearest measured samples."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,12 +27,7 @@ class NearSample:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
-        return {
-            "vector": list(self.vector),
-            "distance": self.distance,
-            "time_us": self.time_us,
-            "hardware": self.hardware,
-        }
+        return asdict(self) | {"vector": list(self.vector)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,22 +59,12 @@ def explain(
         return tuple(Explained(explanation=one, nearest=None) for one in explanations)
     with needs_extra("--db", "store"):
         from kernelcast.cli.nearest import nearest_samples
-    found = nearest_samples(database, explanations, dtype=bundle.manifest.dtype, count=NEAREST)
-    statistic = bundle.manifest.statistic
+    of_bundle = bundle.manifest
+    found = nearest_samples(
+        database, explanations, dtype=of_bundle.dtype, statistic=of_bundle.statistic, count=NEAREST
+    )
     return tuple(
-        Explained(
-            explanation=one,
-            nearest=tuple(
-                NearSample(
-                    vector=sample.vector,
-                    distance=sample.distance,
-                    time_us=sample.quiet_us if statistic == "quiet" else sample.time_us,
-                    hardware=sample.hardware,
-                )
-                for sample in samples
-            ),
-        )
-        for one, samples in zip(explanations, found, strict=True)
+        Explained(explanation=one, nearest=samples) for one, samples in zip(explanations, found, strict=True)
     )
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from kernelcast.cli.options import database_option, size_option
-from kernelcast.cli.tables import text_table
+from kernelcast.cli.tables import shortened, text_table
 from kernelcast.cli.terminal import say
 from kernelcast.collector.ingest import Ingested, ingest_traces, operator_counts
 from kernelcast.runtime.json_text import json_text
@@ -121,16 +121,12 @@ def _print_left(new: Sequence[Ingested]) -> None:
         return
     shown = sorted(totals.items(), key=lambda entry: (-entry[1][1], entry[0]))[:_MOST_SHOWN]
     rows = [
-        (host or "-", _shortened(name), f"{count:,}", f"{total_us / 1e3:,.3f}", reason)
+        (host or "-", shortened(name, _LONGEST_NAME), f"{count:,}", f"{total_us / 1e3:,.3f}", reason)
         for (host, name, reason), (count, total_us) in shown
     ]
     click.echo()
     say(f"not recognised: {len(totals):,} kinds of kernels, of which take most time")
     click.echo(text_table(("host operator", "kernel", "launches", "total ms", "reason"), rows))
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
 
 
 def _document(done: Sequence[Ingested]) -> dict[str, object]:

@@ -3,33 +3,22 @@
 import heapq
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+from kernelcast.cli.explain import NearSample
 from kernelcast.runtime.estimate.explanation import Explanation
 from kernelcast.store import Database, Status
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Near:
-    """A sample with both statistics, and how far its workload is from the one asked."""
-
-    vector: tuple[int, ...]
-    distance: float
-    time_us: float
-    quiet_us: float
-    hardware: str
-
-
 def nearest_samples(
-    path: Path, explanations: Sequence[Explanation], *, dtype: str, count: int
-) -> list[list[Near]]:
+    path: Path, explanations: Sequence[Explanation], *, dtype: str, statistic: str, count: int
+) -> list[tuple[NearSample, ...]]:
     """For every explanation the `count` nearest samples of the regressor's operator and direction, nearest first.
 
     Raises:
         DataError: the database cannot be read.
     """
-    found: list[list[Near]] = []
+    found = []
     with Database.open(path, read_only=True) as database:
         hardware = {row.id: row.description for row in database.hardware_list()}
         for one in explanations:
@@ -37,18 +26,22 @@ def nearest_samples(
                 operator=one.entry.operator, direction=one.direction, dtype=dtype, status=Status.OK
             )
             asked = [feature.value for feature in one.features]
-            near = [
-                Near(
-                    vector=row.vector,
-                    distance=log_distance(asked, row.vector),
-                    time_us=row.time_us,
-                    quiet_us=row.quiet_us if row.quiet_us is not None else row.time_us,
-                    hardware=hardware[row.compute_id],
-                )
-                for row in rows
-                if row.time_us is not None
+            timed = [
+                (log_distance(asked, row.vector), row.time_us, row) for row in rows if row.time_us is not None
             ]
-            found.append(heapq.nsmallest(count, near, key=lambda sample: (sample.distance, sample.time_us)))
+            found.append(
+                tuple(
+                    NearSample(
+                        vector=row.vector,
+                        distance=distance,
+                        time_us=row.quiet_us
+                        if statistic == "quiet" and row.quiet_us is not None
+                        else time_us,
+                        hardware=hardware[row.compute_id],
+                    )
+                    for distance, time_us, row in heapq.nsmallest(count, timed, key=lambda sample: sample[:2])
+                )
+            )
     return found
 
 

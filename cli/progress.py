@@ -68,13 +68,13 @@ def _lines(title: str) -> Report:
             last = now
             # Assumes equal pieces of work; not from the first few.
             known = _LEAST_SHARE <= done / total < 1
-            left = f", about {_span((now - started) / done * (total - done))} left" if known else ""
+            left = f", about {span((now - started) / done * (total - done))} left" if known else ""
             click.echo(f"{title}: {done} of {total}{left}", err=True)
 
     return report
 
 
-def _span(seconds: float) -> str:
+def span(seconds: float) -> str:
     """A rough length of time: `40 s`, `12 min`, `3.5 h`."""
     if seconds < 90:
         return f"{seconds:.0f} s"

@@ -50,6 +50,11 @@ def signed_percent(share: float | None, digits: int = 1) -> str:
     return "-" if share is None else f"{share:+.{digits}%}".replace("%", " %")
 
 
+def shortened(name: str, most: int) -> str:
+    """A name in at most so many columns."""
+    return name if len(name) <= most else name[: most - 1] + "…"
+
+
 def table_lines(headers: Sequence[str], rows: Iterable[Sequence[str]], *, width: int) -> Iterator[str]:
     """The lines of a table of any length, as its rows come; the first thousand decide how wide columns are."""
     rest = iter(rows)

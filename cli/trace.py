@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from kernelcast.cli.options import RenamedOption, json_option
-from kernelcast.cli.tables import text_table
+from kernelcast.cli.tables import shortened, text_table
 from kernelcast.cli.terminal import say
 from kernelcast.collector.ingest.opened import opened_traces
 from kernelcast.runtime.errors import UsageError
@@ -198,11 +198,7 @@ def _cell(row: Mapping[str, Any], name: str) -> str:
     value = row[name]
     if value is None:
         return ""
-    return _shortened(value) if isinstance(value, str) else f"{value:,}"
-
-
-def _shortened(name: str) -> str:
-    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 1] + "…"
+    return shortened(value, _LONGEST_NAME) if isinstance(value, str) else f"{value:,}"
 
 
 def _difference(compared: TraceComparison) -> dict[str, Any]:
@@ -243,7 +239,12 @@ def _show_difference(compared: TraceComparison, top: int) -> None:
     if not kernels:
         return
     rows = [
-        (*row(_shortened(one.name), one), one.kind, _launches(one.one_launches), _launches(one.two_launches))
+        (
+            *row(shortened(one.name, _LONGEST_NAME), one),
+            one.kind,
+            _launches(one.one_launches),
+            _launches(one.two_launches),
+        )
         for one in kernels
     ]
     headers = ("kernel", "A ms", "B ms", "change ms", "change", "", "A launches", "B launches")
