@@ -5,6 +5,7 @@ import shlex
 from collections.abc import Callable
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -83,18 +84,12 @@ def train(
     database_path: Path,
     output: Path,
     statistic: str | None,
-    dtype: str,
-    hardware: str,
-    software: str,
-    fabric: str,
-    traces: bool,
-    seed: int,
-    jobs: int,
     earlier_path: Path | None,
     prior: str | None,
     report_directory: Path | None,
     reference_directory: Path | None,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Fit one regressor per operator and direction, export each to ONNX, and write them as one bundle.
 
@@ -115,16 +110,10 @@ def train(
             database,
             output,
             statistic=statistic or "",
-            dtype=dtype,
-            hardware=hardware,
-            software=software,
-            fabric=fabric,
-            traces=traces,
-            seed=seed,
             earlier=earlier,
             prior=prior_bundle,
-            jobs=jobs,
             on_progress=report,
+            **asked,
         )
     found = figures(trained, reference)
     page = write(found) if write else None

@@ -2,6 +2,7 @@
 
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -96,18 +97,15 @@ def run(
     bundle_path: Path,
     database_path: Path,
     config_path: Path | None,
-    repetitions: int,
-    steps: int,
     only: tuple[str, ...],
     device: str,
     dtype: str,
     threads: int,
     max_processes: int | None,
-    timeout_s: float,
     no_calibration: bool,
-    again: bool,
     with_operators: bool,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Train models in several layouts and print predicted and measured components with errors.
 
@@ -123,14 +121,7 @@ def run(
     config.check_processes(most, reason)
     estimator = Estimator.load(bundle_path, calibrated=not no_calibration)
     predict_jobs(config, estimator)
-    options = RunOptions(
-        repetitions=repetitions,
-        steps=steps,
-        device=place.type,
-        threads=threads,
-        timeout_s=timeout_s,
-        again=again,
-    )
+    options = RunOptions(device=place.type, threads=threads, **asked)
     keys_of = cache(lambda processes: probe(place, threads=threads, processes=processes))
     with (
         terminations_interrupt(),

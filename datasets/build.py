@@ -297,6 +297,18 @@ def digests() -> str:
     )
 
 
+def write_or_check(path: Path, text: str) -> None:
+    """Write a table that ships; with the argument `--check` compare it with the one there.
+
+    Raises:
+        SystemExit: it differs.
+    """
+    if sys.argv[1:] != ["--check"]:
+        path.write_text(text, encoding="utf-8")
+    elif path.read_text(encoding="utf-8") != text:
+        sys.exit(f"{path}: made anew, it differs")
+
+
 def _progress(name: str) -> Callable[[int, int, str], None]:
     def report(done: int, total: int, operator: str) -> None:
         print(f"{name}: {done} of {total} regressors ({operator})", file=sys.stderr)

@@ -7,10 +7,8 @@ power = idle + a · share of peak FLOP/s + b · share of peak memory bandwidth, 
 squares.
 """
 
-import sys
-
 import numpy as np
-from build import ROOT
+from build import ROOT, write_or_check
 from scipy.optimize import nnls
 
 from kernelcast.runtime.hardware.devices import device
@@ -68,7 +66,4 @@ source = "ai-dynamo/aiconfigurator, {path.partition("/")[2]}"
 
 
 if __name__ == "__main__":
-    found = lines()
-    if sys.argv[1:] == ["--check"]:
-        sys.exit(None if POWER.read_text(encoding="utf-8") == found else f"{POWER}: made anew, it differs")
-    POWER.write_text(found, encoding="utf-8")
+    write_or_check(POWER, lines())

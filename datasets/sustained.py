@@ -7,29 +7,20 @@ A short product runs at clocks that the power limit does not allow for long. Pro
 for 180 ms and more, one after the other: their rates no longer depend on how long they take.
 """
 
-import sys
-
 import numpy as np
-from build import Tables
+from build import FLOAT8, Tables, write_or_check
 
 from kernelcast.runtime.hardware.devices import device
 from kernelcast.runtime.operators import OPERATORS
 from kernelcast.runtime.shipped import SUSTAINED
 
-_A = "aiconfigurator"
-
-
-def _float8(device: str) -> Tables:
-    return Tables(paths=(f"{_A}/{device}/gemm/sglang/0.5.14/gemm_perf.parquet",), dtype="float8_e4m3fn")
-
-
+_FOLDER = "aiconfigurator"
 TABLES = {
-    "a100-sxm": Tables(paths=(f"{_A}/a100_sxm/gemm/sglang/0.5.10/gemm_perf.parquet",), dtype="bfloat16"),
+    "a100-sxm": Tables(paths=(f"{_FOLDER}/a100_sxm/gemm/sglang/0.5.10/gemm_perf.parquet",), dtype="bfloat16"),
     "a100-pcie": Tables(paths=("simumax/a100_pcie.json",), dtype="bfloat16"),
-    "h100-sxm": Tables(paths=(f"{_A}/h100_sxm/gemm/sglang/0.5.14/gemm_perf.parquet",), dtype="bfloat16"),
+    "h100-sxm": Tables(paths=(f"{_FOLDER}/h100_sxm/gemm/sglang/0.5.14/gemm_perf.parquet",), dtype="bfloat16"),
     "b200-sxm": Tables(paths=("simumax/b200_bf16_ceperm.json",), dtype="bfloat16"),
-    "h100-sxm-float8": _float8("h100_sxm"),
-    "b200-sxm-float8": _float8("b200_sxm"),
+    **{f"{name}-float8": FLOAT8[name] for name in ("h100-sxm", "b200-sxm")},
 }
 """Of each device the table whose long products are the slowest. Not Perlmutter's and Vista's, which pause between a few
 repetitions; nor vLLM's on H200, whose weights are memory that nobody wrote, which draws less power."""
@@ -78,9 +69,4 @@ source = "{tables.paths[0]}"
 
 
 if __name__ == "__main__":
-    found = lines()
-    if sys.argv[1:] == ["--check"]:
-        sys.exit(
-            None if SUSTAINED.read_text(encoding="utf-8") == found else f"{SUSTAINED}: made anew, it differs"
-        )
-    SUSTAINED.write_text(found, encoding="utf-8")
+    write_or_check(SUSTAINED, lines())

@@ -6,14 +6,13 @@
 Every regressor of every measured device is asked for what was measured on the others, and on the same device by others.
 """
 
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from build import TABLES, Tables, bundle_file, database_of
+from build import TABLES, Tables, bundle_file, database_of, write_or_check
 from numpy.typing import NDArray
 
 from kernelcast.runtime.answers.beyond_range import doublings_beyond
@@ -157,9 +156,4 @@ def _line(rows: Measured, origin: str, predictor: Predictor) -> Iterator[str]:
 
 
 if __name__ == "__main__":
-    text = "".join(lines())
-    if sys.argv[1:] == ["--check"]:
-        sys.exit(
-            None if TRANSFERS.read_text(encoding="utf-8") == text else f"{TRANSFERS}: made anew, it differs"
-        )
-    TRANSFERS.write_text(text, encoding="utf-8")
+    write_or_check(TRANSFERS, "".join(lines()))
