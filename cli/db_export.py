@@ -1,6 +1,7 @@
 """`kernelcast db export`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -29,15 +30,7 @@ from kernelcast.store.export import Subset, export_database
 )
 @max_size_option
 def export(
-    database_path: Path,
-    target: Path,
-    operators: tuple[str, ...],
-    hardware: str,
-    since: str,
-    until: str,
-    anonymous: bool,
-    form: str,
-    max_size_bytes: int,
+    database_path: Path, target: Path, anonymous: bool, form: str, max_size_bytes: int, **limits: Any
 ) -> None:
     """Write a part of a database as a new one, or as Parquet files.
 
@@ -49,7 +42,7 @@ def export(
     kernelcast db export bench.db shared.db --anonymous
     kernelcast db export bench.db bench-parquet --format parquet
     """
-    subset = Subset(operators=operators, hardware=hardware, since=since, until=until, anonymous=anonymous)
+    subset = Subset(anonymous=anonymous, **limits)
     if form == "parquet":
         with needs_extra("db export --format parquet", "parquet"):
             from kernelcast.store.parquet import export_parquet

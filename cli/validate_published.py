@@ -1,6 +1,7 @@
 """`kernelcast validate published`."""
 
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -64,13 +65,9 @@ from kernelcast.validate.published import Published, published_runs, validate_pu
 def published(
     directory: Path,
     runs_name: str,
-    database_path: Path | None,
-    output: Path | None,
     earlier_path: Path | None,
-    dtype: str,
-    seed: int,
-    jobs: int,
     as_json: bool,
+    **asked: Any,
 ) -> None:
     """Predict training steps that were measured and published, from the operators measured at the same site.
 
@@ -92,12 +89,8 @@ def published(
         found = validate_published(
             directory,
             runs,
-            database_path=database_path,
-            output=output,
             earlier=earlier,
-            dtype=dtype,
-            seed=seed,
-            jobs=jobs,
+            **asked,
             on_import=on_import,
             on_train=on_train,
             on_imply=on_imply,

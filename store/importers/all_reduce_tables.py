@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 from kernelcast.runtime.errors import DataError
 from kernelcast.runtime.hardware.element_types import ELEMENT_BYTES
@@ -98,9 +99,8 @@ def _vtrain_row(cells: Sequence[str], processes: int, run_id: str) -> list[Sampl
         implied = 2 * (processes - 1) / processes * size / time_us / 1e3
         if abs(implied / bandwidth - 1) > _LARGEST_DIFFERENCE:
             raise Malformed(f"time(ns): {time_us * 1e3:g} is {implied:.4g} GB/s, expected {bandwidth:g}")
-        samples.append(
-            _sample("all_reduce", dtype, count, processes, run_id, time_us, "mean of several", place)
-        )
+        details = {"run_id": run_id, "time_us": time_us, "statistic": "mean of several", "variant": place}
+        samples.append(_sample("all_reduce", dtype, count, processes, **details))
     return samples
 
 
@@ -124,29 +124,9 @@ def _vidur_row(row: CsvRow, collective: str, run_id: str) -> Sample:
     if rest:
         raise Malformed(f"size: {row.whole('size')} bytes are no whole number of {_VIDUR_DTYPE} elements")
     time_us = row.positive(f"time_stats.{collective}.median") * 1e3
-    name = _VIDUR_OPERATORS[collective]
-    return _sample(
-        name, _VIDUR_DTYPE, entries, row.whole("num_workers"), run_id, time_us, "median of several", ""
-    )
+    details = {"run_id": run_id, "time_us": time_us, "statistic": "median of several"}
+    return _sample(_VIDUR_OPERATORS[collective], _VIDUR_DTYPE, entries, row.whole("num_workers"), **details)
 
 
-def _sample(
-    name: str,
-    dtype: str,
-    entries: int,
-    processes: int,
-    run_id: str,
-    time_us: float,
-    statistic: str,
-    variant: str,
-) -> Sample:
-    return imported_sample(
-        operator(name),
-        Direction.ONCE,
-        dtype,
-        (entries, 1, processes),
-        run_id=run_id,
-        time_us=time_us,
-        statistic=statistic,
-        variant=variant,
-    )
+def _sample(name: str, dtype: str, entries: int, processes: int, **details: Any) -> Sample:
+    return imported_sample(operator(name), Direction.ONCE, dtype, (entries, 1, processes), **details)
