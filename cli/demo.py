@@ -9,7 +9,7 @@ import click
 from kernelcast.cli.collect import show_collected
 from kernelcast.cli.options import again_option, quiet_option
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import text_table
+from kernelcast.cli.tables import component_table, text_table
 from kernelcast.cli.terminal import is_quiet, print_next, say
 from kernelcast.cli.train import show_training
 from kernelcast.collector.compute import collect_compute
@@ -117,19 +117,8 @@ def _collect_comm(database_path: Path, plan: str, again: Again) -> None:
 
 
 def _show_components(comparison: Comparison) -> None:
-    rows = []
-    for component in comparison.components():
-        measured = component.measured_s
-        rows.append(
-            (
-                component.name,
-                seconds(component.predicted_s),
-                seconds(measured) if measured else "-",
-                f"{component.predicted_s / measured - 1:+.1%}" if measured else "-",
-            )
-        )
     say(f"\n{comparison.label}: components, measured in traced steps (quiet)")
-    click.echo(text_table(("component", "predicted", "measured", "error"), rows, indent="  "))
+    click.echo(component_table(comparison.components()))
     for line in warning_lines(comparison.estimate.doubts, hint="predict --json has each"):
         say(f"  note: {line}")
 

@@ -11,6 +11,7 @@ from itertools import islice
 from textwrap import wrap
 
 from kernelcast.cli import terminal
+from kernelcast.runtime.views.formatting import seconds
 
 _GAP = "  "
 _ROWS_FOR_WIDTHS = 1_000
@@ -48,6 +49,20 @@ def percent(share: float | None, digits: int = 1) -> str:
 def signed_percent(share: float | None, digits: int = 1) -> str:
     """`+1.2 %`; a dash where it is not known."""
     return "-" if share is None else f"{share:+.{digits}%}".replace("%", " %")
+
+
+def component_table(rows: Iterable[tuple[str, float, float | None]]) -> str:
+    """Components of a step: name, predicted and measured seconds, and the error."""
+    cells = [
+        (
+            name,
+            seconds(predicted_s),
+            seconds(measured_s) if measured_s else "-",
+            f"{predicted_s / measured_s - 1:+.1%}" if measured_s else "-",
+        )
+        for name, predicted_s, measured_s in rows
+    ]
+    return text_table(("component", "predicted", "measured", "error"), cells, indent="  ")
 
 
 def shortened(name: str, most: int) -> str:

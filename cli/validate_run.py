@@ -16,7 +16,7 @@ from kernelcast.cli.options import (
     timeout,
 )
 from kernelcast.cli.progress import progress
-from kernelcast.cli.tables import text_table
+from kernelcast.cli.tables import component_table, text_table
 from kernelcast.cli.terminal import say
 from kernelcast.collector.interrupts import terminations_interrupt
 from kernelcast.collector.machine.probe import probe, resolve_device
@@ -165,17 +165,8 @@ def _title(job: ComparedJob) -> str:
 
 
 def _show_components(job: ComparedJob) -> None:
-    rows = [
-        (
-            name,
-            seconds(predicted_s),
-            seconds(measured_s) if measured_s else "-",
-            f"{predicted_s / measured_s - 1:+.1%}" if measured_s else "-",
-        )
-        for name, predicted_s, measured_s in job.components()
-    ]
     say(f"\n{_title(job)}")
-    click.echo(text_table(("component", "predicted", "measured", "error"), rows, indent="  "))
+    click.echo(component_table(job.components()))
     for line in warning_lines(job.simulated.doubts):
         say(f"  note: {line}")
 

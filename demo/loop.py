@@ -1,6 +1,6 @@
 """Real and predicted steps of the demo: trains each layout here, compares, and stores both."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -20,15 +20,6 @@ THREADS = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComponentComparison:
-    """A part of the step: predicted, and measured in a traced step (None where the trace cannot separate it)."""
-
-    name: str
-    predicted_s: float
-    measured_s: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """One layout: the prediction from operators' quiet times, and the real steps."""
 
@@ -45,14 +36,14 @@ class Comparison:
         """Predicted against the quiet (10th percentile) measured step, as a fraction; negative is too short."""
         return self.estimate.step_time_s / self.steps.quiet_s - 1
 
-    def components(self) -> list[ComponentComparison]:
-        """The paper's components that this layout has."""
-        measured: Mapping[str, float] = self.steps.components_s()
-        return [
-            ComponentComparison(name=name, predicted_s=seconds, measured_s=measured.get(name))
-            for name, seconds in self.estimate.components.to_dict().items()
-            if seconds > 0
-        ]
+    def components(self) -> list[tuple[str, float, float | None]]:
+        """The paper's components that this layout has: name, predicted seconds, and those measured in a traced step.
+
+        None where the trace cannot separate it.
+        """
+        measured = self.steps.components_s()
+        predicted = self.estimate.components.to_dict()
+        return [(name, time_s, measured.get(name)) for name, time_s in predicted.items() if time_s > 0]
 
 
 def predict_layouts(config: DemoConfig, bundle: Path) -> list[Estimate]:
