@@ -9,7 +9,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import fields
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from kernelcast.runtime.bundle.fingerprint import canonical_json, content_digest
 from kernelcast.runtime.errors import UsageError
@@ -88,6 +88,14 @@ def record_digest(record: str, values: Mapping[str, Any]) -> str:
     return content_digest({"record": record, **meaning})
 
 
-def dataclass_digest(kind: str, record: Any) -> str:
-    """Id of a record whose meaning is all of its fields."""
-    return record_digest(kind, {field.name: getattr(record, field.name) for field in fields(record)})
+class Record:
+    """A row of the table `table`, whose id is the digest of all of its fields."""
+
+    __slots__ = ()
+    table: ClassVar[str]
+
+    @property
+    def id(self) -> str:
+        """Digest of all fields."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]  # is a dataclass
+        return record_digest(self.table, values)

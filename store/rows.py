@@ -35,13 +35,9 @@ FINGERPRINTS: Mapping[str, type[ComputeFingerprint | FabricFingerprint | Softwar
     "fabric": FabricFingerprint,
     "software": SoftwareFingerprint,
 }
-RECORDS: Mapping[str, type] = {
-    "source": Source,
-    "trace": IngestedTrace,
-    "unrecognised_kernel": UnrecognisedKernels,
-    "step": MeasuredStep,
-    "prediction": Prediction,
-    "predictor": PredictorRecord,
+RECORDS: Mapping[str, type[Any]] = {
+    record.table: record
+    for record in (Source, IngestedTrace, UnrecognisedKernels, MeasuredStep, Prediction, PredictorRecord)
 }
 _OBJECTS = {"conditions", "model", "options", "components_s", "hyperparameters"}
 _LISTS = {"repetitions_s", "process_groups"}

@@ -2,19 +2,20 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any
+from typing import Any, ClassVar
 
 from kernelcast.runtime.errors import UsageError
-from kernelcast.store.canonical import dataclass_digest, plain_mapping, record_digest, utc_moment
+from kernelcast.store.canonical import Record, plain_mapping, record_digest, utc_moment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Source:
+class Source(Record):
     """Where rows come from. `name` is a program or a file's base name, never a path.
 
     `file_digest` is the SHA-256 of an imported file; `reference` is where it was published (address or citation).
     """
 
+    table: ClassVar[str] = "source"
     kind: str  # "collector", "import" or "trace"
     name: str
     licence: str = ""
@@ -24,11 +25,6 @@ class Source:
     def __post_init__(self) -> None:
         if self.kind not in ("collector", "import", "trace"):
             raise UsageError(f"source kind: found {self.kind!r}, expected collector, import or trace")
-
-    @property
-    def id(self) -> str:
-        """Digest of all fields."""
-        return dataclass_digest("source", self)
 
 
 KERNELCAST_COLLECTOR = Source(kind="collector", name="kernelcast")

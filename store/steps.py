@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import Direction
 from kernelcast.store.canonical import (
-    dataclass_digest,
+    Record,
     plain_mapping,
     rounded_ratio,
     rounded_s,
@@ -19,7 +19,7 @@ from kernelcast.store.statistics import percentile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MeasuredStep:
+class MeasuredStep(Record):
     """A real training step, timed end to end (optimizer included), many times. All times in seconds.
 
     `model` is the model's configuration as the runtime reads it. `components_s` are parts of the step that were
@@ -27,6 +27,7 @@ class MeasuredStep:
     published step perhaps only the minimum is known.
     """
 
+    table: ClassVar[str] = "step"
     run_id: str
     model: Mapping[str, Any]
     pp: int
@@ -83,16 +84,12 @@ class MeasuredStep:
             **fields,
         )
 
-    @property
-    def id(self) -> str:
-        """Digest of all fields."""
-        return dataclass_digest("step", self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prediction:
+class Prediction(Record):
     """What a bundle predicted for a measured step. All times in seconds."""
 
+    table: ClassVar[str] = "prediction"
     step_id: str
     bundle_digest: str
     timeline: str  # "closed form" or "schedule"
@@ -109,16 +106,12 @@ class Prediction:
                 object.__setattr__(self, name, rounded_s(value, f"prediction {name}"))
         object.__setattr__(self, "components_s", _seconds(self.components_s))
 
-    @property
-    def id(self) -> str:
-        """Digest of all fields."""
-        return dataclass_digest("prediction", self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PredictorRecord:
+class PredictorRecord(Record):
     """One trained regressor of a bundle, and its error on held-out rows."""
 
+    table: ClassVar[str] = "predictor"
     bundle_digest: str
     operator: str
     direction: Direction
@@ -143,11 +136,6 @@ class PredictorRecord:
         object.__setattr__(self, "trained_at", utc_moment(self.trained_at, "trained_at"))
         error = rounded_ratio(self.validation_error, f"{self.operator}: validation_error")
         object.__setattr__(self, "validation_error", error)
-
-    @property
-    def id(self) -> str:
-        """Digest of all fields."""
-        return dataclass_digest("predictor", self)
 
 
 def _seconds(times: Mapping[str, float]) -> dict[str, float]:

@@ -9,19 +9,20 @@ import json
 import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass, fields
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 from kernelcast.runtime.bundle.fingerprint import DIGEST_HEX_DIGITS
-from kernelcast.store.canonical import dataclass_digest
+from kernelcast.store.canonical import Record
 from kernelcast.store.rows import id_problem
 
 _ROWS_AT_ONCE = 50_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventKind:
+class EventKind(Record):
     """What an event is; empty, 0 or None where unknown or without meaning for it."""
 
+    table: ClassVar[str] = "event_kind"
     name: str
     category: str  # the profiler's
     class_: str  # compute, communication or memory
@@ -42,11 +43,6 @@ class EventKind:
     group_ranks: str = ""
     group_size: int | None = None
     message_bytes: int | None = None  # as nccl-tests count them
-
-    @property
-    def id(self) -> str:
-        """Digest of all fields."""
-        return dataclass_digest("event_kind", self)
 
 
 KIND_COLUMNS = tuple(field.name.rstrip("_") for field in fields(EventKind))

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFingerprint, SoftwareFingerprint
 from kernelcast.runtime.errors import UsageError
-from kernelcast.store.canonical import dataclass_digest, plain_mapping, rounded_us, utc_moment
+from kernelcast.store.canonical import Record, plain_mapping, rounded_us, utc_moment
 from kernelcast.store.records import Sample
 from kernelcast.store.runs import Run
 
@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class IngestedTrace:
+class IngestedTrace(Record):
     """The trace of one process of a real run: what it records about the job, and how much of it was recognised.
 
     A *kernel* is what ran on the device: kernels, copies, fills; on a CPU a call with time of its own. It is
     attributed where its host operator is known, and recognised where it is part of a sample.
     """
 
+    table: ClassVar[str] = "trace"
     run_id: str
     file_digest: str  # SHA-256 of the file
     rank: int | None = None  # None, here and below: unknown
@@ -48,16 +49,12 @@ class IngestedTrace:
         if self.measured_at is not None:
             put(self, "measured_at", utc_moment(self.measured_at, "trace measured_at"))
 
-    @property
-    def id(self) -> str:
-        """Digest of all fields."""
-        return dataclass_digest("trace", self)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class UnrecognisedKernels:
+class UnrecognisedKernels(Record):
     """Kernels of a trace that are part of no sample: number and total time per name, stream and host operator."""
 
+    table: ClassVar[str] = "unrecognised_kernel"
     trace_id: str
     name: str
     category: str  # the profiler's: kernel, gpu_memcpy, gpu_memset; on a CPU cpu_op
@@ -70,11 +67,6 @@ class UnrecognisedKernels:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "total_us", rounded_us(self.total_us, "kernels total_us"))
-
-    @property
-    def id(self) -> str:
-        """Digest of all fields."""
-        return dataclass_digest("unrecognised_kernel", self)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

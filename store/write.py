@@ -4,7 +4,6 @@ import json
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import fields
-from typing import Any
 
 from kernelcast.runtime.bundle.fingerprint import (
     ComputeFingerprint,
@@ -14,14 +13,12 @@ from kernelcast.runtime.bundle.fingerprint import (
 )
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.operators import OPERATORS, Operator
-from kernelcast.store.canonical import record_digest
+from kernelcast.store.canonical import Record, record_digest
 from kernelcast.store.records import Sample
-from kernelcast.store.rows import RECORDS, Row, insert, rows
+from kernelcast.store.rows import Row, insert, rows
 from kernelcast.store.runs import Run
 from kernelcast.store.sample_rows import SampleRows, SampleWriter
 from kernelcast.store.steps import MeasuredStep
-
-_TABLES = {record: table for table, record in RECORDS.items()}
 
 
 def write_operators(connection: sqlite3.Connection) -> None:
@@ -118,11 +115,11 @@ def write_samples(connection: sqlite3.Connection, samples: Iterable[Sample]) -> 
     return added
 
 
-def write_record(connection: sqlite3.Connection, record: Any) -> str:
+def write_record(connection: sqlite3.Connection, record: Record) -> str:
     """Add a record of one of the `RECORDS` tables, what it refers to being there; answers its id."""
-    record_id = str(record.id)
-    row = {"id": record_id, **{field.name: getattr(record, field.name) for field in fields(record)}}
+    record_id = record.id
+    row = {"id": record_id, **{field.name: getattr(record, field.name) for field in fields(record)}}  # type: ignore[arg-type]
     if isinstance(record, MeasuredStep):
         row["model_name"] = str(record.model.get("name", ""))  # for readers of SQL
-    insert(connection, _TABLES[type(record)], row)
+    insert(connection, record.table, row)
     return record_id
