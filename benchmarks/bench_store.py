@@ -36,7 +36,6 @@ def make_run(plan: str) -> Run:
     return Run(
         started_at="2026-01-31T08:15:00Z",
         kernelcast_version="0.1.0",
-        code_digest="",
         command="benchmark",
         plan=plan,
         compute_id=GPU.digest,

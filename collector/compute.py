@@ -2,25 +2,24 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from importlib.metadata import version
 from itertools import count
 
 import torch
 
 from kernelcast.collector.benches import Point
-from kernelcast.collector.code_digest import code_digest
 from kernelcast.collector.interrupts import interrupts_held, terminations_interrupt
 from kernelcast.collector.machine.probe import probe
 from kernelcast.collector.measuring.companions import check_processes
 from kernelcast.collector.measuring.disturbance import WORTH_AGAIN
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.measurer import Measurer
+from kernelcast.collector.own_run import own_run
 from kernelcast.collector.plans.plan import Plan, compute_points
 from kernelcast.collector.settings import Again, Settings
 from kernelcast.runtime.errors import UsageError
 from kernelcast.runtime.hardware.load import Load
 from kernelcast.runtime.operators import Operator
-from kernelcast.store import Database, PointKey, Run, Sample, Status, utc_now
+from kernelcast.store import Database, PointKey, Run, Sample, Status
 from kernelcast.store.doubts import flagged
 
 
@@ -78,13 +77,10 @@ class Collection:
 
     def run(self, processes: int = 1) -> Run:
         """The run that samples measured with so many processes belong to."""
-        return Run(
-            started_at=utc_now(),
-            kernelcast_version=version("kernelcast"),
-            code_digest=code_digest(),
-            command="collect compute",
-            compute_id=self.keys.compute.digest,
-            software_id=self.keys.software.digest,
+        return own_run(
+            "collect compute",
+            self.keys,
+            has_fabric=False,
             plan=self.plan.name,
             conditions={"processes_per_node": processes},
             site=self.settings.site,

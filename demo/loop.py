@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from importlib.metadata import version
 from pathlib import Path
 
-from kernelcast.collector.code_digest import code_digest
 from kernelcast.collector.machine.probe import Fingerprints
+from kernelcast.collector.own_run import own_run
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.measured import MeasuredJob, measured_jobs
 from kernelcast.collector.training.steps import Effort, Turn, train_jobs
 from kernelcast.demo.config import DemoConfig
 from kernelcast.runtime import Estimate, Estimator
-from kernelcast.store import Database, MeasuredStep, Run, utc_now
+from kernelcast.store import Database, MeasuredStep, utc_now
 from kernelcast.validate.run_steps import store_predictions
 
 # Each stage is a process with one thread.
@@ -79,15 +78,7 @@ def train_layouts(
 
 def store_comparisons(database: Database, keys: Fingerprints, comparisons: Sequence[Comparison]) -> None:
     """Store the measured steps and their predictions."""
-    run = Run(
-        started_at=utc_now(),
-        kernelcast_version=version("kernelcast"),
-        code_digest=code_digest(),
-        command="demo",
-        compute_id=keys.compute.digest,
-        fabric_id=keys.fabric.digest,
-        software_id=keys.software.digest,
-    )
+    run = own_run("demo", keys)
     database.add_run(run, keys.compute, keys.fabric, keys.software)
     for comparison in comparisons:
         step = _measured_step(run.id, comparison)

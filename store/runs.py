@@ -39,9 +39,9 @@ class Run:
     `note` are free text and not part of the id, so that a database can be shared without them.
     """
 
-    started_at: str | None  # UTC ISO-8601; None where an imported file has no date
-    kernelcast_version: str
-    code_digest: str  # of the code that measured; empty for another program
+    started_at: str | None = None  # UTC ISO-8601; None where an imported file has no date
+    kernelcast_version: str = ""  # empty, like the next one, for another program
+    code_digest: str = ""  # of the code that measured
     command: str
     compute_id: str
     software_id: str

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from typing import Any
 
-from kernelcast.collector.code_digest import code_digest
 from kernelcast.collector.machine.probe import Fingerprints
+from kernelcast.collector.own_run import own_run
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.measured import MeasuredJob
 from kernelcast.runtime import Estimate
@@ -30,16 +30,7 @@ class OperatorPart:
 
 def new_run(keys: Fingerprints, processes: int) -> Run:
     """The run that measured steps belong to."""
-    return Run(
-        started_at=utc_now(),
-        kernelcast_version=version("kernelcast"),
-        code_digest=code_digest(),
-        command=COMMAND,
-        compute_id=keys.compute.digest,
-        fabric_id=keys.fabric.digest,
-        software_id=keys.software.digest,
-        conditions={"processes_per_node": processes},
-    )
+    return own_run(COMMAND, keys, conditions={"processes_per_node": processes})
 
 
 def step_of(

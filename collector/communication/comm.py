@@ -3,13 +3,12 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.metadata import version
+from dataclasses import replace
 from itertools import zip_longest
 
 import torch
 
 from kernelcast.collector.benches import Place
-from kernelcast.collector.code_digest import code_digest
 from kernelcast.collector.communication.collectives import COLLECTIVES
 from kernelcast.collector.communication.layouts import Layout, layouts
 from kernelcast.collector.communication.peers import FirstFailedError, Peers, joined
@@ -24,6 +23,7 @@ from kernelcast.collector.measuring.disturbance import Flags, Watch, mean_refere
 from kernelcast.collector.measuring.harness import Effort
 from kernelcast.collector.measuring.host_memory import keep_freed_memory
 from kernelcast.collector.measuring.reference import Reference
+from kernelcast.collector.own_run import own_run
 from kernelcast.collector.plans.plan import Plan, planned_operators
 from kernelcast.collector.settings import Settings
 from kernelcast.runtime.errors import DataError, UsageError
@@ -184,18 +184,14 @@ class _Recorder:
         if groups_per_node not in self._runs:
             # A lone group is what others measure as well (nccl-tests): it has no condition.
             conditions = {"groups_per_node": groups_per_node} if groups_per_node > 1 else {}
-            self._runs[groups_per_node] = Run(
-                started_at=self._started_at,
-                kernelcast_version=version("kernelcast"),
-                code_digest=code_digest(),
-                command="collect comm",
-                compute_id=self._keys.compute.digest,
-                fabric_id=self._keys.fabric.digest,
-                software_id=self._keys.software.digest,
+            own = own_run(
+                "collect comm",
+                self._keys,
                 plan=self._plan.name,
                 conditions=conditions,
                 site=self._settings.site,
             )
+            self._runs[groups_per_node] = replace(own, started_at=self._started_at)
         return self._runs[groups_per_node]
 
     def store(

@@ -204,8 +204,6 @@ def _traced_run(job: Sequence[_File], site: str) -> tuple[TracedRun, list[Ingest
         fabric = FabricFingerprint(backend=backend, gpus_per_node=first.gpus_per_node)
     run = Run(
         started_at=min((file.trace.measured_at for file in job if file.trace.measured_at), default=None),
-        kernelcast_version="",
-        code_digest="",
         command=COMMAND,
         compute_id=first.compute.digest,
         fabric_id=fabric.digest if fabric else None,

@@ -124,9 +124,6 @@ class Description:
             reference=stated.reference,
         )
         return Run(
-            started_at=None,
-            kernelcast_version="",
-            code_digest="",
             command=command,
             compute_id=self.compute().digest,
             software_id=self.versions().digest,

@@ -28,7 +28,6 @@ def database(tmp_path: Path) -> Path:
         run = Run(
             started_at="2026-01-31T08:15:00Z",
             kernelcast_version="0.1.0",
-            code_digest="",
             command="collect",
             compute_id=compute.digest,
             fabric_id=None,

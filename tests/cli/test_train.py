@@ -46,7 +46,6 @@ def measured(
     run = Run(
         started_at="2026-01-31T08:15:00Z",
         kernelcast_version="0.1.0",
-        code_digest="",
         command="collect compute",
         compute_id=compute.digest,
         software_id=SOFTWARE.digest,

@@ -25,7 +25,6 @@ def store(path: Path, widths: range, *, operator: str = "gelu") -> None:
     run = Run(
         started_at="2026-01-31T08:15:00Z",
         kernelcast_version="0.1.0",
-        code_digest="",
         command="collect compute",
         compute_id=COMPUTE.digest,
         software_id=SOFTWARE.digest,

@@ -43,7 +43,6 @@ def runs(
     run = Run(
         started_at=draw(st.sampled_from([None, "2026-01-31T08:15:00Z"])),
         kernelcast_version="0.1.0",
-        code_digest="",
         command="collect compute",
         compute_id=compute.digest,
         software_id=software.digest,

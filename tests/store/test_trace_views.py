@@ -69,8 +69,7 @@ def test_peaks_of_known_devices(tmp_path: Path) -> None:
 
     compute = ComputeFingerprint(kind="cuda", device_name="NVIDIA H100 80GB HBM3")
     software = SoftwareFingerprint(torch="")
-    run = Run(
-        started_at=None, kernelcast_version="", code_digest="", command="ingest", compute_id=compute.digest,
+    run = Run(command="ingest", compute_id=compute.digest,
         software_id=software.digest,
     )  # fmt: skip
     with Database.open(tmp_path / "new.db", create=True) as database:

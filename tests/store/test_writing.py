@@ -25,9 +25,6 @@ SampleMaker = Callable[..., Sample]
 COMPUTE = ComputeFingerprint(kind="cuda", device_name="Example GPU", memory_gib=80)
 SOFTWARE = SoftwareFingerprint(torch="2.13.0", cuda="12.8")
 RUN = Run(
-    started_at=None,
-    kernelcast_version="",
-    code_digest="",
     command="import csv",
     compute_id=COMPUTE.digest,
     software_id=SOFTWARE.digest,

@@ -138,7 +138,6 @@ def measure(
         run = Run(
             started_at=started_at,
             kernelcast_version="0.1.0",
-            code_digest="",
             command="collect",
             compute_id=compute.digest,
             fabric_id=fabric.digest if fabric else None,

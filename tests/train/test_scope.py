@@ -59,9 +59,6 @@ def test_traces_of_real_runs_train_only_where_asked_for(
 ) -> None:
     [sample] = measure(database, count=1)
     run = Run(
-        started_at=None,
-        kernelcast_version="",
-        code_digest="",
         command="ingest",
         compute_id=compute.digest,
         software_id=software.digest,
@@ -78,9 +75,6 @@ def test_nothing_but_traces_says_how_to_ask_for_them(
     database: Database, compute: ComputeFingerprint, software: SoftwareFingerprint
 ) -> None:
     run = Run(
-        started_at=None,
-        kernelcast_version="",
-        code_digest="",
         command="ingest",
         compute_id=compute.digest,
         software_id=software.digest,
@@ -113,9 +107,7 @@ def test_what_has_no_time_is_no_choice(
         choose(database)
     other = replace(compute, device_name="Another CPU")
     run = Run(
-        started_at=None,
         kernelcast_version="0.1.0",
-        code_digest="",
         command="collect compute",
         compute_id=other.digest,
         software_id=software.digest,
