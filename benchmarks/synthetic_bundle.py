@@ -15,19 +15,19 @@ from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint, FabricFing
 from kernelcast.runtime.bundle.interval import Interval
 from kernelcast.runtime.operators import OPERATORS, Direction, Operator
 
-TREES, DEPTH = 150, 5
+TREES, DEPTH, SEED = 150, 5, 7
 SPREAD = 0.05  # standard deviation of what all trees together add to log(time)
 LAUNCH_US, FLOPS_PER_US, BYTES_PER_US, LINK_BYTES_PER_US = 5.0, 150e6, 1.5e6, 50e3
 ELEMENT_BYTES = 2
 
 
-def write_synthetic_bundle(path: Path, *, trees: int = TREES, seed: int = 7) -> int:
-    """Write the bundle; returns how many regressors it has."""
-    random = np.random.default_rng(seed)
+def write_synthetic_bundle(path: Path) -> None:
+    """Write the bundle."""
+    random = np.random.default_rng(SEED)
     entries, models = [], {}
     for operator in OPERATORS.values():
         for direction in operator.directions:
-            model = _model(operator, direction, trees, random)
+            model = _model(operator, direction, random)
             entry = RegressorEntry.for_model(
                 model,
                 operator=operator.name,
@@ -36,7 +36,7 @@ def write_synthetic_bundle(path: Path, *, trees: int = TREES, seed: int = 7) -> 
                 training_range=[(1.0, 1e12)] * len(operator.features),
                 algorithm="xgboost",
                 form="roofline",
-                hyperparameters={"n_estimators": trees, "max_depth": DEPTH},
+                hyperparameters={"n_estimators": TREES, "max_depth": DEPTH},
                 validation_error=0.0,
                 interval=Interval.of_all(math.log(1.1)),
                 rows=1000,
@@ -57,15 +57,14 @@ def write_synthetic_bundle(path: Path, *, trees: int = TREES, seed: int = 7) -> 
             fabric=(FabricFingerprint(backend="nccl", gpus_per_node=8),),
             software=(SoftwareFingerprint(torch="2.13.0", driver="570"),),
             dataset_digest="00",
-            seed=seed,
+            seed=SEED,
             regressors=tuple(entries),
         ),
         models,
     )
-    return len(entries)
 
 
-def _model(operator: Operator, direction: Direction, trees: int, random: np.random.Generator) -> bytes:
+def _model(operator: Operator, direction: Direction, random: np.random.Generator) -> bytes:
     """Time is exp(log(Σ coefficient · Π features) + trees(log features)), and 10 % either way."""
     exponents, rates = _terms(operator, direction)
     features = len(operator.features)
@@ -83,7 +82,7 @@ def _model(operator: Operator, direction: Direction, trees: int, random: np.rand
             ["residual"],
             domain="ai.onnx.ml",
             n_targets=1,
-            **_trees(features, trees, random),
+            **_trees(features, random),
         ),
         helper.make_node("Add", ["log_base", "residual"], ["log_time"]),
         helper.make_node("Exp", ["log_time"], ["time_us"]),
@@ -129,24 +128,24 @@ def _terms(operator: Operator, direction: Direction) -> tuple[list[list[float]],
     return [list(row) for row in zip(*columns, strict=True)], rates
 
 
-def _trees(features: int, trees: int, random: np.random.Generator) -> dict[str, list[float]]:
+def _trees(features: int, random: np.random.Generator) -> dict[str, list[float]]:
     """Full binary trees of DEPTH, node i with the children 2i + 1 and 2i + 2; thresholds on logs."""
     inner, leaves = 2**DEPTH - 1, 2**DEPTH
     every = inner + leaves
-    tree_ids = np.repeat(np.arange(trees), every)
-    node_ids = np.tile(np.arange(every), trees)
+    tree_ids = np.repeat(np.arange(TREES), every)
+    node_ids = np.tile(np.arange(every), TREES)
     is_inner = node_ids < inner
     leaf_ids = node_ids[~is_inner]
     return {
         "nodes_treeids": tree_ids.tolist(),
         "nodes_nodeids": node_ids.tolist(),
-        "nodes_featureids": np.where(is_inner, random.integers(0, features, every * trees), 0).tolist(),
-        "nodes_values": np.where(is_inner, random.uniform(0.0, 25.0, every * trees), 0.0).tolist(),
+        "nodes_featureids": np.where(is_inner, random.integers(0, features, every * TREES), 0).tolist(),
+        "nodes_values": np.where(is_inner, random.uniform(0.0, 25.0, every * TREES), 0.0).tolist(),
         "nodes_modes": np.where(is_inner, "BRANCH_LT", "LEAF").tolist(),
         "nodes_truenodeids": np.where(is_inner, 2 * node_ids + 1, 0).tolist(),
         "nodes_falsenodeids": np.where(is_inner, 2 * node_ids + 2, 0).tolist(),
         "target_treeids": tree_ids[~is_inner].tolist(),
         "target_nodeids": leaf_ids.tolist(),
         "target_ids": [0] * len(leaf_ids),
-        "target_weights": random.normal(0.0, SPREAD / math.sqrt(trees), len(leaf_ids)).tolist(),
+        "target_weights": random.normal(0.0, SPREAD / math.sqrt(TREES), len(leaf_ids)).tolist(),
     }

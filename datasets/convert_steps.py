@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
+from textwrap import wrap
 from typing import Any
 
 VALIDATE = Path(__file__).resolve().parent.parent / "validate"
@@ -261,7 +262,7 @@ def _file(
     models: Mapping[str, Mapping[str, Any]],
     runs: Iterable[Mapping[str, Any]],
 ) -> str:
-    lines = [*_wrapped(comment), "# Made by datasets/convert_steps.py.", *_fields(head)]
+    lines = [*_comment(comment), "# Made by datasets/convert_steps.py.", *_fields(head)]
     lines += ["", "[defaults]", *_fields(defaults)]
     for name, fields in models.items():
         lines += ["", f"[models.{name}]", *_fields(fields)]
@@ -275,14 +276,8 @@ def _fields(values: Mapping[str, Any]) -> list[str]:
     return [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
 
 
-def _wrapped(text: str, width: int = 110) -> list[str]:
-    lines, line = [], "#"
-    for word in text.split():
-        if len(line) + 1 + len(word) > width and line != "#":
-            lines.append(line)
-            line = "#"
-        line += f" {word}"
-    return [*lines, line]
+def _comment(text: str) -> list[str]:
+    return wrap(text, 110, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
 
 
 CONVERT = {"llm-foundry": llm_foundry, "simumax": simumax}

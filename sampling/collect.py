@@ -45,7 +45,6 @@ def collect_within(
     *,
     budget_s: float,
     target: float = 0.0,
-    memory_bytes: int = 0,
     on_progress: Callable[[BudgetProgress], None] = lambda progress: None,
     on_short: Callable[[float], None] = lambda needed_s: None,
     on_too_large: Callable[[tuple[str, ...], int], None] = lambda operators, memory_bytes: None,
@@ -65,7 +64,7 @@ def collect_within(
     # The first product starts torch's threads, which stay where they begin.
     with bound(own_cores(0, 1, threads=settings.threads) if place.device.type == "cpu" else ()):
         cost = cost_of_measuring(place, times, load=collection.load)
-    memory_bytes = memory_bytes or device_memory_bytes(place.device)
+    memory_bytes = device_memory_bytes(place.device)
     chooser = Chooser(
         plan,
         settings.operators,

@@ -81,7 +81,6 @@ def cost_of_measuring(
     place: Place,
     times: Times,
     *,
-    stored: bool = True,
     prior: Prior | None = None,
     load: Load = Load.BURST,
 ) -> Cost:
@@ -96,7 +95,7 @@ def cost_of_measuring(
             np.array(list(found.values())),
         )
         for (name, direction), found in times.items()
-        if stored and len(found) >= _FEWEST_ROWS
+        if len(found) >= _FEWEST_ROWS
     }
     known_by = [f"samples of {len({n for n, _ in fitted})} operators in the database"] if fitted else []
     prior = prior if prior is not None and prior.is_comparable else None

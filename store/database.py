@@ -187,10 +187,10 @@ class Database:
         with reading(self.path):
             return read.read_sample_rows(self._connection, {"status": Status.OK, **wanted})
 
-    def samples_in_full(self, *, run_id: str | None = None) -> Iterator[Sample]:
-        """Every sample (of one run) with repetitions and kernels, one at a time, in order of id."""
+    def samples_in_full(self) -> Iterator[Sample]:
+        """Every sample with repetitions and kernels, one at a time, in order of id."""
         with reading(self.path):
-            yield from read.read_samples_in_full(self._connection, run_id=run_id)
+            yield from read.read_samples_in_full(self._connection)
 
     def content_digest(self) -> str:
         """Digest of everything measured that the database holds; equal content has equal digests."""

@@ -155,10 +155,9 @@ def dataset_digest(samples: Iterable[SampleRow]) -> str:
     return content_digest(sorted({row.sample_id for row in samples}))
 
 
-def read_samples_in_full(connection: sqlite3.Connection, *, run_id: str | None = None) -> Iterator[Sample]:
-    """Every sample (of one run) with flags, repetitions and kernels, one at a time, in order of id."""
-    where, parameters = _where({"run_id": run_id})
-    for stored in stored_samples(connection, where, parameters, order="id"):
+def read_samples_in_full(connection: sqlite3.Connection) -> Iterator[Sample]:
+    """Every sample with flags, repetitions and kernels, one at a time, in order of id."""
+    for stored in stored_samples(connection, "1", [], order="id"):
         yield stored.sample()
 
 
