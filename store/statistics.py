@@ -49,6 +49,17 @@ def quiet_us(durations: Sequence[float]) -> float:
     return percentile(durations, QUIET_FRACTION)
 
 
+def inner_mean_us(durations: Sequence[float]) -> float:
+    """Mean (µs) without the lowest and the highest tenth: what a step's many exchanges take, rare stalls left out.
+
+    Raises:
+        UsageError: no duration.
+    """
+    ordered = sorted(_some(durations))
+    tenth = len(ordered) // 10
+    return statistics.fmean(ordered[tenth : len(ordered) - tenth])
+
+
 def spread(durations: Sequence[float]) -> float:
     """(90th − 10th percentile) / median of all durations, without unit; 0 where the median is 0.
 

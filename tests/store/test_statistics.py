@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from kernelcast.runtime.errors import UsageError
 from kernelcast.store import middle_five_mean_us, percentile, quiet_us, spread
+from kernelcast.store.statistics import inner_mean_us
 
 DURATIONS = st.lists(st.floats(0.001, 1e9), min_size=1, max_size=60)
 
@@ -43,10 +44,15 @@ def test_percentile_is_numpys(durations: list[float], fraction: float) -> None:
 @given(DURATIONS)
 def test_statistics_lie_within_the_durations_whatever_their_order(durations: list[float]) -> None:
     low, high = min(durations), max(durations)
-    for statistic in (middle_five_mean_us, quiet_us):
+    for statistic in (middle_five_mean_us, inner_mean_us, quiet_us):
         assert low * (1 - 1e-12) <= statistic(durations) <= high * (1 + 1e-12)
     assert quiet_us(durations) == quiet_us(durations[::-1])
     assert spread(durations) >= 0
+
+
+def test_inner_mean_leaves_out_a_tenth_at_both_ends() -> None:
+    assert inner_mean_us([1, 1, 1, 1, 1, 1, 1, 1, 9, 4000]) == pytest.approx(2)
+    assert inner_mean_us([1, 2, 6]) == pytest.approx(3)
 
 
 def test_spread_of_equal_durations_is_none_at_all() -> None:
@@ -54,7 +60,7 @@ def test_spread_of_equal_durations_is_none_at_all() -> None:
     assert spread([0.0] * 10) == 0
 
 
-@pytest.mark.parametrize("statistic", [middle_five_mean_us, quiet_us, spread])
+@pytest.mark.parametrize("statistic", [middle_five_mean_us, inner_mean_us, quiet_us, spread])
 def test_no_repetition_is_refused(statistic: Callable[[list[float]], float]) -> None:
     with pytest.raises(UsageError, match="at least one duration"):
         statistic([])
