@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from kernelcast.runtime import Cluster, Estimate, Estimator, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.answers.causes import Cause
 from kernelcast.runtime.answers.fabric_choice import FabricChoice
 from kernelcast.runtime.answers.fabric_choice import find_fabric as fabric_of
+from kernelcast.runtime.answers.warnings import Cause
 from kernelcast.runtime.catalogue.composition import SCHEME
 from kernelcast.runtime.catalogue.hardware import hardware_named
 from kernelcast.runtime.request.fields import TimelineKind

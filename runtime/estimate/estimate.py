@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kernelcast.runtime.answers.asking import Question, Warnings, question
-from kernelcast.runtime.answers.fabric_notes import FabricUse
+from kernelcast.runtime.answers.asking import Question, question
+from kernelcast.runtime.answers.fabric_choice import FabricUse
 from kernelcast.runtime.answers.predictor import Answer
+from kernelcast.runtime.answers.warnings import AnswerWarning
 from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.catalogue.power import power_laws
 from kernelcast.runtime.data_frame import data_frame
@@ -172,7 +173,7 @@ class Estimate:
     components: Components
     stages: tuple[StageEstimate, ...]
     memory: Memory
-    concerned: Mapping[Warnings, frozenset[Question]] = field(repr=False)
+    concerned: Mapping[AnswerWarning, frozenset[Question]] = field(repr=False)
     model: ModelConfig
     parallelism: Parallelism
     cluster: Cluster
@@ -197,7 +198,7 @@ class Estimate:
         return int(self.parts.sizes.vocabulary * self.parallelism.tp)
 
     @property
-    def warnings(self) -> tuple[Warnings, ...]:
+    def warnings(self) -> tuple[AnswerWarning, ...]:
         """Everything that makes the estimate doubtful, one by one; `doubts` are groups of them."""
         return tuple(self.concerned)
 

@@ -3,11 +3,8 @@
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, dataclass
 
-from kernelcast.runtime.answers.asking import Question, Warnings
-from kernelcast.runtime.answers.causes import Cause
-from kernelcast.runtime.answers.device_transfer import OperatorTransferWarning
-from kernelcast.runtime.answers.offload import OffloadWarning
-from kernelcast.runtime.answers.sources import OptimizerWarning, SubstituteWarning
+from kernelcast.runtime.answers.asking import Question
+from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,13 +26,13 @@ class KnownShares:
 
 
 def known_shares(
-    concerned: Mapping[Warnings, Collection[Question]], times_s: Mapping[Question, float]
+    concerned: Mapping[AnswerWarning, Collection[Question]], times_s: Mapping[Question, float]
 ) -> KnownShares:
     """Shares by the warnings of an estimate; what is both transferred and assumed is assumed."""
     assumed: set[Question] = set()
     transferred: set[Question] = set()
     for warning, questions in concerned.items():
-        if warning.cause is Cause.DESCRIBED or _is_assumption(warning):
+        if warning.cause is Cause.DESCRIBED or warning.is_assumption:
             assumed.update(questions)
         elif warning.cause is Cause.TRANSFERRED:
             transferred.update(questions)
@@ -49,12 +46,6 @@ def known_shares(
     )
 
 
-def origins(concerned: Collection[Warnings]) -> tuple[str, ...]:
+def origins(concerned: Collection[AnswerWarning]) -> tuple[str, ...]:
     """Devices whose measurements answered for this one, by name."""
-    return tuple(sorted({one.origin for one in concerned if isinstance(one, OperatorTransferWarning)}))
-
-
-def _is_assumption(warning: Warnings) -> bool:
-    return isinstance(warning, OptimizerWarning | OffloadWarning) or (
-        isinstance(warning, SubstituteWarning) and warning.source.is_assumption
-    )
+    return tuple(sorted({one.values["origin"] for one in concerned if "origin" in one.values}))
