@@ -4,13 +4,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from kernelcast.runtime.bundle.field_reader import is_hex, require
+from kernelcast.runtime.bundle.checks import is_hex, require
 from kernelcast.runtime.errors import DataError, UsageError
 from kernelcast.runtime.operators import OPERATORS
+from kernelcast.runtime.record import Record
 from kernelcast.runtime.request.fields import LAYOUT, STACK
 
 NAMES = ("attention", "compute", "exposed_share")
@@ -30,7 +31,7 @@ _ONE_LINE = "a text on one line"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FittedRuns:
+class FittedRuns(Record):
     """A file of measured steps that a stack was fitted to: its name and SHA-256, and what predicted its steps."""
 
     file: str
@@ -49,7 +50,7 @@ class FittedRuns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LeftOut:
+class LeftOut(Record):
     """Mean absolute errors of a model's steps (or a layout's, of one model alone): without the stack, and with factors
     that were fitted to the others' steps only.
     """
@@ -68,7 +69,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Stack:
+class Stack(Record):
     """What software does to sums of operators that were measured alone.
 
     - `attention`, `compute`: factors of the time of attention's kernels, and of all else that computes.
@@ -83,6 +84,20 @@ class Stack:
     Raises:
         DataError: a value is outside what is allowed.
     """
+
+    OPTIONAL: ClassVar[tuple[str, ...]] = (
+        *NAMES,
+        *(
+            "residual",
+            "log_covariance",
+            "fixed",
+            "options",
+            "error_before",
+            "error_after",
+            "runs",
+            "left_out",
+        ),
+    )
 
     name: str
     software: str
