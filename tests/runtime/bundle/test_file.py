@@ -223,7 +223,7 @@ ENTRY = ("regressors", 0)
         ),
         (
             set_in(*ENTRY, "training_range", 0, to=[1]),
-            "manifest: regressor gelu (forward): training_range holds [1], expected 2 numbers",
+            "manifest: regressor gelu (forward): training_range holds [1], expected a list of 2",
         ),
         (
             set_in(*ENTRY, "hyperparameters", to={"a": [1]}),
@@ -310,7 +310,7 @@ ENTRY = ("regressors", 0)
         ),
         (
             set_in(*ENTRY, "role_errors", to=[]),
-            "manifest: regressor gelu (forward): role_errors is [], expected a table",
+            "manifest: regressor gelu (forward): role_errors is [], expected",
         ),
         (
             set_in(*ENTRY, "equal_features", to=["b", "l"]),
