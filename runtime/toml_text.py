@@ -2,7 +2,11 @@
 
 import re
 import tomllib
+from pathlib import Path
 from typing import Any
+
+from kernelcast.runtime.errors import DataError, one_line
+from kernelcast.runtime.small_file import read_small_file
 
 MOST_PARTS = 16
 """Of one dotted key; tomllib's time grows with their square (400 KB of one key take minutes)."""
@@ -24,3 +28,27 @@ def parse_toml(content: bytes) -> dict[str, Any]:
         line = text.count("\n", 0, found.start()) + 1
         raise ValueError(f"a key of more than {MOST_PARTS} parts (at line {line})")
     return tomllib.loads(text)
+
+
+def toml_fields(content: bytes, *, where: str, expected: str = "") -> dict[str, Any]:
+    """The same; errors begin with `where` and end with what was expected, where that is said.
+
+    Raises:
+        DataError: as `parse_toml`.
+    """
+    try:
+        return parse_toml(content)
+    except (ValueError, RecursionError) as error:
+        # Also a number above the interpreter's limit of digits, and endless nesting.
+        instead = f", expected {expected}" if expected else ""
+        raise DataError(f"{where}: not TOML ({one_line(str(error))}){instead}") from error
+
+
+def read_toml(path: Path, *, where: str, most_bytes: int = 1 << 20, expected: str = "") -> dict[str, Any]:
+    """The fields of a TOML file; errors as in `toml_fields`.
+
+    Raises:
+        NoSuchFile, DataError: as `read_small_file` and `parse_toml`.
+    """
+    content = read_small_file(path, where=where, most_bytes=most_bytes, expected=expected)
+    return toml_fields(content, where=where, expected=expected)

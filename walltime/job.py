@@ -9,9 +9,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kernelcast.runtime.errors import DataError, UsageError, shown
-from kernelcast.runtime.small_file import open_regular
-from kernelcast.runtime.toml_text import parse_toml
+from kernelcast.runtime.errors import UsageError, shown
+from kernelcast.runtime.toml_text import read_toml
 from kernelcast.walltime.batch_script import BatchScript
 from kernelcast.walltime.fields import FIELDS
 from kernelcast.walltime.settings import Given, Settings, give, is_path, merge
@@ -20,7 +19,6 @@ JOB_FILE = "kernelcast.toml"
 SITE_FILE = Path("/etc/kernelcast/site.toml")
 SITE_VARIABLE = "KERNELCAST_SITE"
 
-_MAX_FILE_BYTES = 1 << 20
 # Fields that name a file; in scripts of other users only the site may choose files.
 _NAMES_A_FILE = ("bundle", "model", "fabric", "stack")
 
@@ -146,22 +144,7 @@ def read_site(environment: Mapping[str, str]) -> dict[str, Given]:
 
 def _read_toml(path: Path, *, site: bool = False) -> dict[str, Given]:
     what = "site file" if site else "job file"
-    # Asked before it is opened, since opening a named pipe would wait for its writer.
-    if path.exists() and not path.is_file():
-        raise DataError(f"{what} {path}: not a regular file")
-    try:
-        with open_regular(path) as stream:
-            content = stream.read(_MAX_FILE_BYTES + 1)
-    except FileNotFoundError:
-        raise DataError(f"{what} {path}: no such file") from None
-    except OSError as error:
-        raise DataError(f"{what} {path}: cannot be read ({error.strerror})") from error
-    if len(content) > _MAX_FILE_BYTES:
-        raise DataError(f"{what} {path}: larger than {_MAX_FILE_BYTES} bytes")
-    try:
-        document = parse_toml(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{what} {path}: not valid TOML ({str(error).splitlines()[0]})") from error
+    document = read_toml(path, where=f"{what} {path}")
     return give(
         document.items(), origin=f"{what} {path}", folder=path.absolute().parent, site=site, home=True
     )

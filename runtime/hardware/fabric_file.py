@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from kernelcast.runtime.errors import DataError, UsageError, one_line, shown, shown_path
+from kernelcast.runtime.errors import DataError, UsageError, shown, shown_path
 from kernelcast.runtime.hardware.fabric import (
     BETWEEN_KINDS,
     INSIDE_KINDS,
@@ -19,9 +19,8 @@ from kernelcast.runtime.hardware.fabric import (
     Inside,
 )
 from kernelcast.runtime.shipped import FABRICS
-from kernelcast.runtime.small_file import read_small_file
 from kernelcast.runtime.spelling import alternatives
-from kernelcast.runtime.toml_text import parse_toml
+from kernelcast.runtime.toml_text import read_toml, toml_fields
 
 _MAX_FILE_BYTES = 1 << 16
 _FIELDS = ("name", "devices_per_node", "source", "inside", "between")
@@ -103,7 +102,7 @@ def read_fabric(path: str | os.PathLike[str]) -> Fabric:
             allowed.
     """
     where = f"fabric file {shown_path(path)}"
-    return _parsed(read_small_file(Path(path), where=where, most_bytes=_MAX_FILE_BYTES), where)
+    return fabric_from_values(read_toml(Path(path), where=where, most_bytes=_MAX_FILE_BYTES), where=where)
 
 
 def fabric_from_lines(lines: Sequence[str], *, where: str) -> Fabric:
@@ -112,7 +111,7 @@ def fabric_from_lines(lines: Sequence[str], *, where: str) -> Fabric:
     Raises:
         DataError: as `read_fabric`.
     """
-    return _parsed("\n".join(lines).encode(), where)
+    return fabric_from_values(toml_fields("\n".join(lines).encode(), where=where), where=where)
 
 
 def fabric_from_values(values: Mapping[str, Any], *, where: str) -> Fabric:
@@ -309,14 +308,6 @@ class _Table:
         except DataError:
             expected = "0.0001 to 1, and within its range"
             raise self.refused(name, f"{usual:g} ({low:g} to {high:g})", expected) from None
-
-
-def _parsed(content: bytes, where: str) -> Fabric:
-    try:
-        values = parse_toml(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not TOML ({one_line(str(error))})") from error
-    return fabric_from_values(values, where=where)
 
 
 def _toml(value: object) -> str:

@@ -6,13 +6,12 @@ from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 
-from kernelcast.runtime.errors import DataError, UsageError, one_line, shown, shown_path
+from kernelcast.runtime.errors import DataError, UsageError, shown, shown_path
 from kernelcast.runtime.record import read_record
 from kernelcast.runtime.shipped import STACKS
-from kernelcast.runtime.small_file import read_small_file
 from kernelcast.runtime.spelling import alternatives
 from kernelcast.runtime.stack.stack import Stack
-from kernelcast.runtime.toml_text import parse_toml
+from kernelcast.runtime.toml_text import read_toml
 
 _MAX_FILE_BYTES = 1 << 18
 _TABLES = ("runs", "left_out")
@@ -57,11 +56,7 @@ def read_stack(path: str | os.PathLike[str]) -> Stack:
             file and field.
     """
     where = f"stack {shown_path(Path(path))}"
-    content = read_small_file(Path(path), where=where, most_bytes=_MAX_FILE_BYTES)
-    try:
-        values = parse_toml(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(f"{where}: not TOML ({one_line(str(error))})") from error
+    values = read_toml(Path(path), where=where, most_bytes=_MAX_FILE_BYTES)
     try:
         return read_record(Stack, values, where=where)
     except DataError as error:
