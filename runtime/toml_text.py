@@ -1,7 +1,9 @@
-"""TOML that somebody wrote: parsed in a time that grows with its size alone."""
+"""TOML: parsed in a time that grows with its size alone, and written."""
 
+import json
 import re
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -52,3 +54,30 @@ def read_toml(path: Path, *, where: str, most_bytes: int = 1 << 20, expected: st
     """
     content = read_small_file(path, where=where, most_bytes=most_bytes, expected=expected)
     return toml_fields(content, where=where, expected=expected)
+
+
+def toml_document(values: Mapping[str, Any]) -> str:
+    """Plain values as TOML: fields, then tables and lists of tables. What is None is left out."""
+    lines = toml_lines({name: value for name, value in values.items() if not _tables(name, value)})
+    for name, value in values.items():
+        for heading, table in _tables(name, value):
+            lines += ["", heading, *toml_lines(table)]
+    return "\n".join(lines).removeprefix("\n") + "\n"
+
+
+def toml_lines(values: Mapping[str, Any]) -> list[str]:
+    """A line for each field that is not None."""
+    # TOML's basic strings, numbers, lists and booleans are those of JSON.
+    return [
+        f"{name} = {json.dumps(value, ensure_ascii=False)}"
+        for name, value in values.items()
+        if value is not None
+    ]
+
+
+def _tables(name: str, value: object) -> list[tuple[str, Mapping[str, Any]]]:
+    if isinstance(value, Mapping):
+        return [(f"[{name}]", value)]
+    if isinstance(value, list | tuple) and value and isinstance(value[0], Mapping):
+        return [(f"[[{name}]]", one) for one in value]
+    return []

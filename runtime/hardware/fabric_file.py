@@ -1,6 +1,5 @@
 """Fabrics as TOML: read strictly, written in full; shipped ones by name, and what a kind of link has by default."""
 
-import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from kernelcast.runtime.hardware.fabric import (
 )
 from kernelcast.runtime.shipped import FABRICS
 from kernelcast.runtime.spelling import alternatives
-from kernelcast.runtime.toml_text import read_toml, toml_fields
+from kernelcast.runtime.toml_text import read_toml, toml_document, toml_fields, toml_lines
 
 _MAX_FILE_BYTES = 1 << 16
 _FIELDS = ("name", "devices_per_node", "source", "inside", "between")
@@ -136,24 +135,19 @@ def fabric_from_values(values: Mapping[str, Any], *, where: str) -> Fabric:
 
 def fabric_lines(fabric: Fabric) -> tuple[str, ...]:
     """The description as TOML, a field per line, with dotted names."""
-    found = [f"name = {_toml(fabric.name)}", f"devices_per_node = {fabric.devices_per_node}"]
-    if fabric.source:
-        found.append(f"source = {_toml(fabric.source)}")
-    for table, values in fabric_values(fabric).items():
-        if isinstance(values, dict):
-            found.extend(f"{table}.{name} = {_toml(value)}" for name, value in values.items())
-    return tuple(found)
+    found: dict[str, Any] = {}
+    for name, value in fabric_values(fabric).items():
+        found |= (
+            {f"{name}.{field}": one for field, one in value.items()}
+            if isinstance(value, dict)
+            else {name: value}
+        )
+    return tuple(toml_lines(found))
 
 
 def fabric_toml(fabric: Fabric) -> str:
     """The description as a TOML file, with every default written out."""
-    lines = []
-    for name, value in fabric_values(fabric).items():
-        if isinstance(value, dict):
-            lines += ["", f"[{name}]", *(f"{field} = {_toml(one)}" for field, one in value.items())]
-        else:
-            lines.append(f"{name} = {_toml(value)}")
-    return "\n".join(lines) + "\n"
+    return toml_document(fabric_values(fabric))
 
 
 def fabric_values(fabric: Fabric) -> dict[str, Any]:
@@ -308,8 +302,3 @@ class _Table:
         except DataError:
             expected = "0.0001 to 1, and within its range"
             raise self.refused(name, f"{usual:g} ({low:g} to {high:g})", expected) from None
-
-
-def _toml(value: object) -> str:
-    # TOML's basic strings, numbers, lists and booleans are those of JSON.
-    return json.dumps(value, ensure_ascii=False)

@@ -1,6 +1,5 @@
 """Stacks as TOML files: read strictly, written in full; those that ship by name."""
 
-import json
 import os
 from dataclasses import asdict
 from functools import cache
@@ -11,10 +10,10 @@ from kernelcast.runtime.record import read_record
 from kernelcast.runtime.shipped import STACKS
 from kernelcast.runtime.spelling import alternatives
 from kernelcast.runtime.stack.stack import Stack
-from kernelcast.runtime.toml_text import read_toml
+from kernelcast.runtime.toml_text import read_toml, toml_document
 
 _MAX_FILE_BYTES = 1 << 18
-_TABLES = ("runs", "left_out")
+_TABLES = ("options", "runs", "left_out")
 
 
 def find_stack(wanted: str | os.PathLike[str]) -> Stack:
@@ -66,16 +65,5 @@ def read_stack(path: str | os.PathLike[str]) -> Stack:
 
 def stack_toml(stack: Stack) -> str:
     """The stack as a TOML file, with all that is known."""
-    plain = {name: value for name, value in asdict(stack).items() if value is not None}
-    lines = [f"{name} = {_toml(value)}" for name, value in plain.items() if name not in (*_TABLES, "options")]
-    if stack.options:
-        lines += ["", "[options]", *(f"{name} = {_toml(value)}" for name, value in stack.options.items())]
-    for table in _TABLES:
-        for row in plain[table]:
-            lines += ["", f"[[{table}]]", *(f"{name} = {_toml(value)}" for name, value in row.items())]
-    return "\n".join(lines) + "\n"
-
-
-def _toml(value: object) -> str:
-    # TOML's basic strings, numbers and lists are those of JSON.
-    return json.dumps(value, ensure_ascii=False)
+    values = asdict(stack)
+    return toml_document(values | {table: values[table] or None for table in _TABLES})
