@@ -89,7 +89,7 @@ def headline(
             "bundle",
             f"{source.bundle} ({source.statistic} times, {source.dtype}, {measured(source.created_at)})",
         ),
-        *([] if source.stack is None else [("stack", source.stack.summary)]),
+        *([] if source.stack is None else [("stack", str(source.stack))]),
         *([] if calibration is None else [("calibration", calibration.summary)]),
         *_energy(estimate),
         (

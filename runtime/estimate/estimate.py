@@ -1,7 +1,7 @@
 """What a prediction answers: the step time and all that it is made of, with a documented JSON form."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.answers.asking import Question, question
@@ -23,7 +23,7 @@ from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.stack import StackUse
+from kernelcast.runtime.stack import Stack
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
 from kernelcast.runtime.step.decomposition import Decomposition
 
@@ -136,7 +136,7 @@ class Provenance:
     calibration: CalibrationUse | None = None
     collectives: FabricUse | None = None
     data: tuple[str, ...] = ()
-    stack: StackUse | None = None
+    stack: Stack | None = None
 
     def factor_of(self, operator: str) -> float:
         """By what a stack or an applied calibration multiplied an operator's time."""
@@ -148,7 +148,9 @@ class Provenance:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        values = asdict(self)
+        values = asdict(replace(self, stack=None)) | {
+            "stack": None if self.stack is None else self.stack.said()
+        }
         return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 

@@ -1,14 +1,15 @@
 """How a step's operators are known: which share of their time was measured, carried over, or assumed."""
 
 from collections.abc import Collection, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from kernelcast.runtime.answers.asking import Question
 from kernelcast.runtime.answers.warnings import AnswerWarning, Cause
+from kernelcast.runtime.record import Record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownShares:
+class KnownShares(Record):
     """Shares of the operators' time over all stages, 0 to 1; together 1.
 
     - `measured`: by the operator's own measurements on this device, a linear's gradients by those of the same product;
@@ -19,10 +20,6 @@ class KnownShares:
     measured: float
     transferred: float
     assumed: float
-
-    def to_dict(self) -> dict[str, float]:
-        """Plain values."""
-        return asdict(self)
 
 
 def known_shares(

@@ -3,7 +3,7 @@
 from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.estimate.estimate import Provenance
-from kernelcast.runtime.stack import Stack, StackUse
+from kernelcast.runtime.stack import Stack
 
 
 def provenance_of(bundle: Bundle, timeline: str, calibrated: bool, stack: Stack | None) -> Provenance:
@@ -29,5 +29,5 @@ def provenance_of(bundle: Bundle, timeline: str, calibrated: bool, stack: Stack 
             wanted=calibrated,
             instead="" if stack is None else f"stack {stack.name}",
         ),
-        stack=None if stack is None else StackUse.of(stack),
+        stack=stack,
     )

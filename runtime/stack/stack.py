@@ -22,6 +22,7 @@ DEFAULT_SHARE: float = LAYOUT["exposed_share"].default
 OPTIONS = tuple(name for name in STACK if name not in NAMES)
 """What software does that is a choice, not a factor: options of a question that a stack may state."""
 
+_SAID = ("name", "software", "source", *NAMES, "residual", "steps", "error_before", "error_left_out")
 _ATTENTION = frozenset(
     {"flash_attention", "batched_gemm", "softmax", "causal_mask_fill", "fused_causal_softmax"}
 )
@@ -159,10 +160,14 @@ class Stack(Record):
         """Per factor a row of 3 numbers: with independent standard normal z, its logarithm varies as spread · z."""
         return _root(self.log_covariance)
 
-    def log_factor(self, operator: str) -> float:
-        """Natural logarithm of the factor of an operator's time; 0 of collectives, which belong to the fabric."""
+    def factor_of(self, operator: str) -> float:
+        """By what an operator's time is multiplied; 1 of collectives, which belong to the fabric."""
         row = factor_index(operator)
-        return 0.0 if row is None else math.log(getattr(self, NAMES[row]))
+        return 1.0 if row is None else float(getattr(self, NAMES[row]))
+
+    def log_factor(self, operator: str) -> float:
+        """Natural logarithm of `factor_of`."""
+        return math.log(self.factor_of(operator))
 
     def log_spread_of(self, operator: str) -> tuple[float, ...]:
         """How the logarithm of an operator's factor varies, by 3 standard normal numbers."""
@@ -172,6 +177,10 @@ class Stack(Record):
     def fill(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """A question's values, with the stack's exposed share and options where they do not say them."""
         return {"exposed_share": self.exposed_share, **self.options, **values}
+
+    def said(self) -> dict[str, Any]:
+        """What an answer's provenance says about it: plain values, and all of it in words as `summary`."""
+        return {**{name: getattr(self, name) for name in _SAID}, "summary": str(self)}
 
     def __str__(self) -> str:
         words = (
