@@ -9,7 +9,7 @@ from kernelcast.collector.code_digest import code_digest
 from kernelcast.collector.machine.probe import Fingerprints
 from kernelcast.collector.training.job import TrainingJob
 from kernelcast.collector.training.measured import MeasuredJob
-from kernelcast.runtime import Estimate
+from kernelcast.runtime import Estimate, Parallelism
 from kernelcast.store import Database, MeasuredStep, Prediction, Run, Status, utc_now
 from kernelcast.store.canonical import plain_mapping
 
@@ -59,13 +59,7 @@ def step_of(
         run_id=run.id,
         repetitions_s=measured.steps_s,
         model=asdict(measured.job.model),
-        pp=layout.pp,
-        tp=layout.tp,
-        dp=layout.dp,
-        micro_batch=layout.micro_batch,
-        micro_batches=layout.micro_batches,
-        schedule="1F1B" if layout.schedule == "1f1b" else layout.schedule,
-        recomputation=layout.recompute != "none",
+        **layout_columns(layout),
         dtype=measured.job.dtype,
         framework="torch.distributed",
         options=_options(measured.job) | conditions,
@@ -73,6 +67,15 @@ def step_of(
         reference_us=reference_us,
         measured_at=utc_now(),
     )
+
+
+def layout_columns(layout: Parallelism) -> dict[str, Any]:
+    """The columns of a stored step that a layout fills."""
+    return {
+        **{name: getattr(layout, name) for name in ("pp", "tp", "dp", "micro_batch", "micro_batches")},
+        "schedule": "1F1B" if layout.schedule == "1f1b" else layout.schedule,
+        "recomputation": layout.recompute != "none",
+    }
 
 
 _FURTHER = ("cp", "ep", "expert_imbalance")

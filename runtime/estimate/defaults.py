@@ -5,8 +5,8 @@ from kernelcast.runtime.bundle.described_fabric import measured_fabrics
 from kernelcast.runtime.bundle.file import Bundle
 from kernelcast.runtime.bundle.fingerprint import ComputeFingerprint
 from kernelcast.runtime.errors import UsageError
+from kernelcast.runtime.hardware.device_links import host_link
 from kernelcast.runtime.hardware.devices import device_named
-from kernelcast.runtime.hardware.host_link import host_link
 
 
 def usual_gpus_per_node(bundle: Bundle) -> int | None:

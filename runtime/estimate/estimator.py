@@ -238,17 +238,16 @@ class Estimator:
             collectives=None if over is None else Collectives(source=over, gpus_per_node=used.gpus_per_node),
         )
         parallelism.check(model)
-        link = host_link_bytes_per_s(self.bundle)
+        engine_of = partial(
+            Engine,
+            model,
+            used,
+            bucket_entries,
+            element_bytes=element_bytes,
+            host_link_bytes_per_s=host_link_bytes_per_s(self.bundle),
+        )
         if parallelism.layer_split == "balanced" and parallelism.layer_counts is None:
-            engine = Engine(
-                model,
-                used,
-                bucket_entries,
-                times(),
-                element_bytes=element_bytes,
-                host_link_bytes_per_s=link,
-            )
-            parallelism = engine.balanced(Layouts.of(parallelism)).parallelism(0)
+            parallelism = engine_of(times()).balanced(Layouts.of(parallelism)).parallelism(0)
         parts = decompose(
             model=model,
             parallelism=parallelism,
@@ -259,15 +258,7 @@ class Estimator:
         # Configuration 0 is the estimate, the others are its random draws.
         draws = draws_for(timeline, parallelism.chunks) if with_interval else 0
         answers = times(draws=draws, with_warnings=True)
-        engine = Engine(
-            model,
-            used,
-            bucket_entries,
-            answers,
-            draws=draws,
-            element_bytes=element_bytes,
-            host_link_bytes_per_s=link,
-        )
+        engine = engine_of(answers, draws=draws)
         found = list(engine.configurations(Layouts.of(parallelism)))
         if answers.problems:
             (operator, _), problem = next(iter(answers.problems.items()))

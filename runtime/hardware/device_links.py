@@ -1,4 +1,4 @@
-"""The links of a device as a fabric: for what nothing can be faster than, where nobody described the fabric."""
+"""The links of a device: to its host, and to others as a fabric, the bound where nobody described the fabric."""
 
 import re
 from functools import cache
@@ -37,3 +37,15 @@ def node_of(device_name: str, devices: int) -> Fabric | None:
         in_switch=_FULL if adds_up(link) else None,
     )
     return Fabric(name=f"links of {found.title}", devices_per_node=devices, inside=inside)
+
+
+def host_link(device_name: str) -> Link | None:
+    """The fastest link of a device to its host that the device table has: PCIe, or NVLink-C2C; None without one.
+
+    Its rate is the published one in each direction. Copies reach less, and devices may share the host's memory.
+    """
+    found = device_named(device_name)
+    links = (
+        [link for link in found.links if link.kind.startswith("PCIe") or "C2C" in link.kind] if found else []
+    )
+    return max(links, key=lambda link: link.bytes_per_s, default=None)

@@ -17,7 +17,7 @@ from kernelcast.runtime.toml_text import toml_document
 from kernelcast.store import Database, MeasuredStep
 from kernelcast.validate.calibration_steps import PROFILED
 from kernelcast.validate.compare.compared_step import ComparedStep
-from kernelcast.validate.run_steps import store_predictions
+from kernelcast.validate.run_steps import layout_columns, store_predictions
 
 _NAME = "compared"
 
@@ -79,7 +79,6 @@ def keep_in_database(compared: ComparedStep, traces: Sequence[Path], database_pa
         )
     elif traces[0].resolve() != database_path.resolve():
         raise UsageError(f"--db is {database_path}, expected {traces[0]}, which holds the traces")
-    layout = estimate.parallelism
     with Database.open(database_path) as database:
         if traced.run_id not in {run.id for run in database.run_list()}:
             raise UsageError(
@@ -89,13 +88,7 @@ def keep_in_database(compared: ComparedStep, traces: Sequence[Path], database_pa
             run_id=traced.run_id,
             repetitions_s=compared.steps_s,
             model=asdict(estimate.model),
-            pp=layout.pp,
-            tp=layout.tp,
-            dp=layout.dp,
-            micro_batch=layout.micro_batch,
-            micro_batches=layout.micro_batches,
-            schedule="1F1B" if layout.schedule == "1f1b" else layout.schedule,
-            recomputation=layout.recompute != "none",
+            **layout_columns(estimate.parallelism),
             dtype=estimate.provenance.dtype,
             options=_layout(estimate, is_whole=True)
             | {
