@@ -33,7 +33,6 @@ class LoadRatio:
     high: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return asdict(self) | {"direction": self.direction.value}
 
 

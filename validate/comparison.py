@@ -31,7 +31,6 @@ class ComparedComponent:
         return self.predicted_s / self.measured_s - 1 if self.measured_s else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "name": self.name,
             "predicted_s": self.predicted_s,

@@ -79,7 +79,6 @@ class PointsErrors:
         return float(np.mean(found)) if found else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "points": self.points,
             "way": self.way,

@@ -44,7 +44,6 @@ class ComparedOperator:
         return self.predicted_s / self.measured_s - 1 if self.calls and self.measured_s else None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         per_call = 1e6 / self.calls if self.calls else None
         return {
             "operator": self.name,
@@ -172,7 +171,6 @@ class ComparedJob:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         layout, traced = self.job.parallelism, self.traced
         return {
             "model": self.job.model.name,

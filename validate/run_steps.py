@@ -144,7 +144,6 @@ def _identity(
 
 
 def store_predictions(database: Database, step: MeasuredStep, estimates: Iterable[Estimate]) -> None:
-    """Store the predictions for a stored step."""
     for estimate in estimates:
         low_s, high_s = estimate.interval_s or (None, None)
         database.add_prediction(

@@ -92,7 +92,6 @@ class ScoredStep:
         return None if self.estimate is None else self.estimate.memory.fits
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         run, estimate = self.run, self.estimate
         interval_s = None if estimate is None else estimate.interval_s
         return {
@@ -196,7 +195,6 @@ class ScoredFile:
         return (*found, Score.of("all", self.steps)) if len(names) > 1 else tuple(found)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "runs_file": self.path.name,
             "runs_digest": self.file.digest,

@@ -27,7 +27,6 @@ class FabricBundle:
 
     @property
     def bundle(self) -> Bundle:
-        """The bundle, verified."""
         return _bundle(self)
 
 

@@ -147,7 +147,6 @@ class Provenance:
         return self.calibration.factors[OPERATORS[operator].operator_class.value]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values for JSON."""
         values = asdict(replace(self, stack=None)) | {
             "stack": None if self.stack is None else self.stack.said()
         }

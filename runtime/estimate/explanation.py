@@ -32,7 +32,6 @@ class AskedFeature:
     inside: bool | None
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
         return {
             "name": self.name,
             "unit": self.unit,

@@ -47,7 +47,6 @@ def render_toml(settings: Settings) -> str:
 
 
 def render_json(settings: Settings) -> str:
-    """JSON of settings."""
     values: dict[str, Any] = {}
     for key, value in settings.items():
         *outer, name = key.split(".")

@@ -73,7 +73,6 @@ class Setting:
 
     @property
     def processes(self) -> int:
-        """Processes of the group."""
         return self.nodes * self.gpus_per_node
 
     @property

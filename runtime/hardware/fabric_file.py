@@ -247,35 +247,30 @@ class _Table:
         return self.values[name]
 
     def text(self, name: str) -> str:
-        """A text."""
         value = self._required(name, "a text")
         if not isinstance(value, str):
             raise self.refused(name, value, "a text")
         return value
 
     def choice(self, name: str, allowed: Sequence[str]) -> str:
-        """One of `allowed`."""
         value = self._required(name, f"one of {', '.join(allowed)}")
         if not isinstance(value, str) or value not in allowed:
             raise self.refused(name, value, f"one of {', '.join(allowed)}")
         return value
 
     def whole(self, name: str) -> int:
-        """A whole number."""
         value = self._required(name, "a whole number")
         if type(value) is not int:
             raise self.refused(name, value, "a whole number")
         return value
 
     def flag(self, name: str, default: bool) -> bool:
-        """True or false."""
         value = self.values.get(name, default)
         if type(value) is not bool:
             raise self.refused(name, value, "true or false")
         return value
 
     def number(self, name: str, default: float | None = None) -> float:
-        """A number."""
         value = self._required(name, "a number") if default is None else self.values.get(name, default)
         return self._number(name, value, "a number")
 

@@ -28,7 +28,6 @@ def find_stack(wanted: str | os.PathLike[str]) -> Stack:
 
 
 def shipped_stacks() -> tuple[str, ...]:
-    """Names of the stacks that ship."""
     return tuple(sorted(path.stem for path in STACKS.glob("*.toml")))
 
 
