@@ -10,7 +10,7 @@ from kernelcast.runtime import DataError, UsageError
 from kernelcast.runtime.errors import shown, shown_path
 from kernelcast.runtime.request.fields import LAYOUT, require_integer
 from kernelcast.runtime.toml_text import read_toml
-from kernelcast.validate.runs_fields import only_known, request_of
+from kernelcast.validate.runs_fields import only_known, request_of, runs_and_defaults
 from kernelcast.validate.runs_models import RunModels
 
 _FIELDS = ("rounds", "warm_up_steps", "seed", "models", "defaults", "runs")
@@ -50,12 +50,7 @@ class RunConfig:
     @classmethod
     def _from(cls, document: dict[str, Any], *, folder: Path, dtype: str) -> Self:
         only_known(document, _FIELDS)
-        runs, defaults = document.get("runs"), document.get("defaults", {})
-        if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
-            raise UsageError(f"runs is {shown(runs)}, expected at least one table [[runs]]")
-        if not isinstance(defaults, dict):
-            raise UsageError(f"defaults is {shown(defaults)}, expected a table [defaults]")
-        defaults = only_known(defaults, _RUN_FIELDS, path="defaults.")
+        runs, defaults = runs_and_defaults(document, _RUN_FIELDS)
         require_integer("rounds", document.get("rounds", 2), low=1, high=_MOST)
         require_integer("warm_up_steps", document.get("warm_up_steps", 2), low=0, high=_MOST)
         require_integer("seed", document.get("seed", 0), low=0, high=_MOST)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from kernelcast.runtime import Cluster, DataError, ModelConfig, Parallelism, UsageError
-from kernelcast.runtime.errors import shown, shown_path
+from kernelcast.runtime.errors import shown_path
 from kernelcast.runtime.request.fields import DEFAULT_BUCKET_ENTRIES
 from kernelcast.runtime.small_file import read_small_file
 from kernelcast.runtime.toml_text import toml_fields
@@ -21,6 +21,7 @@ from kernelcast.validate.runs_fields import (
     number_of,
     only_known,
     request_of,
+    runs_and_defaults,
     text,
 )
 from kernelcast.validate.runs_models import RunModels
@@ -105,13 +106,7 @@ class RunsFile:
     @classmethod
     def _from(cls, document: dict[str, Any], path: Path, digest: str) -> Self:
         only_known(document, _FILE_FIELDS)
-        runs, defaults = document.get("runs", []), document.get("defaults", {})
-        if not isinstance(runs, list) or not runs or not all(isinstance(run, dict) for run in runs):
-            found = shown(runs) if "runs" in document else "missing"
-            raise UsageError(f"runs is {found}, expected at least one table [[runs]]")
-        if not isinstance(defaults, dict):
-            raise UsageError(f"defaults is {shown(defaults)}, expected a table [defaults]")
-        defaults = only_known(defaults, DEFAULT_FIELDS, path="defaults.")
+        runs, defaults = runs_and_defaults(document, DEFAULT_FIELDS)
         models = RunModels.of(document.get("models", {}), folder=path.parent)
         return cls(
             site=text(document, "site"),

@@ -50,17 +50,12 @@ def find_job(
         UsageError: a field is unknown, given twice, or has a wrong value; names file, line or field, what was
             found and what is allowed.
     """
-    script, job_file = None, Path(JOB_FILE)
-    if target is not None and target.suffix == ".toml":
-        job_file = target
-    elif target is not None and target.is_dir():
-        job_file = target / JOB_FILE
-    elif target is not None:
-        script = BatchScript.read(target)
-        job_file = target.parent / JOB_FILE
-    must_exist = target is not None and script is None
-    in_file = _read_toml(job_file) if must_exist or job_file.exists() else {}
-    return _job(options, script, in_file, environment)
+    if target is None:
+        return _job(options, None, _in_folder(Path()), environment)
+    if target.suffix == ".toml" or target.is_dir():
+        in_file = _read_toml(target if target.suffix == ".toml" else target / JOB_FILE)
+        return _job(options, None, in_file, environment)
+    return _job(options, BatchScript.read(target), _in_folder(target.parent), environment)
 
 
 def script_job(
@@ -82,9 +77,7 @@ def script_job(
     """
     script = BatchScript.parse(text, name=name, folder=folder or Path("/"))
     if folder is not None:
-        job_file = folder / JOB_FILE
-        in_file = _read_toml(job_file) if job_file.exists() else {}
-        return _job(options, script, in_file, environment)
+        return _job(options, script, _in_folder(folder), environment)
     for field in _NAMES_A_FILE:
         given = script.given.get(field)
         if given is not None and (field == "bundle" or is_path(str(given.value), field)):
@@ -105,10 +98,8 @@ def annotated_job(
     Raises:
         DataError, UsageError: as in `find_job`.
     """
-    job_file = folder / JOB_FILE
-    in_file = _read_toml(job_file) if job_file.exists() else {}
     script = BatchScript(given=given, slurm_options=MappingProxyType({}), off=False, warnings=())
-    return _job(options, script, in_file, environment)
+    return _job(options, script, _in_folder(folder), environment)
 
 
 def _job(
@@ -140,6 +131,12 @@ def read_site(environment: Mapping[str, str]) -> dict[str, Given]:
     if named is not None:
         return _read_toml(Path(named), site=True) if named else {}
     return _read_toml(SITE_FILE, site=True) if SITE_FILE.exists() else {}
+
+
+def _in_folder(folder: Path) -> dict[str, Given]:
+    """The fields of a folder's job file, none without one."""
+    job_file = folder / JOB_FILE
+    return _read_toml(job_file) if job_file.exists() else {}
 
 
 def _read_toml(path: Path, *, site: bool = False) -> dict[str, Given]:
