@@ -96,10 +96,7 @@ class ComparedJob:
     @property
     def inside(self) -> bool | None:
         """Whether the fastest step is inside the simulated timeline's 90 % interval; None without an interval."""
-        if self.simulated.interval_s is None:
-            return None
-        low_s, high_s = self.simulated.interval_s
-        return low_s <= self.minimum_s <= high_s
+        return self.simulated.covers(self.minimum_s)
 
     @property
     def noise(self) -> float | None:

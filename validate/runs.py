@@ -55,6 +55,16 @@ class MeasuredRun:
     mean_s: float | None = None
 
     @property
+    def asked(self) -> dict[str, Any]:
+        """What `Estimator.predict` takes of it."""
+        return {
+            "model": self.model,
+            "parallelism": self.parallelism,
+            "cluster": self.cluster,
+            "bucket_entries": self.bucket_entries,
+        }
+
+    @property
     def is_steady(self) -> bool:
         """Whether repetitions agree: their mean, where it is known, is at most 1.5 times what counts."""
         return self.mean_s is None or self.mean_s <= _MOST_MEAN * self.measured_s

@@ -188,6 +188,10 @@ class Estimate:
     answers: Mapping[Question, Answer] = field(repr=False)
     durations: Durations = field(repr=False, compare=False)
 
+    def covers(self, step_time_s: float) -> bool | None:
+        """Whether a measured step lies in the interval; None without one."""
+        return None if self.interval_s is None else self.interval_s[0] <= step_time_s <= self.interval_s[1]
+
     @property
     def layer_counts(self) -> tuple[int, ...]:
         """Layers of each stage."""
