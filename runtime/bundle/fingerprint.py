@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from kernelcast.runtime.record import Record
+from kernelcast.runtime.record import Record, record_values
 
 DIGEST_HEX_DIGITS = 32
 DESCRIBED = "described"
@@ -34,6 +34,10 @@ class _Digested(Record):
     @property
     def digest(self) -> str:
         return content_digest(self.to_dict())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values by name, in the order of names."""
+        return dict(sorted(record_values(self).items()))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
