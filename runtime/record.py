@@ -56,8 +56,9 @@ def plain(value: object) -> Any:
     return [plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def read_record(kind: type[R], values: object, *, where: str = "") -> R:
-    """A record of plain values. Errors begin with `where`, without it with the class's name in words.
+def read_record(kind: type[R], values: object, *, where: str = "", path: str = "") -> R:
+    """A record of plain values. Errors begin with `where`, without it with the class's name in words; names of fields
+    with `path`.
 
     Raises:
         DataError: a field is missing, unknown, of another type or out of bounds.
@@ -68,18 +69,20 @@ def read_record(kind: type[R], values: object, *, where: str = "") -> R:
     known = _fields(kind)
     for name in values:
         if name not in known:
-            raise DataError(f"{where}: field {shown(name)} is unknown, expected some of {', '.join(known)}")
+            raise DataError(
+                f"{where}: field {shown(f'{path}{name}')} is unknown, expected some of {', '.join(known)}"
+            )
     found: dict[str, Any] = {}
     for name, field in known.items():
         if name in values:
             try:
                 found[name] = field.read(values[name])
             except _OtherType as error:
-                raise DataError(f"{where}: {name} {error}") from None
+                raise DataError(f"{where}: {path}{name} {error}") from None
             except DataError as error:
                 raise DataError(f"{where}: {error}") from error
         elif name not in kind.OPTIONAL:
-            raise DataError(f"{where}: {name} is missing, expected {field.expected}")
+            raise DataError(f"{where}: {path}{name} is missing, expected {field.expected}")
     return kind(**found)
 
 

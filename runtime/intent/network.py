@@ -69,4 +69,4 @@ def rate_sensitivity(
 
 def _scaled(fabric: Fabric, factor: float) -> Fabric:
     assert fabric.between is not None
-    return replace(fabric, between=replace(fabric.between, bytes_per_s=factor * fabric.between.bytes_per_s))
+    return replace(fabric, between=replace(fabric.between, gbit_per_s=factor * fabric.between.gbit_per_s))
