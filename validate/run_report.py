@@ -12,7 +12,6 @@ from kernelcast.runtime import Estimate
 from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.request.fields import DEGREES
-from kernelcast.runtime.step.calls import ONCE_PER_UPDATE
 from kernelcast.store import MeasuredStep
 from kernelcast.validate.run_steps import operator_parts, round_minima_s
 from kernelcast.validate.runs_fields import COMPONENT_NAMES
@@ -129,7 +128,7 @@ class ComparedJob:
         calls: dict[tuple[str, str, bool], int] = defaultdict(int)
         predicted: dict[tuple[str, str, bool], float] = defaultdict(float)
         for row in self.simulated.operators:
-            repeats = 1 if row.component in ONCE_PER_UPDATE else self.job.parallelism.micro_batches
+            repeats = self.simulated.repeats(row.component)
             key = (called(row.operator, row.role), row.direction.of_pass, True)
             if row.direction is not Direction.WEIGHT_GRADIENT:  # the other half of a linear's backward pass
                 calls[key] += row.count * repeats

@@ -243,14 +243,21 @@ class Estimate:
     def times_s(self) -> dict[Question, float]:
         """Time of the calls that ask each question, in a step, over all stages."""
         times_s: dict[Question, float] = {}
+        for asked, calls, time_us in self.work():
+            times_s[asked] = times_s.get(asked, 0.0) + calls * time_us / _US_PER_S
+        return times_s
+
+    def work(self) -> Iterator[tuple[Question, int, float]]:
+        """Questions of a step with their calls, one device per stage, and the time of one call in µs."""
         for stage in range(len(self.parts.stages)):
             for component, call in self.parts.calls(stage):
                 asked = question(call)
                 if asked in self.answers:
-                    repeats = 1 if component in ONCE_PER_UPDATE else self.parallelism.micro_batches
-                    time_s = repeats * call.count * self.answers[asked][0] / _US_PER_S
-                    times_s[asked] = times_s.get(asked, 0.0) + time_s
-        return times_s
+                    yield asked, self.repeats(component) * call.count, self.answers[asked][0]
+
+    def repeats(self, component: Component) -> int:
+        """How often the calls of a component run in a step."""
+        return 1 if component in ONCE_PER_UPDATE else self.parallelism.micro_batches
 
     def warning_values(self) -> dict[str, Any]:
         """Plain values of all warnings, one by one with their share, and of their groups."""
