@@ -1,29 +1,27 @@
 """What a prediction answers: the step time and all that it is made of, with a documented JSON form."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kernelcast.runtime.answers.asking import Question, question
-from kernelcast.runtime.answers.fabric_choice import FabricUse
 from kernelcast.runtime.answers.predictor import Answer
 from kernelcast.runtime.answers.warnings import AnswerWarning
-from kernelcast.runtime.bundle.calibration import CalibrationUse
 from kernelcast.runtime.catalogue.power import power_laws
 from kernelcast.runtime.data_frame import data_frame
 from kernelcast.runtime.estimate.device_memory import Memory
 from kernelcast.runtime.estimate.doubts import Doubt, grouped, share_of
 from kernelcast.runtime.estimate.energy import Energy, energy_of
 from kernelcast.runtime.estimate.known_shares import KnownShares, known_shares
+from kernelcast.runtime.estimate.provenance import Provenance
 from kernelcast.runtime.estimate.utilisation import hardware_flops, model_flops
 from kernelcast.runtime.hardware.devices import device_named
 from kernelcast.runtime.hardware.peak import Peak
-from kernelcast.runtime.operators import OPERATORS, Direction
+from kernelcast.runtime.operators import Direction
 from kernelcast.runtime.pipeline.durations import Durations
 from kernelcast.runtime.request.fields import TimelineKind
 from kernelcast.runtime.request.layout import Cluster, Parallelism
 from kernelcast.runtime.request.model import ModelConfig
-from kernelcast.runtime.stack import Stack
 from kernelcast.runtime.step.calls import ONCE_PER_UPDATE, Component
 from kernelcast.runtime.step.decomposition import Decomposition
 
@@ -112,45 +110,6 @@ class OperatorRow:
     low_us: float
     high_us: float
     total_s: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Provenance:
-    """Where the times come from: the bundle, and the hardware and software that were measured, readable.
-
-    `calibration` is None where the bundle has none; `collectives` is the fabric that answered them, None where they
-    are the bundle's own and nothing describes them. `data` says whose measurements answered, where that is stated.
-    `stack` is None where none was asked for.
-    """
-
-    bundle: str
-    bundle_digest: str
-    dataset_digest: str
-    kernelcast_version: str
-    created_at: str
-    dtype: str
-    statistic: str
-    compute: tuple[str, ...]
-    fabric: tuple[str, ...]
-    software: tuple[str, ...]
-    calibration: CalibrationUse | None = None
-    collectives: FabricUse | None = None
-    data: tuple[str, ...] = ()
-    stack: Stack | None = None
-
-    def factor_of(self, operator: str) -> float:
-        """By what a stack or an applied calibration multiplied an operator's time."""
-        if self.stack is not None:
-            return self.stack.factor_of(operator)
-        if self.calibration is None or not self.calibration.applied:
-            return 1.0
-        return self.calibration.factors[OPERATORS[operator].operator_class.value]
-
-    def to_dict(self) -> dict[str, Any]:
-        values = asdict(replace(self, stack=None)) | {
-            "stack": None if self.stack is None else self.stack.said()
-        }
-        return {name: list(value) if isinstance(value, tuple) else value for name, value in values.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
