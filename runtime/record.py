@@ -66,7 +66,7 @@ def read_record(kind: type[R], values: object, *, where: str = "", path: str = "
     where = where or re.sub(r"(?<!^)([A-Z])", r" \1", kind.__name__).lower()
     if not isinstance(values, Mapping):
         raise DataError(f"{where}: expected a table, found {type(values).__name__}")
-    known = _fields(kind)
+    known = _fields(kind)  # type: ignore[arg-type]  # classes are hashable
     for name in values:
         if name not in known:
             raise DataError(

@@ -1,7 +1,7 @@
 """The manifest's entry of one regressor: what it answers, how it was fitted, how far it may be trusted."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import Any, ClassVar, Self
@@ -196,7 +196,14 @@ class RegressorEntry(Record):
 
     @classmethod
     def for_model(
-        cls, model: bytes, *, operator: str, direction: Direction, processes_per_node: int = 1, **others: Any
+        cls,
+        model: bytes,
+        *,
+        operator: str,
+        direction: Direction,
+        training_range: Iterable[tuple[float, float]],
+        processes_per_node: int = 1,
+        **others: Any,
     ) -> Self:
         """Entry for the ONNX file `model`; features, units, file name, digest and size follow by themselves.
 
@@ -212,6 +219,7 @@ class RegressorEntry(Record):
             direction=direction,
             features=tuple(known.features),
             units=tuple(known.features.values()),
+            training_range=tuple((float(low), float(high)) for low, high in training_range),
             file=model_file(operator, direction, processes_per_node),
             sha256=sha256(model).hexdigest(),
             size_bytes=len(model),

@@ -39,7 +39,7 @@ def parse_json(text: str) -> Settings:
 
 def render_toml(settings: Settings) -> str:
     """TOML of settings with keys `table.name`, in the tables' order."""
-    tables: dict[str, Settings] = {}
+    tables: dict[str, dict[str, Any]] = {}
     for key, value in settings.items():
         table, _, name = key.partition(".")
         tables.setdefault(table, {})[name] = value
